@@ -59,6 +59,8 @@ struct device {
   _Atomic int launchers; /* threads between the look at the turn and the end of the launch */
   _Atomic int64_t last_launch;
   _Atomic int64_t held_bytes; /* of this process */
+  _Atomic int64_t until;  /* the end of the last turn, as last seen: the page forgets it when the server takes the turn back */
+  int64_t stopped_before; /* `stopped_ns` when the turn began */
   CUcontext context;          /* the last one that launched */
   int64_t fixed_began;        /* while the server is away: the beginning of the present period */
   int64_t lost_bytes;         /* allocated while it is away, beyond what the page says */

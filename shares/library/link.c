@@ -21,6 +21,7 @@ enum {
   IDLE_MS = 2,           /* without a launch, while others wait */
   HOLDING_LOOK_MS = 4,   /* for those others */
   LOOK_MS = 50,          /* for the beat */
+  STOPPED_MS = 4 * LOOK_MS, /* without a look, the process was stopped (SIGSTOP) */
   FIXED_PERIOD_MS = 100, /* while the server is away */
   LEAST_PPM = 1000,      /* of a container without a guarantee */
 };
@@ -39,6 +40,7 @@ static uint32_t last_seq;
 static struct question *questions;
 static struct device devices[MAX_DEVICES];
 static int ordinals[MAX_DEVICES]; /* by CUDA's ordinal: index + 1, 0 if not looked for, -1 if not in the grant */
+static int64_t looked, stopped_ns; /* when it was last looked whether the process was stopped; and for how long it was */
 static struct frame received;
 static size_t received_bytes;
 
@@ -48,6 +50,13 @@ static void wait_changed(int64_t most_ns) {
   int64_t until = now_ns() + most_ns;
   struct timespec t = {until / 1000000000, until % 1000000000};
   pthread_cond_timedwait(&changed, &lock, &t);
+}
+
+/* Count the time in which no thread of the process ran; with `lock` held. */
+static void look_whether_stopped(void) {
+  int64_t now = now_ns();
+  if (looked && now - looked > STOPPED_MS * MS) stopped_ns += now - looked;
+  looked = now;
 }
 
 /* With `lock` held. */
@@ -106,7 +115,12 @@ static int dial(void) {
 static void handle(const struct frame *frame) {
   struct device *device = &devices[frame->device];
   if (frame->kind == TOKEN && frame->device < device_count) {
-    if (atomic_load(&device->turn) == WANTING) atomic_store(&device->turn, HOLDING);
+    if (atomic_load(&device->turn) == WANTING) {
+      look_whether_stopped();
+      device->stopped_before = stopped_ns;
+      atomic_store(&device->until, frame->c);
+      atomic_store(&device->turn, HOLDING);
+    }
   } else if (frame->kind == VERDICT) {
     for (struct question *one = questions; one; one = one->next) {
       if (one->seq == frame->seq) one->answered = 1, one->allowed = frame->a != 0;
@@ -133,15 +147,26 @@ static void read_frames(void) {
   }
 }
 
+/* Return when the turn ends, or ended. */
+static int64_t see_until(struct device *device) {
+  int64_t until = atomic_load(&atomic_load(&device->page)->until);
+  if (until) atomic_store(&device->until, until);
+  return atomic_load(&device->until);
+}
+
+/* Return for how long work ran after the turn, now that all of it is done; with `lock` held. */
 static int64_t late_ns(struct device *device) {
-  int64_t until = atomic_load(&atomic_load(&device->page)->until), now = server_ns();
-  return until && until < now ? now - until : 0;
+  int64_t until = see_until(device);
+  look_whether_stopped();
+  int64_t late = until == NO_END ? 0 : server_ns() - until - (stopped_ns - device->stopped_before);
+  return late > 0 ? late : 0;
 }
 
 /* Give back a turn that no thread uses: after some time without a launch while others wait, or when it is over. */
 static void release_if_idle(struct device *device) {
   struct page_device *shown = atomic_load(&device->page);
   if (atomic_load(&device->turn) != HOLDING || atomic_load(&device->launchers)) return;
+  see_until(device);
   if (!atomic_load(&shown->waiters) && turn_lasts(device)) return;
   int64_t launched = atomic_load(&device->last_launch);
   if (now_ns() - launched < IDLE_MS * MS) return;
@@ -187,6 +212,7 @@ static void *keep_connection(void *unused) {
     struct pollfd one = {socket, POLLIN, 0};
     poll(&one, 1, LOOK_MS);
     pthread_mutex_lock(&lock);
+    look_whether_stopped();
     read_frames();
     if (fd >= 0 && server_ns() - atomic_load(&page->beat) > BEAT_LOST_MS * MS) lose();
     pthread_mutex_unlock(&lock);

@@ -17,7 +17,7 @@ from typing import Any, Final
 from shares.status import ContainerUse, ask
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
-from tests.fakes.share_rig import BOUND_S, CARD, MIB, ShareRig, eventually, share, shared
+from tests.fakes.share_rig import BOUND_S, CARD, MIB, POD, ShareRig, eventually, share, shared
 
 __all__ = ["BOUND_S", "MIB", "Container", "Process", "Site", "eventually"]
 
@@ -137,9 +137,9 @@ class Site(Block):
         self.admit(process.pid)
         return process
 
-    def admit(self, pid: int) -> None:
+    def admit(self, pid: int, *, pod: str = POD) -> None:
         """Put a process into the pod's cgroup."""
-        self._rig.say_pod(share().pod, pid)
+        self._rig.say_pod(pod, pid)
 
     def environment(self) -> dict[str, str]:
         return {

@@ -1,0 +1,146 @@
+"""The server or a program is killed, stopped or late: the others go on, and no share is exceeded."""
+
+import random
+import time
+from os import environ
+from signal import SIGCONT, SIGKILL, SIGSTOP
+from typing import Final
+
+import pytest
+
+from tests.shares.site import BOUND_S, MIB, Process, Site, eventually
+from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
+
+ROUNDS: Final = int(environ.get("LADING_KILL_ROUNDS", "20"))
+SYSTEM_NOT_READY: Final = 802
+OUT_OF_MEMORY: Final = 2
+HALVES: Final = {"a": 0.5, "b": 0.5}
+
+
+def parts(processes: dict[str, Process], seconds: float) -> dict[str, float]:
+    """Return the part of the time for which each keeps the card busy, by its own count."""
+    longest_gaps(list(processes.values()))
+    time.sleep(seconds)
+    said = {name: process.call("so_far") for name, process in processes.items()}
+    return {name: one["busy_s"] / one["wall_s"] for name, one in said.items()}
+
+
+# The server
+
+
+def test_programs_go_on_at_their_requests_while_the_server_is_away(site: Site) -> None:
+    processes = begin(site, {"a": Load(50, each=1), "b": Load(30, each=1)})
+    site.server.kill()
+    time.sleep(0.5)  # what was running ends
+    away = parts(processes, 3)
+    assert 0.2 < away["a"] < 0.55
+    assert 0.1 < away["b"] < 0.35
+    site.server.start()
+    eventually(lambda: all(use.processes for use in site.uses()))
+    assert measure(site) == pytest.approx({"a": 0.625, "b": 0.375}, abs=0.08)
+
+
+def test_a_server_that_hangs_holds_nothing_up(site: Site) -> None:
+    processes = begin(site, {"a": Load(50, each=1), "b": Load(50, each=1)})
+    longest_gaps(list(processes.values()))
+    site.signal_server(SIGSTOP)
+    time.sleep(3)
+    assert max(longest_gaps(list(processes.values()))) < 2.5  # a second without a beat, and then the fixed share
+    away = parts(processes, 1)
+    assert all(part > 0.1 for part in away.values())
+    site.signal_server(SIGCONT)
+    eventually(lambda: all(use.processes == 1 for use in site.uses()))
+    assert measure(site) == pytest.approx(HALVES, abs=0.08)
+
+
+def test_a_program_waits_for_a_server_that_comes_late(site: Site) -> None:
+    container = site.container("a")
+    site.server.kill()
+    process = container.start(init=False)
+    process.tell(["init"], ["alloc", "plain", MIB])
+    time.sleep(0.5)
+    site.server.start()
+    assert process.told() == [0, 0]
+
+
+def test_a_process_of_another_pod_has_no_cuda_and_is_told_why(site: Site) -> None:
+    process = site.container("a").start(init=False)
+    site.admit(process.pid, pod="99999999-2222-3333-4444-555555555555")
+    assert process.call("init") == SYSTEM_NOT_READY
+    assert "does not take this process for one of its pod (s.sock)" in site.errors.read_text()
+    assert "share.refused" in site.server.log.read_text()
+
+
+@pytest.mark.parametrize("end", ["kill", "stop"])
+def test_memory_stays_within_the_share_while_the_server_is_away(site: Site, end: str) -> None:
+    process = site.container("a", mib=1000).start()
+    assert process.call("alloc", "plain", 600 * MIB) == 0
+    getattr(site.server, end)()
+    assert process.do(["alloc", "plain", 401 * MIB], ["alloc", "plain", 300 * MIB]) == [OUT_OF_MEMORY, 0]
+    assert process.do(["alloc", "plain", 101 * MIB], ["free", 1], ["alloc", "create", 400 * MIB]) == [OUT_OF_MEMORY, 0, 0]
+    assert process.call("alloc", "plain", 1) == OUT_OF_MEMORY
+    site.server.start()
+    eventually(lambda: site.use("a").memory_used_mib == 1000)
+    assert process.do(["alloc", "plain", 1], ["free_all"], ["alloc", "plain", 1000 * MIB]) == [OUT_OF_MEMORY, 0, 0]
+
+
+# Programs
+
+
+def test_a_program_that_is_stopped_with_its_turn_loses_it_and_owes_nothing(site: Site) -> None:
+    processes = begin(site, {"a": Load(50, each=1), "b": Load(50, each=1)})
+    eventually(lambda: site.use("a").has_turn)
+    processes["a"].send(SIGSTOP)
+    time.sleep(1)
+    assert measure(site)["b"] > 0.9
+    assert processes["b"].call("so_far")["longest_s"] < 2
+    processes["a"].send(SIGCONT)
+    time.sleep(1)
+    assert measure(site) == pytest.approx(HALVES, abs=0.08)
+
+
+def test_whoever_is_killed_or_stopped_in_whatever_state_the_others_go_on(site: Site) -> None:
+    """Each round: one of two containers has two processes, of which one is hit at a random moment of its work."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)  # noqa: S311 -- a test's choice
+    a, b = site.container("a", mib=1000), site.container("b", mib=1000)
+    steady = b.start()
+    steady.call("begin", 2 * MS, 1)
+    longest_gaps([steady])
+    for _ in range(ROUNDS):
+        victim, target = a.start(), chance.choice(["program", "program", "server"])
+        assert victim.call("alloc", "plain", 900 * MIB) == 0
+        _occupy(victim, chance)
+        time.sleep(chance.uniform(0, 0.2))
+        if target == "server":
+            _hit_server(site, chance)
+        elif chance.random() < 0.5:
+            victim.send(SIGSTOP)
+            time.sleep(chance.uniform(0, 0.5))
+        victim.kill()
+        eventually(lambda: {use.container: use.processes for use in site.uses()} == {"a": 0, "b": 1})
+        eventually(lambda: site.use("a").memory_used_mib == 0)
+        eventually(lambda: site.use("b").has_turn)
+        before = site.held()["b"]
+        eventually(lambda: site.held()["b"] > before)
+    assert longest_gaps([steady])[0] < BOUND_S / 4
+
+
+def _occupy(victim: Process, chance: random.Random) -> None:
+    """Bring it into a state: idle, with a turn, waiting, in a long kernel, never synchronising."""
+    work = chance.choice([None, (2 * MS, 1), (100 * MS, 1), (5 * MS, 0)])
+    if work:
+        victim.call("begin", *work)
+
+
+def _hit_server(site: Site, chance: random.Random) -> None:
+    if chance.random() < 0.5:
+        site.signal_server(SIGSTOP)
+        time.sleep(chance.uniform(0, 1.5))
+        site.signal_server(SIGCONT)
+    else:
+        site.signal_server(SIGKILL)
+        site.server.kill()
+        time.sleep(chance.uniform(0, 0.5))
+        site.server.start()

@@ -1,0 +1,133 @@
+"""What each container gets of the card, by real processes: shares are compared with one another, never with a clock's promise."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from tests.shares.site import MIB, Process, Site, eventually
+
+MEASURED_S = 3.0
+MS = 1000  # microseconds
+TURN_S = 0.05
+
+
+class Load(NamedTuple):
+    request: int
+    kernel_us: int = 5 * MS
+    each: int = 8  # kernels between two synchronisations; 0: never
+    limit: int = 100
+
+
+def begin(site: Site, loads: Mapping[str, Load]) -> dict[str, Process]:
+    """Start a busy process in a container of each, and let all of them have had a turn."""
+    processes = {name: site.container(name, request=load.request, limit=load.limit).start() for name, load in loads.items()}
+    for name, process in processes.items():
+        process.call("begin", loads[name].kernel_us, loads[name].each)
+    eventually(lambda: all(held > 0 for held in site.held().values()))
+    return processes
+
+
+def measure(site: Site, seconds: float = MEASURED_S) -> dict[str, float]:
+    """Return each container's part of the time for which any had the card."""
+    before = site.held()
+    time.sleep(seconds)
+    held = {name: after - before[name] for name, after in site.held().items()}
+    return {name: one / sum(held.values()) for name, one in held.items()}
+
+
+def longest_gaps(processes: Sequence[Process]) -> list[float]:
+    return [process.call("so_far")["longest_s"] for process in processes]
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        {"a": Load(50), "b": Load(30), "c": Load(20)},
+        {"a": Load(50, each=0), "b": Load(30, each=0), "c": Load(20, each=0)},
+        {"a": Load(50, 1 * MS, 1), "b": Load(30, 20 * MS, 1), "c": Load(20, 100 * MS, 1)},
+        {"a": Load(50, each=0), "b": Load(50, each=1)},
+    ],
+    ids=[
+        "kernels of 5 ms",
+        "that never synchronise",
+        "of 1, 20 and 100 ms",
+        "one that never synchronises beside one that does",
+    ],
+)
+def test_requests_are_kept(site: Site, loads: Mapping[str, Load]) -> None:
+    processes = begin(site, loads)
+    assert measure(site) == pytest.approx({name: load.request / 100 for name, load in loads.items()}, abs=0.06)
+    busy = [process.call("end") for process in processes.values()]
+    assert all(one["busy_s"] > 0 for one in busy)
+
+
+def test_what_one_leaves_the_other_gets(site: Site) -> None:
+    begin(site, {"a": Load(60), "b": Load(20)})
+    shares = measure(site)
+    assert shares == pytest.approx({"a": 0.75, "b": 0.25}, abs=0.06)
+
+
+def test_a_limit_holds_while_the_card_is_free(site: Site) -> None:
+    begin(site, {"a": Load(30, limit=30)})
+    before, began = site.held()["a"], time.monotonic()
+    time.sleep(MEASURED_S)
+    held, passed = site.held()["a"] - before, time.monotonic() - began
+    assert held / passed <= 0.36
+    assert held / passed >= 0.15  # a busy machine gives it less
+
+
+def test_one_that_comes_late_gets_its_share_and_the_other_does_not_starve(site: Site) -> None:
+    a = site.container("a").start()
+    a.call("begin", 5 * MS, 1)
+    time.sleep(2)
+    a.call("so_far")
+    b = site.container("b").start()
+    b.call("begin", 5 * MS, 1)
+    assert measure(site) == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.25)  # the container is there before its process is
+    assert measure(site) == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.06)
+    assert max(longest_gaps([a, b])) < 20 * TURN_S
+
+
+def test_processes_of_one_container_share_its_turns(site: Site) -> None:
+    both, other = site.container("a"), site.container("b")
+    processes = [both.start(), both.start(), other.start()]
+    for process in processes:
+        process.call("begin", 5 * MS, 1)
+    eventually(lambda: all(held > 0 for held in site.held().values()))
+    assert measure(site) == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.06)
+    first, second, _ = [process.call("end")["busy_s"] for process in processes]
+    assert min(first, second) > 0.25 * max(first, second)
+
+
+def test_launches_that_are_captured_take_no_turn_and_break_no_capture(site: Site) -> None:
+    process = site.container("a").start()
+    assert process.call("begin_capture") == 0
+    assert process.do(*[["launch", 20 * MS, True]] * 10) == [0] * 10
+    time.sleep(0.2)  # for a thread of the library that would look at the device
+    assert not site.use("a").has_turn
+    assert site.held() == {"a": 0}
+    assert process.call("launch", 5 * MS) == 0  # beside the capture, on another stream
+    assert process.do(["end_capture"], ["launch_graph"], ["sync"]) == [0, 0, 0]
+    assert process.call("counts")[0] == 2
+    assert site.held()["a"] >= 0.2
+
+
+def test_a_kernel_that_outlasts_its_lease_is_charged_in_full(site: Site) -> None:
+    a, b = site.container("a").start(), site.container("b").start()
+    b.call("begin", 5 * MS, 1)
+    eventually(lambda: site.held()["b"] > 0)
+    kernel_s = 1.5
+    assert a.do(["launch", int(kernel_s * 1e6)], ["sync"]) == [0, 0]
+    eventually(lambda: site.held()["a"] >= kernel_s - TURN_S)
+
+
+def test_memory_and_turns_of_one_process_do_not_wait_for_each_other(site: Site) -> None:
+    process = site.container("a", mib=100).start()
+    other = site.container("b").start()
+    for one in (process, other):
+        one.call("begin", 5 * MS, 0)
+    for _ in range(20):
+        assert process.do(["alloc", "plain", 100 * MIB], ["free", 0]) == [0, 0]
+    eventually(lambda: all(held > 0 for held in site.held().values()))
