@@ -31,7 +31,7 @@ struct question {
   struct question *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, dialling = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed;
 static int started, joined, fd = -1, device_count;
 static struct page *page;
@@ -220,14 +220,24 @@ static void *keep_connection(void *unused) {
   return NULL;
 }
 
-/* A child of fork has no turn, no memory of the card and no thread: CUDA starts anew there, and so does this. */
+static void init_locks(void) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&changed, &monotonic);
+  pthread_mutex_init(&lock, NULL);
+  pthread_mutex_init(&dialling, NULL);
+}
+
+/* A child of fork has no turn, no memory of the card and no thread: CUDA starts anew there, and so does this. Those who waited on
+ * a condition or held a lock are not there. */
 static void after_fork(void) {
   if (fd >= 0) close(fd);
   fd = -1;
   started = joined = 0;
   questions = NULL;
   received_bytes = 0;
-  pthread_mutex_init(&lock, NULL);
+  init_locks();
   for (int i = 0; i < device_count; i++) {
     struct device *device = &devices[i];
     atomic_store(&device->turn, IDLE);
@@ -242,17 +252,13 @@ static void after_fork(void) {
 }
 
 static void prepare(void) {
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&changed, &monotonic);
+  init_locks();
   for (int i = 0; i < MAX_DEVICES; i++) queues_reset(&devices[i]);
   pthread_atfork(NULL, NULL, after_fork);
 }
 
 CUresult link_up(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  static pthread_mutex_t dialling = PTHREAD_MUTEX_INITIALIZER;
   pthread_once(&once, prepare);
   pthread_mutex_lock(&dialling);
   if (!started) {

@@ -99,6 +99,16 @@ def test_a_program_that_is_stopped_with_its_turn_loses_it_and_owes_nothing(site:
     assert measure(site) == pytest.approx(HALVES, abs=0.08)
 
 
+def test_a_child_of_a_process_whose_threads_wait_can_use_the_card(site: Site) -> None:
+    a, b = site.container("a").start(), site.container("b").start()
+    b.call("launch", 1500 * MS)
+    a.call("begin", MS, 1)
+    eventually(lambda: site.use("b").waiters == 1)
+    site.admit(a.call("fork"))
+    a.tell(["in_child", ["init"], ["alloc", "plain", MIB], ["launch", MS], ["sync"], ["launch", MS], ["sync"]])
+    assert a.told() == [[0] * 6]
+
+
 def test_whoever_is_killed_or_stopped_in_whatever_state_the_others_go_on(site: Site) -> None:
     """Each round: one of two containers has two processes, of which one is hit at a random moment of its work."""
     seed = random.randrange(2**32)
