@@ -5,7 +5,7 @@ opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE, Linux 5.1).
 
     0   u32 magic  u16 version  u16 devices  i64 beat: the server's clock, each 100 ms
     64  for each device 64 bytes:
-        u8 uuid[16]  i64 until  i32 waiters  i32 request  i32 limit (both ppm)  i32 0  i64 limit  i64 used (both bytes)
+        u8 uuid[16]  i64 until  i32 waiters  i32 request  i32 limit (both ppm)  i32 processes  i64 limit  i64 used (both bytes)
 """
 
 import fcntl
@@ -26,6 +26,8 @@ _BEAT_AT: Final = 8
 _DEVICE: Final = struct.Struct("<16sqiiiiqq")
 _TURN: Final = struct.Struct("<qi")
 _TURN_AT: Final = 16
+_PROCESSES: Final = struct.Struct("<i")
+_PROCESSES_AT: Final = 36
 _USED_AT: Final = 48
 _ENTRY: Final = 64
 _F_SEAL_FUTURE_WRITE: Final = 0x0010  # linux/fcntl.h; not in Python's fcntl
@@ -48,6 +50,7 @@ class Page:
         os.ftruncate(self.fd, SIZE)
         self._map = mmap.mmap(self.fd, SIZE)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)  # after the mapping, which stays writable
+        self._devices = len(devices)
         _HEAD.pack_into(self._map, 0, _MAGIC, _VERSION, len(devices), 0)
         for index, one in enumerate(devices):
             uuid = bytes.fromhex(one.uuid.removeprefix("GPU-").replace("-", ""))
@@ -62,6 +65,11 @@ class Page:
 
     def show_used(self, device: int, used_bytes: int) -> None:
         _BEAT.pack_into(self._map, _at(device) + _USED_AT, used_bytes)
+
+    def show_processes(self, number: int) -> None:
+        """Show how many processes are connected: while the server is away, each may use its part of what is left."""
+        for device in range(self._devices):
+            _PROCESSES.pack_into(self._map, _at(device) + _PROCESSES_AT, number)
 
     def close(self) -> None:
         self._map.close()

@@ -31,7 +31,9 @@ from shares.wire import SIZE, Frame, Kind, Refusal, WireError, pack, unpack
 BEAT_S: Final = 0.1
 STALL_NS: Final = 600 * MS
 MAX_PROCESSES: Final = 64  # of one container, at a time
+MAX_POSTPONED: Final = 1024  # requests of one process, each of a thread that waits
 MAX_ESTIMATE_NS: Final = 60_000 * MS  # of a burst: a client cannot keep its lease for longer than twice this
+SETTLE_NS: Final = 1000 * MS  # after a time without a server, in which clients come back: they dial each 200 ms
 MAX_LATE_NS: Final = 600_000 * MS
 _MIB: Final = 1 << 20
 _PERCENT: Final = MILLION // 100
@@ -97,6 +99,8 @@ class Shares:
             for container in self._containers.values():
                 container.page.beat(now_ns)
             if stalled:
+                for container in self._containers.values():
+                    container.settled_ns = now_ns + SETTLE_NS
                 for card in self._cards.values():
                     card.act(card.card.stalled(now_ns))
             self._look_at_grants()
@@ -208,7 +212,9 @@ class _Container:
             DeviceShare(gpu.uuid, share.request_ppm, share.limit_ppm, gpu.memory_mib * _MIB)
             for gpu, share in zip(grant.gpus, wanted, strict=True)
         ]
-        self._listener = _listen(shares.folder / name)
+        self._listener, had_server = _listen(shares.folder / name)
+        # Until then no memory is given: processes that used the server before this one have to say first what they hold.
+        self.settled_ns = shares.now_ns() + SETTLE_NS if had_server else 0
         try:
             self.page = Page(shown)
         except OSError:
@@ -251,6 +257,7 @@ class _Container:
             process.refuse(Refusal.OTHER_POD, f"{stranger} connected to its socket")
         else:
             self.processes.add(process)
+            self.page.show_processes(len(self.processes))
             process.start()
 
     def close(self) -> None:
@@ -265,8 +272,6 @@ class _Container:
             card.members.pop(self.name, None)
             card.act(effects)
         self.page.close()
-        with contextlib.suppress(OSError):
-            (self.shares.folder / self.name / SOCKET).unlink()
 
 
 class _Process:
@@ -277,6 +282,7 @@ class _Process:
         self._connection = connection
         self._buffer = bytearray()
         self._greeted = False
+        self._postponed = 0
 
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._connection, self._read)
@@ -306,6 +312,7 @@ class _Process:
         if self not in container.processes:
             return
         container.processes.discard(self)
+        container.page.show_processes(len(container.processes))
         self.hang_up()
         now_ns = container.shares.now_ns()
         for device, (card, memory) in enumerate(zip(container.cards, container.memory, strict=True)):
@@ -347,14 +354,27 @@ class _Process:
                 card.act(card.card.want(container.name, self, min(frame.a, MAX_ESTIMATE_NS), late_ns, now_ns))
             case Kind.RELEASE:
                 card.act(card.card.release(container.name, self, late_ns, now_ns))
-            case Kind.ADD:
+            case Kind.ADD if frame.b or now_ns >= container.settled_ns:
                 allowed = memory.add(self, frame.a, held=bool(frame.b))
                 container.page.show_used(frame.device, memory.used_bytes)
                 verdict = Frame(Kind.VERDICT, frame.device, frame.seq, int(allowed), memory.used_bytes, memory.limit_bytes)
                 self.send(verdict)
+            case Kind.ADD:
+                self._postpone(frame, container.settled_ns - now_ns)
             case Kind.SUB:
                 memory.subtract(self, frame.a)
                 container.page.show_used(frame.device, memory.used_bytes)
+
+    def _postpone(self, frame: Frame, delay_ns: int) -> None:
+        if self._postponed >= MAX_POSTPONED:
+            raise WireError(f"more than {MAX_POSTPONED} requests for memory at a time")
+        self._postponed += 1
+        asyncio.get_running_loop().call_later(delay_ns / 1e9, self._handle_postponed, frame)
+
+    def _handle_postponed(self, frame: Frame) -> None:
+        self._postponed -= 1
+        if self in self.container.processes:
+            self._handle(frame)
 
     def _welcome(self, now_ns: int) -> None:
         if self._greeted:
@@ -367,15 +387,16 @@ class _Process:
             asyncio.get_running_loop().call_soon(self.close)
 
 
-def _listen(folder: Path) -> socket.socket:
-    """Return a socket in this folder, which every user may connect to: processes of a container may have any user ID. It is
-    bound by the folder's descriptor, because a socket's path has 107 bytes at most."""
+def _listen(folder: Path) -> tuple[socket.socket, bool]:
+    """Return a socket in this folder, and whether a server had one there before. Every user may connect to it: processes of a
+    container may have any user ID. It is bound by the folder's descriptor, because a socket's path has 107 bytes at most."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         path = f"/proc/self/fd/{descriptor}/{SOCKET}"
+        had_server = os.path.lexists(path)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # noqa: PTH108 -- of the server before
+            os.unlink(path)  # noqa: PTH108
         listener.bind(path)
         os.chmod(path, 0o666)  # noqa: PTH101, S103 -- find_stranger says who may stay
         listener.listen(MAX_PROCESSES)
@@ -384,7 +405,7 @@ def _listen(folder: Path) -> socket.socket:
         raise
     finally:
         os.close(descriptor)
-    return listener
+    return listener, had_server
 
 
 def _fields(grant: ShareGrant) -> dict[str, str]:

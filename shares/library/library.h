@@ -63,7 +63,7 @@ struct device {
   int64_t stopped_before; /* `stopped_ns` when the turn began */
   CUcontext context;          /* the last one that launched */
   int64_t fixed_began;        /* while the server is away: the beginning of the present period */
-  int64_t lost_bytes;         /* allocated while it is away, beyond what the page says */
+  int64_t left_bytes;         /* that this process may still allocate until the server is back */
   int renewing;
   struct queue {
     pthread_mutex_t lock;

@@ -59,18 +59,26 @@ static void look_whether_stopped(void) {
   looked = now;
 }
 
+/* Return this process's part of what the container has not used. What the others use of theirs cannot be known while the server is
+ * away; and when it is back, it counts anew, in this page. */
+static int64_t part_of_left(struct page_device *shown) {
+  int64_t left = shown->limit_bytes - atomic_load(&shown->used_bytes);
+  int32_t processes = atomic_load(&shown->processes);
+  return left <= 0 ? 0 : left / (processes > 1 ? processes : 1);
+}
+
 /* With `lock` held. */
 static void lose(void) {
   if (fd >= 0) close(fd);
   fd = -1;
-  joined = 0;
   received_bytes = 0;
   for (int i = 0; i < device_count; i++) {
     int turn = atomic_load(&devices[i].turn);
     if (turn == WANTING || turn == HOLDING) atomic_store(&devices[i].turn, IDLE);
     devices[i].fixed_began = 0;
-    devices[i].lost_bytes = 0;
+    if (joined) devices[i].left_bytes = part_of_left(atomic_load(&devices[i].page));
   }
+  joined = 0;
   for (struct question *one = questions; one; one = one->next) one->answered = -1;
   pthread_cond_broadcast(&changed);
 }
@@ -315,7 +323,6 @@ struct device *device_of_thread(void) {
 /* Memory */
 
 int memory_add(struct device *device, int64_t bytes) {
-  struct page_device *shown;
   int allowed = 0;
   pthread_mutex_lock(&lock);
   if (joined) {
@@ -333,11 +340,8 @@ int memory_add(struct device *device, int64_t bytes) {
     allowed = one.answered > 0 && one.allowed;
     if (one.answered > 0) goto done;
   }
-  /* The server is away: what it said last, and what was allocated here since. Its other processes may do the same; when the
-   * server is back, what they hold counts, and nothing more is allowed until it is below the limit again. */
-  shown = atomic_load(&device->page);
-  allowed = bytes <= shown->limit_bytes - atomic_load(&shown->used_bytes) - device->lost_bytes;
-  if (allowed) device->lost_bytes += bytes;
+  allowed = bytes <= device->left_bytes;
+  if (allowed) device->left_bytes -= bytes;
 done:
   if (allowed) atomic_fetch_add(&device->held_bytes, bytes);
   pthread_mutex_unlock(&lock);
@@ -348,6 +352,7 @@ void memory_held(struct device *device, int64_t bytes) {
   pthread_mutex_lock(&lock);
   atomic_fetch_add(&device->held_bytes, bytes);
   if (joined) send_frame((struct frame){.kind = ADD, .device = (uint16_t)device->index, .seq = ++last_seq, .a = bytes, .b = 1});
+  else device->left_bytes -= bytes;
   pthread_mutex_unlock(&lock);
 }
 
@@ -356,7 +361,7 @@ void memory_sub(struct device *device, int64_t bytes) {
   pthread_mutex_lock(&lock);
   atomic_fetch_sub(&device->held_bytes, bytes);
   if (joined) send_frame((struct frame){.kind = SUB, .device = (uint16_t)device->index, .a = bytes});
-  else device->lost_bytes -= bytes;
+  else device->left_bytes += bytes;
   pthread_mutex_unlock(&lock);
 }
 

@@ -25,7 +25,8 @@ struct page_device {
   unsigned char uuid[16];
   _Atomic int64_t until;
   _Atomic int32_t waiters;
-  int32_t request_ppm, limit_ppm, reserved;
+  int32_t request_ppm, limit_ppm;
+  _Atomic int32_t processes;
   int64_t limit_bytes;
   _Atomic int64_t used_bytes;
   int64_t unused;

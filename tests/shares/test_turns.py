@@ -1,4 +1,4 @@
-"""What each container gets of the card, by real processes: shares are compared with one another, never with a clock's promise."""
+"""What each container gets of the card, by real processes: shares are compared with one another."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lading.log import Event
-from shares.server import MAX_PROCESSES
+from shares.server import MAX_POSTPONED, MAX_PROCESSES
 from shares.wire import Frame, Kind, Refusal, pack
 from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, POD, ShareRig, ShareServer, eventually, share, shared
 
@@ -249,6 +249,28 @@ def test_each_card_has_an_amount_of_its_own(rig: ShareRig) -> None:
     assert [(use.uuid, use.used_bytes) for use in server.usage()] == [(CARD, 100 * MIB), (OTHER_CARD, 200 * MIB)]
 
 
+def test_a_server_that_is_back_first_hears_what_is_held(rig: ShareRig) -> None:
+    path = rig.grant(share("train", shared(mib=1000)))
+    rig.serve().end()
+    server = rig.serve()
+    early = rig.join(path)
+    early.send(Kind.ADD, seq=1, a=500 * MIB)
+    late = rig.join(path)
+    assert late.ask(600 * MIB, held=True)
+    assert early.receive()[:4] == (Kind.VERDICT, 0, 1, 0)
+    assert server.usage()[0].used_bytes == 600 * MIB
+
+
+def test_requests_that_wait_for_that_are_bounded(rig: ShareRig) -> None:
+    path = rig.grant(share())
+    rig.serve().end()
+    server = rig.serve()
+    client = rig.join(path)
+    client.socket.sendall(pack(Frame(Kind.ADD, a=1)) * (MAX_POSTPONED + 1))
+    assert client.is_closed()
+    assert server.shares.refused == 1
+
+
 # Turns
 
 
@@ -294,7 +316,8 @@ def test_grants_come_and_go_while_it_runs(rig: ShareRig, server: ShareServer) ->
     (path.parent / "grant.json").unlink()
     assert client.is_closed()
     eventually(lambda: server.usage() == [])
-    assert not path.exists()
+    with pytest.raises(ConnectionRefusedError):
+        rig.dial(path)
 
 
 def test_a_grant_that_changes_is_served_anew(rig: ShareRig, server: ShareServer) -> None:
