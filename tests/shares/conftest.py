@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shares.library.build import SONAME, build, find_compiler
+from shares.library.build import CUDA, build, find_compiler
 from simnode.cuda import compile_fake_cuda
 from tests.fakes.needs import need
 from tests.logs import LOGS
@@ -18,7 +18,7 @@ from tests.shares.site import SOCKET, Site
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need(shutil.which("cc") is not None, "a C compiler")
     folder = tmp_path_factory.mktemp("library")
-    out = folder / "shown" / SONAME
+    out = folder / "shown" / CUDA
     build(out, find_compiler(), real=compile_fake_cuda(folder / "real"), socket=SOCKET)
     return out
 

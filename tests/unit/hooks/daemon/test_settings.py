@@ -16,7 +16,7 @@ from hooks.daemon.settings import (
     netdev_policy,
     read_configured_partitions,
     read_trust,
-    share_library,
+    share_libraries,
 )
 from hooks.grant.unhealthy import Unhealthy
 from hooks.main import serve
@@ -101,16 +101,20 @@ def tokens(**settings: Any) -> Settings:
             "assignments": (Form.MANUAL,),
             "isolations": (IsolationName.NONE, IsolationName.TOKENS),
             "driver_root": "/",
-            "share_library": "/bin/sh",
             **settings,
         }
     )
 
 
-def test_an_isolation_needs_the_settings_that_it_works_by() -> None:
-    check(tokens())
-    assert str(share_library(tokens())) == "/bin/sh"
-    assert share_library(tokens(share_library="")).parts[-2:] == (platform.machine(), "libcuda.so.1")
+def test_an_isolation_needs_the_settings_that_it_works_by(tmp_path: Path) -> None:
+    settings = tokens(share_libraries=str(tmp_path))
+    assert share_libraries(settings) == tmp_path
+    (tmp_path / "libcuda.so.1").touch()
+    with pytest.raises(ConfigError, match=r"has no libnvidia-ml\.so\.1"):
+        check(settings)
+    (tmp_path / "libnvidia-ml.so.1").touch()
+    check(settings)
+    assert share_libraries(tokens()).name == platform.machine()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ def test_an_isolation_needs_the_settings_that_it_works_by() -> None:
     [
         (tokens(gpu_mode=GpuMode.CDI), ("isolations", "tokens", "driver's files")),
         (tokens(driver_root=""), ("isolations", "tokens", "driver's files")),
-        (tokens(share_library="/absent.so"), ("isolations", "/absent.so", "no file")),
+        (tokens(share_libraries="/absent"), ("isolations", "/absent", "libcuda.so.1")),
         (tokens(isolations=(IsolationName.MPS,)), ("isolations", "mps")),
         (tokens(isolations=(IsolationName.TOKENS, IsolationName.MIG)), ("isolations", "mig")),
     ],

@@ -205,10 +205,10 @@ def test_a_share_beside_a_mig_instance_keeps_its_isolation() -> None:
         Sandbox(uid="p"),
         Container(name="c"),
         vendors=[WITH_FILES],
-        isolations=[Unenforced(), Tokens(library="/opt/library.so", shares_dir="/run/shares")],
+        isolations=[Unenforced(), Tokens(libraries="/opt/libraries", shares_dir="/run/shares")],
         cdi_refusal="",
     )
     assert isinstance(enforced, Enforced), enforced
-    assert Mount(library, "/opt/library.so") in enforced.adjustment.mounts
+    assert Mount(library, "/opt/libraries/libcuda.so.1") in enforced.adjustment.mounts
     assert enforced.share is not None
     assert [one.uuid for one in enforced.share.gpus] == [uuid(0)]
