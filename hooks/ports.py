@@ -136,6 +136,7 @@ class Enforced:
 
     adjustment: Adjustment
     share: ShareGrant | None = None  # for the share server, before the container is created
+    preloads: tuple[str, ...] = ()  # the pod's variables that load a library before the isolation's; for the log
 
 
 class Isolation(Protocol):

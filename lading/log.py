@@ -78,6 +78,7 @@ class Event(StrEnum):
     GRANT_REFUSED = "grant.refused"
     GRANT_RELEASED = "grant.released"
     GRANT_ADOPTED = "grant.adopted"  # found in the runtime's annotations, not in the ledger
+    ENV_PRELOADS = "env.preloads"  # a container with an isolated share loads a library of its own before others
     LEDGER_RECONCILED = "ledger.reconciled"
     LEDGER_FAILED = "ledger.failed"
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant

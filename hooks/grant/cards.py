@@ -5,8 +5,9 @@ that is gone or not healthy any more, and what its vendor refuses.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hooks.isolation.environment import find_preloads, overrule
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.inventory import Inventory
@@ -49,7 +50,13 @@ def adjust_cards(
         return refusal
     given = merge(part for part in parts if isinstance(part, Adjustment))
     isolation = _isolation_of(devices, isolations)
-    return isolation if isinstance(isolation, Refusal) else isolation.enforce(cards, sandbox, container, given)
+    if isinstance(isolation, Refusal):
+        return isolation
+    enforced = isolation.enforce(cards, sandbox, container, given)
+    if isinstance(enforced, Refusal) or isolation.name is IsolationName.NONE:
+        return enforced
+    adjustment = merge((enforced.adjustment, overrule(container, enforced.adjustment)))
+    return replace(enforced, adjustment=adjustment, preloads=find_preloads(container))
 
 
 def _isolation_of(devices: Devices, isolations: Sequence[Isolation]) -> Isolation | Refusal:

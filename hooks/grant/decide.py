@@ -229,4 +229,11 @@ def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, 
     annotation = Adjustment(annotations={GRANT: render_annotation(grant)})
     reused = view.own is not None and view.own.devices == devices
     adjustment = merge((cards.adjustment, vfs, hidden, annotation))
-    return Answer(adjustment=adjustment, grant=grant, share=cards.share, attach=attach, reused=reused)
+    return Answer(
+        adjustment=adjustment,
+        grant=grant,
+        share=cards.share,
+        preloads=cards.preloads,
+        attach=attach,
+        reused=reused,
+    )

@@ -14,5 +14,6 @@ class Answer:
     grant: Grant | None = None  # to be recorded before the adjustment is answered
     key_id: str = ""  # of the key that signed the assignment, for the record
     share: ShareGrant | None = None  # to be written for the share server before the adjustment is answered
+    preloads: tuple[str, ...] = ()  # the pod's variables that may get past the isolation; for the log
     attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
     reused: bool = False

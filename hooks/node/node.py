@@ -170,6 +170,8 @@ class Node:
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=str(e))
             event = Event.GRANT_REUSED if answer.reused else Event.GRANT_CREATED
             self.soon(partial(self.log.info, event, **fields, devices=",".join(answer.grant.devices.names)))
+        if answer.preloads:
+            self.log.warning(Event.ENV_PRELOADS, ",".join(answer.preloads), **fields)
         return answer
 
     def _record(self, grant: Grant, key_id: str) -> None:

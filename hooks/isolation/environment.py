@@ -1,0 +1,29 @@
+"""Environment by which a pod would get past its isolation, whichever that is.
+
+A variable that switches an isolation off, or says other amounts, is replaced by an empty one: also where the image has it too,
+because what CRI says wins. The proxy logs the names (`env.replaced`). A library that the pod loads before others is its own
+affair (an allocator, a profiler), and may also stand before the isolation's: it stays, and is reported.
+
+The hook server is shown the names of the pod's own variables: of those that are in the image alone, what matters is what the
+isolation sets itself.
+"""
+
+from typing import Final
+
+from hooks.model.container import Adjustment, Container, EnvVar
+
+_PREFIXES: Final = ("CUDA_MPS_", "LADING_GPU_")
+_NAMES: Final = frozenset({"CUDA_DISABLE_CONTROL"})  # HAMi-core's
+_PRELOADS: Final = ("LD_PRELOAD", "LD_AUDIT")
+
+
+def overrule(container: Container, given: Adjustment) -> Adjustment:
+    """Return such variables of the container, empty, unless `given` sets them."""
+    kept = {env.name for env in given.env}
+    names = dict.fromkeys(env.name for env in container.env if env.name.startswith(_PREFIXES) or env.name in _NAMES)
+    return Adjustment(env=tuple(EnvVar(name) for name in names if name not in kept))
+
+
+def find_preloads(container: Container) -> tuple[str, ...]:
+    names = {env.name for env in container.env}
+    return tuple(name for name in _PRELOADS if name in names)
