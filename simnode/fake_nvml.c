@@ -1,7 +1,8 @@
-/* A simulated libnvidia-ml.so.1: what the real pynvml calls for hooks/vendors/nvidia/nvml.py, and nothing else.
+/* A simulated libnvidia-ml.so.1: what the real pynvml calls for hooks/vendors/nvidia/, and nothing else.
  *
  * FAKE_NVML_STATE (else STATE_BESIDE, which is compiled in) names a text file, read when a session opens (NVML enumerates there too), so that a test changes the node
  * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>".
+ * Each nvmlDeviceSetComputeMode adds "<uuid> <mode>" to the file <state file>.modes.
  * No state file is what a host without the driver looks like: NVML_ERROR_DRIVER_NOT_LOADED.
  *
  *   driver <version>
@@ -190,6 +191,30 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **device) {
     if (index >= (unsigned)gpu_count) return INVALID_ARGUMENT;
     CHECK((int)index);
     *device = &gpus[index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device) {
+    for (int index = 0; index < gpu_count; index++) {
+        if (strcmp(gpus[index].uuid, uuid)) continue;
+        CHECK(index);
+        *device = &gpus[index];
+        return SUCCESS;
+    }
+    CHECK(-1);
+    return NOT_FOUND;
+}
+
+/* Recorded, not kept: the state file says what a session sees. */
+int nvmlDeviceSetComputeMode(device_t *device, unsigned mode) {
+    CHECK(device->gpu);
+    const char *path = getenv("FAKE_NVML_STATE");
+    char name[4096];
+    snprintf(name, sizeof name, "%s.modes", path ? path : STATE_BESIDE);
+    FILE *file = fopen(name, "a");
+    if (!file) return UNKNOWN;
+    fprintf(file, "%s %u\n", device->uuid, mode);
+    fclose(file);
     return SUCCESS;
 }
 

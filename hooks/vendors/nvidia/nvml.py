@@ -94,7 +94,7 @@ def read_gpus(
     problems: list[str] = []
     driver = None
     try:
-        with _session(library):
+        with session(library):
             version = str(pynvml.nvmlSystemGetDriverVersion())
             cards, failures = _read_cards(host, problems)
         driver = Driver(vendor=NAME, version=version, control=_read_control(host, problems))
@@ -109,7 +109,8 @@ def read_gpus(
 
 
 @contextlib.contextmanager
-def _session(library: Path | None) -> Iterator[None]:
+def session(library: Path | None) -> Iterator[None]:
+    """Open NVML until the end of the block. Raise NVMLError or LibraryError."""
     if library is not None:
         _load(library)
     pynvml.nvmlInit()

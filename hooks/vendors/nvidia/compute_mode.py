@@ -1,0 +1,24 @@
+"""The compute mode of a card: whether several processes may open it by themselves, or one alone, as MPS wants it.
+
+It is in the driver's memory: it is back to the default when the driver is loaded again.
+Source: NVML API reference (nvmlDeviceSetComputeMode); needs root.
+"""
+
+from pathlib import Path
+
+import pynvml
+
+from hooks.vendors.nvidia.nvml import LibraryError, session
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid
+
+
+def set_exclusive(uuid: GpuUuid, exclusive: bool, *, library: Path | None) -> None:
+    """Set EXCLUSIVE_PROCESS, or the default. Processes that have the card keep it. May be repeated, and can take seconds. Raise
+    HostError."""
+    mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
+    try:
+        with session(library):
+            pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid), mode)
+    except (pynvml.NVMLError, LibraryError) as e:
+        raise HostError(f"cannot set the compute mode of {uuid}: NVML: {e}") from e
