@@ -79,6 +79,11 @@ class Event(StrEnum):
     GRANT_RELEASED = "grant.released"
     GRANT_ADOPTED = "grant.adopted"  # found in the runtime's annotations, not in the ledger
     ENV_PRELOADS = "env.preloads"  # a container with an isolated share loads a library of its own before others
+    MPS_STARTED = "mps.started"  # the control daemon of a card
+    MPS_STOPPED = "mps.stopped"  # and the card's compute mode is the default again
+    MPS_FAILED = "mps.failed"  # it cannot be started, asked or stopped; it is tried again
+    MPS_FAULT = "mps.fault"  # a client's fatal fault ends all clients of the card
+    MPS_RECOVERED = "mps.recovered"  # they are gone, and the server takes clients again
     LEDGER_RECONCILED = "ledger.reconciled"
     LEDGER_FAILED = "ledger.failed"
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant

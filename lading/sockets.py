@@ -25,7 +25,7 @@ from lading.errors import ConfigError, HostError
 
 BACKLOG: Final = 128  # kubelet opens a handful of connections; a burst of crictl calls must not be refused
 _FIRST_DESCRIPTOR: Final = 3  # SD_LISTEN_FDS_START
-_LONGEST_PATH: Final = 107  # sizeof(sun_path) less its NUL
+LONGEST_PATH: Final = 107  # sizeof(sun_path) less its NUL
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -75,8 +75,8 @@ def parse_endpoint(text: str) -> Path:
         raise ConfigError(f"cannot use endpoint {text!r}: only Unix sockets are served, not {scheme}", hint=hint)
     if not path.startswith("/"):
         raise ConfigError(f"cannot use endpoint {text!r}: not an absolute path", hint=hint)
-    if "\0" in path or len(os.fsencode(path)) > _LONGEST_PATH:
-        raise ConfigError(f"cannot use endpoint {text!r}: a socket's path has at most {_LONGEST_PATH} bytes and no NUL")
+    if "\0" in path or len(os.fsencode(path)) > LONGEST_PATH:
+        raise ConfigError(f"cannot use endpoint {text!r}: a socket's path has at most {LONGEST_PATH} bytes and no NUL")
     return Path(path)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from hooks.daemon.settings import Settings, attaches
 from hooks.vendors.nvidia.inject import GpuMode
+from lading.devices.isolation import IsolationName
 from lading.needed import Needed
 from lading.sockets import parse_endpoint
 
@@ -26,6 +27,8 @@ def list_needed(settings: Settings) -> Iterator[Needed]:
         yield Needed(path=Path(settings.driver_root), what="driver_root", mode=_LIST)
     folders = settings.cdi_spec_dirs if settings.gpu_mode is GpuMode.CDI else ()
     yield from (Needed(path=Path(folder), what="cdi_spec_dirs", mode=_LIST, optional=True) for folder in folders)
+    if IsolationName.MPS in settings.isolations:
+        yield Needed(path=Path(settings.mps_control), what="mps_control", mode=os.R_OK | os.X_OK)
     yield from (Needed(path=root / path, what="device node", optional=True) for path in _DEVICES)
     if attaches(settings):  # hooks.attach.neighbours
         sysctl = root / "proc/sys/net/ipv6/conf/default/accept_dad"

@@ -2,25 +2,37 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from hooks.attach.attacher import Attacher
 from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders
-from hooks.daemon.settings import Settings, max_age_s, netdev_policy, read_configured_partitions, share_libraries
+from hooks.daemon.settings import (
+    Settings,
+    max_age_s,
+    mps_folders,
+    netdev_policy,
+    read_configured_partitions,
+    share_libraries,
+)
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import HookServer, HookService
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
+from hooks.isolation.mps import Mps
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.store import Ledger
 from hooks.model.trust import Trust
+from hooks.mps.control import Control
+from hooks.mps.daemons import MpsDaemons
 from hooks.node.node import Node
 from hooks.ports import FrontEnd, Isolation, Preparer, Vendor
+from hooks.vendors.nvidia.compute_mode import set_exclusive
 from hooks.vendors.nvidia.vendor import Nvidia
 from hooks.vendors.nvidia.xid import KernelLog
 from lading.log import Log
@@ -78,14 +90,30 @@ def _share_folders(host: Host) -> Preparer:
     return ShareFolders(shares_dir=Path(host.settings.shares_dir))
 
 
+def _mps(settings: Settings) -> Isolation:
+    return Mps(folders=mps_folders(settings))
+
+
+def _mps_daemons(host: Host) -> Preparer:
+    settings, folders = host.settings, mps_folders(host.settings)
+    library = Path(settings.nvml_library) if settings.nvml_library else None
+    return MpsDaemons(
+        folders=folders,
+        control=lambda uuid: Control(uuid=uuid, folders=folders, command=settings.mps_control),
+        set_exclusive=partial(set_exclusive, library=library),
+        grants=host.ledger.grants,
+        log=host.log,
+    )
+
+
 def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
     by_hand = LedgerService(node, host.attacher, host.log)
     return HookServer(HookService(node, tracing=door.tracing), host.log, by_hand, listener=door.listener)
 
 
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
-ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens)
-PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_share_folders, _vfs)
+ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens, _mps)
+PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_share_folders, _mps_daemons, _vfs)
 FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd]]] = (_cri_hook,)
 
 

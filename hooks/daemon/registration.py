@@ -7,6 +7,8 @@ from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import Settings, attaches
 from hooks.forms.annotations import prefixes
+from hooks.mps.daemons import PREPARE_S
+from lading.devices.isolation import IsolationName
 from lading.sockets import parse_endpoint
 
 _HOOKS: Final = (
@@ -29,10 +31,13 @@ def render_registration(settings: Settings) -> dict[str, Any]:
         "annotation-prefixes": list(prefixes()),
         "env-values": [name for vendor in vendors for name in vendor.hidden_env],
     }
-    if attaches(settings):
+    if waits := [
+        *([settings.attach_deadline] if attaches(settings) else []),
+        *([PREPARE_S] if IsolationName.MPS in settings.isolations else []),
+    ]:
         registration["deadlines"] = {
-            "PreCreateContainer": settings.attach_deadline + _MARGIN_S,
-            "PreStopPodSandbox": STOP_WAIT_S + _MARGIN_S,
+            "PreCreateContainer": sum(waits) + _MARGIN_S,
+            **({"PreStopPodSandbox": STOP_WAIT_S + _MARGIN_S} if attaches(settings) else {}),
         }
     if settings.hide_unassigned:
         exempt = {"exempt-namespaces": list(settings.exempt_namespaces)}

@@ -1,9 +1,11 @@
 """Every setting of the hook server: configuration key, flag, default, help; and the rules made of them."""
 
+import os
 import platform
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -13,6 +15,7 @@ from hooks.forms.netdev import WrongSettingError, parse_settings, settings_confl
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unhealthy import Unhealthy
+from hooks.isolation.mps import MpsFolders
 from hooks.isolation.tokens import LIBRARIES as TOKEN_LIBRARIES
 from hooks.model.assignment import Form, FormName
 from hooks.model.attachment import NetdevPolicy, VfSettings
@@ -29,10 +32,13 @@ from lading.nodedevices import SHARES_PER_GPU
 from lading.settings import Setting
 from lading.sharegrant import FOLDER
 from lading.signature import read_public_keys
-from lading.sockets import parse_endpoint
+from lading.sockets import LONGEST_PATH, parse_endpoint
+from lading.vocabulary import GpuUuid
 
 CONFIG: Final = Path("/etc/lading/hooks.toml")
 REGISTRATION: Final = Path("/etc/lading/hooks.d/50-lading.json")
+
+_SOME_UUID: Final = GpuUuid(f"GPU-{UUID(int=0)}")  # all are of one length
 
 # Of a VF, in [vf]. A MAC, an address and a route belong to one VF, so they are in its assignment.
 _VF_KEYS: Final = frozenset(
@@ -81,12 +87,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     isolations: Annotated[
         tuple[IsolationName, ...],
         msgspec.Meta(min_length=1),
-        Setting("what keeps containers to their shares: none, tokens; the first one is for pods that ask for none"),
+        Setting("what keeps containers to their shares: none, tokens, mps; the first one is for pods that ask for none"),
     ] = (IsolationName.NONE,)
     shares_dir: Annotated[str, Setting("isolation tokens: folder of the grants that lading-shares reads")] = str(FOLDER)
     share_libraries: Annotated[
         str, Setting("isolation tokens: folder of the libraries that stand before the driver's; by default those of Lading")
     ] = ""
+    mps_control: Annotated[str, Setting("isolation mps: NVIDIA's program that starts and asks a card's MPS daemon")] = (
+        "/usr/bin/nvidia-cuda-mps-control"
+    )
+    mps_dir: Annotated[str, Setting("isolation mps: folder of the daemons' pipes and logs")] = "/run/lading/mps"
+    mps_shm_dir: Annotated[
+        str, Setting("isolation mps: folder, on a tmpfs, of what containers of a card have as their /dev/shm")
+    ] = "/dev/shm/lading-mps"  # noqa: S108 -- one folder, 0700
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without a GPU from Lading")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
     coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
@@ -207,13 +220,18 @@ def _check_groups(settings: Settings) -> None:
 
 def _check_isolations(settings: Settings) -> None:
     """Refuse isolations that the node's other settings leave without effect, or that this version does not have."""
-    known = {IsolationName.NONE, IsolationName.TOKENS}
+    known = {IsolationName.NONE, IsolationName.TOKENS, IsolationName.MPS}
     if unknown := [name for name in settings.isolations if name not in known]:
         raise ConfigError(
             f"isolations: this version has no {', '.join(unknown)}", hint=f"write some of {', '.join(sorted(known))}"
         )
-    if IsolationName.TOKENS not in settings.isolations:
-        return
+    if IsolationName.TOKENS in settings.isolations:
+        _check_tokens(settings)
+    if IsolationName.MPS in settings.isolations:
+        _check_mps(settings)
+
+
+def _check_tokens(settings: Settings) -> None:
     if settings.gpu_mode is not GpuMode.DEVICES or not settings.driver_root:
         raise ConfigError(
             "isolations has tokens, which replaces libcuda.so.1 among the driver's files that Lading mounts",
@@ -224,6 +242,30 @@ def _check_isolations(settings: Settings) -> None:
             f"isolations has tokens, and {share_libraries(settings)} has no {' and no '.join(missing)}",
             hint="share_libraries = the folder of the built libraries (make share-library builds them)",
         )
+
+
+def _check_mps(settings: Settings) -> None:
+    if not Path(settings.mps_control).is_file():
+        raise ConfigError(
+            f"isolations has mps, and mps_control = {settings.mps_control} is no file",
+            hint="the driver brings it along, as nvidia-cuda-mps-control",
+        )
+    for key in ("mps_dir", "mps_shm_dir"):
+        if not Path(getattr(settings, key)).is_absolute():
+            raise ConfigError(
+                f"{key} = {getattr(settings, key)!r} is no absolute path", hint=f"{key} = {getattr(Settings(), key)}"
+            )
+    socket = f"{mps_folders(settings).pipe(_SOME_UUID)}/control_privileged"
+    if (over := len(os.fsencode(socket)) - LONGEST_PATH) > 0:
+        raise ConfigError(
+            f"mps_dir = {settings.mps_dir} is {over} bytes too long: a daemon's socket in it would be {socket}, and "
+            f"a socket's path has {LONGEST_PATH} at most",
+            hint=f"mps_dir = {Settings().mps_dir}",
+        )
+
+
+def mps_folders(settings: Settings) -> MpsFolders:
+    return MpsFolders(mps_dir=settings.mps_dir, shm_dir=settings.mps_shm_dir)
 
 
 def share_libraries(settings: Settings) -> Path:

@@ -21,6 +21,7 @@ from typing import Final
 
 from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.vfs import choose_vfs
+from hooks.isolation.mps import MAX_CLIENTS
 from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, Refusal
 from hooks.model.holding import Holding, listed
 from hooks.model.inventory import Gpu, Inventory, MigInstance
@@ -153,6 +154,11 @@ def _unknown_gpu(name: str, inventory: Inventory, cause: str) -> Refusal:
     return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find GPU {name}: {cause}; this node has {listed(has)}")
 
 
+_MOST_SHARERS: Final[Mapping[IsolationName, tuple[int, str]]] = {
+    IsolationName.TOKENS: (MAX_CONTAINERS, "the most that take turns"),
+    IsolationName.MPS: (MAX_CLIENTS, "the most clients of an MPS server"),  # each has one process at least
+}
+
 _Holders = Sequence[tuple[Holding, GrantedGpu]]  # of one card
 
 
@@ -240,11 +246,11 @@ def _check_isolation(one: _Wanted, holders: _Holders, offered: Sequence[Isolatio
 def _check_number(one: _Wanted, holders: _Holders, inventory: Inventory) -> Refusal | None:
     """Refuse a share of a card that has enough sharers. Containers that use one share count one by one: each has a context."""
     sharers = {(holding.pod, holding.container) for holding, _ in holders}
-    by_turns = (one.request.isolation or inventory.isolations[0]) is IsolationName.TOKENS
-    limit = min(inventory.shares_per_gpu, MAX_CONTAINERS) if by_turns else inventory.shares_per_gpu
+    most, most_words = _MOST_SHARERS.get(one.request.isolation or inventory.isolations[0], (inventory.shares_per_gpu, ""))
+    limit = min(inventory.shares_per_gpu, most)
     if one.request.whole or len(sharers) < limit:
         return None
-    which = "the most that take turns" if limit < inventory.shares_per_gpu else "shares_per_gpu"
+    which = most_words if limit < inventory.shares_per_gpu else "shares_per_gpu"
     why = f"{len(sharers)} containers have one; {which} is {limit}"
     return Refusal(reason=Reason.CAPACITY_EXCEEDED, message=f"cannot give a share of {_words(one.gpu, None)}: {why}")
 

@@ -18,9 +18,12 @@ class Holding:
     pod_name: str  # namespace/name, for messages
     container: str  # empty: a VF that is not back from this pod yet, whichever container has the grant
     devices: Devices
+    program: str = ""  # that has them, where no pod does
 
     def holds(self, what: str) -> str:
         """Describe the holder in words."""
+        if self.program:
+            return f"{self.program} holds {what}"
         if self.container:
             return f"container {self.container} of pod {self.pod_name} holds {what}"
         return f"pod {self.pod_name} has {what} in its network namespace, or it is on its way back from there"

@@ -8,6 +8,8 @@ from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import AttachBy, Settings
 from hooks.main import main
+from hooks.mps.daemons import PREPARE_S
+from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from runtimeproxy.call.calls import Stage
 from runtimeproxy.chain.registrations import FailurePolicy, Registration, Supplied, parse_registration
@@ -53,6 +55,14 @@ def test_what_hides_cards_is_in_it_as_configured() -> None:
 @pytest.mark.parametrize("settings", [Settings(attach=AttachBy.CNI), Settings(host_root="/node")])
 def test_what_waits_for_nothing_has_the_proxys_deadlines(settings: Settings) -> None:
     assert registered(settings).deadlines_s == {}
+
+
+def test_what_waits_for_mps_daemons_has_time_to_say_that_they_did_not_start() -> None:
+    alone = registered(Settings(attach=AttachBy.CNI, isolations=(IsolationName.MPS,)))
+    assert set(alone.deadlines_s) == {"PreCreateContainer"}
+    assert alone.deadline_s("PreCreateContainer") > PREPARE_S
+    both = registered(Settings(attach_deadline=30.0, isolations=(IsolationName.MPS,)))
+    assert both.deadline_s("PreCreateContainer") > 30.0 + PREPARE_S
 
 
 @pytest.mark.parametrize("deadline_s", [1, 30, 300])

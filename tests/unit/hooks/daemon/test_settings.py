@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from msgspec.structs import replace
 
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.settings import (
@@ -123,7 +124,7 @@ def test_an_isolation_needs_the_settings_that_it_works_by(tmp_path: Path) -> Non
         (tokens(gpu_mode=GpuMode.CDI), ("isolations", "tokens", "driver's files")),
         (tokens(driver_root=""), ("isolations", "tokens", "driver's files")),
         (tokens(share_libraries="/absent"), ("isolations", "/absent", "libcuda.so.1")),
-        (tokens(isolations=(IsolationName.MPS,)), ("isolations", "mps")),
+        (tokens(isolations=(IsolationName.HAMI_CORE,)), ("isolations", "hami-core")),
         (tokens(isolations=(IsolationName.TOKENS, IsolationName.MIG)), ("isolations", "mig")),
     ],
 )
@@ -133,6 +134,21 @@ def test_an_isolation_that_cannot_work_is_refused(settings: Settings, words: tup
     assert e.value.hint
     for word in words:
         assert word in e.value.message
+
+
+def test_mps_needs_its_program_and_a_folder_that_sockets_fit_in(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-cuda-mps-control"
+    by_hand = Settings(assignments=(Form.MANUAL,), isolations=(IsolationName.MPS,), mps_control=str(program))
+    with pytest.raises(ConfigError, match=f"mps_control = {program}"):
+        check(by_hand)
+    program.touch()
+    check(by_hand)
+    longest = "/" + "x" * (107 - len(f"/GPU-{'0' * 36}/pipe/control_privileged") - 1)
+    check(replace(by_hand, mps_dir=longest))
+    with pytest.raises(ConfigError, match="1 bytes too long"):
+        check(replace(by_hand, mps_dir=longest + "x"))
+    with pytest.raises(ConfigError, match="mps_shm_dir"):
+        check(replace(by_hand, mps_shm_dir="shm"))
 
 
 def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:

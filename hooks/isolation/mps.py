@@ -1,0 +1,106 @@
+"""Shares by NVIDIA's Multi-Process Service: one control daemon for each card, and limits that CUDA reads from the environment.
+
+The limits are caps for each process: a part of the card's multiprocessors, and an amount of memory. Nothing is guaranteed. A
+process reaches the daemons of one pipe folder only, so a container gets one card. The server and its clients exchange data in
+/dev/shm: all containers of a card have the daemon's as theirs. hooks/mps/ runs the daemons.
+
+Source: NVIDIA, Multi-Process Service (docs.nvidia.com/deploy/mps): CUDA_MPS_PIPE_DIRECTORY, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,
+CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; the mount of /dev/shm as in NVIDIA's device plugin.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hooks.isolation.unenforced import tell_shares, total_mib
+from hooks.model.assignment import GrantedGpu, Refusal
+from hooks.model.container import Adjustment, Container, EnvVar, Mount, Sandbox, merge
+from hooks.model.grant import Grant
+from hooks.ports import Card, Enforced
+from lading.devices.assignment import MAX_MEMORY_MIB
+from lading.devices.isolation import IsolationName
+from lading.devices.share import FULL_CORE
+from lading.reasons import Reason
+from lading.vocabulary import GpuUuid
+
+PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+
+MAX_CLIENTS: Final = 48  # processes of one server, from Volta on
+IN_CONTAINER: Final = "/run/lading/mps"
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 -- where the driver looks
+
+
+class Limits(NamedTuple):
+    """The most that a process may use of its card."""
+
+    memory_mib: int
+    percent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsFolders:
+    """The folders of the daemons; each has one for its card, by UUID."""
+
+    mps_dir: str
+    shm_dir: str  # on a tmpfs that containers may fill: what they write is charged to their memory
+
+    def of(self, uuid: GpuUuid) -> str:
+        return f"{self.mps_dir}/{uuid}"
+
+    def pipe(self, uuid: GpuUuid) -> str:
+        return f"{self.of(uuid)}/pipe"
+
+    def log(self, uuid: GpuUuid) -> str:
+        return f"{self.of(uuid)}/log"
+
+    def shm(self, uuid: GpuUuid) -> str:
+        return f"{self.shm_dir}/{uuid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mps:
+    folders: MpsFolders
+    name: IsolationName = IsolationName.MPS
+
+    def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced | Refusal:
+        if len(cards) != 1:
+            return Refusal(
+                reason=Reason.ISOLATION_UNAVAILABLE,
+                message=f"cannot give {len(cards)} devices to container {container.name} with isolation mps: a process reaches "
+                "the MPS daemon of one card; ask for one share",
+            )
+        [card] = cards
+        total = total_mib(card)
+        limits = _limits(card.granted)
+        env = {
+            PIPE: IN_CONTAINER,
+            THREADS: str(limits.percent),
+            MEMORY: f"0={min(limits.memory_mib, total)}M",  # by the daemon's own number of its only card
+        }
+        mounts = (
+            Mount(IN_CONTAINER, self.folders.pipe(card.gpu.uuid)),
+            Mount(_SHARED_MEMORY, self.folders.shm(card.gpu.uuid), readonly=False),
+        )
+        mps = Adjustment(env=tuple(EnvVar(name, value) for name, value in env.items()), mounts=mounts)
+        return Enforced(adjustment=merge((given, tell_shares(cards), mps)))
+
+
+def mps_cards(grants: Collection[Grant]) -> Iterator[GrantedGpu]:
+    """Yield the shares with this isolation."""
+    return (gpu for grant in grants for gpu in grant.devices.gpus if not gpu.whole and gpu.isolation is IsolationName.MPS)
+
+
+def largest_limits(grants: Collection[Grant], uuid: GpuUuid) -> Limits | None:
+    """Return the limits that fit every share of the card, for a process that has taken its own out of its environment; None
+    without a share."""
+    each = [_limits(gpu) for gpu in mps_cards(grants) if gpu.uuid == uuid]
+    if not each:
+        return None
+    return Limits(max(one.memory_mib for one in each), max(one.percent for one in each))
+
+
+def _limits(granted: GrantedGpu) -> Limits:
+    """Return the limits of one share. What the assignment leaves open is unlimited."""
+    return Limits(granted.memory_mib or MAX_MEMORY_MIB, granted.core_limit_percent or FULL_CORE)

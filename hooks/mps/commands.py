@@ -1,0 +1,42 @@
+"""Start a program and wait for its end, for a bounded time, while the loop serves others."""
+
+import asyncio
+import contextlib
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from lading.errors import HostError
+
+_KILLED_S: Final = 1.0  # for the end of a program that was killed
+_SHOWN: Final = 300  # characters of a program's output in a message
+
+
+async def run_command(argv: Sequence[str], *, env: Mapping[str, str], text: str = "", wait_s: float) -> str:
+    """Return what it writes. Raise HostError if it fails, or has not ended by then; it is killed in that case."""
+    name = argv[0].rpartition("/")[2]
+    try:
+        process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=env)
+    except OSError as e:
+        raise HostError(f"cannot start {argv[0]}: {e.strerror or e}") from e
+    try:
+        async with asyncio.timeout(wait_s):
+            output, _ = await process.communicate(text.encode())
+    except TimeoutError as e:
+        raise HostError(f"{name} gave no answer within {wait_s:g} s") from e
+    finally:
+        if process.returncode is None:
+            await _kill(process)
+    said = output.decode(errors="replace").strip()
+    if process.returncode:
+        raise HostError(f"{name} ended with status {process.returncode}: {said[-_SHOWN:] or 'it said nothing'}")
+    return said
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill it. One that is stuck in the kernel is left to the loop, which collects it when it ends."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_KILLED_S):
+            await process.wait()

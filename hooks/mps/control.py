@@ -1,0 +1,199 @@
+"""The MPS control daemon of one card: start it, ask it, end it.
+
+It runs as a transient service of systemd, `lading-mps-<UUID>`: outside the cgroup of lading-hooks, whose stop ends everything
+there; without its sandbox, in which no server could be started; with a /dev/shm of its own, which the containers of the card
+share. If the daemon dies, systemd ends its servers too.
+
+Whether it runs is judged by its pid file and the command line of that process. The socket says nothing: it outlives the daemon.
+/proc/<pid>/exe would need CAP_SYS_PTRACE, which lading-hooks does not have. The pipe folder is read-only in containers, so the
+pid file is root's.
+
+An amount of memory that is read back is rounded down to GiB from 1 GiB on (driver 595.91): what was set is never compared.
+
+Source: NVIDIA, Multi-Process Service, appendix "Tools and interface reference"; systemd-run(1); facts that were seen on driver
+595.91 are in docs/isolation.md.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hooks.isolation.mps import PIPE, Limits, MpsFolders
+from hooks.mps.commands import run_command
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid
+
+ANSWER_S: Final = 3.0  # for one question; an idle daemon answers in milliseconds
+START_S: Final = 8.0  # for systemd, the daemon, and its first answer
+QUIT_S: Final = 5  # for the server to end with its clients, before it is killed
+REMOVE_S: Final = 10.0  # for what containers left in their /dev/shm
+GONE_S: Final = 2.0  # for a process that was killed
+FAULT: Final = "FAULT"
+
+_SERVER: Final = "nvidia-cuda-mps-server"
+_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """One card's daemon. What fails raises HostError."""
+
+    uuid: GpuUuid
+    folders: MpsFolders
+    command: str  # nvidia-cuda-mps-control
+    systemd_run: str = "systemd-run"
+    answer_s: float = ANSWER_S
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ.get("PATH", _PATH),
+            "CUDA_VISIBLE_DEVICES": self.uuid,
+            PIPE: self.folders.pipe(self.uuid),
+            "CUDA_MPS_LOG_DIRECTORY": self.folders.log(self.uuid),
+        }
+
+    @property
+    def _pid_file(self) -> Path:
+        return Path(self.folders.pipe(self.uuid)) / "nvidia-cuda-mps-control.pid"
+
+    def make_folders(self) -> None:
+        """Make them; they are the record that this card may have a daemon and another compute mode."""
+        try:
+            for name, mode in (
+                (self.folders.shm_dir, 0o700),
+                (self.folders.pipe(self.uuid), 0o755),  # processes of any user of a container go through it
+                (self.folders.log(self.uuid), 0o700),
+                (self.folders.shm(self.uuid), 0o1777),
+            ):
+                folder = Path(name)
+                folder.mkdir(parents=True, exist_ok=True)
+                if folder.is_symlink() or folder.stat().st_uid != os.geteuid():  # /dev/shm is open to every user
+                    raise HostError(f"cannot use {folder}: another user made it")
+                folder.chmod(mode)
+        except OSError as e:
+            raise HostError(f"cannot make the folders of the MPS daemon: {e}") from e
+
+    async def remove_folders(self) -> None:
+        """Remove them, the record last. What containers left in their /dev/shm, systemd removes: perhaps millions of files, in
+        folders that lading-hooks cannot open without CAP_DAC_OVERRIDE."""
+        shm = self.folders.shm(self.uuid)
+        if not _remove_empty(Path(shm)):
+            as_root = [self.systemd_run, "--quiet", "--collect", "--wait", "--"]
+            await run_command([*as_root, "/bin/rm", "-rf", "--one-file-system", shm], env=self._env, wait_s=REMOVE_S)
+        shutil.rmtree(self.folders.of(self.uuid), ignore_errors=True)
+
+    def pid(self) -> int | None:
+        """Return the process ID of the daemon; None if it does not run."""
+        try:
+            pid = int(self._pid_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return pid if _is_program(pid, Path(self.command).name) else None
+
+    async def start(self) -> None:
+        """Start it, and wait until it answers."""
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._pid_file.unlink()  # of one that died
+        await run_command([*self._as_service(), self.command, "-d", "-multiuser-server"], env=self._env, wait_s=START_S)
+        while self.pid() is None:
+            if time.monotonic() - began > START_S:
+                raise HostError(f"{self.command} -d wrote no {self._pid_file} within {START_S:g} s")
+            await asyncio.sleep(_POLL_S)
+        said = await self.ask("get_default_active_thread_percentage")
+        try:
+            float(said)
+        except ValueError as e:
+            raise HostError(f"{self.command} answers {said!r:.80} to get_default_active_thread_percentage") from e
+
+    def _as_service(self) -> list[str]:
+        names = ("CUDA_VISIBLE_DEVICES", PIPE, "CUDA_MPS_LOG_DIRECTORY")
+        properties = {
+            "Type": "forking",
+            "PIDFile": str(self._pid_file),
+            "TimeoutStartSec": f"{START_S:g}",
+            "TimeoutStopSec": str(QUIT_S),
+            "BindPaths": f"{self.folders.shm(self.uuid)}:/dev/shm",
+            "OOMScoreAdjust": "-999",
+        }
+        options = [f"--property={key}={value}" for key, value in properties.items()]
+        options += [f"--setenv={name}={self._env[name]}" for name in names]
+        return [self.systemd_run, "--quiet", "--collect", f"--unit=lading-mps-{self.uuid}", *options, "--"]
+
+    async def ask(self, *commands: str, wait_s: float | None = None) -> str:
+        """Return what the daemon answers to these commands."""
+        return await run_command(
+            [self.command], env=self._env, text="".join(f"{one}\n" for one in commands), wait_s=wait_s or self.answer_s
+        )
+
+    async def servers(self) -> tuple[int, ...]:
+        """Return the process IDs of its servers: one, after the first client."""
+        return tuple(int(word) for word in (await self.ask("get_server_list")).split() if word.isdecimal())
+
+    async def has_fault(self, servers: Collection[int]) -> bool:
+        """Return whether a server is blocked by a fault of a client: all its clients end, and until they did it takes no
+        other."""
+        states = [await self.ask(f"get_server_status {server}") for server in servers]
+        return any(FAULT in state.upper().split() for state in states)
+
+    async def set_limits(self, limits: Limits, servers: Collection[int]) -> None:
+        """Set the limits of processes that bring none: of the next server, and of those that run."""
+        percent, memory = str(limits.percent), f"{limits.memory_mib}M"
+        # 0 is the daemon's own number of its only card.
+        commands = [f"set_default_active_thread_percentage {percent}", f"set_default_device_pinned_mem_limit 0 {memory}"]
+        for server in servers:
+            commands += [f"set_active_thread_percentage {server} {percent}", f"set_device_pinned_mem_limit {server} 0 {memory}"]
+        await self.ask(*commands)
+
+    async def quit(self, servers: Collection[int]) -> None:
+        """End the daemon and its servers, clients or not. Return when all are gone."""
+        programs = dict.fromkeys(servers, _SERVER)
+        if (control := self.pid()) is not None:
+            programs[control] = Path(self.command).name
+            with contextlib.suppress(HostError):  # then by force
+                programs |= dict.fromkeys(await self.servers(), _SERVER)
+                await self.ask(f"quit -t {QUIT_S}", wait_s=QUIT_S + self.answer_s)
+                await _wait_gone(programs)
+        for pid in _left(programs):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await _wait_gone(programs)
+        if left := _left(programs):
+            names = ", ".join(map(str, left))
+            raise HostError(f"process {names} of MPS on {self.uuid} was killed and does not end; is it stuck in the driver?")
+
+
+async def _wait_gone(programs: Mapping[int, str]) -> None:
+    """Wait until they have ended, for a bounded time."""
+    until = time.monotonic() + GONE_S
+    while _left(programs) and time.monotonic() < until:  # noqa: ASYNC110 -- processes tell no event when they end
+        await asyncio.sleep(_POLL_S)
+
+
+def _remove_empty(folder: Path) -> bool:
+    """Return whether it is gone."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+    return not folder.exists()
+
+
+def _left(programs: Mapping[int, str]) -> list[int]:
+    return [pid for pid, name in programs.items() if _is_program(pid, name)]
+
+
+def _is_program(pid: int, name: str) -> bool:
+    """Return whether the process runs this program, or the script of this name."""
+    try:
+        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return name.encode() in {word.rpartition(b"/")[2] for word in words[:2]}

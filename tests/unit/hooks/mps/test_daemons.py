@@ -1,0 +1,493 @@
+"""The life of a card's MPS daemon, with the simulated programs (simnode/fake_mps.py) as real processes."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hooks.isolation.mps import MpsFolders
+from hooks.model.answer import Answer
+from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.container import Adjustment, Sandbox
+from hooks.model.grant import Grant
+from hooks.mps import control as control_module
+from hooks.mps import daemons as daemons_module
+from hooks.mps.control import Control
+from hooks.mps.daemons import MpsDaemons
+from hooks.ports import Seen
+from lading.devices.isolation import IsolationName
+from lading.errors import HostError
+from lading.log import Event, Log
+from lading.reasons import Reason
+from lading.vocabulary import GpuUuid, SandboxId
+from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
+from tests.fakes.holders import grant
+from tests.unit.hooks.inventories import gpu, inventory, uuid
+from tests.unit.runtimeproxy.conftest import Records
+
+EXCLUSIVE, DEFAULT = True, False
+NOBODY = 65534
+
+
+def share(pod: str, number: int = 0, *, memory_mib: int = 1044, limit: int = 60) -> Grant:
+    gpus = (GrantedGpu(uuid=uuid(number), memory_mib=memory_mib, core_limit_percent=limit, isolation=IsolationName.MPS),)
+    return grant(pod, devices=Devices(gpus=gpus))
+
+
+class Rig:
+    """A node's preparer, its ledger as a list, and its driver as a list of modes."""
+
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.folders = MpsFolders(mps_dir=f"{folder}/mps", shm_dir=f"{folder}/shm")
+        self.command = install_fake_mps(folder / "bin")
+        self.log = log
+        self.grants: list[Grant] = []
+        self.modes: list[tuple[GpuUuid, bool]] = []
+        self.answer_s = control_module.ANSWER_S
+        self.driver: Callable[[], None] = lambda: None  # what it does first when a mode is set
+        self.daemons = self.instance()
+
+    def instance(self) -> MpsDaemons:
+        """Return what another start of lading-hooks would have."""
+        return MpsDaemons(
+            folders=self.folders, control=self.control, set_exclusive=self._set, grants=lambda: self.grants, log=self.log
+        )
+
+    def control(self, card: GpuUuid) -> Control:
+        run = str(self.command.with_name(SYSTEMD_RUN))
+        return Control(uuid=card, folders=self.folders, command=str(self.command), systemd_run=run, answer_s=self.answer_s)
+
+    def _set(self, card: GpuUuid, exclusive: bool) -> None:
+        self.driver()
+        self.modes.append((card, exclusive))
+
+    async def create(self, one: Grant) -> Adjustment | Refusal:
+        if one not in self.grants:
+            self.grants.append(one)
+        answer = Answer(adjustment=Adjustment(), grant=one)
+        assert self.daemons.wants(answer)
+        return await self.daemons.prepare(Sandbox(id=one.sandbox, uid=one.pod), answer)
+
+    async def compare(self) -> None:
+        seen = Seen(
+            sandboxes=frozenset(),
+            ready=frozenset(),
+            live=frozenset(),
+            stopped=(),
+            grants=tuple(self.grants),
+            inventory=None,
+            read_again=_no_inventory,
+        )
+        await self.daemons.reconcile(seen, frozenset())
+
+    @property
+    def pipe(self) -> Path:
+        return Path(self.folders.pipe(uuid(0)))
+
+    @property
+    def pid(self) -> int | None:
+        return self.control(uuid(0)).pid()
+
+    async def kill(self) -> None:
+        """Kill the daemon, and wait for its end."""
+        os.kill(self.pid or 0, signal.SIGKILL)
+        while self.pid is not None:  # noqa: ASYNC110 -- another process's end
+            await asyncio.sleep(0.01)
+
+    def leave_a_file(self) -> None:
+        """Do what a container may do in its /dev/shm."""
+        folder = Path(self.folders.shm(uuid(0)), "folder")
+        folder.mkdir()
+        (folder / "file").write_text("secret")
+
+    def folders_left(self) -> list[str]:
+        return [one for one in (self.folders.of(uuid(0)), self.folders.shm(uuid(0))) if Path(one).exists()]
+
+    def ending(self) -> bool:
+        return self.daemons.ending(lambda _: False, self.grants)
+
+    async def ask(self, *commands: str) -> list[str]:
+        return (await self.control(uuid(0)).ask(*commands)).split()
+
+
+async def _no_inventory() -> None:
+    return None
+
+
+@pytest.fixture
+def rig(sockets: Path, log: Log) -> Iterator[Rig]:
+    yield Rig(sockets, log)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):  # daemons and servers: their programs are below the folder
+        with contextlib.suppress(OSError):
+            if f"{sockets}/bin/".encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def refused(result: Adjustment | Refusal) -> Refusal:
+    assert isinstance(result, Refusal), result
+    return result
+
+
+# start and stop
+
+
+def test_a_daemon_lives_from_the_first_share_to_the_last(rig: Rig, records: Records) -> None:
+    async def scenario() -> None:
+        first, second = share("a"), share("b", memory_mib=4096, limit=30)
+        assert await rig.create(first) == Adjustment()
+        pid = rig.pid
+        assert pid is not None
+        assert rig.modes == [(uuid(0), EXCLUSIVE)]
+        assert await rig.create(second) == Adjustment()
+        assert rig.pid == pid
+        rig.grants.remove(first)
+        await rig.compare()
+        assert rig.pid == pid
+        assert not rig.ending()
+        rig.grants.remove(second)
+        assert rig.ending()
+        await rig.compare()
+        assert rig.pid is None
+        assert rig.modes == [(uuid(0), EXCLUSIVE), (uuid(0), DEFAULT)]
+        assert rig.folders_left() == []
+        assert not rig.ending()
+
+    run(scenario)
+    assert records.events() == [Event.MPS_STARTED, Event.MPS_STOPPED]
+
+
+def test_a_daemon_is_a_service_of_its_own_with_its_own_shared_memory(rig: Rig) -> None:
+    run(lambda: _created(rig, share("a")))
+    words = rig.command.with_name("systemd-run.log").read_text().split()
+    assert f"--unit=lading-mps-{uuid(0)}" in words
+    assert f"--property=BindPaths={rig.folders.shm(uuid(0))}:/dev/shm" in words
+    assert f"--setenv=CUDA_VISIBLE_DEVICES={uuid(0)}" in words
+    assert words[-2:] == ["-d", "-multiuser-server"]
+    assert Path(rig.folders.shm(uuid(0))).stat().st_mode & 0o7777 == 0o1777
+
+
+def test_cards_have_daemons_of_their_own(rig: Rig) -> None:
+    async def scenario() -> None:
+        results = await asyncio.gather(*(rig.create(share(f"p{n}", n)) for n in range(2)))
+        assert list(results) == [Adjustment(), Adjustment()]
+        assert rig.control(uuid(0)).pid() != rig.control(uuid(1)).pid()
+        rig.grants = rig.grants[:1]
+        await rig.compare()
+        assert [rig.control(uuid(n)).pid() is None for n in range(2)] == [False, True]
+
+    run(scenario)
+
+
+def test_two_containers_at_once_start_one_daemon(rig: Rig, records: Records) -> None:
+    async def scenario() -> None:
+        results = await asyncio.gather(*(rig.create(share(f"p{n}")) for n in range(3)))
+        assert list(results) == [Adjustment()] * 3
+
+    run(scenario)
+    assert records.events() == [Event.MPS_STARTED]
+
+
+def test_a_restarted_lading_hooks_finds_its_daemons(rig: Rig, records: Records) -> None:
+    async def scenario() -> None:
+        one = share("a")
+        await rig.create(one)
+        pid = rig.pid
+        rig.daemons = rig.instance()
+        await rig.compare()
+        assert await rig.create(one) == Adjustment()
+        assert rig.pid == pid
+        rig.grants.clear()
+        rig.daemons = rig.instance()  # it ended before it could stop the daemon
+        assert rig.ending()
+        await rig.compare()
+        assert rig.pid is None
+        assert rig.modes[-1] == (uuid(0), DEFAULT)
+
+    run(scenario)
+    assert records.events() == [Event.MPS_STARTED, Event.MPS_STOPPED]
+
+
+def test_a_socket_says_nothing_about_the_daemon(rig: Rig) -> None:
+    async def scenario() -> None:
+        one = share("a")
+        await rig.create(one)
+        pid = rig.pid
+        await rig.kill()
+        assert (rig.pipe / "control").exists()
+        assert (rig.pipe / "nvidia-cuda-mps-control.pid").exists()
+        (rig.pipe / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # its number is another process's now
+        assert rig.pid is None
+        await rig.compare()
+        assert rig.pid not in {None, pid, os.getpid()}
+
+    run(scenario)
+
+
+def test_a_daemon_that_died_is_replaced_and_its_server_ended(rig: Rig, records: Records) -> None:
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        with client(rig.pipe) as program:
+            server = int(program.answer()[1])
+            await rig.compare()
+            await rig.kill()
+            assert _runs(server)
+            await _until(rig, lambda: rig.pid is not None)
+            assert not _runs(server)
+
+    run(scenario)
+    assert records.events() == [Event.MPS_STARTED, Event.MPS_FAILED, Event.MPS_STARTED]
+
+
+def test_what_containers_left_in_their_shared_memory_is_removed(rig: Rig) -> None:
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        rig.leave_a_file()
+        rig.grants.clear()
+        await _until(rig, lambda: not rig.ending())
+        assert rig.folders_left() == []
+
+    run(scenario)
+    assert "rm -rf" in rig.command.with_name("systemd-run.log").read_text()
+
+
+# limits
+
+
+def test_the_daemons_own_limits_follow_the_largest_share(rig: Rig) -> None:
+    async def scenario() -> None:
+        small, large = share("a", memory_mib=1044, limit=20), share("b", memory_mib=4096, limit=60)
+        questions = ("get_default_active_thread_percentage", "get_default_device_pinned_mem_limit 0")
+        await rig.create(small)
+        assert await rig.ask(*questions) == ["20.0", "1G"]  # the daemon says whole GiB: nothing compares that
+        with client(rig.pipe) as program:
+            assert program.answer()[2:] == ["20.0", "1044M"]
+        await rig.create(large)
+        assert await rig.ask(*questions) == ["60.0", "4G"]
+        with client(rig.pipe) as program:  # of the server that ran before
+            assert program.answer()[2:] == ["60.0", "4096M"]
+
+    run(scenario)
+
+
+def test_users_do_not_wait_for_one_another(rig: Rig) -> None:
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        with client(rig.pipe, uid=0) as first, client(rig.pipe, uid=NOBODY) as second:
+            assert first.answer() == second.answer()
+
+    run(scenario)
+
+
+# stop
+
+
+def test_a_stop_with_a_client_ends_the_server_before_the_mode_is_set_back(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_module, "QUIT_S", 1)
+    servers: list[int] = []
+
+    def server_is_gone() -> None:
+        assert servers
+        assert not any(map(_runs, servers))
+
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        with client(rig.pipe) as program:
+            servers.append(int(program.answer()[1]))
+            rig.driver = server_is_gone
+            rig.grants.clear()
+            await _until(rig, lambda: not rig.ending())
+        assert rig.modes[-1] == (uuid(0), DEFAULT)
+
+    run(scenario)
+
+
+def test_a_card_is_held_until_its_mode_is_back(rig: Rig) -> None:
+    async def scenario() -> None:
+        one = share("a")
+        await rig.create(one)
+        assert rig.daemons.holdings() == ()
+
+        def fails() -> None:
+            raise HostError("the driver does not want to")
+
+        rig.driver = fails
+        rig.grants.clear()
+        [holding] = rig.daemons.holdings()
+        assert [device.uuid for device in holding.devices.gpus] == [uuid(0)]
+        await rig.compare()
+        assert rig.pid is None
+        assert rig.daemons.holdings() == (holding,)
+        assert rig.ending()
+        rig.driver = lambda: None
+        await rig.compare()
+        assert rig.daemons.holdings() == ()
+        assert not rig.ending()
+
+    run(scenario)
+
+
+def test_a_new_share_takes_over_a_card_that_is_not_back_yet(rig: Rig) -> None:
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        rig.grants.clear()
+        stop, start = asyncio.create_task(rig.compare()), asyncio.create_task(rig.create(share("b")))
+        assert await start == Adjustment()
+        await stop
+        assert rig.pid is not None
+        assert rig.daemons.holdings() == ()
+        assert rig.modes[-1] == (uuid(0), EXCLUSIVE)
+
+    run(scenario)
+
+
+# what hangs and fails
+
+
+def test_a_daemon_that_hangs_refuses_its_card_and_no_other(rig: Rig) -> None:
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        await rig.create(share("c", 1))
+        rig.answer_s = 1.0
+        os.kill(rig.pid or 0, signal.SIGSTOP)
+        hangs, other = await asyncio.gather(rig.create(share("b")), rig.create(share("d", 1)))
+        assert refused(hangs).reason is Reason.ISOLATION_UNAVAILABLE
+        assert other == Adjustment()
+        rig.grants = [one for one in rig.grants if one.pod in {"c", "d"}]
+        await _until(rig, lambda: not rig.ending())
+        assert rig.pid is None  # by force
+        assert (uuid(0), DEFAULT) in rig.modes
+
+    run(scenario)
+
+
+def test_a_comparison_does_not_wait_for_a_daemon_that_hangs(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemons_module, "_LOOK_S", 0.1)
+
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        os.kill(rig.pid or 0, signal.SIGSTOP)
+        rig.grants.clear()
+        began = time.monotonic()
+        await rig.compare()
+        assert time.monotonic() - began < control_module.ANSWER_S
+        assert rig.ending()
+        os.kill(rig.pid or 0, signal.SIGCONT)
+        await _until(rig, lambda: not rig.ending())
+
+    run(scenario)
+
+
+def test_a_program_that_never_starts_the_daemon_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_module, "START_S", 0.3)
+    rig.command.write_text("#!/bin/sh\nexec sleep 60\n")
+    results: list[Adjustment | Refusal] = []
+
+    async def scenario() -> None:
+        results.append(await rig.create(share("a")))
+        rig.command.write_text("#!/bin/sh\nexit 0\n")  # says that it has, and has not
+        results.append(await rig.create(share("a")))
+        rig.command.unlink()
+        results.append(await rig.create(share("a")))
+        rig.grants.clear()
+        await rig.compare()
+        assert rig.modes[-1] == (uuid(0), DEFAULT)
+        assert not rig.ending()
+
+    run(scenario)
+    assert [refused(result).reason for result in results] == [Reason.ISOLATION_UNAVAILABLE] * 3
+
+
+def test_a_driver_that_does_not_set_the_mode_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemons_module, "_MODE_S", 0.2)
+    rig.driver = lambda: time.sleep(1)
+
+    async def scenario() -> None:
+        assert refused(await rig.create(share("a"))).reason is Reason.ISOLATION_UNAVAILABLE
+        assert rig.pid is None
+
+    run(scenario)
+
+
+def test_a_container_waits_for_a_bounded_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemons_module, "PREPARE_S", 0.2)
+    rig.driver = lambda: time.sleep(1)
+
+    async def scenario() -> None:
+        refusal = refused(await rig.create(share("a")))
+        assert refusal.reason is Reason.ISOLATION_UNAVAILABLE
+        assert "0.2 s" in refusal.message
+
+    run(scenario)
+
+
+def test_a_folder_of_another_user_is_not_used(rig: Rig) -> None:
+    Path(rig.folders.shm_dir).symlink_to("/tmp")
+    run(lambda: _refused_create(rig))
+
+
+def test_a_fault_makes_the_card_unhealthy_until_its_clients_are_gone(rig: Rig, records: Records) -> None:
+    node = inventory(gpus=(gpu(0), gpu(1)))
+
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        assert rig.daemons.shown(node) is node
+        with client(rig.pipe) as program:
+            program.answer()
+            program.fault()
+            await rig.compare()
+            assert [bool(card.unhealthy) for card in rig.daemons.shown(node).gpus] == [True, False]
+            assert rig.ending()
+            assert refused(await rig.create(share("b"))).reason is Reason.DEVICE_UNHEALTHY
+        await _until(rig, lambda: not rig.ending())
+        assert rig.daemons.shown(node) is node
+        assert await rig.create(share("b")) == Adjustment()
+
+    run(scenario)
+    assert records.events() == [Event.MPS_STARTED, Event.MPS_FAULT, Event.MPS_RECOVERED]
+
+
+def _runs(pid: int) -> bool:
+    """Return whether the process runs; what is left of one that ended has no command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except OSError:
+        return False
+
+
+async def _created(rig: Rig, one: Grant) -> None:
+    assert await rig.create(one) == Adjustment()
+
+
+async def _refused_create(rig: Rig) -> None:
+    assert refused(await rig.create(share("a"))).reason is Reason.ISOLATION_UNAVAILABLE
+
+
+async def _until(rig: Rig, done: Callable[[], bool], *, within_s: float = 30.0) -> None:
+    """Compare again and again, as the node does."""
+    until = time.monotonic() + within_s
+    while not done():
+        assert time.monotonic() < until
+        await rig.compare()
+        await asyncio.sleep(0.02)
+
+
+def test_other_isolations_have_no_daemon(rig: Rig) -> None:
+    tokens = GrantedGpu(uuid=uuid(0), memory_mib=1, isolation=IsolationName.TOKENS)
+    for gpus in ((tokens,), (GrantedGpu(uuid=uuid(0)),)):
+        one = grant("a", devices=Devices(gpus=gpus))
+        assert not rig.daemons.wants(Answer(adjustment=Adjustment(), grant=one))
+    assert not rig.daemons.wants(Answer(adjustment=Adjustment()))
+    assert not rig.daemons.has(Sandbox(id=SandboxId("s")))
