@@ -87,7 +87,7 @@ class Control:
         folders that lading-hooks cannot open without CAP_DAC_OVERRIDE."""
         shm = self.folders.shm(self.uuid)
         if not _remove_empty(Path(shm)):
-            as_root = [self.systemd_run, "--quiet", "--collect", "--wait", "--"]
+            as_root = [self.systemd_run, "--quiet", "--collect", "--property=Type=oneshot", "--"]
             await run_command([*as_root, "/bin/rm", "-rf", "--one-file-system", shm], env=self._env, wait_s=REMOVE_S)
         shutil.rmtree(self.folders.of(self.uuid), ignore_errors=True)
 
