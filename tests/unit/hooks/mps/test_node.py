@@ -1,0 +1,173 @@
+"""A node with MPS: annotations in, a daemon and a compute mode out, until the pod is gone."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hooks.daemon.daemon import read_configured
+from hooks.daemon.parts import make_rules, make_vendors
+from hooks.daemon.settings import Settings, mps_folders, read_trust
+from hooks.inventory.watch import InventoryWatch
+from hooks.ledger.store import Ledger
+from hooks.model.answer import Answer
+from hooks.model.assignment import Form, Refusal
+from hooks.model.container import Container, EnvVar, Sandbox
+from hooks.mps import daemons as daemons_module
+from hooks.mps.control import Control
+from hooks.mps.daemons import MpsDaemons
+from hooks.node.node import Node
+from hooks.vendors.nvidia.compute_mode import set_exclusive
+from lading.devices.isolation import IsolationName
+from lading.log import Event, Log
+from lading.reasons import Reason
+from simnode.build import SimNode
+from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
+from simnode.nvml import NvmlState
+from tests.conftest import BuildNode
+from tests.fakes.holders import BOOT
+from tests.fakes.runtime import FakeRuntime
+from tests.unit.runtimeproxy.conftest import Records
+
+
+class Rig:
+    def __init__(self, folder: Path, simulated: SimNode, library: Path, log: Log) -> None:
+        NvmlState(profile=simulated.profile).write(simulated.nvml_state)
+        self.modes = Path(f"{simulated.nvml_state}.modes")
+        self.card = simulated.profile.gpus[0][1].uuid
+        self.command = install_fake_mps(folder / "bin")
+        self.folder = folder
+        self.library = library
+        self.log = log
+        self.runtime = FakeRuntime()
+        self.sandboxes: dict[str, str] = {}
+        self.settings = Settings(
+            host_root=str(simulated.root),
+            state_dir=str(folder),
+            assignments=(Form.MANUAL,),
+            isolations=(IsolationName.MPS,),
+            nvml_library=str(library),
+            mps_control=str(self.command),
+            mps_dir=f"{folder}/mps",
+            mps_shm_dir=f"{folder}/shm",
+        )
+
+    @asynccontextmanager
+    async def node(self) -> AsyncIterator[Node]:
+        settings = self.settings
+        vendors = make_vendors(settings)
+        rules = make_rules(settings, read_trust(settings), vendors, cdi_refusal="")
+        folders = mps_folders(settings)
+        run = str(self.command.with_name(SYSTEMD_RUN))
+        with Ledger.open(self.folder / "state" / "node.db") as ledger:
+            daemons = MpsDaemons(
+                folders=folders,
+                control=lambda uuid: Control(
+                    uuid=uuid, folders=folders, command=settings.mps_control, systemd_run=run, answer_s=20.0
+                ),
+                set_exclusive=partial(set_exclusive, library=self.library),
+                grants=ledger.grants,
+                log=self.log,
+            )
+            node = Node(
+                ledger=ledger,
+                lists=self.runtime.lists,
+                host_root=Path(settings.host_root),
+                boot_id=BOOT,
+                log=self.log,
+                rules=lambda: rules,
+                reconcile_interval_s=3600.0,
+                preparers=(daemons,),
+            )
+            node.watch = InventoryWatch(
+                partial(read_configured, settings, vendors), on_change=node.inventory_changed, on_failure=node.inventory_failed
+            )
+            await node.watch.start()
+            try:
+                assert await node.reconcile()
+                yield node
+            finally:
+                await node.watch.close()
+
+    def sandbox(self, pod: str, annotations: Mapping[str, str] | None = None) -> Sandbox:
+        return Sandbox(id=self.sandboxes[pod], uid=pod, name=pod, namespace="default", annotations=annotations or {})
+
+    async def ask(self, node: Node, pod: str, gpus: str, *env: str) -> Answer | Refusal:
+        if pod not in self.sandboxes:
+            self.sandboxes[pod] = self.runtime.run(pod)
+        sandbox = self.sandbox(pod, {"lading.dev/gpus": gpus})
+        answer = node.adjust_container(sandbox, Container(name="train", env=tuple(map(EnvVar, env))))
+        answer = answer if isinstance(answer, Answer | Refusal) else await answer
+        if isinstance(answer, Answer):
+            self.runtime.create(sandbox.id, "train", wears=answer.adjustment.annotations["lading.dev/grant"])
+        return answer
+
+    async def stop(self, node: Node, pod: str) -> None:
+        sandbox = self.sandbox(pod)
+        node.stopping(sandbox)
+        self.runtime.stop(sandbox.id)
+        node.stopped(sandbox)
+        assert await node.reconcile()
+        assert not node.preparers[0].holdings()
+
+
+@pytest.fixture
+def rig(sockets: Path, build_node: BuildNode, fake_nvml: Path, log: Log) -> Iterator[Rig]:
+    yield Rig(sockets, build_node("demo-8gpu"), fake_nvml, log)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"{sockets}/bin/".encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a slow machine finish within one comparison."""
+    monkeypatch.setattr(daemons_module, "_LOOK_S", 30.0)
+
+
+def refused(answer: Answer | Refusal) -> Reason:
+    assert isinstance(answer, Refusal), answer
+    return answer.reason
+
+
+def test_a_share_by_mps_from_its_annotation_to_its_end(rig: Rig, records: Records) -> None:
+    async def scenario() -> None:
+        async with rig.node() as node:
+            answer = await rig.ask(node, "a", "0:memory=8Gi,limit=60", "LD_PRELOAD")
+            assert isinstance(answer, Answer)
+            pipe = next(Path(m.host_path) for m in answer.adjustment.mounts if m.container_path == "/run/lading/mps")
+            with client(pipe) as program:
+                assert program.answer()[2:] == ["60.0", "8192M"]
+            assert rig.modes.read_text() == f"{rig.card} 3\n"
+            assert refused(await rig.ask(node, "b", "0")) is Reason.DEVICE_HELD
+            await rig.stop(node, "a")
+            assert rig.modes.read_text() == f"{rig.card} 3\n{rig.card} 0\n"
+            assert isinstance(await rig.ask(node, "b", "0"), Answer)
+
+    asyncio.run(scenario())
+    assert {Event.MPS_STARTED, Event.MPS_STOPPED, Event.ENV_PRELOADS} <= set(records.events())
+
+
+def test_a_fault_refuses_the_card_to_others(rig: Rig) -> None:
+    async def scenario() -> None:
+        async with rig.node() as node:
+            answer = await rig.ask(node, "a", "0:memory=8Gi")
+            assert isinstance(answer, Answer)
+            pipe = next(Path(m.host_path) for m in answer.adjustment.mounts if m.container_path == "/run/lading/mps")
+            with client(pipe) as program:
+                program.answer()
+                program.fault()
+                assert await node.reconcile()
+                assert refused(await rig.ask(node, "b", "0:memory=8Gi")) is Reason.DEVICE_UNHEALTHY
+                assert node.unhealthy
+            assert await node.reconcile()
+            assert isinstance(await rig.ask(node, "b", "0:memory=8Gi"), Answer)
+
+    asyncio.run(scenario())
