@@ -38,7 +38,7 @@ RULES = Rules(
     pod=PodPolicy(),
     unassigned=UnassignedPolicy(),
     vendors=(Nvidia(),),
-    isolations=(Unenforced(), Tokens(library="/lib", shares_dir="/shares"), Mps(folders=FOLDERS)),
+    isolations=(Unenforced(), Tokens(libraries="/lib", shares_dir="/shares"), Mps(folders=FOLDERS)),
     rdma=RdmaInjection(),
 )
 
