@@ -143,6 +143,16 @@ class Past(_Wire, frozen=True):
     by: str = ""  # whose decision: signed, unsigned or manual
 
 
+class ContainerUse(_Wire, frozen=True):
+    """The memory that one container uses of a card, rounded like the card's. All containers that hold the card are listed, if
+    the node can tell them apart; so one that is absent is unknown."""
+
+    pod: PodUid
+    container: str
+    memory_used_mib: int = msgspec.field(name="memoryUsedMiB")
+    mig_uuid: str = ""
+
+
 class Use(_Wire, frozen=True):
     """The use of one GPU as its driver reports it, rounded coarsely so that it seldom changes. What a card does not report is
     absent."""
@@ -150,6 +160,7 @@ class Use(_Wire, frozen=True):
     uuid: GpuUuid
     memory_used_mib: int | None = msgspec.field(name="memoryUsedMiB", default=None)
     busy_percent: int | None = None  # of the driver's last sample period
+    containers: tuple[ContainerUse, ...] = ()
 
 
 class Summary(_Wire, frozen=True):

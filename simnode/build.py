@@ -78,6 +78,8 @@ class _Builder:
         listed = sorted((self._profile.major(driver), names.get(driver, driver)) for driver in drivers)
         lines = "".join(f"{major:3d} {driver}\n" for major, driver in listed)
         self._text("proc/sys/kernel/random/boot_id", Path("/proc/sys/kernel/random/boot_id").read_text())
+        (self._root / "proc/self/ns").mkdir(parents=True)
+        (self._root / "proc/self/ns/pid").symlink_to("pid:[4026531836]")  # as a process of the host sees its own
         self._text("proc/devices", f"Character devices:\n{lines}\nBlock devices:\n259 blkext")
 
     def _numa_node(self, bridge: HostBridge) -> None:

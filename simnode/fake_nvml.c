@@ -10,7 +10,8 @@
  *   mig <gpu index> <slot> <uuid> <gpu instance> <compute instance> <memory MiB> <profile: 1g.10gb, 1c.2g.20gb, 1g.10gb+me>
  *   bad_mig <gpu index> <slot> <nvmlReturn_t>         what asking for that slot answers
  *   unnamed_mig <gpu index>                           its instances have no name of their own, as with some drivers
- *   process <gpu index> <pid>
+ *   process <gpu index> <pid> [<memory MiB> [<gpu instance> <compute instance>]]    without memory: not available
+ *   mps_process <gpu index> <pid> <memory MiB>        a client of an MPS server
  *   used <gpu index> <memory MiB> <busy percent>      without it nothing is in use
  *   remap_failure <gpu index>
  *   remap_pending <gpu index>
@@ -32,6 +33,9 @@ enum {
 };
 enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_PROCESSES = 64, MAX_FAILURES = 32, MAX_LINKS = 18 };
 
+typedef struct { unsigned pid; unsigned long long used_memory; unsigned gpu_instance, compute_instance; } process_t;
+enum { NO_INSTANCE = 0xFFFFFFFF };
+
 typedef struct { int there, active; unsigned remote_type; char remote_bus_id[32]; } link_t;
 
 typedef struct {
@@ -45,8 +49,8 @@ typedef struct {
     unsigned long long used_mib;
     unsigned busy_percent;
     link_t links[MAX_LINKS];
-    unsigned pids[MAX_PROCESSES];
-    int pid_count;
+    process_t processes[MAX_PROCESSES], mps_processes[MAX_PROCESSES];
+    int process_count, mps_process_count;
 } device_t;
 
 typedef struct { int gpu, status; char function[64]; } failure_t;
@@ -65,7 +69,6 @@ typedef struct {
     unsigned multiprocessors, copy_engines, decoders, encoders, jpegs, ofas, gpu_instance_slices, compute_instance_slices;
     unsigned long long memory_mib;
 } attributes_t;
-typedef struct { unsigned pid; unsigned long long used_memory; unsigned gpu_instance, compute_instance; } process_t;
 
 static char driver[64];
 static device_t gpus[MAX_GPUS], migs[MAX_GPUS][MAX_MIG];
@@ -85,7 +88,8 @@ static int read_state(void) {
         failure_t f;
         link_t l = {.there = 1};
         int at, number, status;
-        unsigned pid, percent;
+        unsigned percent;
+        process_t p = {.gpu_instance = NO_INSTANCE, .compute_instance = NO_INSTANCE};
         unsigned long long mib;
         if (sscanf(line, "driver %63s", driver) == 1) continue;
         if (sscanf(line, "gpu %31s %95s %d %llu %llu %d %95[^\n]", d.bus_id, d.uuid, &d.minor, &d.memory_mib, &d.reserved_mib,
@@ -98,8 +102,15 @@ static int read_state(void) {
             bad_migs[d.gpu][d.slot] = number;
         } else if (sscanf(line, "unnamed_mig %d", &at) == 1 && at < gpu_count) {
             gpus[at].mig_unnamed = 1;
-        } else if (sscanf(line, "process %d %u", &at, &pid) == 2 && at < gpu_count && gpus[at].pid_count < MAX_PROCESSES) {
-            gpus[at].pids[gpus[at].pid_count++] = pid;
+        } else if ((number = sscanf(line, "process %d %u %llu %u %u", &at, &p.pid, &mib, &p.gpu_instance,
+                                    &p.compute_instance)) >= 2 &&
+                   at < gpu_count && gpus[at].process_count < MAX_PROCESSES) {
+            p.used_memory = number > 2 ? mib << 20 : ~0ULL;
+            gpus[at].processes[gpus[at].process_count++] = p;
+        } else if (sscanf(line, "mps_process %d %u %llu", &at, &p.pid, &mib) == 3 && at < gpu_count &&
+                   gpus[at].mps_process_count < MAX_PROCESSES) {
+            p.used_memory = mib << 20;
+            gpus[at].mps_processes[gpus[at].mps_process_count++] = p;
         } else if (sscanf(line, "used %d %llu %u", &at, &mib, &percent) == 3 && at < gpu_count) {
             gpus[at].used_mib = mib, gpus[at].busy_percent = percent;
         } else if (sscanf(line, "fabric %d %d %d", &at, &number, &status) == 3 && at < gpu_count) {
@@ -321,15 +332,21 @@ int nvmlDeviceGetComputeInstanceId(device_t *device, unsigned *id) {
     return SUCCESS;
 }
 
+static int copy_processes(const process_t *from, int there, unsigned *count, process_t *to) {
+    int status = (int)*count < there ? INSUFFICIENT_SIZE : SUCCESS;
+    for (int i = 0; !status && i < there; i++) to[i] = from[i];
+    *count = there;
+    return status;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(device_t *device, unsigned *count, process_t *processes) {
     CHECK(device->gpu);
-    if ((int)*count < device->pid_count) {
-        *count = device->pid_count;
-        return INSUFFICIENT_SIZE;
-    }
-    for (int i = 0; i < device->pid_count; i++) processes[i] = (process_t){.pid = device->pids[i]};
-    *count = device->pid_count;
-    return SUCCESS;
+    return copy_processes(device->processes, device->process_count, count, processes);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(device_t *device, unsigned *count, process_t *processes) {
+    CHECK(device->gpu);
+    return copy_processes(device->mps_processes, device->mps_process_count, count, processes);
 }
 
 int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {

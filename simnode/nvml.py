@@ -8,6 +8,7 @@ writes another state sees it at the next poll.
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,12 +32,26 @@ class Failure:
     function: str = "*"
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A process that computes on a card."""
+
+    pid: int
+    used_mib: int | None = None  # None: NVML does not tell
+    instance: tuple[int, int] | None = None  # MIG: its GPU instance and compute instance; needs used_mib
+    mps: bool = False  # a client of an MPS server; needs used_mib
+
+    def render(self, gpu: int) -> str:
+        words = ["mps_process" if self.mps else "process", gpu, self.pid, self.used_mib, *(self.instance or ())]
+        return " ".join(str(word) for word in words if word is not None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlState:
     """The state that NVML reports now: the profile's cards, and the changes since."""
 
     profile: Profile
-    processes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # GPU index → process ids
+    processes: Mapping[int, Sequence[int | Running]] = field(default_factory=dict)  # GPU index → processes, or their ids
     used: dict[int, tuple[int, int]] = field(default_factory=dict)  # GPU index → memory in MiB, busy in percent
     remap_failures: tuple[int, ...] = ()  # GPU indices
     remap_pending: tuple[int, ...] = ()
@@ -55,7 +70,11 @@ class NvmlState:
             lines += [f"mig {index} {n} {m.uuid} {m.gi} {m.ci} {m.memory_mib} {m.profile}" for n, m in enumerate(gpu.mig or ())]
         lines += [f"module {index} {gpu.module_id}" for index, (_, gpu) in enumerate(self.profile.gpus)]
         lines += [line for index in range(len(self.profile.gpus)) for line in self._links(index)]
-        lines += [f"process {index} {pid}" for index, pids in self.processes.items() for pid in pids]
+        lines += [
+            (Running(one) if isinstance(one, int) else one).render(index)
+            for index, processes in self.processes.items()
+            for one in processes
+        ]
         lines += [f"used {index} {mib} {percent}" for index, (mib, percent) in self.used.items()]
         lines += [f"remap_failure {index}" for index in self.remap_failures]
         lines += [f"remap_pending {index}" for index in self.remap_pending]

@@ -31,7 +31,7 @@ from central.view.model import (
 )
 from lading.amounts import divide
 from lading.devices.share import FULL_CORE
-from lading.nodedevices import Gpu, NodeDevices, Pf, Place, Status, Vf
+from lading.nodedevices import Gpu, GrantedGpu, NodeDevices, Pf, Place, Status, Vf
 from lading.vocabulary import CORDON
 
 Holders = Mapping[str, tuple[Holder, ...]]  # by device: a GPU's or MIG instance's UUID, a VF's PCI address
@@ -114,7 +114,7 @@ def _state(room: NodeRoom) -> NodeState:
 
 
 def _holders(held: Iterable[Held], status: Status) -> Holders:
-    containers = _containers(status)
+    containers, used = _containers(status), _used(status)
     found: dict[str, list[Holder]] = {}
     for one in sorted(held, key=lambda one: (one.holder.namespace, one.holder.name, one.holder.pod)):
         who = Holder(
@@ -132,11 +132,13 @@ def _holders(held: Iterable[Held], status: Status) -> Holders:
                 core_percent=part.core_percent,
                 whole=part.whole,
                 mig=tuple(sorted(part.mig)),
+                used_mib=used.get((one.holder.pod, uuid)),
             )
             found.setdefault(uuid, []).append(of_card)
             for instance in part.mig:
                 inside = containers.get((one.holder.pod, instance), ())
-                found.setdefault(instance, []).append(_replace(who, containers=inside))
+                of_instance = _replace(who, containers=inside, used_mib=used.get((one.holder.pod, instance)))
+                found.setdefault(instance, []).append(of_instance)
         for vf in one.taken.vfs:
             found.setdefault(vf, []).append(_replace(who, containers=containers.get((one.holder.pod, vf), ())))
     return {device: tuple(listed) for device, listed in found.items()}
@@ -150,10 +152,29 @@ def _containers(status: Status) -> Mapping[tuple[str, str], tuple[str, ...]]:
     """Return the names of the containers that have been granted a device, by the uid of the pod and the device."""
     names: dict[tuple[str, str], dict[str, None]] = {}
     for grant in status.grants:
-        devices = [device for gpu in grant.gpus for device in (gpu.uuid, gpu.mig_uuid) if device]
+        devices = [device for gpu in grant.gpus for device in _devices(gpu)]
         for device in (*devices, *grant.vfs):
             names.setdefault((grant.pod, device), {})[grant.container] = None
     return {key: tuple(listed) for key, listed in names.items()}
+
+
+def _used(status: Status) -> Mapping[tuple[str, str], int]:
+    """Return the memory that a pod uses of a card or MIG instance, where it is known of each of its containers."""
+    granted: Counter[tuple[str, str]] = Counter()
+    for grant in status.grants:
+        granted.update((grant.pod, device) for gpu in grant.gpus for device in _devices(gpu))
+    told: Counter[tuple[str, str]] = Counter()
+    used: Counter[tuple[str, str]] = Counter()
+    for card in status.use:
+        for one in card.containers:
+            for device in filter(None, (card.uuid, one.mig_uuid)):
+                told[one.pod, device] += 1
+                used[one.pod, device] += one.memory_used_mib
+    return {key: mib for key, mib in used.items() if told[key] == granted[key]}
+
+
+def _devices(gpu: GrantedGpu) -> Iterable[str]:
+    return filter(None, (gpu.uuid, gpu.mig_uuid))
 
 
 # ---- devices

@@ -56,6 +56,7 @@ class Holder(_View, frozen=True):
     core_percent: int = 0
     whole: bool = False
     mig: tuple[str, ...] = ()  # UUIDs of instances
+    used_mib: int | None = None  # memory of the device that its processes use; absent where the node does not tell it by pod
 
 
 class Past(_View, frozen=True):

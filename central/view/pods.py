@@ -1,8 +1,8 @@
 """Sum up from `NodeView`s what pods, namespaces and nodes hold and use, for `kubectl lading pods` and `top`. Pure.
 
 It takes views of all nodes. It returns a `PodView` for each pod that holds something, and a `Share` of any group of holders.
-The driver reports use by card, not by pod: the use of a card counts for a group only where all of its holders are in the group.
-What it reports as idle, no holder uses.
+The use of a card counts for a group where all of its holders are in the group. Of another card a group's memory counts where
+the node tells it by pod; how busy it is, the driver reports by card only. What it reports as idle, no holder uses.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0  # cards, each once
     gpus_reported: int = 0  # of these, whose use the node reports
     gpus_idle: int = 0  # of these, not in use
-    gpus_shared: int = 0  # with pods outside: their use is in neither sum below
+    gpus_shared: int = 0  # with pods outside, and what each uses is not known: their use is in neither sum below
     vfs: int = 0
     held_mib: int = 0
     held_percent: int = 0  # 100 a card
@@ -67,17 +67,25 @@ def share_of(views: Iterable[NodeView], is_mine: Callable[[Holder], bool]) -> Sh
     own = [gpu for gpu in cards if all(map(is_mine, gpu.holders))]
     parts = [_part(gpu, [one for one in gpu.holders if is_mine(one)]) for gpu in cards]
     used_mib, busy_percent = used(own)
+    of_shared = [_used_mib(gpu, is_mine) for gpu in cards if not all(map(is_mine, gpu.holders))]
+    memory = [mib for mib in (used_mib, *of_shared) if mib is not None]
     return Share(
         gpus=len(cards),
         gpus_reported=sum(gpu.use is not None for gpu in cards),
         gpus_idle=sum(gpu.idle for gpu in cards),
-        gpus_shared=len(cards) - len(own),
+        gpus_shared=of_shared.count(None),
         vfs=len(vfs),
         held_mib=sum(mib for mib, _ in parts),
         held_percent=sum(percent for _, percent in parts),
-        used_mib=used_mib,
+        used_mib=sum(memory) if memory else None,
         busy_percent=busy_percent,
     )
+
+
+def _used_mib(gpu: GpuView, is_mine: Callable[[Holder], bool]) -> int | None:
+    """Return the memory of a card that some of its holders use; None unless it is known of each of them."""
+    told = [one.used_mib for one in gpu.holders if is_mine(one)]
+    return None if None in told else sum(filter(None, told))
 
 
 def share_of_nodes(views: Sequence[NodeView]) -> Share:

@@ -19,14 +19,16 @@ from prometheus_client.registry import Collector
 
 from hooks.attach.preparer import Operation
 from hooks.ledger.listing import Kind
+from hooks.ledger.use import Part, find_use
 from hooks.model.answer import Answer
 from hooks.model.assignment import Form, GrantedGpu, Refusal
 from hooks.model.attachment import Attachment, Step
-from hooks.model.grant import Grant
+from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Inventory
 from hooks.node.node import Node
 from hooks.report.reporter import Reporter
 from lading import __version__
+from lading.errors import HostError
 
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
 _MOVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -114,6 +116,7 @@ class _State(Collector):
         yield _devices(inventory or Inventory())
         yield from _use(inventory or Inventory())
         yield from _holders(node.ledger.grants())
+        yield _used_by_holders(node, inventory or Inventory())
         rows = node.ledger.journal.rows()
         yield _attachments(rows)
         yield GaugeMetricFamily(
@@ -161,7 +164,7 @@ def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
     held = list(islice(_held(grants), MOST_HOLDERS))
     mib: Tally[Labels] = Tally()
     percent: Tally[Labels] = Tally()
-    for labels, gpu in held:
+    for labels, _, gpu in held:
         if gpu is not None and gpu.memory_mib is not None:
             mib[labels] += gpu.memory_mib
         if gpu is not None and gpu.core_percent is not None:
@@ -169,21 +172,41 @@ def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
     holder = GaugeMetricFamily("lading_device_holder", "1 for each device that a container holds.", labels=_HOLDER)
     held_mib = GaugeMetricFamily("lading_device_held_mib", "Memory of a share.", labels=_HOLDER)
     held_percent = GaugeMetricFamily("lading_device_held_percent", "Compute of a share.", labels=_HOLDER)
-    for family, values in ((holder, {labels: 1 for labels, _ in held}), (held_mib, mib), (held_percent, percent)):
+    for family, values in ((holder, {labels: 1 for labels, *_ in held}), (held_mib, mib), (held_percent, percent)):
         for labels, value in values.items():
             family.add_metric(labels, value)
         yield family
 
 
-def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantedGpu | None]]:
-    """Yield the labels of each held device, and its GPU; None for a VF."""
+def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantKey, GrantedGpu | None]]:
+    """Yield the labels of each held device, whose it is, and its GPU; None for a VF."""
     for grant in grants:
         who = (grant.namespace, grant.pod_name, grant.container)
         for gpu in grant.devices.gpus:
             device = (gpu.mig_uuid, Kind.MIG) if gpu.mig_uuid else (gpu.uuid, Kind.GPU)
-            yield (*device, *who), gpu
+            yield (*device, *who), grant.key, gpu
         for vf in grant.devices.vfs:
-            yield (vf.bdf, Kind.VF, *who), None
+            yield (vf.bdf, Kind.VF, *who), grant.key, None
+
+
+def _used_by_holders(node: Node, inventory: Inventory) -> Metric:
+    """Return what containers use of what they hold, where the driver and /proc tell."""
+    family = GaugeMetricFamily(
+        "lading_device_used_mib", "Memory that a container uses of a device that it holds.", labels=_HOLDER
+    )
+    grants = node.ledger.grants()
+    try:
+        uses = find_use(node.host_root, inventory, grants)
+    except HostError:
+        uses = {}
+    mib: Tally[Labels] = Tally()
+    for labels, key, _ in islice(_held(grants), MOST_HOLDERS):
+        used = uses.get(Part(labels[0], key))
+        if used is not None:
+            mib[labels] += used
+    for labels, value in mib.items():
+        family.add_metric(labels, value)
+    return family
 
 
 def _use(inventory: Inventory) -> Iterator[Metric]:

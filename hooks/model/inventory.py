@@ -53,6 +53,15 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProcess:
+    """A process that computes on a card, also by way of an MPS server."""
+
+    pid: int  # in the host's pid namespace
+    instance: tuple[int, int] | None = None  # MIG: its GPU instance and compute instance
+    used_mib: int | None = field(default=None, compare=False)  # another number every time; None: the driver does not tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     uuid: GpuUuid
     vendor: str  # name of the `Vendor` that read it, and injects it
@@ -67,7 +76,7 @@ class Gpu:
     mig: tuple[MigInstance, ...] = ()
     mig_enabled: bool = False
     unhealthy: str = ""  # why, or empty
-    process_ids: tuple[int, ...] = ()  # compute processes that the driver sees, in the host's pid namespace
+    processes: tuple[GpuProcess, ...] | None = None  # None: the driver does not tell
     path: tuple[str, ...] = ()  # the bridges above it, from the host bridge (pci0000:17) down
     socket: int | None = None
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
@@ -81,6 +90,10 @@ class Gpu:
     @property
     def usable_mib(self) -> int:
         return self.memory_mib - self.reserved_mib
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        return tuple(sorted({process.pid for process in self.processes or ()}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,36 @@ an object as a whole, and a node must not vanish from central's sight over a lon
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, overload
 
 from hooks.ledger import period
+from hooks.ledger.use import Uses
 from hooks.model import assignment, inventory
 from hooks.model.grant import Grant as Held
 from lading.devices.isolation import IsolationName
 from lading.log import printable
-from lading.nodedevices import Gpu, Grant, GrantedGpu, MigInstance, NvLink, Partition, Past, Pf, Place, Status, Summary, Use, Vf
+from lading.nodedevices import (
+    ContainerUse,
+    Gpu,
+    Grant,
+    GrantedGpu,
+    MigInstance,
+    NvLink,
+    Partition,
+    Past,
+    Pf,
+    Place,
+    Status,
+    Summary,
+    Use,
+    Vf,
+)
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 # As in the CRD.
 MAX_TEXT: Final = 1024
 MAX_PROBLEMS: Final = 64
+MAX_CONTAINERS: Final = 64  # whose use of one card is reported
 
 # Steps of the reported use: finer ones would cause reports that have no reader.
 USED_STEP_MIB: Final = 256
@@ -159,17 +176,36 @@ def _past(one: period.Past) -> Past:
     )
 
 
-def coarse_use(found: inventory.Inventory) -> tuple[Use, ...]:
+def coarse_use(found: inventory.Inventory, uses: Uses) -> tuple[Use, ...]:
     """Return the use of the cards that report some, rounded to steps; never more memory than a card has."""
-    return tuple(
-        Use(
-            uuid=gpu.uuid,
-            memory_used_mib=_nearest(gpu.used_mib, USED_STEP_MIB, most=gpu.memory_mib),
-            busy_percent=_nearest(gpu.busy_percent, BUSY_STEP_PERCENT, most=100),
-        )
-        for gpu in found.gpus
-        if gpu.used_mib is not None or gpu.busy_percent is not None
+    each = (_use(gpu, uses) for gpu in found.gpus)
+    return tuple(use for use in each if use != Use(uuid=use.uuid))  # those that report nothing
+
+
+def _use(gpu: inventory.Gpu, uses: Uses) -> Use:
+    of_card = sorted((part, mib) for part, mib in uses.items() if part.device in {gpu.uuid, *(mig.uuid for mig in gpu.mig)})
+    return Use(
+        uuid=gpu.uuid,
+        memory_used_mib=_nearest(gpu.used_mib, USED_STEP_MIB, most=gpu.memory_mib),
+        busy_percent=_nearest(gpu.busy_percent, BUSY_STEP_PERCENT, most=100),
+        containers=tuple(
+            ContainerUse(
+                pod=PodUid(_cut(part.holder.pod)),
+                container=_cut(part.holder.container),
+                memory_used_mib=_nearest(mib, USED_STEP_MIB, most=gpu.memory_mib),
+                mig_uuid="" if part.device == gpu.uuid else part.device,
+            )
+            for part, mib in of_card[:MAX_CONTAINERS]
+        ),
     )
+
+
+@overload
+def _nearest(amount: int, step: int, *, most: int) -> int: ...
+
+
+@overload
+def _nearest(amount: int | None, step: int, *, most: int) -> int | None: ...
 
 
 def _nearest(amount: int | None, step: int, *, most: int) -> int | None:

@@ -25,6 +25,7 @@ import msgspec
 
 from hooks.ledger.foreign import find_foreign
 from hooks.ledger.period import Past
+from hooks.ledger.use import find_use
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.node.node import Node
@@ -174,7 +175,7 @@ class Reporter:
         if not self._use_interval_s or self._clock() < self._use_due_at:
             return
         self._use_due_at = self._clock() + self._use_interval_s * (1 + 0.2 * self._chance())
-        self._use = coarse_use(inventory)
+        self._use = coarse_use(inventory, find_use(self._node.host_root, inventory, self._node.ledger.grants()))
         age_s = self._node.watch.age_s if self._node.watch else 0.0
         self._used_at = max(0, int(self._node.clock() - age_s)) if self._use else 0
 

@@ -1,7 +1,7 @@
 """`top pods`, `top namespaces`, `top nodes`: what is held, what of it is used, and what is idle; the most first.
 
 It takes the cluster. It shows a row for each pod, namespace or node, and their total. Used is the driver's word by card
-(`status.use` of NodeDevices), so that a card which pods of several rows share is in no row's USED.
+(`status.use` of NodeDevices), and the memory of a card that pods of several rows share is told by container.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ COLUMNS: Final = (
     ("GPUS", "Cards that they hold, or a part of."),
     ("VFS", "RDMA VFs that they hold."),
     ("HELD", "Memory and percent of compute that they were given; 100% is one card."),
-    ("USED", "Memory in use, and how busy these cards are in the mean; without cards that others share."),
+    ("USED", "Memory in use, and how busy these cards are in the mean; of cards that others share only their own memory."),
     ("IDLE", "Cards that are held and that the driver saw unused / held ones whose use the node reports."),
 )
 _ALL: Final = "TOTAL"

@@ -22,6 +22,7 @@ from lading.nodedevices import NodeDevices
 
 COLUMNS: Final = (
     ("HELD", "What the pod was given of the card: whole, memory and percent of compute, or MIG instances."),
+    ("USED", "Memory that its processes use, where the node tells it by container."),
     ("BECAUSE", "bound: its assignment says so. granted: the node does. reserved, predicted, nominated: central is about to."),
     ("FOR", "How long it held the card, by the node's ledger."),
     ("BY", "Whose decision: signed and unsigned are central's, manual a person's."),
@@ -88,7 +89,7 @@ def draw_gpu(found: GpuReport) -> Iterator[RenderableType]:
     yield facts(_facts(found))
     yield Text()
     if gpu.holders:
-        yield table(("NOW", "CONTAINERS", "HELD", "BECAUSE"), [_row_of_holder(one, gpu) for one in gpu.holders])
+        yield table(("NOW", "CONTAINERS", "HELD", "USED", "BECAUSE"), [_row_of_holder(one, gpu) for one in gpu.holders])
     else:
         yield text("No pod holds it.")
     if found.past:
@@ -131,8 +132,9 @@ def _amount(one: Holder, gpu: GpuView) -> str:
     return "whole" if one.whole else f"{gib(one.memory_mib)}, {one.core_percent}%"
 
 
-def _row_of_holder(one: Holder, gpu: GpuView) -> tuple[str, str, str, str]:
-    return pod_name(one), ", ".join(one.containers) or NONE, _amount(one, gpu), ", ".join(one.claims)
+def _row_of_holder(one: Holder, gpu: GpuView) -> tuple[str, str, str, str, str]:
+    used = NONE if one.used_mib is None else gib(one.used_mib)
+    return pod_name(one), ", ".join(one.containers) or NONE, _amount(one, gpu), used, ", ".join(one.claims)
 
 
 def _row_of_past(one: Past) -> tuple[str, str, str, str, str]:

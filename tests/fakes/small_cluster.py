@@ -176,9 +176,14 @@ class SmallCluster:
             self.set_report(node, msgspec.structs.replace(status, grants=(*status.grants, *self._grants(pod, status))))
         status = self.status("h100-1")
         seen = [*USED, *[(0, 0)] * len(status.gpus)]
-        used = [
+        used: list[Json] = [
             {"uuid": gpu.uuid, "memoryUsedMiB": mib, "busyPercent": busy}
             for gpu, (mib, busy) in zip(status.gpus, seen, strict=False)
+        ]
+        sharers = [one for one in status.grants if any(gpu.uuid == status.gpus[2].uuid for gpu in one.gpus)]
+        used[2]["containers"] = [
+            {"pod": one.pod, "container": one.container, "memoryUsedMiB": mib}
+            for one, mib in zip(sharers, (20_480, 9728), strict=True)
         ]
         gpus = list(status.gpus)
         gpus[6] = msgspec.structs.replace(gpus[6], unhealthy="NVML: GPU is lost")

@@ -7,12 +7,13 @@ A card that answers with an error is unhealthy, with the reason, and the others 
 named by the driver's procfs. A call that a card does not support says nothing about its health. No driver at all is a node
 without GPUs. Xids need a session that waits for events: `xid` reads them from the kernel log.
 
-Source: NVML API reference (nvml.h), through nvidia-ml-py. Not reentrant: one read at a time.
+Source: NVML API reference (nvml.h), through nvidia-ml-py. One read at a time: another thread's waits.
 """
 
 import contextlib
 import ctypes
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from hooks.host.attributes import read_numa
 from hooks.host.binding import read_binding
 from hooks.host.devnodes import Cause, DeviceNodeError, read_driver_node
 from hooks.host.places import read_path, read_socket
-from hooks.model.inventory import CharDevice, Driver, Gpu, MigInstance, NvLink
+from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, MigInstance, NvLink
 from hooks.vendors.nvidia.driver import find_device_root
 from hooks.vendors.nvidia.mig import read_profile
 from hooks.vendors.nvidia.nvlink import read_links
@@ -46,6 +47,7 @@ NAME: Final = "nvidia"  # of the vendor, in inventories
 T = TypeVar("T")
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+_NO_INSTANCE_ID = 0xFFFFFFFF  # of a process on a card that is not in MIG mode
 _CONTROL = (("/dev/nvidiactl", "nvidia", 255), ("/dev/nvidia-uvm", "nvidia-uvm", 0), ("/dev/nvidia-uvm-tools", "nvidia-uvm", 1))
 
 
@@ -108,16 +110,33 @@ def read_gpus(
     return driver, tuple(sorted(cards, key=lambda card: pci_order(card.bdf))), tuple(problems)
 
 
+_ONE_SESSION: Final = threading.Lock()
+
+
 @contextlib.contextmanager
 def session(library: Path | None) -> Iterator[None]:
     """Open NVML until the end of the block. Raise NVMLError or LibraryError."""
-    if library is not None:
-        _load(library)
-    pynvml.nvmlInit()
+    with _ONE_SESSION:
+        if library is not None:
+            _load(library)
+        pynvml.nvmlInit()
+        try:
+            yield
+        finally:
+            pynvml.nvmlShutdown()
+
+
+def read_processes(cards: Iterable[GpuUuid], *, library: Path | None) -> dict[GpuUuid, tuple[GpuProcess, ...]]:
+    """Return the processes of these cards, without those that do not tell them. Raise HostError."""
+    found = {}
     try:
-        yield
-    finally:
-        pynvml.nvmlShutdown()
+        with session(library):
+            for uuid in cards:
+                with contextlib.suppress(pynvml.NVMLError):  # what is wrong with a card is for `read_gpus` to say
+                    found[uuid] = _list_processes(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError as e:
+        raise HostError(f"cannot read the processes of GPUs: NVML: {e}") from e
+    return found
 
 
 @functools.cache
@@ -191,7 +210,7 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         mig=_read_mig(host, handle, minor, memory_mib, problems) if mig_enabled else (),
         mig_enabled=mig_enabled,
         unhealthy="; ".join(reasons),
-        process_ids=_read_processes(handle, uuid, problems),
+        processes=_read_processes(handle, uuid, problems),
         path=read_path(host.root, bdf),
         socket=read_socket(host.root, numa),
         module_id=module_id,
@@ -270,17 +289,34 @@ def _cap_node(host: _Host, capability: str) -> CharDevice:
     return host.node(f"/dev/nvidia-caps/nvidia-cap{minor}", "nvidia-caps", minor)
 
 
-def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int, ...]:
+def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[GpuProcess, ...] | None:
     """Return the processes. A failure is a problem: a card that a pod without a grant uses would look free. Drivers before 510
     do not report them."""
     try:
-        found = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+        return _list_processes(handle)
     except pynvml.NVMLError as e:
         if e.value not in (*_UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
             raise
         problems.append(f"cannot read the processes of GPU {uuid}: NVML: {e}")
-        return ()
-    return tuple(sorted({process.pid for process in found}))
+        return None
+
+
+def _list_processes(handle: Any) -> tuple[GpuProcess, ...]:
+    """Return the processes of a card. Clients of an MPS server are in a list of their own, and may be in both. Raise
+    NVMLError."""
+    found = [
+        *pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
+        *_supported(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle), []),
+    ]
+    used: dict[tuple[int, tuple[int, int] | None], int | None] = {}
+    for one in found:
+        key = one.pid, None if one.gpuInstanceId == _NO_INSTANCE_ID else (one.gpuInstanceId, one.computeInstanceId)
+        told = (used.get(key), None if one.usedGpuMemory is None else one.usedGpuMemory >> 20)
+        used[key] = max((mib for mib in told if mib is not None), default=None)
+    return tuple(
+        GpuProcess(pid=pid, instance=instance, used_mib=mib)
+        for (pid, instance), mib in sorted(used.items(), key=lambda item: (item[0][0], item[0][1] or (-1, -1)))
+    )
 
 
 def _read_control(host: _Host, problems: list[str]) -> tuple[CharDevice, ...]:

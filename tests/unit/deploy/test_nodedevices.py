@@ -12,6 +12,7 @@ from hooks.model.inventory import Inventory
 from hooks.report.build import MAX_PROBLEMS, MAX_TEXT, build_status
 from lading import nodedevices
 from lading.nodedevices import (
+    ContainerUse,
     Gpu,
     Grant,
     GrantedGpu,
@@ -107,7 +108,14 @@ FULL = Status(
             by="signed",
         ),
     ),
-    use=(Use(uuid=UUID, memory_used_mib=512, busy_percent=100),),
+    use=(
+        Use(
+            uuid=UUID,
+            memory_used_mib=512,
+            busy_percent=100,
+            containers=(ContainerUse(pod=PodUid("5f0d2c61"), container="train", memory_used_mib=512, mig_uuid=MIG),),
+        ),
+    ),
     used_at=1_700_000_000,
     problems=("cannot read",),
     summary=Summary(gpus="0/1", models="H100", vfs="0/1", held="1 GPU", problems="GPU 0000:1a:00.0: lost"),

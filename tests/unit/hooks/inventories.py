@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hooks.model.inventory import CharDevice, Driver, Gpu, Inventory, MigInstance, Pf, Vf
+from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, Inventory, MigInstance, Pf, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
 
@@ -49,6 +49,10 @@ def mig_gpu(index: int, instances: int = 2) -> Gpu:
         for i in range(instances)
     )
     return replace(gpu(index), mig=migs, mig_enabled=True)
+
+
+def running(*pids: int, used_mib: int | None = None) -> tuple[GpuProcess, ...]:
+    return tuple(GpuProcess(pid=pid, used_mib=used_mib) for pid in pids)
 
 
 def vf(number: int, *, unhealthy: str = "") -> Vf:

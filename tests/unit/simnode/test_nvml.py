@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lading.errors import HostError
-from simnode.nvml import Failure, NvmlState, bus_id, compile_fake_nvml
+from simnode.nvml import Failure, NvmlState, Running, bus_id, compile_fake_nvml
 from simnode.profile import load_profile
 
 
@@ -49,7 +49,7 @@ def test_every_state_that_can_be_written_can_be_read(fake_nvml: Path, tmp_path: 
     failures = (Failure(status=15, gpu=0), Failure(status=9, function="nvmlSystemGetDriverVersion"))
     full = NvmlState(
         profile=load_profile("demo-8gpu"),
-        processes={1: (42, 43)},
+        processes={1: (42, Running(43, 512), Running(44, 512, (1, 0)), Running(45, 512, mps=True))},
         used={2: (512, 7)},
         remap_failures=(1,),
         unnamed_mig=(1,),

@@ -121,6 +121,22 @@ def test_use_is_beside_what_is_held_and_not_added_to_it() -> None:
     assert (used.held_mib, unknown.use) == (0, None)
 
 
+def test_what_a_pod_uses_of_a_card_is_the_sum_of_its_containers_if_each_is_told() -> None:
+    node = Node(1)
+    for pod in ("a", "b"):
+        node.world.bind(pod, "n1", share("8Gi", 30))
+    card = gpu_uuid("n1", 0)
+    grants = [grant(uid_of(pod), "n1", 0) | {"container": name} for pod, name in (("a", "x"), ("a", "y"), ("b", "x"))]
+    each = [
+        {"pod": uid_of(pod), "container": name, "memoryUsedMiB": mib}
+        for pod, name, mib in (("a", "x", 256), ("a", "y", 512), ("b", "x", 0))
+    ]
+    node.change(grants=grants, use=[{"uuid": card, "containers": each}], usedAt=1000)
+    assert [(one.pod, one.used_mib) for one in node.view.gpus[0].holders] == [("a", 768), ("b", 0)]
+    node.change(use=[{"uuid": card, "containers": each[1:]}])
+    assert [(one.pod, one.used_mib) for one in node.view.gpus[0].holders] == [("a", None), ("b", 0)]
+
+
 def test_vfs_have_one_state_each() -> None:
     node = Node(1, 3)
     node.world.bind("net", "n1", vfs(1))

@@ -9,7 +9,15 @@ MIB = 80_000
 GRANTED = ("bound", "granted")
 
 
-def holder(pod: str, mib: int = 0, percent: int = 0, *, claims: tuple[str, ...] = GRANTED, mig: tuple[str, ...] = ()) -> Holder:
+def holder(
+    pod: str,
+    mib: int = 0,
+    percent: int = 0,
+    *,
+    claims: tuple[str, ...] = GRANTED,
+    mig: tuple[str, ...] = (),
+    used_mib: int | None = None,
+) -> Holder:
     """Of the whole card where it has no amounts."""
     namespace, _, name = pod.rpartition("/")
     return Holder(
@@ -21,6 +29,7 @@ def holder(pod: str, mib: int = 0, percent: int = 0, *, claims: tuple[str, ...] 
         core_percent=percent,
         whole=not (mib or mig),
         mig=mig,
+        used_mib=used_mib,
     )
 
 
@@ -51,6 +60,18 @@ def test_the_use_of_a_shared_card_is_of_whom_it_is_shared_by() -> None:
     assert share_of(views, lambda one: one.namespace == "x").used_mib is None
     both = share_of(views, lambda one: True)
     assert (both.gpus, both.gpus_shared, both.used_mib, both.held_mib, both.held_percent) == (1, 0, 5000, 12_288, 50)
+
+
+def test_a_pod_has_the_memory_that_it_uses_of_a_shared_card_where_it_is_told() -> None:
+    shared = card(holder("x/a", 8192, 20, used_mib=4096), holder("x/b", 1024, used_mib=0), holder("y/c", 99), use=(5000, 50))
+    views = [node("n1", shared, card(holder("x/a"), use=(70_000, 90)))]
+    pods = {pod.pod: pod.holds for pod in view_pods(views)}
+    assert [(pods[name].used_mib, pods[name].busy_percent) for name in "abc"] == [(74_096, 90), (0, None), (None, None)]
+    assert [pods[name].gpus_shared for name in "abc"] == [0, 0, 1]
+    of_x = share_of(views, lambda one: one.namespace == "x")
+    assert (of_x.used_mib, of_x.busy_percent, of_x.gpus_shared) == (74_096, 90, 0)
+    of_all = share_of(views, lambda one: True)
+    assert (of_all.used_mib, of_all.busy_percent) == (75_000, 70)
 
 
 def test_a_pod_is_idle_while_none_of_its_cards_is_in_use() -> None:

@@ -28,7 +28,7 @@ from lading.vocabulary import ContainerId, PodUid
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, grant, row, share, vf_bdf, vfs, whole
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, uuid, vf
+from tests.unit.hooks.inventories import gpu, inventory, mig_uuid, running, uuid, vf
 from tests.unit.hooks.node.test_node import RULES
 
 
@@ -151,6 +151,22 @@ def test_who_holds_which_device(play: Play) -> None:
         }
         node.ledger.release(PodUid("p"), end=End(at=0))
         assert not any("device_holder" in name for name in samples(metrics))
+
+    play(scenario)
+
+
+def test_what_a_container_uses_of_what_it_holds(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        link = node.host_root / "proc/self/ns/pid"
+        link.parent.mkdir(parents=True)
+        link.symlink_to("pid:[4026531836]")
+        (node.host_root / "proc/7").mkdir()
+        (node.host_root / "proc/7/cgroup").write_text(f"0::/kubepods/podp/{'a' * 64}\n")
+        node.watch = Watch(inventory(gpus=(replace(gpu(0), processes=running(7, used_mib=513)), gpu(1))))
+        node.ledger.record(grant("p", "c", Devices(gpus=(GrantedGpu(uuid=uuid(0)), GrantedGpu(uuid=uuid(1))), vfs=vfs(3).vfs)))
+        found = {name: value for name, value in samples(metrics).items() if "device_used" in name}
+        who = "namespace=default,pod=name-of-p"
+        assert found == {f"lading_device_used_mib{{container=c,device={uuid(0)},kind=gpu,{who}}}": 513}
 
     play(scenario)
 

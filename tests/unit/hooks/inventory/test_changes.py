@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hooks.inventory.changes import Change, ChangeKind, decide_changes
 from hooks.model.inventory import Gpu, Inventory, MigInstance, Pf, Vf
 from lading.vocabulary import GpuUuid, PciAddress
+from tests.unit.hooks.inventories import running
 
 PF = PciAddress("0000:18:00.0")
 
@@ -25,7 +26,7 @@ def gpu(
         numa=None,
         node=None,
         unhealthy=unhealthy,
-        process_ids=pids,
+        processes=running(*pids),
         mig=mig,
     )
 

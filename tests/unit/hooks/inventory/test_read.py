@@ -51,6 +51,7 @@ def expected(node: SimNode) -> Inventory:
             socket=socket[bdf],
             module_id=gpu.module_id or None,
             links=(NvLink(count=sum(gpu.nvlinks.values())),) if gpu.nvlinks else (),  # to NVSwitches, in what is shipped
+            processes=(),
             mig_enabled=gpu.mig is not None,
             mig=tuple(
                 MigInstance(

@@ -9,6 +9,7 @@ from lading.cgroups import PodProcess, parse_cgroup, read_cgroups
 from lading.errors import HostError
 from lading.vocabulary import ContainerId, PciAddress, PodUid
 from tests.fakes.holders import gpu_uuid, grant, share, whole
+from tests.unit.hooks.inventories import running
 
 UID = "3f8a1c9e-0b7d-4e57-9c51-2d4f6a8b0c1e"
 SYSTEMD_UID = UID.replace("-", "_")
@@ -100,7 +101,7 @@ POD = f"0::/kubepods/pod{UID}/{ID}\n"
 
 
 def test_a_pod_without_our_grant_holds_the_card() -> None:
-    foreign = decide_foreign([replace(GPU, process_ids=(42,))], {42: POD}, [grant("another")])
+    foreign = decide_foreign([replace(GPU, processes=running(42))], {42: POD}, [grant("another")])
     assert list(foreign.held) == [GPU.uuid]
     for word in ("42", UID, ID[:12]):
         assert word in foreign.held[GPU.uuid]
@@ -109,16 +110,16 @@ def test_a_pod_without_our_grant_holds_the_card() -> None:
 @pytest.mark.parametrize("devices", [whole(0), share(0)])
 def test_a_pod_with_our_grant_of_that_card_does_not(devices: object) -> None:
     ours = grant(UID, devices=devices)  # type: ignore[arg-type]
-    assert decide_foreign([replace(GPU, process_ids=(42,))], {42: POD}, [ours]) == Foreign()
+    assert decide_foreign([replace(GPU, processes=running(42))], {42: POD}, [ours]) == Foreign()
 
 
 def test_a_pod_with_our_grant_of_another_card_does() -> None:
-    foreign = decide_foreign([replace(GPU, process_ids=(42,))], {42: POD}, [grant(UID, devices=whole(1))])
+    foreign = decide_foreign([replace(GPU, processes=running(42))], {42: POD}, [grant(UID, devices=whole(1))])
     assert list(foreign.held) == [GPU.uuid]
 
 
 def test_host_processes_are_reported_and_do_not_hold() -> None:
-    gpus = [replace(GPU, process_ids=(1, 2, 3))]
+    gpus = [replace(GPU, processes=running(1, 2, 3))]
     cgroups = {1: "0::/system.slice/x.service\n", 2: POD, 3: "0::/\n"}
     foreign = decide_foreign(gpus, cgroups, [])
     assert foreign.host == {GPU.uuid: (1, 3)}
@@ -126,4 +127,4 @@ def test_host_processes_are_reported_and_do_not_hold() -> None:
 
 
 def test_a_process_that_ended_holds_nothing() -> None:
-    assert decide_foreign([replace(GPU, process_ids=(42,))], {}, []) == Foreign()
+    assert decide_foreign([replace(GPU, processes=running(42))], {}, []) == Foreign()

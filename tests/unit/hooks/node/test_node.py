@@ -40,7 +40,7 @@ from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.hooks.inventories import gpu, inventory, uuid, vf
+from tests.unit.hooks.inventories import gpu, inventory, running, uuid, vf
 from tests.unit.runtimeproxy.conftest import Records
 
 DEVICES = inventory(gpus=(gpu(0), gpu(1)), vfs=(vf(0), vf(1)))
@@ -666,7 +666,7 @@ def process(folder: Path, pid: int, cgroup: str) -> Path:
     return path
 
 
-IN_USE = inventory(gpus=(replace(gpu(0), process_ids=(42,)), gpu(1)))
+IN_USE = inventory(gpus=(replace(gpu(0), processes=running(42)), gpu(1)))
 OTHER_POD = "/kubepods.slice/kubepods-podaaaa_bbbb.slice/cri-containerd-" + "c" * 64 + ".scope"
 
 

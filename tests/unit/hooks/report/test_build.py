@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 from hooks.inventory.read import read_inventory
 from hooks.ledger.period import Began, End, past_of, period_of
+from hooks.ledger.use import Part
 from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
-from hooks.model.grant import Grant
+from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Inventory, NvLink, Partition, Pf
-from hooks.report.build import MAX_TEXT, build_status, coarse_use
+from hooks.report.build import MAX_CONTAINERS, MAX_TEXT, build_status, coarse_use
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
+from lading.nodedevices import ContainerUse, Status, Summary, Use
 from lading.nodedevices import GrantedGpu as ReportedGpu
 from lading.nodedevices import NvLink as ReportedLink
-from lading.nodedevices import Status, Summary, Use
-from lading.vocabulary import PciAddress
+from lading.vocabulary import PciAddress, PodUid
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
 from tests.conftest import BuildNode
 from tests.fakes.holders import BOOT, NOW, grant, share, vfs, whole
@@ -127,13 +128,33 @@ def test_who_held_what_before() -> None:
 @pytest.mark.parametrize(("busy", "told"), [(0, 0), (2, 0), (3, 5), (97, 95), (98, 100), (100, 100)])
 def test_what_is_in_use_is_told_in_steps(used_mib: int, told_mib: int, busy: int, told: int) -> None:
     card = dataclasses.replace(gpu(0), used_mib=used_mib, busy_percent=busy)
-    assert coarse_use(inventory(gpus=(card,))) == (Use(uuid=uuid(0), memory_used_mib=told_mib, busy_percent=told),)
+    assert coarse_use(inventory(gpus=(card,)), {}) == (Use(uuid=uuid(0), memory_used_mib=told_mib, busy_percent=told),)
 
 
 def test_of_what_a_card_does_not_tell_nothing_is_said() -> None:
     cards = (gpu(0), dataclasses.replace(gpu(1), used_mib=512), dataclasses.replace(gpu(2), busy_percent=50))
-    assert coarse_use(inventory(gpus=cards)) == (Use(uuid=uuid(1), memory_used_mib=512), Use(uuid=uuid(2), busy_percent=50))
+    assert coarse_use(inventory(gpus=cards), {}) == (Use(uuid=uuid(1), memory_used_mib=512), Use(uuid=uuid(2), busy_percent=50))
     assert status(inventory(gpus=cards)).use == ()  # which is the reporter's to add
+
+
+def test_the_use_of_containers_is_told_beside_their_cards() -> None:
+    parts = {Part(uuid(0), GrantKey(PodUid("b"), "x")): 3000, Part(uuid(0), GrantKey(PodUid("a"), "y")): 100}
+    instance = {Part(mig_uuid(11), GrantKey(PodUid("c"), "z")): 10_000}
+    card, split, other = coarse_use(
+        inventory(gpus=(gpu(0), mig_gpu(1), dataclasses.replace(gpu(2), used_mib=1))), parts | instance
+    )
+    assert card.containers == (
+        ContainerUse(pod=PodUid("a"), container="y", memory_used_mib=0),
+        ContainerUse(pod=PodUid("b"), container="x", memory_used_mib=3072),
+    )
+    assert split.containers == (ContainerUse(pod=PodUid("c"), container="z", memory_used_mib=9984, mig_uuid=mig_uuid(11)),)
+    assert other.containers == ()
+
+
+def test_no_more_containers_are_told_than_are_taken() -> None:
+    many = {Part(uuid(0), GrantKey(PodUid("a"), f"c{number:03}")): 1 for number in range(MAX_CONTAINERS + 1)}
+    (card,) = coarse_use(inventory(gpus=(gpu(0),)), many)
+    assert len(card.containers) == MAX_CONTAINERS
 
 
 HELD = [grant("a", "x", whole(0)), grant("a", "y", share(1)), grant("b", "x", vfs(1)), grant("c", "x", vfs(2))]

@@ -29,7 +29,7 @@ from tests.fakes.holders import grant, whole
 from tests.fakes.kube_server import FakeKubeServer, Fault
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.hooks.daemon.test_metrics import Watch, a_node
-from tests.unit.hooks.inventories import gpu, inventory, uuid
+from tests.unit.hooks.inventories import gpu, inventory, running, uuid
 from tests.unit.runtimeproxy.conftest import Records
 
 REPORTS = (Event.REPORT_APPLIED, Event.REPORT_FAILED)
@@ -186,7 +186,7 @@ def test_what_did_not_change_is_not_sent_again(play: Play) -> None:
 def test_processes_come_and_go_and_are_no_news(play: Play) -> None:
     async def scenario(world: World) -> None:
         await world.look()
-        busy = dataclasses.replace(gpu(0), process_ids=(1, 2))  # of the host: there is no /proc below this root
+        busy = dataclasses.replace(gpu(0), processes=running(1, 2))  # of the host: there is no /proc below this root
         world.node.watch = Watch(inventory(gpus=(busy, gpu(1))))
         await world.look()
         assert len(world.kube.applied) == 1
@@ -450,7 +450,7 @@ def test_an_object_that_came_meanwhile_is_used(play: Play) -> None:
 def test_a_card_whose_user_can_not_be_read_is_not_reported_as_free(play: Play) -> None:
     async def scenario(world: World) -> None:
         (world.node.host_root / "proc/7/cgroup").mkdir(parents=True)  # EISDIR
-        world.node.watch = Watch(inventory(gpus=(dataclasses.replace(gpu(0), process_ids=(7,)),)))
+        world.node.watch = Watch(inventory(gpus=(dataclasses.replace(gpu(0), processes=running(7)),)))
         await world.look()
         assert world.kube.calls == []
         assert world.reporter.failures == 1

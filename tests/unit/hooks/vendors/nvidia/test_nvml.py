@@ -7,9 +7,11 @@ import pynvml
 import pytest
 
 from hooks.model.inventory import Driver, Gpu, Inventory
-from hooks.vendors.nvidia.nvml import read_gpus
+from hooks.vendors.nvidia.nvml import read_gpus, read_processes
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid
 from simnode.build import SimNode
-from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
+from simnode.nvml import GPU_IS_LOST, Failure, NvmlState, Running
 from tests.conftest import BuildNode
 
 UNSUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION, MISMATCH = 3, 13, 4, 18
@@ -172,12 +174,63 @@ def test_processes(build_node: BuildNode, fake_nvml: Path) -> None:
     assert [gpu.process_ids for gpu in gpus] == [(), (42, 4711)]
 
 
+def test_the_memory_of_processes_also_of_mps_clients(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("mig")
+    running = {
+        0: (Running(42, 1000, (1, 0)), Running(42, 500, (5, 0))),
+        1: (Running(43, 700), Running(44, 30), 46, Running(45, 900, mps=True), Running(44, 800, mps=True)),
+    }
+    _, (split, card), _ = read(node, fake_nvml, NvmlState(profile=node.profile, processes=running))
+    assert [(one.pid, one.instance, one.used_mib) for one in split.processes or ()] == [(42, (1, 0), 1000), (42, (5, 0), 500)]
+    assert [(one.pid, one.instance, one.used_mib) for one in card.processes or ()] == [
+        (43, None, 700),
+        (44, None, 800),
+        (45, None, 900),
+        (46, None, None),
+    ]
+
+
+@pytest.mark.parametrize("status", [UNSUPPORTED, FUNCTION_NOT_FOUND])
+def test_a_driver_without_a_list_of_mps_clients(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
+    node = build_node("workstation")
+    failure = Failure(gpu=0, function="nvmlDeviceGetMPSComputeRunningProcesses_v3", status=status)
+    _, (gpu,), problems = read(node, fake_nvml, NvmlState(profile=node.profile, processes={0: (42,)}, failures=(failure,)))
+    assert (gpu.process_ids, problems) == ((42,), ())
+
+
+def test_another_memory_of_a_process_makes_no_other_card_and_another_process_does(
+    build_node: BuildNode, fake_nvml: Path
+) -> None:
+    node = build_node("workstation")
+    one, same, other = (
+        read(node, fake_nvml, NvmlState(profile=node.profile, processes={0: (Running(pid, mib),)}))[1]
+        for pid, mib in ((42, 1), (42, 2), (43, 1))
+    )
+    assert one == same
+    assert one != other
+
+
+def test_processes_of_some_cards_in_a_session_of_its_own(build_node: BuildNode, fake_nvml: Path, trace: Path) -> None:
+    node = build_node("demo-8gpu")
+    cards = [GpuUuid(card.uuid) for _, card in node.profile.gpus]
+    failure = Failure(gpu=2, status=GPU_IS_LOST)
+    running = {0: (Running(42, 5),), 2: (Running(43),), 3: (Running(44),)}
+    NvmlState(profile=node.profile, processes=running, failures=(failure,)).write(node.nvml_state)
+    found = read_processes([*cards[:3], GpuUuid("GPU-that-is-not-there")], library=fake_nvml)
+    assert {cards.index(card): [one.pid for one in processes] for card, processes in found.items()} == {0: [42], 1: []}
+    assert trace.read_text() == "init 1\nshutdown 0\n"
+    broken = Failure(function="nvmlInitWithFlags", status=999)
+    NvmlState(profile=node.profile, failures=(broken,)).write(node.nvml_state)
+    with pytest.raises(HostError):
+        read_processes(cards, library=fake_nvml)
+
+
 @pytest.mark.parametrize("status", [UNSUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION])
 def test_processes_that_can_not_be_read_are_a_problem(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
     node = build_node("workstation")
     failure = Failure(gpu=0, function="nvmlDeviceGetComputeRunningProcesses_v3", status=status)
     _, (gpu,), (problem,) = read(node, fake_nvml, NvmlState(profile=node.profile, failures=(failure,)))
-    assert gpu.unhealthy == ""
+    assert (gpu.unhealthy, gpu.processes) == ("", None)
     assert gpu.uuid in problem
 
 
