@@ -20,11 +20,11 @@ from hooks.model.assignment import Assignment, FormName, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.holding import Holding
-from hooks.model.inventory import CharDevice, Driver, Gpu, Inventory, MigInstance, Partition
+from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, Inventory, MigInstance, Partition
 from hooks.model.trust import Trust
 from lading.devices.isolation import IsolationName
 from lading.sharegrant import ShareGrant
-from lading.vocabulary import PodUid, SandboxId
+from lading.vocabulary import GpuUuid, PodUid, SandboxId
 
 
 class Dialect(Protocol):
@@ -110,6 +110,11 @@ class Vendor(Protocol):
     def read(self, host_root: Path) -> VendorInventory:
         """Read its cards. It can take seconds, and is called in a thread, one call at a time. What cannot be read is a problem
         in words; without its driver there are no cards. Raise OSError if /proc or /sys cannot be read."""
+        ...
+
+    def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
+        """Return the processes of those of these cards that are its own and tell them. It is called in a thread, every second
+        where shares are enforced, also while `read` is at work. Raise HostError."""
         ...
 
     def problem(self, inventory: Inventory) -> str:

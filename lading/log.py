@@ -98,6 +98,8 @@ class Event(StrEnum):
     RELEASE_FORCED = "release.forced"  # `lading-hooks release --force`, with the user and process that ran it
     REPORT_APPLIED = "report.applied"  # central's view of this node is up to date; INFO the first time and after a failure
     REPORT_FAILED = "report.failed"
+    SHARE_BYPASSED = "share.bypassed"  # a container does not keep to its share of a card
+    SHARE_WATCH_FAILED = "share.watch-failed"  # whether shares are bypassed is not known; logged once, until it is
     # shares
     SHARE_SERVED = "share.served"  # a container's socket is there
     SHARE_REFUSED = "share.refused"  # a process, or a grant that cannot be read

@@ -163,6 +163,17 @@ class Use(_Wire, frozen=True):
     containers: tuple[ContainerUse, ...] = ()
 
 
+class ShareBypass(_Wire, frozen=True):
+    """A container that does not keep to its share of a card."""
+
+    pod: PodUid
+    uuid: GpuUuid
+    container: str = ""  # absent: not known which, or of a share that all containers of the pod have together
+    namespace: str = ""
+    pod_name: str = ""
+    why: str = ""  # in words
+
+
 class Summary(_Wire, frozen=True):
     """The columns of `kubectl get nodedevices`."""
 
@@ -186,6 +197,7 @@ class Status(_Wire, frozen=True):
     past: tuple[Past, ...] = ()  # newest first: the last few of each device
     use: tuple[Use, ...] = ()
     used_at: int = 0  # when the driver was asked, Unix seconds; 0 where `use` is not reported
+    share_bypasses: tuple[ShareBypass, ...] = ()
     problems: tuple[str, ...] = ()  # what could not be read, in words
     summary: Summary = Summary()
 

@@ -16,11 +16,12 @@ from lading.liveness import find_own_silence, keep_fed, missing_socket
 from lading.log import Event, Log, open_log
 from lading.notify import notify
 from lading.settings import add_flags, parse_args
+from lading.sharestatus import ask
 from lading.sockets import Peer, listen, parse_endpoint
 from lading.stopping import stop_asked
 from shares.server import Shares
 from shares.settings import CONFIG, POLICIES, Settings
-from shares.status import Metrics, answer, ask, render_table
+from shares.status import Metrics, answer, render_table
 
 
 def main(argv: Sequence[str] | None = None) -> None:

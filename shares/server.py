@@ -19,6 +19,7 @@ from typing import Final
 
 from lading.log import Event, Log
 from lading.sharegrant import FILE, SOCKET, ShareGrant
+from lading.sockets import peer_credentials
 from lading.vocabulary import GpuUuid
 from shares.card import NO_END, Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
@@ -48,7 +49,7 @@ class Usage:
     held_ns: int  # of the card's time, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
-    processes: int
+    process_ids: tuple[int, ...]  # that are connected, as the host counts them
     has_turn: bool
     waiters: int  # other containers that want the card
 
@@ -237,7 +238,7 @@ class _Container:
                     held_ns=card.card.held_ns(self.name, now_ns),
                     used_bytes=memory.used_bytes,
                     limit_bytes=memory.limit_bytes,
-                    processes=len(self.processes),
+                    process_ids=tuple(sorted(process.pid for process in self.processes)),
                     has_turn=card.card.holder == self.name,
                     waiters=card.card.count_waiters(self.name),
                 )
@@ -279,6 +280,7 @@ class _Process:
 
     def __init__(self, container: _Container, connection: socket.socket) -> None:
         self.container = container
+        self.pid = peer_credentials(connection).pid
         self._connection = connection
         self._buffer = bytearray()
         self._greeted = False

@@ -9,6 +9,7 @@ import msgspec
 from lading.log import Level
 from lading.settings import Setting
 from lading.sharegrant import FOLDER
+from lading.sharestatus import SOCKET_PATH
 from shares.policy.fair import Fair
 from shares.policy.model import Policy
 from shares.policy.window import Window
@@ -28,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     shares_dir: Annotated[str, Setting("folder of the grants that lading-hooks writes; the same as its shares_dir")] = str(
         FOLDER
     )
-    listen: Annotated[str, Setting("socket that answers `lading-shares status`")] = "/run/lading/shares.sock"
+    listen: Annotated[str, Setting("socket that answers `lading-shares status`")] = SOCKET_PATH
     policy: Annotated[
         PolicyName, Setting("who goes first: fair (start-time fair queueing), or window (Gemini's use within 10 s)")
     ] = PolicyName.FAIR

@@ -1,12 +1,11 @@
 """What containers use of their shares now: as JSON on a socket, as a table for people, and as metrics.
 
-The socket sends one document and closes: only root can connect (lading/sockets.py).
+Only root can connect to the socket (lading/sockets.py); what it sends is in lading/sharestatus.py.
 """
 
 import asyncio
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -15,30 +14,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from lading import __version__
-from lading.errors import HostError
+from lading.sharestatus import ContainerUse
 from shares.server import Usage
 
 _MIB: Final = 1 << 20
 _LABELS: Final = ("namespace", "pod", "container", "gpu")
-_MAX_BYTES: Final = 16 << 20
-
-
-class ContainerUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The use of one card by one container."""
-
-    namespace: str
-    pod: str
-    pod_uid: str = msgspec.field(name="podUID")
-    container: str
-    gpu: str
-    request_percent: int
-    limit_percent: int
-    held_s: float  # of the card's time, since its grant or the server's start
-    has_turn: bool
-    waiters: int  # other containers that want the card
-    memory_used_mib: int = msgspec.field(name="memoryUsedMiB")
-    memory_limit_mib: int = msgspec.field(name="memoryLimitMiB")
-    processes: int
 
 
 def render(usage: Iterable[Usage]) -> bytes:
@@ -60,7 +40,8 @@ def _use(one: Usage) -> ContainerUse:
         waiters=one.waiters,
         memory_used_mib=-(-one.used_bytes // _MIB),
         memory_limit_mib=one.limit_bytes // _MIB,
-        processes=one.processes,
+        processes=len(one.process_ids),
+        process_ids=one.process_ids,
     )
 
 
@@ -72,22 +53,6 @@ async def answer(listener: socket.socket, usage: Callable[[], Sequence[Usage]]) 
         writer.close()
 
     return await asyncio.start_unix_server(serve, sock=listener)
-
-
-def ask(path: Path) -> list[ContainerUse]:
-    """Return what the server at this socket answers. Raises HostError."""
-    said = bytearray()
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(5.0)
-            connection.connect(str(path))
-            while (data := connection.recv(1 << 16)) and len(said) < _MAX_BYTES:
-                said += data
-        return msgspec.json.decode(said, type=list[ContainerUse])
-    except OSError as e:
-        raise HostError(f"cannot ask {path}: {e.strerror or e}", hint="systemctl status lading-shares") from e
-    except msgspec.MsgspecError as e:
-        raise HostError(f"cannot read the answer of {path}: {e}") from e
 
 
 def render_table(uses: Sequence[ContainerUse]) -> str:

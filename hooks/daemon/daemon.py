@@ -26,10 +26,12 @@ from hooks.ledger.store import Ledger
 from hooks.ledger.writable import find_ledger_problem
 from hooks.model.inventory import Inventory
 from hooks.node.node import Node
+from hooks.node.share_watch import ShareWatch
 from hooks.node.telling import Telling
 from hooks.ports import Vendor
 from hooks.report.reporter import Reporter, connect
 from lading import __version__
+from lading.devices.isolation import IsolationName
 from lading.errors import HostError, RuntimeUnavailableError
 from lading.health import Condition, HealthServer, parse_address
 from lading.liveness import HELLO, find_own_silence, keep_fed, missing_socket
@@ -37,6 +39,7 @@ from lading.log import Event, Log
 from lading.needed import find_denied
 from lading.notify import notify
 from lading.runtime import RuntimeClient, decide_cdi_support
+from lading.sharestatus import ask
 from lading.sockets import Peer, access_problems, listen, parse_endpoint
 from lading.stopping import stop_asked
 from lading.threads import in_thread
@@ -98,7 +101,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             )
             await node.watch.start()
             reporter = _reporter(settings, node, log)
-            background = [asyncio.create_task(work) for work in _background(host, node, cdi, reporter)]
+            background = [asyncio.create_task(work) for work in _background(host, node, vendors, cdi, reporter)]
             metrics = Metrics(node, reporter)
             node.released = metrics.released
             node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
@@ -196,7 +199,9 @@ def make_attacher(
     )
 
 
-def _background(host: Host, node: Node, cdi: RuntimeCdi, reporter: Reporter | None) -> Iterator[Coroutine[None, None, None]]:
+def _background(
+    host: Host, node: Node, vendors: Sequence[Vendor], cdi: RuntimeCdi, reporter: Reporter | None
+) -> Iterator[Coroutine[None, None, None]]:
     """Yield the work that goes on until the end."""
     settings, log = host.settings, host.log
     yield node.keep_reconciled()
@@ -208,6 +213,10 @@ def _background(host: Host, node: Node, cdi: RuntimeCdi, reporter: Reporter | No
         yield cdi.keep_asking(host.runtime, settings.inventory_interval)
     if reporter is not None:
         yield reporter.keep_reporting()
+    if IsolationName.TOKENS in settings.isolations:
+        ask_shares = partial(ask, parse_endpoint(settings.shares_socket))
+        watch = ShareWatch(node=node, vendors=vendors, ask=ask_shares, tolerance_mib=settings.share_tolerance, log=log)
+        yield watch.keep_looking()
 
 
 def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:

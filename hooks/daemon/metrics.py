@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from hooks.attach.preparer import Operation
 from hooks.ledger.listing import Kind
+from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.use import Part, find_use
 from hooks.model.answer import Answer
 from hooks.model.assignment import Form, GrantedGpu, Refusal
@@ -117,6 +118,7 @@ class _State(Collector):
         yield from _use(inventory or Inventory())
         yield from _holders(node.ledger.grants())
         yield _used_by_holders(node, inventory or Inventory())
+        yield _share_bypasses(node.share_bypasses)
         rows = node.ledger.journal.rows()
         yield _attachments(rows)
         yield GaugeMetricFamily(
@@ -206,6 +208,16 @@ def _used_by_holders(node: Node, inventory: Inventory) -> Metric:
             mib[labels] += used
     for labels, value in mib.items():
         family.add_metric(labels, value)
+    return family
+
+
+def _share_bypasses(bypasses: Iterable[ShareBypass]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "lading_share_bypassed", "1 for each container that does not keep to its share of a card.", labels=(*_HOLDER, "why")
+    )
+    who = {(one.card, Kind.GPU, one.namespace, one.pod_name, one.container, one.how) for one in islice(bypasses, MOST_HOLDERS)}
+    for labels in sorted(who):
+        family.add_metric(labels, 1)
     return family
 
 

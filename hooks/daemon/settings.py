@@ -31,6 +31,7 @@ from lading.log import Level
 from lading.nodedevices import SHARES_PER_GPU
 from lading.settings import Setting
 from lading.sharegrant import FOLDER
+from lading.sharestatus import SOCKET_PATH
 from lading.signature import read_public_keys
 from lading.sockets import LONGEST_PATH, parse_endpoint
 from lading.vocabulary import GpuUuid
@@ -93,6 +94,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     share_libraries: Annotated[
         str, Setting("isolation tokens: folder of the libraries that stand before the driver's; by default those of Lading")
     ] = ""
+    shares_socket: Annotated[str, Setting("isolation tokens: socket of lading-shares, its setting listen")] = SOCKET_PATH
+    share_tolerance: Annotated[
+        int,
+        msgspec.Meta(ge=0),
+        Setting("isolation tokens: MiB that each process may use beside its share, as for its context, before it is reported"),
+    ] = 1024
     mps_control: Annotated[str, Setting("isolation mps: NVIDIA's program that starts and asks a card's MPS daemon")] = (
         "/usr/bin/nvidia-cuda-mps-control"
     )
@@ -158,7 +165,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(settings: Settings) -> None:
     """Check what concerns several settings together, or the files that they name. Raise ConfigError."""
-    for key in ("listen", "runtime_endpoint"):
+    for key in ("listen", "runtime_endpoint", "shares_socket"):
         try:
             parse_endpoint(getattr(settings, key))
         except ConfigError as e:

@@ -1,10 +1,11 @@
-"""Tell how much memory each container uses of the devices that it was granted: process → cgroup → grant.
+"""Tell which processes of a card are of which container with a grant of it, and how much memory they use: process → cgroup →
+grant.
 
 The driver tells the memory of each process on a card. `lading/cgroups.py` says which pod and container a process is of, and the
 ledger which of the pod's grants it uses. A process whose container is not in the ledger yet counts for the pod's only grant of
-the device; where the pod has several, none of them is told. A holder without a process uses nothing.
+the device; where the pod has several, the use of each is unknown. A holder without a process uses nothing.
 
-Nothing is told of a card whose processes the driver does not tell, nor on a node that does not see the host's processes.
+Nothing is claimed where the driver does not tell a card's processes, nor on a node that does not see the host's processes.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -36,22 +37,44 @@ def find_use(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -
 
 
 def decide_use(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Iterable[Grant]) -> Uses:
+    each = {part: sum_mib(processes) for part, processes in sort_processes(gpus, cgroups, grants).items()}
+    return {part: mib for part, mib in each.items() if mib is not None}
+
+
+def sum_mib(processes: Iterable[GpuProcess]) -> int | None:
+    """Return what they use together; None if the driver does not tell it of one of them."""
+    total = 0
+    for process in processes:
+        if process.used_mib is None:
+            return None
+        total += process.used_mib
+    return total
+
+
+def sort_processes(
+    gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Iterable[Grant]
+) -> Mapping[Part, tuple[GpuProcess, ...]]:
+    """Return the processes of each holder, without holders of which they are not known."""
     of_card: dict[str, list[tuple[Part, Grant]]] = {}
     for grant in grants:
         for granted in grant.devices.gpus:
             part = Part(granted.mig_uuid or granted.uuid, grant.key)
             of_card.setdefault(granted.uuid, []).append((part, grant))
-    found: dict[Part, int | None] = {}
+    found: dict[Part, tuple[GpuProcess, ...]] = {}
+    unknown: set[Part] = set()
     for gpu in gpus:
         if gpu.processes is None:
             continue
         held = of_card.get(gpu.uuid, [])
-        found.update((part, 0) for part, _ in held)
+        found.update((part, ()) for part, _ in held)
         for process in gpu.processes:
             owner = parse_cgroup(cgroups.get(process.pid, ""))
-            if owner is not None:
-                _count(process, _parts_of(process, owner, gpu, held), found)
-    return {part: mib for part, mib in found.items() if mib is not None}
+            parts = _parts_of(process, owner, gpu, held) if owner else []
+            if len(parts) == 1:
+                found[parts[0]] += (process,)
+            elif parts:
+                unknown.update(parts)
+    return {part: processes for part, processes in found.items() if part not in unknown}
 
 
 def _parts_of(process: GpuProcess, owner: PodProcess, gpu: Gpu, held: Iterable[tuple[Part, Grant]]) -> list[Part]:
@@ -60,10 +83,3 @@ def _parts_of(process: GpuProcess, owner: PodProcess, gpu: Gpu, held: Iterable[t
     of_pod = [(part, grant) for part, grant in held if grant.pod == owner.pod and (instance is None or part.device == instance)]
     exact = [part for part, grant in of_pod if any(one.id == owner.container for one in grant.containers)]
     return exact or [part for part, _ in of_pod]
-
-
-def _count(process: GpuProcess, parts: Collection[Part], found: dict[Part, int | None]) -> None:
-    for part in parts:
-        before = found[part]
-        unknown = before is None or process.used_mib is None or len(parts) > 1
-        found[part] = None if unknown else (before or 0) + (process.used_mib or 0)

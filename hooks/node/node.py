@@ -23,6 +23,7 @@ from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign, name_processes
 from hooks.ledger.period import Began, End, Ended
 from hooks.ledger.reconcile import Actions, reconcile
+from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
@@ -72,6 +73,7 @@ class Node:
     reconciled: bool = False
     reconcile_failures: int = 0
     bypassed: tuple[Bypassed, ...] = ()  # containers that run without the devices of their pod's annotations
+    share_bypasses: tuple[ShareBypass, ...] = ()  # containers that do not keep to their shares of cards (node/share_watch.py)
     _reconciled_at: float = float("-inf")  # on time.monotonic()
     life: Life = field(default_factory=Life)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)

@@ -7,10 +7,10 @@ came: a status that differs is news. What is in use of the cards differs all the
 an object as a whole, and a node must not vanish from central's sight over a long error message.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, overload
 
-from hooks.ledger import period
+from hooks.ledger import period, share_bypass
 from hooks.ledger.use import Uses
 from hooks.model import assignment, inventory
 from hooks.model.grant import Grant as Held
@@ -27,6 +27,7 @@ from lading.nodedevices import (
     Past,
     Pf,
     Place,
+    ShareBypass,
     Status,
     Summary,
     Use,
@@ -38,6 +39,7 @@ from lading.vocabulary import GpuUuid, PciAddress, PodUid
 MAX_TEXT: Final = 1024
 MAX_PROBLEMS: Final = 64
 MAX_CONTAINERS: Final = 64  # whose use of one card is reported
+MAX_BYPASSES: Final = 64
 
 # Steps of the reported use: finer ones would cause reports that have no reader.
 USED_STEP_MIB: Final = 256
@@ -52,6 +54,7 @@ def build_status(
     past: Iterable[period.Past] = (),
     *,
     foreign: Mapping[GpuUuid, str],
+    share_bypasses: Sequence[share_bypass.ShareBypass] = (),
     reconciled: bool,
     boot_id: str,
     reporter: str,
@@ -74,6 +77,7 @@ def build_status(
         partitions=_partitions(found),
         grants=held,
         past=tuple(_past(one) for one in past),
+        share_bypasses=tuple(_bypass(one) for one in share_bypasses[:MAX_BYPASSES]),
         problems=_problems(found.problems),
         summary=_summary(gpus, pfs, held, found.problems),
     )
@@ -159,6 +163,17 @@ def _granted_gpu(gpu: assignment.GrantedGpu) -> GrantedGpu:
         pod_wide=gpu.pod_wide,
         pod_memory_mib=gpu.pod_memory_mib,
         pod_core_percent=gpu.pod_core_percent,
+    )
+
+
+def _bypass(one: share_bypass.ShareBypass) -> ShareBypass:
+    return ShareBypass(
+        pod=PodUid(_cut(one.pod)),
+        uuid=one.card,
+        container=_cut(one.container),
+        namespace=_cut(one.namespace),
+        pod_name=_cut(one.pod_name),
+        why=_cut(one.words),
     )
 
 

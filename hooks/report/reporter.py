@@ -25,6 +25,7 @@ import msgspec
 
 from hooks.ledger.foreign import find_foreign
 from hooks.ledger.period import Past
+from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.use import find_use
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
@@ -77,6 +78,7 @@ class _Seen(NamedTuple):
     inventory: Inventory
     grants: tuple[Grant, ...]
     past: tuple[Past, ...]
+    share_bypasses: tuple[ShareBypass, ...]
     reconciled: bool
 
 
@@ -160,7 +162,8 @@ class Reporter:
         if inventory is None:
             return
         due = self._clock() >= self._renew_at
-        seen = _Seen(inventory, node.ledger.grants(), node.ledger.history.past(), node.reconciled)
+        ledger = node.ledger
+        seen = _Seen(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, node.reconciled)
         if seen != self._seen or due:
             self._built = self._build(seen)
             self._seen = seen
@@ -185,6 +188,7 @@ class Reporter:
             seen.grants,
             seen.past,
             foreign=find_foreign(self._node.host_root, seen.inventory, seen.grants).held,
+            share_bypasses=seen.share_bypasses,
             reconciled=seen.reconciled,
             boot_id=self._node.boot_id,
             reporter=__version__,

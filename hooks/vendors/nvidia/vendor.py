@@ -1,21 +1,22 @@
 """NVIDIA's cards behind the port `Vendor`: which module reads, injects, hides and recognises them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final
 
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Container
-from hooks.model.inventory import Gpu, Inventory, Partition
+from hooks.model.inventory import Gpu, GpuProcess, Inventory, Partition
 from hooks.ports import Card, VendorInventory
 from hooks.vendors.nvidia.driver import files_problem, read_driver_mounts
 from hooks.vendors.nvidia.groups import DriverGroup, add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
 from hooks.vendors.nvidia.inject import GpuMode, inject
-from hooks.vendors.nvidia.nvml import NAME, read_gpus
+from hooks.vendors.nvidia.nvml import NAME, read_gpus, read_processes
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
+from lading.vocabulary import GpuUuid
 
 _NO_LOG: Final = KernelLog(Path("/nonexistent"))
 
@@ -56,6 +57,9 @@ class Nvidia:
             )
             problems += group_problems
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
+
+    def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
+        return read_processes(cards, library=self.nvml_library)
 
     def _with_xids(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """Return the cards with their critical Xids, and a problem if the kernel log cannot be read."""

@@ -1,12 +1,12 @@
 """A second vendor: its driver shows its cards as lines `UUID PCI-address minor` of one file in /proc."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Container, EnvVar, devices_of
-from hooks.model.inventory import CharDevice, Driver, Gpu, Inventory
+from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, Inventory
 from hooks.ports import Card, VendorInventory
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -41,6 +41,9 @@ class Acme:
             numa=None,
             node=CharDevice(path=path, host_path=path, major=240, minor=int(minor)),
         )
+
+    def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
+        return {}
 
     def problem(self, inventory: Inventory) -> str:
         return ""

@@ -16,11 +16,13 @@ import central.daemon.metrics
 import hooks.daemon.metrics
 import runtimeproxy.metrics
 from hooks.attach.preparer import Operation
+from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.model.assignment import Devices, GrantedGpu
 from hooks.report.reporter import Reporter, connect
 from lading.log import Log
 from lading.reasons import Reason
+from lading.vocabulary import PodUid
 from runtimeproxy.call.calls import METHODS
 from runtimeproxy.call.outcome import Refuse
 from runtimeproxy.metrics import Gauges
@@ -71,6 +73,9 @@ async def _of_hooks(folder: Path, log: Log, into: Names) -> None:
         node = a_node(ledger, FakeRuntime(), folder, log)
         node.watch = Watch(inventory(gpus=(replace(gpu(0), used_mib=1, busy_percent=1),)))
         ledger.record(grant("p", "c", Devices(gpus=(GrantedGpu(uuid=gpu_uuid(0), memory_mib=1, core_percent=1),))))
+        node.share_bypasses = (
+            ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=gpu_uuid(0), how=How.MEMORY),
+        )
         reporter = Reporter(node, node_name="n1", connect=partial(connect, ""), log=log, clock=lambda: 5.0)
         metrics = hooks.daemon.metrics.Metrics(node, reporter)
         metrics.moved(Operation.ATTACH, 1.0, succeeded=True)

@@ -22,6 +22,7 @@ from lading.nodedevices import (
     Past,
     Pf,
     Place,
+    ShareBypass,
     Status,
     Summary,
     Use,
@@ -117,6 +118,16 @@ FULL = Status(
         ),
     ),
     used_at=1_700_000_000,
+    share_bypasses=(
+        ShareBypass(
+            pod=PodUid("5f0d2c61"),
+            uuid=UUID,
+            container="train",
+            namespace="default",
+            pod_name="train-0",
+            why="uses it past the share server",
+        ),
+    ),
     problems=("cannot read",),
     summary=Summary(gpus="0/1", models="H100", vfs="0/1", held="1 GPU", problems="GPU 0000:1a:00.0: lost"),
 )

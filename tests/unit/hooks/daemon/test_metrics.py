@@ -12,6 +12,7 @@ from hooks.attach.preparer import Operation, VfPreparer
 from hooks.daemon.metrics import Metrics
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.period import End
+from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.model.answer import Answer
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
@@ -167,6 +168,17 @@ def test_what_a_container_uses_of_what_it_holds(play: Play) -> None:
         found = {name: value for name, value in samples(metrics).items() if "device_used" in name}
         who = "namespace=default,pod=name-of-p"
         assert found == {f"lading_device_used_mib{{container=c,device={uuid(0)},kind=gpu,{who}}}": 513}
+
+    play(scenario)
+
+
+def test_who_bypasses_a_share(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        one = ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=uuid(0), how=How.PROCESS)
+        node.share_bypasses = (one, replace(one, pod=PodUid("again")), replace(one, how=How.MEMORY))
+        found = {name: value for name, value in samples(metrics).items() if "share_bypassed" in name}
+        who = f"container=c,device={uuid(0)},kind=gpu,namespace=n,pod=a"
+        assert found == {f"lading_share_bypassed{{{who},why={why}}}": 1 for why in ("process", "memory")}
 
     play(scenario)
 

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from hooks.inventory.read import read_inventory
 from hooks.ledger.period import Began, End, past_of, period_of
+from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.use import Part
 from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Inventory, NvLink, Partition, Pf
-from hooks.report.build import MAX_CONTAINERS, MAX_TEXT, build_status, coarse_use
+from hooks.report.build import MAX_BYPASSES, MAX_CONTAINERS, MAX_TEXT, build_status, coarse_use
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import ContainerUse, Status, Summary, Use
@@ -155,6 +156,16 @@ def test_no_more_containers_are_told_than_are_taken() -> None:
     many = {Part(uuid(0), GrantKey(PodUid("a"), f"c{number:03}")): 1 for number in range(MAX_CONTAINERS + 1)}
     (card,) = coarse_use(inventory(gpus=(gpu(0),)), many)
     assert len(card.containers) == MAX_CONTAINERS
+
+
+def test_bypasses_of_shares_are_told_with_their_pods() -> None:
+    one = ShareBypass(
+        pod=PodUid("a"), container="c", namespace="n", pod_name="p", card=uuid(0), how=How.PROCESS, process_ids=(7,)
+    )
+    built = status(Inventory(), share_bypasses=(one,) * (MAX_BYPASSES + 1))
+    assert len(built.share_bypasses) == MAX_BYPASSES
+    assert (built.share_bypasses[0].pod, built.share_bypasses[0].uuid, built.share_bypasses[0].pod_name) == ("a", uuid(0), "p")
+    assert "process 7" in built.share_bypasses[0].why
 
 
 HELD = [grant("a", "x", whole(0)), grant("a", "y", share(1)), grant("b", "x", vfs(1)), grant("c", "x", vfs(2))]

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from hooks.ledger.period import End
+from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.node.node import Node
 from hooks.report import reporter
@@ -254,6 +255,19 @@ def test_who_held_what_before_goes_along(play: Play) -> None:
         await world.look()
         assert [len(status.past) for status in world.kube.applied] == [0, 1]
         assert (world.kube.applied[-1].past[0].pod, world.kube.applied[-1].past[0].until) == ("p", 7)
+
+    play(scenario)
+
+
+def test_a_bypass_of_a_share_is_news(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        await world.look()
+        one = ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=uuid(0), how=How.MEMORY)
+        world.node.share_bypasses = (one,)
+        await world.look()
+        world.node.share_bypasses = ()
+        await world.look()
+        assert [len(status.share_bypasses) for status in world.kube.applied] == [0, 1, 0]
 
     play(scenario)
 

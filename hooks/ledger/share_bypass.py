@@ -1,0 +1,161 @@
+"""Find processes that use a shared card past the share server, and shares that use more memory than they have. Pure.
+
+It takes the processes that the driver shows on cards whose shares have the isolation `tokens`, their cgroups, the processes
+that the share server knows, and the grants. A process of a pod that has a share of the card is connected to the share server
+before it has a context there: its library asks first. So one that the driver shows and the server does not know took another
+library. A process of a pod without a share is another matter (foreign.py).
+
+The library counts what a program allocates. A context's own memory is in no such call, and the driver counts it: each process
+may use `tolerance_mib` besides.
+
+What is found is a suspicion at first: a process that ends has closed its connection before the driver forgets it, and after a
+restart of the share server it takes a moment until all are connected again. `Suspicions` tells what was found for SUSPECT_S.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from hooks.ledger.use import Part, sort_processes, sum_mib
+from hooks.model.grant import Grant, GrantKey
+from hooks.model.inventory import Gpu, GpuProcess
+from lading.cgroups import parse_cgroup
+from lading.devices.isolation import IsolationName
+from lading.sharestatus import ContainerUse
+from lading.vocabulary import GpuUuid, PodUid
+
+SUSPECT_S: Final = 3.0
+_NAMED: Final = 3  # processes in a message
+
+
+class How(StrEnum):
+    PROCESS = "process"  # the share server does not know it
+    MEMORY = "memory"  # more than the share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareBypass:
+    """A container that does not keep to its share of a card."""
+
+    pod: PodUid
+    container: str  # empty: of a share that all containers of the pod have together, or not known
+    namespace: str
+    pod_name: str
+    card: GpuUuid
+    how: How
+    process_ids: tuple[int, ...] = ()  # How.PROCESS
+    limit_mib: int = 0  # How.MEMORY
+
+    @property
+    def words(self) -> str:
+        if self.how is How.MEMORY:
+            return f"uses more memory of GPU {self.card} than its share of {self.limit_mib} MiB"
+        named = ", ".join(map(str, self.process_ids[:_NAMED]))
+        more = f" and {len(self.process_ids) - _NAMED} more" if len(self.process_ids) > _NAMED else ""
+        return f"uses GPU {self.card} past the share server: process {named}{more}"
+
+    @property
+    def key(self) -> tuple[PodUid, str, GpuUuid, How]:
+        return self.pod, self.container, self.card, self.how
+
+
+def shared_cards(grants: Iterable[Grant]) -> frozenset[GpuUuid]:
+    """Return the cards of which shares are enforced by turns."""
+    return frozenset(gpu.uuid for grant in grants for gpu in grant.devices.gpus if gpu.isolation is IsolationName.TOKENS)
+
+
+def find_share_bypasses(
+    gpus: Sequence[Gpu],
+    cgroups: Mapping[int, str],
+    known: Collection[ContainerUse],
+    grants: Collection[Grant],
+    *,
+    tolerance_mib: int,
+) -> tuple[ShareBypass, ...]:
+    """Return who bypasses shares of these cards, in order."""
+    sharers = [grant for grant in grants if shared_cards([grant])]
+    found = [*_strangers(gpus, cgroups, known, sharers), *_over_limit(gpus, cgroups, sharers, tolerance_mib)]
+    return tuple(sorted(found, key=lambda one: one.key))
+
+
+def _strangers(
+    gpus: Iterable[Gpu], cgroups: Mapping[int, str], known: Iterable[ContainerUse], grants: Collection[Grant]
+) -> Iterator[ShareBypass]:
+    connected: dict[str, set[int]] = {}
+    for use in known:
+        if use.process_ids is None:
+            return  # an older share server does not tell
+        connected.setdefault(use.pod_uid, set()).update(use.process_ids)
+    for gpu in gpus:
+        strangers: dict[tuple[PodUid, str], list[int]] = {}
+        for pid in gpu.process_ids:
+            owner = parse_cgroup(cgroups.get(pid, ""))
+            if owner is None or pid in connected.get(owner.pod, ()):
+                continue
+            ids = {one.id: grant.container for grant in grants if grant.pod == owner.pod for one in grant.containers}
+            name = ids.get(owner.container, "") if owner.container else ""
+            strangers.setdefault((owner.pod, name), []).append(pid)
+        for (pod, container), pids in strangers.items():
+            sharer = next((grant for grant in grants if grant.pod == pod and gpu.uuid in shared_cards([grant])), None)
+            if sharer is not None:
+                yield _of(sharer, container, gpu.uuid, How.PROCESS, process_ids=tuple(pids))
+
+
+def _over_limit(
+    gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant], tolerance_mib: int
+) -> Iterator[ShareBypass]:
+    processes = sort_processes(gpus, cgroups, grants)
+    shares: dict[tuple[GrantKey, GpuUuid], tuple[Grant, int, list[GpuProcess] | None]] = {}
+    for grant in grants:
+        for granted in grant.devices.gpus:
+            if granted.isolation is not IsolationName.TOKENS or granted.memory_mib is None:
+                continue
+            key = GrantKey(grant.pod, "" if granted.pod_wide else grant.container), granted.uuid
+            _, limit_mib, so_far = shares.get(key, (grant, granted.memory_mib, list[GpuProcess]()))
+            own = processes.get(Part(granted.uuid, grant.key))
+            together = None if so_far is None or own is None else [*so_far, *own]
+            shares[key] = grant, limit_mib, together
+    for (holder, card), (grant, limit_mib, running) in shares.items():
+        used_mib = None if running is None else sum_mib(running)
+        if running and used_mib is not None and used_mib > limit_mib + tolerance_mib * len(running):
+            yield _of(grant, holder.container, card, How.MEMORY, limit_mib=limit_mib)
+
+
+def _of(
+    grant: Grant, container: str, card: GpuUuid, how: How, *, process_ids: tuple[int, ...] = (), limit_mib: int = 0
+) -> ShareBypass:
+    return ShareBypass(
+        pod=grant.pod,
+        container=container,
+        namespace=grant.namespace,
+        pod_name=grant.pod_name,
+        card=card,
+        how=how,
+        process_ids=process_ids,
+        limit_mib=limit_mib,
+    )
+
+
+class Suspicions:
+    """What was found in each look for so long that it is no accident any more. `now`: seconds that never go back."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[object, ...], float] = {}
+
+    def settle(self, found: Iterable[ShareBypass], now: float) -> tuple[ShareBypass, ...]:
+        """Return those of `found` that have been found in each look for SUSPECT_S; processes one by one."""
+        since: dict[tuple[object, ...], float] = {}
+        sure = []
+        for one in found:
+            if one.how is How.MEMORY:
+                keep = self._is_old(one.key, now, since)
+                sure += [one] if keep else []
+            elif pids := tuple(pid for pid in one.process_ids if self._is_old((*one.key, pid), now, since)):
+                sure.append(replace(one, process_ids=pids))
+        self._since = since
+        return tuple(sure)
+
+    def _is_old(self, key: tuple[object, ...], now: float, since: dict[tuple[object, ...], float]) -> bool:
+        since[key] = self._since.get(key, now)
+        return now - since[key] >= SUSPECT_S

@@ -1,0 +1,100 @@
+"""Look every LOOK_S whether shares that are enforced by turns are bypassed: what the driver shows of their cards, against what
+the share server knows.
+
+What is found is logged when it begins, and is in the node report and a metric while it lasts: after SUSPECT_S, one look and the
+time of a reading at the latest. Where the share server does not answer, or the driver does not, nothing is known, and nothing
+is claimed.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from hooks.host.processes import sees_host_processes
+from hooks.ledger.share_bypass import ShareBypass, Suspicions, find_share_bypasses, shared_cards
+from hooks.model.grant import Grant
+from hooks.model.inventory import Gpu, GpuProcess
+from hooks.node.node import Node
+from hooks.ports import Vendor
+from lading.cgroups import read_cgroups
+from lading.errors import HostError
+from lading.log import Event, Log
+from lading.sharestatus import ContainerUse
+from lading.threads import in_thread
+from lading.vocabulary import GpuUuid
+
+LOOK_S: Final = 1.5  # with SUSPECT_S, 4.5 s at the most
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareWatch:
+    """The watch, on the loop's thread. `ask` raises HostError."""
+
+    node: Node
+    vendors: Sequence[Vendor]
+    ask: Callable[[], Sequence[ContainerUse]]
+    tolerance_mib: int
+    log: Log
+    clock: Callable[[], float] = time.monotonic
+    _suspicions: Suspicions = field(default_factory=Suspicions)
+    _problem: str = ""  # why the last look found nothing out
+
+    async def keep_looking(self) -> None:
+        """Look until cancelled. Never returns. A driver that hangs holds up the next look, and nothing else."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        grants, inventory = self.node.ledger.grants(), self.node.inventory
+        shared = shared_cards(grants)
+        gpus = [gpu for gpu in inventory.gpus if gpu.uuid in shared] if inventory else []
+        if not gpus or not sees_host_processes(self.node.host_root):
+            self._show(())
+            return
+        try:
+            found = await in_thread(partial(self._find, gpus, grants))
+        except HostError as e:
+            self._suspicions = Suspicions()  # nothing is known of the time in between
+            self._show(())
+            self._say(str(e))
+            return
+        self._say("")
+        self._show(self._suspicions.settle(found, self.clock()))
+
+    def _find(self, gpus: Sequence[Gpu], grants: Sequence[Grant]) -> tuple[ShareBypass, ...]:
+        """Find bypasses, in a thread. The driver is asked first: what it shows was connected before."""
+        processes = self._read_processes([gpu.uuid for gpu in gpus])
+        known = self.ask()
+        cgroups = read_cgroups(self.node.host_root, {one.pid for running in processes.values() for one in running})
+        now = [replace(gpu, processes=processes.get(gpu.uuid)) for gpu in gpus]
+        return find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)
+
+    def _read_processes(self, cards: Sequence[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
+        found: dict[GpuUuid, tuple[GpuProcess, ...]] = {}
+        for vendor in self.vendors:
+            found |= vendor.read_processes(cards)
+        return found
+
+    def _show(self, bypasses: tuple[ShareBypass, ...]) -> None:
+        before = {one.key for one in self.node.share_bypasses}
+        for one in bypasses:
+            if one.key not in before:
+                self.log.error(
+                    Event.SHARE_BYPASSED,
+                    one.words,
+                    pod_uid=one.pod,
+                    namespace=one.namespace,
+                    pod=one.pod_name,
+                    container=one.container,
+                    device=one.card,
+                )
+        self.node.share_bypasses = bypasses
+
+    def _say(self, problem: str) -> None:
+        if problem and not self._problem:
+            self.log.warning(Event.SHARE_WATCH_FAILED, f"cannot see whether shares are bypassed: {problem}")
+        self._problem = problem

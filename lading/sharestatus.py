@@ -1,0 +1,47 @@
+"""What containers use of their shares now, as the share server tells it on a socket: one JSON document, then it closes."""
+
+import socket
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from lading.errors import HostError
+
+SOCKET_PATH: Final = "/run/lading/shares.sock"
+_MAX_BYTES: Final = 16 << 20
+
+
+class ContainerUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The use of one card by one container."""
+
+    namespace: str
+    pod: str
+    pod_uid: str = msgspec.field(name="podUID")
+    container: str
+    gpu: str
+    request_percent: int
+    limit_percent: int
+    held_s: float  # of the card's time, since its grant or the server's start
+    has_turn: bool
+    waiters: int  # other containers that want the card
+    memory_used_mib: int = msgspec.field(name="memoryUsedMiB")
+    memory_limit_mib: int = msgspec.field(name="memoryLimitMiB")
+    processes: int
+    process_ids: tuple[int, ...] | None = msgspec.field(name="processIDs", default=None)  # the host's; None: an older server
+
+
+def ask(path: Path) -> list[ContainerUse]:
+    """Return what the server at this socket answers. Raises HostError."""
+    said = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(5.0)
+            connection.connect(str(path))
+            while (data := connection.recv(1 << 16)) and len(said) < _MAX_BYTES:
+                said += data
+        return msgspec.json.decode(said, type=list[ContainerUse])
+    except OSError as e:
+        raise HostError(f"cannot ask {path}: {e.strerror or e}", hint="systemctl status lading-shares") from e
+    except msgspec.MsgspecError as e:
+        raise HostError(f"cannot read the answer of {path}: {e}") from e

@@ -1,0 +1,192 @@
+"""The watch over shares: NVML, /proc and the real share server's status → the node, its log and its report."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hooks.inventory.read import read_inventory
+from hooks.ledger.share_bypass import SUSPECT_S
+from hooks.ledger.store import Ledger
+from hooks.model.assignment import Devices, GrantedGpu
+from hooks.node.share_watch import LOOK_S, ShareWatch
+from hooks.vendors.nvidia.vendor import Nvidia
+from lading.devices.isolation import IsolationName
+from lading.errors import HostError
+from lading.log import Event, Log
+from lading.sharegrant import FILE, SOCKET, SharedGpu, ShareGrant, folder_name, render_grant
+from lading.sharestatus import ContainerUse, ask
+from lading.sockets import listen
+from lading.threads import in_thread
+from lading.vocabulary import GpuUuid, PodUid
+from shares.policy.fair import Fair
+from shares.server import Shares
+from shares.status import answer
+from simnode.build import SimNode
+from simnode.nvml import NvmlState, Running
+from tests.conftest import BuildNode
+from tests.fakes.holders import grant
+from tests.fakes.runtime import FakeRuntime
+from tests.unit.hooks.daemon.test_metrics import Watch, a_node
+from tests.unit.runtimeproxy.conftest import Records
+
+POD, ID = "pod-a", "a" * 64
+CGROUP = f"0::/kubepods/pod{POD}/{ID}\n"
+
+
+class World:
+    def __init__(self, sim: SimNode, nvml: Path, ledger: Ledger, log: Log) -> None:
+        self.sim = sim
+        vendor = Nvidia(nvml_library=nvml)
+        self.show()
+        found = read_inventory(sim.root, vendors=[vendor])
+        self.card = found.gpus[0].uuid
+        self.node = a_node(ledger, FakeRuntime(), sim.root, log)
+        self.node.watch = Watch(found)
+        self.now = 100.0
+        self.uses: Callable[[], Sequence[ContainerUse]] = list
+        self.watch = ShareWatch(
+            node=self.node, vendors=[vendor], ask=self.ask, tolerance_mib=100, log=log, clock=lambda: self.now
+        )
+        share = GrantedGpu(uuid=self.card, memory_mib=1000, isolation=IsolationName.TOKENS)
+        ledger.record(grant(POD, "train", Devices(gpus=(share,)), containers={ID: "s"}))
+
+    def ask(self) -> Sequence[ContainerUse]:
+        return self.uses()
+
+    def show(self, *running: Running) -> None:
+        for one in running:
+            (self.sim.root / f"proc/{one.pid}").mkdir(exist_ok=True)
+            (self.sim.root / f"proc/{one.pid}/cgroup").write_text(CGROUP)
+        NvmlState(profile=self.sim.profile, processes={0: running}).write(self.sim.nvml_state)
+
+    async def look_for(self, seconds: float) -> None:
+        for _ in range(int(seconds / LOOK_S) + 1):
+            await self.watch.look()
+            self.now += LOOK_S
+
+    @property
+    def found(self) -> list[tuple[str, str, tuple[int, ...]]]:
+        return [(one.container, one.how, one.process_ids) for one in self.node.share_bypasses]
+
+
+Play = Callable[[Callable[[World], Coroutine[None, None, None]]], None]
+
+
+@pytest.fixture
+def play(build_node: BuildNode, fake_nvml: Path, tmp_path: Path, log: Log) -> Play:
+    async def run(scenario: Callable[[World], Coroutine[None, None, None]]) -> None:
+        with Ledger.open(tmp_path / "state" / "node.db") as ledger:
+            await scenario(World(build_node("demo-8gpu"), fake_nvml, ledger, log))
+
+    return lambda scenario: asyncio.run(run(scenario))
+
+
+def test_a_process_that_is_not_connected_is_found_within_five_seconds(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.show(Running(4711, 10))
+        await world.look_for(5.0 - LOOK_S)  # it came just after a look
+        assert world.found == [("train", "process", (4711,))]
+        world.show()
+        await world.watch.look()
+        assert world.found == []
+
+    play(scenario)
+
+
+def test_it_is_logged_once(play: Play, records: Records) -> None:
+    async def scenario(world: World) -> None:
+        world.show(Running(4711, 10))
+        await world.look_for(20.0)
+
+    play(scenario)
+    assert [fields["container"] for fields in records.fields(Event.SHARE_BYPASSED)] == ["train"]
+
+
+def test_too_much_memory_is_found(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.show(Running(4711, 1101))
+        world.uses = lambda: [known(4711)]
+        await world.look_for(5.0 - LOOK_S)
+        assert world.found == [("train", "memory", ())]
+
+    play(scenario)
+
+
+def known(*pids: int) -> ContainerUse:
+    return ContainerUse(
+        namespace="default", pod="x", pod_uid=POD, container="train", gpu="", request_percent=10, limit_percent=100,
+        held_s=0.0, has_turn=False, waiters=0, memory_used_mib=0, memory_limit_mib=1000, processes=len(pids), process_ids=pids,
+    )  # fmt: skip
+
+
+def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, records: Records) -> None:
+    def down() -> Sequence[ContainerUse]:
+        raise HostError("cannot ask")
+
+    async def scenario(world: World) -> None:
+        world.show(Running(4711, 10))
+        await world.look_for(SUSPECT_S - LOOK_S)
+        world.uses = down
+        await world.look_for(20.0)
+        assert world.found == []
+        world.uses = list  # it restarted, and the process is not connected again yet
+        await world.watch.look()
+        assert world.found == []
+
+    play(scenario)
+    assert records.events().count(Event.SHARE_WATCH_FAILED) == 1
+
+
+def test_outside_the_hosts_pid_namespace_nothing_is_claimed(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.show(Running(4711, 10))
+        (world.sim.root / "proc/self/ns/pid").unlink()
+        await world.look_for(20.0)
+        assert world.found == []
+
+    play(scenario)
+
+
+def test_the_share_servers_status_names_the_processes_that_are_connected(play: Play, tmp_path: Path, log: Log) -> None:
+    """The process is this one, which NVML shows as one of the pod's."""
+
+    async def scenario(world: World) -> None:
+        world.show(Running(os.getpid(), 10))
+        folder = tmp_path / "shares"
+        own = folder / folder_name(POD, "train")
+        own.mkdir(parents=True)
+        gpu = SharedGpu(uuid=GpuUuid(world.card), memory_mib=1000, total_mib=80_000, request_percent=10, limit_percent=100)
+        given = ShareGrant(pod=PodUid(POD), container="train", namespace="default", pod_name="p", gpus=(gpu,))
+        (own / FILE).write_bytes(render_grant(given))
+        shares = Shares(folder, policy=Fair, log=log, host_root=world.sim.root)
+        path = tmp_path / "status.sock"
+        with listen(path, rejected=lambda _: None) as listener:
+            server = await answer(listener, shares.usage)
+            shares.start()
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.connect(str(own / SOCKET))
+                (use,) = await until_connected(path)
+                assert (use.processes, use.process_ids) == (1, (os.getpid(),))
+                world.uses = partial(ask, path)
+                await world.look_for(5.0)
+                assert world.found == []
+            await world.look_for(5.0)
+            assert world.found == [("train", "process", (os.getpid(),))]
+            server.close()
+            shares.close()
+
+    play(scenario)
+
+
+async def until_connected(path: Path) -> Sequence[ContainerUse]:
+    for _ in range(1000):
+        uses = await in_thread(partial(ask, path))
+        if any(use.processes for use in uses):
+            return uses
+        await asyncio.sleep(0.01)
+    raise TimeoutError
