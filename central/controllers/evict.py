@@ -231,6 +231,10 @@ class Evictor:
         if goes.uid not in self._now_spared():
             await self._evict(goes, CONFLICT, f"another pod holds {clash.device} on {clash.node}")
 
+    async def evict(self, victim: PodRecord, reason: str, why: str) -> bool:
+        """Evict a pod, unless it could not go a while ago. Return whether it goes."""
+        return victim.uid not in self._now_spared() and await self._evict(victim, reason, why)
+
     async def _evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
         """Return False if the pod cannot go now; it is spared for a while. Gone, or another pod of the same name, is as good as
         evicted. A dry run only asks."""

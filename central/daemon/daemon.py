@@ -137,6 +137,7 @@ async def run(settings: Settings, log: Log) -> None:
                 signer,
                 policy=settings.policy,
                 patience_s=settings.patience,
+                bypassed=settings.bypassed,
                 forecast=Forecast(prior, learns=settings.learn_workload),
                 limits=Limits(
                     spread_containers_per_card=settings.spread_containers_per_card, partition=settings.nvswitch_partition

@@ -26,6 +26,7 @@ from central.controllers.evict import Evictor
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
 from central.controllers.requeue import Waker
+from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
 from central.controllers.statistics import Survey
 from central.controllers.touch import Toucher
@@ -76,6 +77,7 @@ class Leadership:
         page: bool = False,
         counts: Counts | None = None,
         patience_s: float = 0.0,
+        bypassed: Bypassed = Bypassed.REPORT,
     ) -> None:
         """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
         read."""
@@ -141,7 +143,18 @@ class Leadership:
         )
         reports = Reports() if page else None
         self.live = None if reports is None else Live(self.scheduler, reports, clock=clock)
-        self._devices = Reflector(client, NODE_DEVICES, NodeDevices, DevicesFeed(self.ledger, reports), log=log)
+        bypasses = BypassFeed()
+        self._bypass_ender = BypassEnder(
+            self.ledger,
+            bypasses,
+            what=bypassed,
+            evict=self._evictor.evict,
+            tell=self._teller.tell,
+            leads=self.leads,
+            clock=clock,
+        )
+        devices = Both(DevicesFeed(self.ledger, reports), bypasses)
+        self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
 
@@ -200,7 +213,8 @@ class Leadership:
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
-            for run in (self._waker.run, self._evictor.run, self._patience.run, self._warner.run, self._look_around):
+            actors = (self._waker, self._evictor, self._patience, self._warner, self._bypass_ender)
+            for run in (*(actor.run for actor in actors), self._look_around):
                 group.create_task(run())
 
     async def _look_around(self) -> None:

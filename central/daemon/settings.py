@@ -11,6 +11,7 @@ import msgspec
 
 from central.ask.model import PartitionPolicy, Policy
 from central.assignment.networks import parse_vf_network
+from central.controllers.share_bypass import Bypassed
 from central.controllers.signer import Signer, load_signer
 from central.fit.workload import PodKind, parse_workload
 from central.http.server import server_tls
@@ -49,6 +50,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0, le=604_800),
         Setting("seconds until the room of a node is kept together for a pod that waits for several whole GPUs; 0: never"),
     ] = 600
+    bypassed: Annotated[Bypassed, Setting("a pod that does not keep to its share of a card: report, or end: evict it too")] = (
+        Bypassed.REPORT
+    )
     spread_containers_per_card: Annotated[
         int,
         msgspec.Meta(ge=0, le=100),

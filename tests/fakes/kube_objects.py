@@ -125,6 +125,7 @@ def devices(
     unhealthy: str = "",
     cordon: str = "",
     reconciled: bool = True,
+    share_bypasses: Sequence[Json] = (),
 ) -> Json:
     """Every card of CARD_MIB; `unhealthy` is said of all."""
     metadata: Json = {"name": name}
@@ -137,6 +138,7 @@ def devices(
     ]
     port = {"bdf": "0000:60:00.0", "vfs": [{"bdf": vf_address(number)} for number in range(vfs)]}
     status = {"reconciled": reconciled, "gpus": cards, "pfs": [port] if vfs else [], "grants": list(grants)}
+    status |= {"shareBypasses": list(share_bypasses)} if share_bypasses else {}
     return {"metadata": metadata, "status": status}
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from central.ask.model import Policy
 from central.ask.pod import Pod
+from central.controllers.share_bypass import Bypassed
 from central.controllers.signer import Signer
 from central.daemon.leadership import Leadership
 from lading.kube.client import KubeClient
@@ -37,6 +38,7 @@ class Led:
     leads: bool = True
     foreign: frozenset[str] = frozenset()
     patience_s: float = 0.0
+    bypassed: Bypassed = Bypassed.REPORT
 
     def make_term(self) -> Leadership:
         clock = asyncio.get_running_loop().time
@@ -49,6 +51,7 @@ class Led:
             log=self.records.log,
             foreign=self.foreign,
             patience_s=self.patience_s,
+            bypassed=self.bypassed,
         )
 
     async def begin(self) -> None:
@@ -145,12 +148,14 @@ Story = Callable[[Led], Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager
-async def led(folder: Path, signer: Signer | None = None, *, patience_s: float = 0.0) -> AsyncIterator[Led]:
+async def led(
+    folder: Path, signer: Signer | None = None, *, patience_s: float = 0.0, bypassed: Bypassed = Bypassed.REPORT
+) -> AsyncIterator[Led]:
     async with FakeKubeServer() as server:
         server.grace = True
         access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
         async with KubeClient(access, user_agent="lading-test") as client:
-            one = Led(server, client, signer, patience_s=patience_s)
+            one = Led(server, client, signer, patience_s=patience_s, bypassed=bypassed)
             await one.put_node("n1")
             await one.begin()
             try:
@@ -159,9 +164,16 @@ async def led(folder: Path, signer: Signer | None = None, *, patience_s: float =
                 await one.term.end()
 
 
-def play(story: Story, folder: Path, signer: Signer | None = None, *, patience_s: float = 0.0) -> None:
+def play(
+    story: Story,
+    folder: Path,
+    signer: Signer | None = None,
+    *,
+    patience_s: float = 0.0,
+    bypassed: Bypassed = Bypassed.REPORT,
+) -> None:
     async def whole() -> None:
-        async with led(folder, signer, patience_s=patience_s) as one:
+        async with led(folder, signer, patience_s=patience_s, bypassed=bypassed) as one:
             await story(one)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert left == set()

@@ -1,0 +1,113 @@
+"""Tell pods that they do not keep to their shares of cards, as their nodes report; evict them where central is configured to.
+
+It takes node reports. A pod gets an Event when a report names it first, and again after QUIET_S at the earliest, whatever the
+reports say meanwhile. A node's word counts for the pods that are bound to it.
+
+Evictions go by the Eviction API, so disruption budgets count; a pod that cannot go now is asked for again as long as its node
+reports it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Final, Protocol
+
+from central.api.known import Ident
+from central.api.watch import Unreadable
+from central.ledger.ledger import Ledger
+from central.ledger.model import Holder, PodRecord
+from lading.nodedevices import NodeDevices, ShareBypass
+from lading.vocabulary import PodUid
+
+LOOK_S: Final = 1.0
+QUIET_S: Final = 600.0  # a container whose use goes up and down around its share fills no list of Events
+BYPASSED: Final = "ShareBypassed"
+
+
+class Bypassed(StrEnum):
+    """Say what happens to a pod that does not keep to its shares."""
+
+    REPORT = "report"
+    END = "end"
+
+
+class Evict(Protocol):
+    async def __call__(self, victim: PodRecord, reason: str, why: str) -> bool: ...
+
+
+class BypassFeed:
+    """Keep what nodes report of bypassed shares. An object that cannot be decoded stays as it was known."""
+
+    def __init__(self) -> None:
+        self.reported: dict[str, tuple[ShareBypass, ...]] = {}  # by node; only nodes that report some
+
+    def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
+        names = {one.metadata.name for one in objects}
+        for gone in self.reported.keys() - names:
+            del self.reported[gone]
+        for one in objects:
+            self.changed(one)
+
+    def changed(self, obj: NodeDevices | Unreadable) -> None:
+        if isinstance(obj, Unreadable):
+            return
+        if obj.status.share_bypasses:
+            self.reported[obj.metadata.name] = obj.status.share_bypasses
+        else:
+            self.reported.pop(obj.metadata.name, None)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self.reported.pop(gone.name, None)
+
+
+class BypassEnder:
+    def __init__(
+        self,
+        ledger: Ledger,
+        feed: BypassFeed,
+        *,
+        what: Bypassed,
+        evict: Evict,
+        tell: Callable[[Holder, str, str], None],
+        leads: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """Create the task. `tell` writes an Event: pod, reason, message. `clock`: seconds, monotonic."""
+        self._ledger = ledger
+        self._feed = feed
+        self._what = what
+        self._evict = evict
+        self._tell = tell
+        self._leads = leads
+        self._clock = clock
+        self._quiet: dict[tuple[PodUid, str, str], float] = {}  # pod, container and card that had an Event, until when
+        self._evicted: set[PodUid] = set()  # until they are gone
+
+    async def run(self) -> None:
+        """Run until it is cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        now = self._clock()
+        self._quiet = {key: until for key, until in self._quiet.items() if until > now}
+        self._evicted = {uid for uid in self._evicted if self._ledger.pod(uid) is not None}
+        for record, one in list(self._found()):
+            if not self._leads():
+                return
+            why = f"container {one.container} {one.why}" if one.container else one.why
+            key = (one.pod, one.container, one.uuid)
+            if key not in self._quiet:
+                self._quiet[key] = now + QUIET_S
+                self._tell(record.holder, BYPASSED, why)
+            if self._what is Bypassed.END and record.uid not in self._evicted and await self._evict(record, BYPASSED, why):
+                self._evicted.add(record.uid)
+
+    def _found(self) -> Iterable[tuple[PodRecord, ShareBypass]]:
+        """Yield what is reported of pods that are bound to the node that says so, and are not ending."""
+        for node, reported in self._feed.reported.items():
+            for one in reported:
+                record = self._ledger.pod(one.pod)
+                if record is not None and record.node == node and not (record.deleting or record.terminal):
+                    yield record, one
