@@ -22,11 +22,12 @@ from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_
 from hooks.grant.decide import Rules, View
 from hooks.host.boot import read_boot_id
 from hooks.host.lists import read_lists
-from hooks.ledger.foreign import find_foreign, name_processes
+from hooks.ledger.foreign import find_foreign
 from hooks.ledger.reconcile import rebuild
 from hooks.ledger.store import read_journal, read_ledger, replace_ledger
 from hooks.model.assignment import Refusal
 from hooks.model.grant import Grant
+from hooks.node.hand_over import name_host_processes
 from lading import __version__
 from lading.errors import ConfigError, LadingError, die
 from lading.files import replace_file
@@ -99,7 +100,7 @@ def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
     rows = read_journal(ledger_path(settings))
     inventory = with_attached(inventory, rows)
     foreign = find_foreign(host_root, inventory, grants)
-    processes = {card: name_processes(host_root, pids) for card, pids in foreign.host.items()}
+    processes = name_host_processes(host_root, foreign)
     view = View(inventory=inventory, held=holdings_of(rows), foreign=foreign.held, host_processes=processes)
     return make_rules(settings, read_trust(settings), make_vendors(settings), cdi_refusal=""), view, grants
 

@@ -117,6 +117,16 @@ class Vendor(Protocol):
         where shares are enforced, also while `read` is at work. Raise HostError."""
         ...
 
+    @property
+    def restores(self) -> bool:
+        """Return whether there is something to restore, by the node's configuration."""
+        ...
+
+    def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
+        """Set what a tenant may have changed of those of these cards that are its own. It is called in a thread, also while
+        `read` is at work, and may be called again. Return what could not be set, in words. Raise HostError."""
+        ...
+
     def problem(self, inventory: Inventory) -> str:
         """Return why containers with its cards are refused although the driver works; empty if they are not."""
         ...

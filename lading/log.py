@@ -73,6 +73,9 @@ class Event(StrEnum):
     INVENTORY_FAILED = "inventory.failed"
     DEVICE_UNHEALTHY = "device.unhealthy"
     DEVICE_HEALTHY = "device.healthy"
+    DEVICE_DIRTY = "device.dirty"  # no grant holds the card, and it has not been clean for 30 s
+    DEVICE_CLEAN = "device.clean"  # it is, after a device.dirty
+    DEVICE_NOT_RESTORED = "device.not-restored"  # clocks or power limit after a card's last holder
     GRANT_CREATED = "grant.created"
     GRANT_REUSED = "grant.reused"
     GRANT_REFUSED = "grant.refused"

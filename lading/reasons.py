@@ -22,7 +22,7 @@ class Reason(StrEnum):
     DEVICE_UNKNOWN = "device-unknown"
     DEVICE_UNHEALTHY = "device-unhealthy"
     DEVICE_HELD = "device-held"
-    DEVICE_DIRTY = "device-dirty"  # no grant holds the card, and its memory is in use
+    DEVICE_DIRTY = "device-dirty"  # no grant holds the card, and it is not as a new tenant should find it
     DEVICE_NODE_INVALID = "device-node-invalid"
     DRIVER_FILES_MISSING = "driver-files-missing"
     CAPACITY_EXCEEDED = "capacity-exceeded"  # shares of one card that add up to more than it has, or too few free VFs

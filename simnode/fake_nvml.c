@@ -1,7 +1,8 @@
 /* A simulated libnvidia-ml.so.1: what the real pynvml calls for hooks/vendors/nvidia/, and nothing else.
  *
  * FAKE_NVML_STATE (else STATE_BESIDE, which is compiled in) names a text file, read when a session opens (NVML enumerates there too), so that a test changes the node
- * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>".
+ * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>", or the
+ * name of a function that sets something and the card's index.
  * Each nvmlDeviceSetComputeMode adds "<uuid> <mode>" to the file <state file>.modes.
  * No state file is what a host without the driver looks like: NVML_ERROR_DRIVER_NOT_LOADED.
  *
@@ -13,6 +14,10 @@
  *   process <gpu index> <pid> [<memory MiB> [<gpu instance> <compute instance>]]    without memory: not available
  *   mps_process <gpu index> <pid> <memory MiB>        a client of an MPS server
  *   used <gpu index> <memory MiB> <busy percent>      without it nothing is in use
+ *   compute_mode <gpu index> <nvmlComputeMode_t>      without it: default
+ *   ecc <gpu index> <uncorrected errors>              volatile; without it: not supported
+ *   retired_pending <gpu index>
+ *   power <gpu index> <limit mW> <default mW>         without it: not supported
  *   remap_failure <gpu index>
  *   remap_pending <gpu index>
  *   fabric <gpu index> <state> <status>               without it: not supported
@@ -46,6 +51,9 @@ typedef struct {
     char bus_id[32], model[96];
     int minor, mig_mode, remap_failure, remap_pending, mig_unnamed, module_id; /* module_id -1: not supported */
     int fabric_state, fabric_status; /* fabric_state 0: not supported */
+    int compute_mode, retired_pending;
+    unsigned power_limit, power_default; /* mW; 0: not supported */
+    long long uncorrected; /* -1: not supported */
     unsigned long long used_mib;
     unsigned busy_percent;
     link_t links[MAX_LINKS];
@@ -84,7 +92,7 @@ static int read_state(void) {
     memset(bad_migs, 0, sizeof bad_migs);
     gpu_count = failure_count = 0;
     while (fgets(line, sizeof line, file)) {
-        device_t d = {.gpu = gpu_count, .slot = -1, .module_id = -1};
+        device_t d = {.gpu = gpu_count, .slot = -1, .module_id = -1, .uncorrected = -1};
         failure_t f;
         link_t l = {.there = 1};
         int at, number, status;
@@ -115,6 +123,14 @@ static int read_state(void) {
             gpus[at].used_mib = mib, gpus[at].busy_percent = percent;
         } else if (sscanf(line, "fabric %d %d %d", &at, &number, &status) == 3 && at < gpu_count) {
             gpus[at].fabric_state = number, gpus[at].fabric_status = status;
+        } else if (sscanf(line, "compute_mode %d %d", &at, &number) == 2 && at < gpu_count) {
+            gpus[at].compute_mode = number;
+        } else if (sscanf(line, "ecc %d %d", &at, &number) == 2 && at < gpu_count) {
+            gpus[at].uncorrected = number;
+        } else if (sscanf(line, "retired_pending %d", &at) == 1 && at < gpu_count) {
+            gpus[at].retired_pending = 1;
+        } else if (sscanf(line, "power %d %u %d", &at, &percent, &number) == 3 && at < gpu_count) {
+            gpus[at].power_limit = percent, gpus[at].power_default = number;
         } else if (sscanf(line, "remap_failure %d", &at) == 1 && at < gpu_count) {
             gpus[at].remap_failure = 1;
         } else if (sscanf(line, "remap_pending %d", &at) == 1 && at < gpu_count) {
@@ -136,11 +152,11 @@ static int read_state(void) {
     return SUCCESS;
 }
 
-static void trace(const char *what) {
+static void trace(const char *what, int number) {
     const char *path = getenv("FAKE_NVML_TRACE");
     FILE *file = path ? fopen(path, "a") : NULL;
     if (!file) return;
-    fprintf(file, "%s %d\n", what, sessions);
+    fprintf(file, "%s %d\n", what, number);
     fclose(file);
 }
 
@@ -167,7 +183,7 @@ int nvmlInitWithFlags(unsigned flags) {
         if (status) return status;
     }
     sessions++;
-    trace("init");
+    trace("init", sessions);
     return SUCCESS;
 }
 
@@ -176,7 +192,7 @@ int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) {
     if (!sessions) return UNINITIALIZED;
     sessions--;
-    trace("shutdown");
+    trace("shutdown", sessions);
     return SUCCESS;
 }
 
@@ -356,6 +372,56 @@ int nvmlDeviceGetRemappedRows(device_t *device, unsigned *corrected, unsigned *u
     *uncorrected = *failed = device->remap_failure;
     return SUCCESS;
 }
+
+int nvmlDeviceGetComputeMode(device_t *device, int *mode) {
+    CHECK(device->gpu);
+    *mode = device->compute_mode;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEccErrors(device_t *device, int type, int counter, unsigned long long *count) {
+    CHECK(device->gpu);
+    if (type != 1 || counter != 0) return INVALID_ARGUMENT; /* uncorrected, volatile */
+    if (device->uncorrected < 0) return NOT_SUPPORTED;
+    *count = device->uncorrected;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(device_t *device, int *pending) {
+    CHECK(device->gpu);
+    *pending = device->retired_pending;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerManagementLimit(device_t *device, unsigned *limit) {
+    CHECK(device->gpu);
+    if (!device->power_limit) return NOT_SUPPORTED;
+    *limit = device->power_limit;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerManagementDefaultLimit(device_t *device, unsigned *limit) {
+    CHECK(device->gpu);
+    if (!device->power_limit) return NOT_SUPPORTED;
+    *limit = device->power_default;
+    return SUCCESS;
+}
+
+/* What is set is in the trace; the state file stays as the test wrote it. */
+#define SET(device)                   \
+    do {                              \
+        CHECK((device)->gpu);         \
+        trace(__func__, (device)->gpu); \
+        return SUCCESS;               \
+    } while (0)
+
+int nvmlDeviceSetPowerManagementLimit(device_t *device, unsigned limit) {
+    if (limit != device->power_default && limit < 100000) return INVALID_ARGUMENT;
+    SET(device);
+}
+int nvmlDeviceResetGpuLockedClocks(device_t *device) { SET(device); }
+int nvmlDeviceResetMemoryLockedClocks(device_t *device) { SET(device); }
+int nvmlDeviceResetApplicationsClocks(device_t *device) { SET(device); }
 
 typedef struct { unsigned char cluster[16]; unsigned status, clique, state; } fabric_t;
 

@@ -53,6 +53,10 @@ class NvmlState:
     profile: Profile
     processes: Mapping[int, Sequence[int | Running]] = field(default_factory=dict)  # GPU index → processes, or their ids
     used: dict[int, tuple[int, int]] = field(default_factory=dict)  # GPU index → memory in MiB, busy in percent
+    compute_modes: Mapping[int, int] = field(default_factory=dict)  # GPU index → nvmlComputeMode_t
+    uncorrected: Mapping[int, int] = field(default_factory=dict)  # GPU index → volatile errors; absent: not supported
+    retired_pending: tuple[int, ...] = ()  # GPU indices
+    power: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # GPU index → limit and default, mW
     remap_failures: tuple[int, ...] = ()  # GPU indices
     remap_pending: tuple[int, ...] = ()
     fabric: tuple[tuple[int, int, int], ...] = ()  # (GPU index, nvmlGpuFabricState_t, nvmlReturn_t)
@@ -76,6 +80,10 @@ class NvmlState:
             for one in processes
         ]
         lines += [f"used {index} {mib} {percent}" for index, (mib, percent) in self.used.items()]
+        lines += [f"compute_mode {index} {mode}" for index, mode in self.compute_modes.items()]
+        lines += [f"ecc {index} {count}" for index, count in self.uncorrected.items()]
+        lines += [f"retired_pending {index}" for index in self.retired_pending]
+        lines += [f"power {index} {limit} {default}" for index, (limit, default) in self.power.items()]
         lines += [f"remap_failure {index}" for index in self.remap_failures]
         lines += [f"remap_pending {index}" for index in self.remap_pending]
         lines += [f"bad_mig {index} {slot} {status}" for (index, slot), status in self.bad_mig.items()]

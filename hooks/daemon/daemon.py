@@ -1,7 +1,7 @@
 """The daemon: build all parts, start, watch and stop them in order."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
@@ -44,7 +44,7 @@ from lading.sockets import Peer, access_problems, listen, parse_endpoint
 from lading.stopping import stop_asked
 from lading.threads import in_thread
 from lading.tracing import open_tracing
-from lading.vocabulary import SandboxId
+from lading.vocabulary import GpuUuid, SandboxId
 
 ANSWER_S: Final = 15.0  # a cold driver takes about 2 s on a board of eight cards
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
@@ -90,6 +90,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 rules=lambda: ruled(cdi.refusal),
                 reconcile_interval_s=settings.reconcile_interval,
                 soon=loop.call_soon,
+                restore=partial(restore, vendors) if any(vendor.restores for vendor in vendors) else None,
             )
             node.watch = InventoryWatch(
                 partial(read_configured, settings, vendors),
@@ -98,6 +99,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 interval_s=settings.inventory_interval,
                 on_change=node.inventory_changed,
                 on_failure=node.inventory_failed,
+                on_read=node.inventory_read,
             )
             await node.watch.start()
             reporter = _reporter(settings, node, log)
@@ -166,6 +168,11 @@ def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
         shares_per_gpu=settings.shares_per_gpu,
         isolations=settings.isolations,
     )
+
+
+def restore(vendors: Sequence[Vendor], cards: Collection[GpuUuid]) -> Sequence[str]:
+    """Set what the last holders of these cards may have changed. Return what could not be set, in words."""
+    return [problem for vendor in vendors if vendor.restores for problem in vendor.restore(cards)]
 
 
 async def read_in_time(settings: Settings) -> Inventory:

@@ -116,6 +116,7 @@ class _State(Collector):
         yield _grants(node.ledger.grants())
         yield _devices(inventory or Inventory())
         yield from _use(inventory or Inventory())
+        yield _dirty(node.hand_over.since)
         yield from _holders(node.ledger.grants())
         yield _used_by_holders(node, inventory or Inventory())
         yield _share_bypasses(node.share_bypasses)
@@ -230,6 +231,13 @@ def _use(inventory: Inventory) -> Iterator[Metric]:
         if gpu.busy_percent is not None:
             busy.add_metric([gpu.uuid], gpu.busy_percent)
     yield from (used, busy)
+
+
+def _dirty(since: Iterable[str]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily("lading_gpu_dirty", "1 for each card without a holder that is not clean.", labels=["uuid"])
+    for card in since:
+        family.add_metric([card], 1)
+    return family
 
 
 def _attachments(rows: Iterable[Attachment]) -> GaugeMetricFamily:

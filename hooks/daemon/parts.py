@@ -10,17 +10,20 @@ from hooks.attach.attacher import Attacher
 from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders
 from hooks.daemon.settings import (
+    Clocks,
     Settings,
     max_age_s,
     mps_folders,
     netdev_policy,
     read_configured_partitions,
+    read_power_limit,
     share_libraries,
 )
 from hooks.frontends.cri_hook.ledger_service import LedgerService
 from hooks.frontends.cri_hook.service import HookServer, HookService
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
+from hooks.grant.dirty import CleanRule
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.isolation.mps import Mps
@@ -70,6 +73,8 @@ def _nvidia(settings: Settings) -> Vendor:
         driver_groups=settings.driver_groups,
         partitions=read_configured_partitions(settings),
         kernel_log=KernelLog(Path(settings.host_root)),
+        reset_clocks=settings.clocks is Clocks.DEFAULT,
+        power_limit=read_power_limit(settings),
     )
 
 
@@ -150,6 +155,10 @@ def make_rules(settings: Settings, trust: Trust, vendors: Sequence[Vendor], *, c
         rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
         netdev=netdev_policy(settings),
         unhealthy=settings.unhealthy,
-        dirty_tolerance_mib=settings.dirty_tolerance,
+        clean=CleanRule(
+            checks=frozenset(settings.clean_checks),
+            tolerance_mib=settings.dirty_tolerance,
+            tolerated=frozenset(settings.tolerated_processes),
+        ),
         max_age_s=max_age_s(settings.inventory_interval),
     )

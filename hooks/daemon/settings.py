@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,6 +13,7 @@ import msgspec
 from hooks.attach.cni import resource_problem
 from hooks.forms import annotations
 from hooks.forms.netdev import WrongSettingError, parse_settings, settings_conflict
+from hooks.grant.dirty import CleanCheck
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.grant.unhealthy import Unhealthy
@@ -24,6 +26,7 @@ from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.nvswitch import read_partitions
+from hooks.vendors.nvidia.restore import PowerLimit
 from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from lading.health import parse_address
@@ -45,6 +48,15 @@ _SOME_UUID: Final = GpuUuid(f"GPU-{UUID(int=0)}")  # all are of one length
 _VF_KEYS: Final = frozenset(
     {"vlan", "vlan_qos", "vlan_proto", "min_tx_rate", "max_tx_rate", "spoofchk", "trust", "link_state", "mtu"}
 )
+
+
+_KEEP: Final = "keep"
+_WATTS: Final = re.compile(r"[1-9][0-9]{0,3}")
+
+
+class Clocks(StrEnum):
+    KEEP = _KEEP
+    DEFAULT = "default"
 
 
 class AttachBy(StrEnum):
@@ -138,8 +150,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dirty_tolerance: Annotated[
         int,
         msgspec.Meta(ge=0),
-        Setting("MiB that may be in use on a card that no grant holds; with more it is not granted whole"),
-    ] = 1024
+        Setting("MiB that may be in use on a card that no grant holds; with more it is not clean"),
+    ] = 64
+    clean_checks: Annotated[
+        tuple[CleanCheck, ...],
+        Setting("what makes a card that no grant holds dirty, so that it is not granted: processes, memory, compute-mode, ecc"),
+    ] = tuple(CleanCheck)
+    tolerated_processes: Annotated[
+        tuple[str, ...], Setting("names of processes of the host that may compute on a card that no grant holds")
+    ] = ("nvidia-cuda-mps-server", "nv-hostengine", "dcgm-exporter")
+    clocks: Annotated[
+        Clocks, Setting("of a card whose last holder is gone: keep, or default: unlock them and reset application clocks")
+    ] = Clocks.KEEP
+    power_limit: Annotated[str, Setting("of a card whose last holder is gone: keep, default (the card's own), or watts")] = (
+        _KEEP
+    )
     inventory_interval: Annotated[
         float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two readings of the devices")
     ] = 10.0
@@ -175,6 +200,7 @@ def check(settings: Settings) -> None:
     _check_cni(settings)
     _check_groups(settings)
     _check_isolations(settings)
+    read_power_limit(settings)
     read_configured_partitions(settings)
     trust = read_trust(settings)
     if missing := _missing(settings, trust):
@@ -280,6 +306,18 @@ def share_libraries(settings: Settings) -> Path:
     if settings.share_libraries:
         return Path(settings.share_libraries)
     return Path(__file__).parents[2] / "shares/library/built" / platform.machine()
+
+
+def read_power_limit(settings: Settings) -> PowerLimit | None:
+    """Return what a card's power limit is set to after its last holder; None: it is kept. Raise ConfigError."""
+    text = settings.power_limit
+    if text == _KEEP:
+        return None
+    if text == "default":
+        return PowerLimit()
+    if _WATTS.fullmatch(text):
+        return PowerLimit(watts=int(text))
+    raise ConfigError(f"power_limit = {text!r} is no limit", hint='power_limit = "keep", "default", or watts as "300"')
 
 
 def ledger_path(settings: Settings) -> Path:

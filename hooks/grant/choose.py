@@ -181,11 +181,11 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[Gp
 
 
 def _check_clean(wanted: Sequence[_Wanted], held: Sequence[Holding], cleanness: Cleanness) -> Refusal | None:
-    """Refuse a whole card in use that no grant holds. A held card is this pod's own: another pod's was refused before."""
+    """Refuse a card that no grant holds and that is not clean; not its MIG instances, which have neighbours."""
     for one in wanted:
-        dirt = "" if one.mig or not one.request.whole else find_dirt(one.gpu, cleanness)
+        dirt = "" if one.mig else find_dirt(one.gpu, cleanness)
         if dirt and not any(one.gpu.uuid == gpu.uuid for holding in held for gpu in holding.devices.gpus):
-            message = f"cannot give {_words(one.gpu, None)} as a whole: {dirt}"
+            message = f"cannot give {_words(one.gpu, None)}: {dirt}"
             return Refusal(reason=Reason.DEVICE_DIRTY, message=message, transient=True)
     return None
 

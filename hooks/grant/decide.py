@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from hooks.forms.annotations import parse_assignment
 from hooks.grant.cards import UnassignedPolicy, adjust_cards, hide_cards
 from hooks.grant.choose import choose
-from hooks.grant.dirty import Cleanness
+from hooks.grant.dirty import Cleanness, CleanRule, HostProcess
 from hooks.grant.netdev import decide_netdevs
 from hooks.grant.pod import PodPolicy, check_pod
 from hooks.grant.rdma import RdmaInjection, adjust_vfs
@@ -50,7 +50,7 @@ class Rules:
     cdi_refusal: str = ""  # why the runtime does not honour CDI names, or empty
     netdev: NetdevPolicy = field(default_factory=NetdevPolicy)
     unhealthy: Unhealthy = Unhealthy.KEEP
-    dirty_tolerance_mib: int | None = None  # memory in use on a card that is granted whole; None: not checked
+    clean: CleanRule = field(default_factory=CleanRule)
     max_age_s: float = math.inf  # of an inventory from which something new is granted
 
 
@@ -65,7 +65,9 @@ class View:
     pod_gen: int = 0  # the newest assignment that any container of this pod was granted
     held: Sequence[Holding] = ()  # what all other containers hold, and VFs that are not back from their pods
     foreign: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
-    host_processes: Mapping[GpuUuid, Sequence[str]] = field(default_factory=dict)  # outside pods, for messages
+    host_processes: Mapping[GpuUuid, Sequence[HostProcess]] = field(default_factory=dict)
+    waits: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards that are being handed over, and what is missing
+    dirty_since: Mapping[GpuUuid, int] = field(default_factory=dict)  # Unix time
     stopped: bool = False  # the sandbox was stopped, or is being stopped
     may_grant: bool = True  # the ledger was reconciled with the runtime
     now: int = 0  # Unix time, seconds
@@ -166,7 +168,7 @@ def _grant(
     if view.own:
         twice = _held_twice(view.own, view.held)
         return twice or _again(replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen), rules, view)
-    cleanness = Cleanness(tolerance_mib=rules.dirty_tolerance_mib, processes=view.host_processes)
+    cleanness = Cleanness(rule=rules.clean, processes=view.host_processes, waits=view.waits, since=view.dirty_since)
     devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign, cleanness=cleanness)
     if isinstance(devices, Refusal):
         return devices

@@ -1,30 +1,101 @@
-"""Check that a card which no grant holds is free of what an earlier user left behind.
+"""Check that a card which no grant holds is as a new tenant should find it: before it is granted whole, or its first share.
 
-Only a new grant of a whole card is checked: shares have neighbours, a container that is created again left its own memory, and
-the containers of one pod share a card. The amount of memory decides, where the driver tells it. A process alone does not:
-daemons of the host (DCGM, MPS) open cards that no container uses.
+The neighbours of a share use the card too, a container that is created again left its own memory, and the containers of one
+pod share a card: so only a card without a holder is checked. What the driver does not tell is not checked. Each check can be
+switched off by the node's configuration.
+
+A row of memory or a page that waits for a reset of the card makes the card unhealthy, also under a holder
+(vendors/nvidia/nvml.py).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final, NamedTuple
 
 from hooks.model.holding import listed
 from hooks.model.inventory import Gpu
 from lading.vocabulary import GpuUuid
 
+_COMM: Final = 15  # characters of a process's name that the kernel keeps (proc_pid_comm(5))
+
+
+class CleanCheck(StrEnum):
+    PROCESSES = "processes"
+    MEMORY = "memory"
+    COMPUTE_MODE = "compute-mode"
+    ECC = "ecc"
+
+
+class HostProcess(NamedTuple):
+    """A process of the host, in no pod."""
+
+    pid: int
+    name: str
+
+    @property
+    def words(self) -> str:
+        return f"process {self.pid} ({self.name})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRule:
+    """The node's rule for how a card must be left, from its configuration."""
+
+    checks: frozenset[CleanCheck] = frozenset()
+    tolerance_mib: int = 0
+    tolerated: frozenset[str] = frozenset()  # names of the host's processes that may be on a card
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanness:
-    """The rule for how clean a card must be before it is granted whole."""
+    """The rule, and what is known of the cards besides their inventory."""
 
-    tolerance_mib: int | None = None  # None: not checked
-    processes: Mapping[GpuUuid, Sequence[str]] = field(default_factory=dict)  # of the host, in words
+    rule: CleanRule = field(default_factory=CleanRule)
+    processes: Mapping[GpuUuid, Sequence[HostProcess]] = field(default_factory=dict)
+    waits: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards that are being handed over, and what is missing
+    since: Mapping[GpuUuid, int] = field(default_factory=dict)  # Unix time, of those that were seen to be dirty
 
 
 def find_dirt(gpu: Gpu, cleanness: Cleanness) -> str:
-    """Describe what uses the card; empty if the card is clean enough."""
-    if cleanness.tolerance_mib is None or gpu.used_mib is None or gpu.used_mib <= cleanness.tolerance_mib:
+    """Describe what is not as it should be, and since when; empty if the card is clean."""
+    if wait := cleanness.waits.get(gpu.uuid):
+        return wait
+    found = "; ".join(filter(None, (_CHECKS[check](gpu, cleanness) for check in CleanCheck if check in cleanness.rule.checks)))
+    since = cleanness.since.get(gpu.uuid)
+    return f"{found}; since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC" if found and since else found
+
+
+def _left_processes(gpu: Gpu, cleanness: Cleanness) -> str:
+    tolerated = {name[:_COMM] for name in cleanness.rule.tolerated}
+    left = [one.words for one in cleanness.processes.get(gpu.uuid, ()) if one.name[:_COMM] not in tolerated]
+    return f"{listed(left)} of the host computes on it" if left else ""
+
+
+def _left_memory(gpu: Gpu, cleanness: Cleanness) -> str:
+    tolerance_mib = cleanness.rule.tolerance_mib
+    if gpu.used_mib is None or gpu.used_mib <= tolerance_mib:
         return ""
     processes = cleanness.processes.get(gpu.uuid, ())
-    by = f"by {listed(processes)}" if processes else "by no process that the driver names"
-    return f"{gpu.used_mib} MiB of it are in use {by}, and the node tolerates {cleanness.tolerance_mib}"
+    by = f"by {listed([one.words for one in processes])}" if processes else "by no process that the driver names"
+    return f"{gpu.used_mib} MiB of it are in use {by}, and the node tolerates {tolerance_mib}"
+
+
+def _compute_mode(gpu: Gpu, _: Cleanness) -> str:
+    return f"its compute mode is {gpu.compute_mode} (nvidia-smi -i {gpu.uuid} -c DEFAULT)" if gpu.compute_mode else ""
+
+
+def _memory_errors(gpu: Gpu, _: Cleanness) -> str:
+    """Describe uncorrected errors since the last grant. A card with one is not granted until a reset, which sets the count to
+    zero: so at each grant it was zero, and what it counts came later."""
+    count = gpu.uncorrected_errors
+    return f"it had {count} uncorrected memory errors since its last reset (nvidia-smi -i {gpu.uuid} -r)" if count else ""
+
+
+_CHECKS: Final[Mapping[CleanCheck, Callable[[Gpu, Cleanness], str]]] = {
+    CleanCheck.PROCESSES: _left_processes,
+    CleanCheck.MEMORY: _left_memory,
+    CleanCheck.COMPUTE_MODE: _compute_mode,
+    CleanCheck.ECC: _memory_errors,
+}

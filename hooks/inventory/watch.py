@@ -59,7 +59,8 @@ def watched_folders(host_root: Path, vendors: Sequence[Vendor]) -> tuple[Path, .
 
 class InventoryWatch:
     """The watch. `on_change(old, new)` is called on the loop when an inventory differs from the one before (the first one from
-    an empty one), `on_failure(error)` when a read failed; the latter must not raise."""
+    an empty one), `on_read(began, inventory)` after each good read, with when it began on time.monotonic(), `on_failure(error)`
+    when a read failed; the latter must not raise."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class InventoryWatch:
         interval_s: float = 10.0,
         on_change: Callable[[Inventory, Inventory], None],
         on_failure: Callable[[Exception], None],
+        on_read: Callable[[float, Inventory], object] = lambda *_: None,
     ) -> None:
         self._read = read
         self._folders = folders
@@ -77,6 +79,7 @@ class InventoryWatch:
         self._interval_s = interval_s
         self._on_change = on_change
         self._on_failure = on_failure
+        self._on_read = on_read
         self._current: Inventory | None = None
         self._read_at = 0.0
         self._wake = asyncio.Event()
@@ -150,8 +153,10 @@ class InventoryWatch:
 
     async def _refresh(self) -> Inventory | Exception:
         try:
+            began = time.monotonic()
             new = await in_thread(self._read)
             old, self._current, self._read_at = self._current or Inventory(), new, time.monotonic()
+            self._on_read(began, new)
             if new != old:
                 self._on_change(old, new)
         except Exception as e:  # noqa: BLE001 - whatever a driver or a file system comes up with, the poll goes on

@@ -30,10 +30,10 @@ def find_foreign(host_root: Path, inventory: Inventory, grants: Collection[Grant
     return decide_foreign(inventory.gpus, read_cgroups(host_root, pids), grants)
 
 
-def name_processes(host_root: Path, pids: Iterable[int]) -> list[str]:
-    """Return `process 42 (python3)` for each that still exists."""
+def name_processes(host_root: Path, pids: Iterable[int]) -> list[tuple[int, str]]:
+    """Return each that still exists, with its name."""
     names = ((pid, read_attribute(host_root / "proc" / str(pid) / "comm")) for pid in pids)
-    return [f"process {pid} ({shown(name)})" for pid, name in names if name is not None]
+    return [(pid, shown(name)) for pid, name in names if name is not None]
 
 
 def decide_foreign(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant]) -> Foreign:

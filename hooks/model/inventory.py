@@ -81,10 +81,12 @@ class Gpu:
     socket: int | None = None
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
+    compute_mode: str = ""  # as the driver calls it, if it is not the one in which any process may use the card
     drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, if the node gives them to containers
     binding: int | None = field(default=None, compare=False)  # of its driver (`hooks.host.binding`)
     # What is in use is another number every time, and makes no other card. None: the driver does not tell.
     used_mib: int | None = field(default=None, compare=False)  # without the driver's own part
+    uncorrected_errors: int | None = field(default=None, compare=False)  # of memory, since the card's last reset
     busy_percent: int | None = field(default=None, compare=False)  # of the driver's last sample period; not in MIG mode
 
     @property

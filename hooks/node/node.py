@@ -9,18 +9,19 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from hooks.grant.decide import Rules, View, decide
+from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.unhealthy import find_unhealthy
 from hooks.host.binding import find_rebound
 from hooks.host.mounts import recheck_mounts
 from hooks.inventory.watch import InventoryWatch
-from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign, name_processes
+from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign
 from hooks.ledger.period import Began, End, Ended
 from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.share_bypass import ShareBypass
@@ -32,6 +33,7 @@ from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.model.lists import Lists
 from hooks.node.bypass import Bypassed, find_bypassed
+from hooks.node.hand_over import HandOver, name_host_processes
 from hooks.node.life import Life, LifeEvent
 from hooks.node.telling import Telling, owner_fields
 from hooks.ports import Preparer, Seen
@@ -39,7 +41,7 @@ from lading.cgroups import read_cgroups
 from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
 from lading.reasons import Reason
-from lading.vocabulary import PodUid, SandboxId
+from lading.vocabulary import GpuUuid, PodUid, SandboxId
 
 # While the runtime does not answer, and before the first comparison with it.
 RETRY_S: Final = 1.0
@@ -69,6 +71,7 @@ class Node:
     soon: Callable[[Callable[[], None]], object] = lambda do: do()  # what can wait until the answer is on its way
     answered: Callable[[Answer | Refusal, float], object] = lambda *_: None  # with the seconds of deciding and recording
     released: Callable[[float], object] = lambda _: None  # is called with the seconds from a stop until a grant is freed
+    restore: Callable[[Collection[GpuUuid]], Sequence[str]] | None = None  # sets what tenants may change of cards, in a thread
     watch: InventoryWatch | None = None
     reconciled: bool = False
     reconcile_failures: int = 0
@@ -76,12 +79,19 @@ class Node:
     share_bypasses: tuple[ShareBypass, ...] = ()  # containers that do not keep to their shares of cards (node/share_watch.py)
     _reconciled_at: float = float("-inf")  # on time.monotonic()
     life: Life = field(default_factory=Life)
+    hand_over: HandOver = field(init=False)
+    _held: frozenset[GpuUuid] = frozenset()  # cards with a holder, when it was last looked
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _telling: Telling = field(init=False)
     _told: Inventory = field(default_factory=Inventory)  # the one of which the log knows
 
     def __post_init__(self) -> None:
         self._telling = Telling(self.log)
+        self.hand_over = HandOver(log=self.log, restore=self.restore, read_soon=self._look_soon)
+
+    def _look_soon(self) -> None:
+        if self.watch is not None:
+            self.watch.look_soon()
 
     @property
     def inventory(self) -> Inventory | None:
@@ -183,6 +193,7 @@ class Node:
             self.ledger.release(grant.pod, grant.container, end=End(at=int(self.clock()), how=Ended.GIVEN_UP))
             self.log.warning(Event.GRANT_RELEASED, "a device became unhealthy", **_fields(held))
         self.ledger.record(grant, key_id=key_id)
+        self._note_holders()
 
     def _note(self, event: LifeEvent, sandbox: Sandbox) -> None:
         self.life.happened(event, PodUid(sandbox.uid), time.monotonic())
@@ -220,6 +231,7 @@ class Node:
 
     def _view(self, inventory: Inventory, sandbox: Sandbox, container: Container) -> View:
         pod = PodUid(sandbox.uid)
+        self._note_holders()
         own = self.ledger.find(pod, container.name)
         foreign = Foreign() if own else find_foreign(self.host_root, inventory, self.ledger.grants())
         return View(
@@ -230,7 +242,9 @@ class Node:
             pod_gen=self.ledger.newest_gen(pod),
             held=(*self.ledger.held_by_others(pod, container.name), *(one for p in self.preparers for one in p.holdings())),
             foreign=foreign.held,
-            host_processes={card: name_processes(self.host_root, pids) for card, pids in foreign.host.items()},
+            host_processes=name_host_processes(self.host_root, foreign),
+            waits=self.hand_over.waits(),
+            dirty_since=self.hand_over.since,
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
             may_grant=self.reconciled,
             now=int(self.clock()),
@@ -312,6 +326,7 @@ class Node:
         self.life.compared(began, time.monotonic(), holders=holders)
         if not self.reconciled:
             self.reconciled = True
+            self._restore_free()
             self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(lists.sandboxes))
         return True
 
@@ -365,6 +380,39 @@ class Node:
                 self.log.info(Event.GRANT_RELEASED, **_fields(grant))
                 if (stopped := self.life.stopped_at(key.pod)) is not None:
                     self.released(time.monotonic() - stopped)
+        self._note_holders()
+
+    def _restore_free(self) -> None:
+        """Hand over the cards that lost their last holder while the daemon did not run: which these are is not known."""
+        inventory = self.inventory
+        if inventory is not None and self.hand_over.restore is not None:
+            self._hand_over(frozenset(gpu.uuid for gpu in inventory.gpus) - self._held_cards())
+
+    def _held_cards(self) -> frozenset[GpuUuid]:
+        return frozenset(gpu.uuid for grant in self.ledger.grants() for gpu in grant.devices.gpus)
+
+    def _note_holders(self) -> None:
+        """Hand over the cards that lost their last holder since the last call, in whichever way."""
+        before, self._held = self._held, self._held_cards()
+        self._hand_over(before - self._held)
+
+    def _hand_over(self, cards: frozenset[GpuUuid]) -> None:
+        """Have cards without a holder made ready for the next one, where the node's rules ask for it."""
+        if not cards:
+            return
+        if self.hand_over.restore is not None or self.rules().clean.checks:
+            self.hand_over.left(cards)
+
+    def inventory_read(self, began: float, found: Inventory) -> None:
+        """Take a reading of the devices, whether or not it differs from the one before. `began`: on time.monotonic()."""
+        self._note_holders()
+        free = replace(found, gpus=tuple(gpu for gpu in found.gpus if gpu.uuid not in self._held and not gpu.mig_enabled))
+        try:
+            processes = name_host_processes(self.host_root, find_foreign(self.host_root, free, ()))
+        except HostError:
+            processes = {}  # what cannot be read is not seen to be dirty
+        cleanness = Cleanness(rule=self.rules().clean, processes=processes)
+        self.hand_over.read(began, {gpu.uuid: find_dirt(gpu, cleanness) for gpu in free.gpus}, int(self.clock()))
 
     def inventory_changed(self, _: Inventory, new: Inventory) -> None:
         shown = self._shown(new)

@@ -43,7 +43,7 @@ class ShareWatch:
     _problem: str = ""  # why the last look found nothing out
 
     async def keep_looking(self) -> None:
-        """Look until cancelled. Never returns. A driver that hangs holds up the next look, and nothing else."""
+        """Look until cancelled. Never returns. A driver that hangs holds up the next look, as it does each reading."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)

@@ -48,6 +48,11 @@ T = TypeVar("T")
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 _NO_INSTANCE_ID = 0xFFFFFFFF  # of a process on a card that is not in MIG mode
+_MODES: Final = {
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "EXCLUSIVE_THREAD",
+    pynvml.NVML_COMPUTEMODE_PROHIBITED: "PROHIBITED",
+    pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "EXCLUSIVE_PROCESS",
+}
 _CONTROL = (("/dev/nvidiactl", "nvidia", 255), ("/dev/nvidia-uvm", "nvidia-uvm", 0), ("/dev/nvidia-uvm-tools", "nvidia-uvm", 1))
 
 
@@ -195,6 +200,8 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         reasons.append("a memory row could not be remapped: the card needs service")
     elif remapping_pending:
         reasons.append("a memory row is remapped at the next reset of the card")
+    if _told(lambda: pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle) == pynvml.NVML_FEATURE_ENABLED):
+        reasons.append("a memory page is retired at the next reset of the card")
     reasons += _supported(lambda: _fabric_problem(handle), [])
     return Gpu(
         uuid=uuid,
@@ -216,6 +223,12 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         module_id=module_id,
         links=links,
         binding=binding,
+        compute_mode=_MODES.get(_told(lambda: pynvml.nvmlDeviceGetComputeMode(handle)) or 0, ""),
+        uncorrected_errors=_told(
+            lambda: pynvml.nvmlDeviceGetTotalEccErrors(
+                handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+            )
+        ),
         used_mib=used_mib,
         busy_percent=_read_busy(handle),
     )
@@ -390,6 +403,16 @@ def _fabric_problem(handle: Any) -> list[str]:
         case pynvml.NVML_GPU_FABRIC_STATE_COMPLETED if info.status != pynvml.NVML_SUCCESS:
             return [f"Fabric Manager failed to set up its NVLink fabric: {pynvml.NVMLError(info.status)}"]
     return []
+
+
+def _told(call: Callable[[], T]) -> T | None:
+    """Return what a card tells; None if it does not support that, or it is for administrators only."""
+    try:
+        return call()
+    except pynvml.NVMLError as e:
+        if e.value in (*_UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
+            return None
+        raise
 
 
 def _supported(call: Callable[[], T], otherwise: T) -> T:

@@ -14,6 +14,7 @@ from hooks.vendors.nvidia.groups import DriverGroup, add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
 from hooks.vendors.nvidia.inject import GpuMode, inject
 from hooks.vendors.nvidia.nvml import NAME, read_gpus, read_processes
+from hooks.vendors.nvidia.restore import PowerLimit, restore
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
 from lading.vocabulary import GpuUuid
@@ -31,6 +32,8 @@ class Nvidia:
     driver_groups: tuple[DriverGroup, ...] = ()  # mode devices
     partitions: tuple[Partition, ...] = ()  # of the board's NVSwitches; no file of the host has them
     kernel_log: KernelLog = _NO_LOG
+    reset_clocks: bool = False  # of a card whose last holder is gone
+    power_limit: PowerLimit | None = None  # likewise; None: as it is
 
     name: ClassVar[str] = NAME
     hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}
@@ -60,6 +63,13 @@ class Nvidia:
 
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         return read_processes(cards, library=self.nvml_library)
+
+    @property
+    def restores(self) -> bool:
+        return self.reset_clocks or self.power_limit is not None
+
+    def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
+        return restore(cards, library=self.nvml_library, clocks=self.reset_clocks, power_limit=self.power_limit)
 
     def _with_xids(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """Return the cards with their critical Xids, and a problem if the kernel log cannot be read."""

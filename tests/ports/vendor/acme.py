@@ -19,6 +19,7 @@ class Acme:
     supplied: ClassVar[Mapping[str, Sequence[str]]] = {"value-prefixes": ("ACME-",)}
     device_names: ClassVar[tuple[str, ...]] = ("acme",)
     device_folders: ClassVar[tuple[str, ...]] = ()
+    restores: ClassVar[bool] = False
 
     def read(self, host_root: Path) -> VendorInventory:
         file = host_root / CARDS
@@ -44,6 +45,9 @@ class Acme:
 
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         return {}
+
+    def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
+        return ()
 
     def problem(self, inventory: Inventory) -> str:
         return ""

@@ -172,6 +172,15 @@ def test_what_a_container_uses_of_what_it_holds(play: Play) -> None:
     play(scenario)
 
 
+def test_cards_that_are_dirty(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        node.hand_over.read(1.0, {uuid(0): "its memory is in use", uuid(1): ""}, 7)
+        found = {name: value for name, value in samples(metrics).items() if "dirty" in name}
+        assert found == {f"lading_gpu_dirty{{uuid={uuid(0)}}}": 1}
+
+    play(scenario)
+
+
 def test_who_bypasses_a_share(play: Play) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
         one = ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=uuid(0), how=How.PROCESS)

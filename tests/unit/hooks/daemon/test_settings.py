@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.settings import (
     AttachBy,
+    Clocks,
     Settings,
     attaches,
     check,
@@ -19,6 +20,7 @@ from hooks.daemon.settings import (
     read_trust,
     share_libraries,
 )
+from hooks.grant.dirty import CleanCheck
 from hooks.grant.unhealthy import Unhealthy
 from hooks.main import serve
 from hooks.model.assignment import Form
@@ -26,6 +28,7 @@ from hooks.model.attachment import VfConfig, VfSettings
 from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.restore import PowerLimit
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
@@ -206,6 +209,33 @@ def test_what_every_vf_has() -> None:
     assert made.unhealthy is Unhealthy.GIVE_UP
 
 
+def test_what_is_checked_of_a_card_that_changes_hands() -> None:
+    made = make_rules(Settings(), Trust(accepted=frozenset()), (), cdi_refusal="").clean
+    assert (made.checks, made.tolerance_mib) == (frozenset(CleanCheck), 64)
+    assert "nvidia-cuda-mps-server" in made.tolerated
+
+
+@pytest.mark.parametrize(
+    ("settings", "clocks", "limit"),
+    [
+        (Settings(), False, None),
+        (Settings(clocks=Clocks.DEFAULT), True, None),
+        (Settings(power_limit="default"), False, PowerLimit()),
+        (Settings(power_limit="350"), False, PowerLimit(watts=350)),
+    ],
+)
+def test_what_is_set_on_a_card_that_changes_hands(settings: Settings, clocks: bool, limit: PowerLimit | None) -> None:
+    (made,) = make_vendors(settings)
+    assert isinstance(made, Nvidia)
+    assert (made.reset_clocks, made.power_limit, made.restores) == (clocks, limit, clocks or limit is not None)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "350 W", "default ", "10000"])
+def test_a_power_limit_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="power_limit"):
+        check(Settings(assignments=(Form.MANUAL,), power_limit=text))
+
+
 def test_the_board_is_that_of_the_configuration() -> None:
     assert read_configured_partitions(Settings()) == ()
     assert read_configured_partitions(Settings(nvswitch_partitions="h100"))[3].modules == (1, 3)
@@ -267,6 +297,9 @@ def test_check_config_accepts(tmp_path: Path) -> None:
         ('assignments = ["manual"]\nlisten = "x.sock"', ("listen", "x.sock")),
         ('attach = "multus"', ("attach", "'multus'", "cni")),
         ('unhealthy = "drop"', ("unhealthy", "'drop'", "give-up")),
+        ('clean_checks = ["memory", "smell"]', ("clean_checks", "'smell'", "compute-mode")),
+        ('clocks = "low"', ("clocks", "'low'", "default")),
+        ('power_limit = "low"', ("power_limit", "'low'")),
         ("netdev = 1", ("netdev", "1")),
         ("attach_deadline = 0", ("attach_deadline", "0")),
         ('assignments = ["manual"]\n[vf]\nvlan = "7"', ("vf.vlan", "'7'")),

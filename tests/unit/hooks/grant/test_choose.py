@@ -1,10 +1,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from hooks.grant.choose import choose
-from hooks.grant.dirty import Cleanness
+from hooks.grant.dirty import CleanCheck, Cleanness, CleanRule, HostProcess
 from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory, Pf
@@ -353,31 +354,88 @@ def test_what_a_container_of_the_pod_has_by_number_is_shared_also_while_it_is_in
 # what an earlier user left
 
 
-def dirty(used_mib: int | None, request: ContainerRequest | None = None, *, held: Sequence[Holding] = ()) -> Devices | Refusal:
-    node = inventory(gpus=(replace(gpu(0), used_mib=used_mib), replace(mig_gpu(1), used_mib=used_mib)))
-    cleanness = Cleanness(tolerance_mib=1024, processes={uuid(0): ["process 42 (python3)"]})
+PYTHON = HostProcess(42, "python3")
+ALL = CleanRule(checks=frozenset(CleanCheck), tolerance_mib=64, tolerated=frozenset({"nvidia-cuda-mps-server"}))
+
+
+def left(
+    request: ContainerRequest | None = None,
+    *,
+    rule: CleanRule = ALL,
+    held: Sequence[Holding] = (),
+    processes: Sequence[HostProcess] = (),
+    waits: str = "",
+    since: int = 0,
+    **words: Any,
+) -> Devices | Refusal:
+    """Ask for card 0 as it is left; card 1 is in MIG mode, and left like it."""
+    node = inventory(gpus=(replace(gpu(0), **words), replace(mig_gpu(1), **words)))
+    cleanness = Cleanness(
+        rule=rule,
+        processes={uuid(number): processes for number in (0, 1)},
+        waits={uuid(0): waits} if waits else {},
+        since={uuid(0): since} if since else {},
+    )
     return choose(request or gpus("0"), node, pod=ME, held=held, foreign={}, cleanness=cleanness)
 
 
-def test_a_card_whose_memory_is_in_use_is_not_given_whole() -> None:
-    refusal = dirty(80_000)
-    assert reason(refusal, "80000", "process 42 (python3)", "1024") is Reason.DEVICE_DIRTY
+DIRT: dict[CleanCheck, dict[str, Any]] = {
+    CleanCheck.PROCESSES: {"processes": [PYTHON]},
+    CleanCheck.MEMORY: {"used_mib": 80_000},
+    CleanCheck.COMPUTE_MODE: {"compute_mode": "EXCLUSIVE_PROCESS"},
+    CleanCheck.ECC: {"uncorrected_errors": 3},
+}
+
+
+@pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        (CleanCheck.PROCESSES, "process 42 (python3)"),
+        (CleanCheck.MEMORY, "80000 MiB"),
+        (CleanCheck.COMPUTE_MODE, "EXCLUSIVE_PROCESS"),
+        (CleanCheck.ECC, "3 uncorrected"),
+    ],
+)
+@pytest.mark.parametrize("request_", [gpus("0"), gpus("0", mib=1024)])
+def test_a_card_that_is_not_clean_is_given_neither_whole_nor_as_a_first_share(
+    check: CleanCheck, said: str, request_: ContainerRequest
+) -> None:
+    refusal = left(request_, **DIRT[check])
+    assert reason(refusal, said) is Reason.DEVICE_DIRTY
     assert isinstance(refusal, Refusal)
     assert refusal.transient
+    without = replace(ALL, checks=ALL.checks - {check})
+    assert isinstance(left(request_, rule=without, **DIRT[check]), Devices)
 
 
-@pytest.mark.parametrize("used_mib", [None, 0, 1024])
+def test_all_that_is_not_clean_is_said_and_since_when() -> None:
+    refusal = left(processes=[PYTHON], used_mib=80_000, compute_mode="PROHIBITED", uncorrected_errors=3, since=1_700_000_000)
+    said = ("process 42 (python3)", "80000 MiB", "tolerates 64", "PROHIBITED", "3 uncorrected", "since 2023-11-14 22:13:20 UTC")
+    assert reason(refusal, *said) is Reason.DEVICE_DIRTY
+
+
+@pytest.mark.parametrize("used_mib", [None, 0, 64])
 def test_a_card_with_no_more_in_use_than_is_tolerated_is_given(used_mib: int | None) -> None:
-    assert dirty(used_mib) == whole(0)
+    assert left(used_mib=used_mib, uncorrected_errors=0) == whole(0)
 
 
-def test_shares_and_instances_have_neighbours() -> None:
-    for request in (gpus("0", mib=1024), gpus(mig_uuid(10))):
-        assert isinstance(dirty(80_000, request), Devices)
+def test_processes_that_the_node_tolerates_leave_a_card_clean() -> None:
+    """The kernel keeps 15 characters of their names."""
+    assert left(processes=[HostProcess(7, "nvidia-cuda-mps")]) == whole(0)
+    assert isinstance(left(processes=[HostProcess(7, "nvidia-cuda-mps"), PYTHON]), Refusal)
+
+
+def test_a_card_that_is_being_handed_over_waits_whatever_is_checked() -> None:
+    assert reason(left(rule=CleanRule(), waits="it has not been read"), "not been read") is Reason.DEVICE_DIRTY
+
+
+def test_instances_and_further_shares_have_neighbours() -> None:
+    assert isinstance(left(gpus(mig_uuid(10)), used_mib=80_000), Devices)
+    assert isinstance(left(gpus("0", mib=1024), used_mib=80_000, held=[holding(PodUid("other"), share(0, 1), "x")]), Devices)
 
 
 def test_what_is_in_use_of_a_card_that_the_pod_has_is_its_own() -> None:
-    assert dirty(80_000, held=[holding(ME, whole(0), "init")]) == whole(0)
+    assert left(used_mib=80_000, held=[holding(ME, whole(0), "init")]) == whole(0)
 
 
 def test_no_more_containers_share_a_card_than_the_node_allows() -> None:

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hooks.attach.preparer import VfPreparer
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
+from hooks.grant.dirty import CleanCheck, CleanRule
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.inventory.watch import InventoryWatch
@@ -35,7 +36,7 @@ from hooks.vendors.nvidia.vendor import Nvidia
 from lading.log import Event, Level, Log
 from lading.reasons import Reason
 from lading.signature import sign
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, SandboxId
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, GpuUuid, PodUid, SandboxId
 from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
@@ -80,7 +81,9 @@ class Rig:
                 preparers=(VfPreparer(journal=ledger.journal, attacher=FakeAttacher(ledger.journal), policy=NetdevPolicy()),),
                 clock=self.clock,
             )
-            watch = InventoryWatch(lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed)
+            watch = InventoryWatch(
+                lambda: devices, on_change=node.inventory_changed, on_failure=node.inventory_failed, on_read=node.inventory_read
+            )
             node.watch = watch
             await watch.start()
             try:
@@ -494,13 +497,87 @@ def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
     """Its last user ended after the last reading."""
 
     async def scenario(rig: Rig) -> None:
-        rig.rules = replace(RULES, dirty_tolerance_mib=1024)
+        rig.rules = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance_mib=1024))
         async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
             await node.reconcile()
             assert reason(await after_reading(node)) is Reason.DEVICE_DIRTY
             assert node.watch
             node.watch._read = lambda: DEVICES
             assert isinstance(await after_reading(node), Answer)
+
+    play(scenario)
+
+
+CHECKED = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance_mib=64))
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play, by_hand: bool) -> None:
+    """Its memory was free at the last reading, which is older than what the holder did."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = CHECKED
+        async with rig.node() as node:
+            assert node.watch
+            await node.reconcile()
+            sandbox = rig.runtime.run("pod-2")
+            rig.create(node, "pod-2", sandbox)
+            if by_hand:
+                node.ledger.release(PodUid("pod-2"), end=End(at=NOW))
+            else:
+                rig.stop(node, "pod-2", sandbox)
+                await node.reconcile()
+            node.watch._read = lambda: replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000), *DEVICES.gpus[1:]))
+            refusal = await after_reading(node)
+            assert reason(refusal) is Reason.DEVICE_DIRTY
+            assert isinstance(refusal, Refusal)
+            assert "80000 MiB" in refusal.message
+            assert " UTC" in refusal.message  # since when
+            node.watch._read = lambda: DEVICES
+            assert isinstance(await after_reading(node), Answer)
+
+    play(scenario)
+
+
+def test_a_share_beside_another_one_does_not_wait_for_a_reading(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.rules = CHECKED
+        async with rig.node() as node:
+            await node.reconcile()
+            part = {"lading.dev/gpus": "0:memory=1Gi"}
+            sandboxes = {pod: rig.runtime.run(pod, part) for pod in ("pod-2", "pod-3")}
+            for pod, sandbox in sandboxes.items():
+                rig.create(node, pod, sandbox, part)
+            rig.stop(node, "pod-2", sandboxes["pod-2"])
+            await node.reconcile()
+            assert isinstance(rig.ask(node, "pod-1", "s0", part), Answer)
+
+    play(scenario)
+
+
+def test_cards_are_restored_at_the_start_and_when_their_last_holder_is_gone(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        restored: list[frozenset[str]] = []
+        go_on = threading.Event()
+
+        def restore(cards: Collection[GpuUuid]) -> Sequence[str]:
+            restored.append(frozenset(cards))
+            go_on.wait(10.0)
+            return ()
+
+        async with rig.node() as node:
+            node.hand_over.restore = restore
+            for cards in ({one.uuid for one in DEVICES.gpus}, {uuid(0)}):
+                await node.reconcile()
+                refusal = await after_reading(node)
+                assert reason(refusal) is Reason.DEVICE_DIRTY
+                assert restored[-1] == cards
+                go_on.set()
+                await until(lambda: not node.hand_over.waits())
+                assert isinstance(rig.ask(node, "pod-1", "s0"), Answer)
+                node.ledger.release(PodUid("pod-1"), end=End(at=NOW))
+                go_on.clear()
+            go_on.set()
 
     play(scenario)
 

@@ -111,6 +111,34 @@ def test_a_pending_row_remap_is_ill_health_until_the_reset(build_node: BuildNode
     assert not [gpu for gpu in read(node, fake_nvml)[1] if gpu.unhealthy]
 
 
+def test_a_page_that_is_retired_at_the_reset_is_ill_health(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("demo-8gpu")
+    _, gpus, _ = read(node, fake_nvml, NvmlState(profile=node.profile, retired_pending=(2,)))
+    assert [gpu.index for gpu in gpus if gpu.unhealthy] == [2]
+
+
+def test_what_a_tenant_may_have_left(build_node: BuildNode, fake_nvml: Path) -> None:
+    node = build_node("demo-8gpu")
+    _, gpus, _ = read(node, fake_nvml, NvmlState(profile=node.profile, compute_modes={1: 3, 2: 2}, uncorrected={1: 0, 2: 7}))
+    assert [(gpu.compute_mode, gpu.uncorrected_errors) for gpu in gpus[:3]] == [
+        ("", None),
+        ("EXCLUSIVE_PROCESS", 0),
+        ("PROHIBITED", 7),
+    ]
+
+
+@pytest.mark.parametrize("status", [UNSUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION])
+def test_what_a_card_does_not_tell_of_what_was_left_is_no_ill_health(
+    build_node: BuildNode, fake_nvml: Path, status: int
+) -> None:
+    node = build_node("workstation")
+    calls = ("nvmlDeviceGetComputeMode", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetRetiredPagesPendingStatus")
+    failures = tuple(Failure(gpu=0, function=function, status=status) for function in calls)
+    state = NvmlState(profile=node.profile, compute_modes={0: 3}, uncorrected={0: 7}, retired_pending=(0,), failures=failures)
+    _, (gpu,), problems = read(node, fake_nvml, state)
+    assert (gpu.compute_mode, gpu.uncorrected_errors, gpu.unhealthy, problems) == ("", None, "", ())
+
+
 @pytest.mark.parametrize("status", [UNSUPPORTED, FUNCTION_NOT_FOUND])
 def test_a_card_without_memory_of_its_own_has_the_hosts(build_node: BuildNode, fake_nvml: Path, status: int) -> None:
     """GB10."""

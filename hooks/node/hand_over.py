@@ -1,0 +1,101 @@
+"""Hand cards over from one tenant to the next: what has to happen to a card without a holder before it is granted again, and
+since when it is not clean.
+
+When the last holder of a card is gone, its clocks and its power limit are set to what the configuration says, in a thread, and
+the card is read again: until both are done it waits. Then the inventory shows whether it is clean (grant/dirty.py).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from hooks.grant.dirty import HostProcess
+from hooks.ledger.foreign import Foreign, name_processes
+from lading.log import Event, Log
+from lading.threads import in_thread
+from lading.vocabulary import GpuUuid
+
+LASTS_S: Final = 30.0  # a card that is dirty for so long is logged; memory of a large program is back within seconds
+
+
+def name_host_processes(host_root: Path, foreign: Foreign) -> Mapping[GpuUuid, Sequence[HostProcess]]:
+    """Return the processes of no pod that still are on cards."""
+    return {
+        card: [HostProcess(pid, name) for pid, name in name_processes(host_root, pids)] for card, pids in foreign.host.items()
+    }
+
+
+@dataclass(slots=True)
+class _Dirt:
+    words: str
+    since: int  # Unix time
+    began: float  # on the clock that never goes back
+    logged: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class HandOver:
+    """The cards without a holder. Call all methods on the loop's thread. `restore` sets what a tenant may have changed, in a
+    thread, and returns what could not be set, in words; None: there is nothing to set. `read_soon` has the devices read."""
+
+    log: Log
+    restore: Callable[[Collection[GpuUuid]], Sequence[str]] | None = None
+    read_soon: Callable[[], object] = lambda: None
+    clock: Callable[[], float] = time.monotonic
+    _left: dict[GpuUuid, float] = field(default_factory=dict)  # when the last holder was gone
+    _restoring: dict[GpuUuid, asyncio.Task[None]] = field(default_factory=dict)
+    _dirty: dict[GpuUuid, _Dirt] = field(default_factory=dict)
+
+    @property
+    def since(self) -> Mapping[GpuUuid, int]:
+        """Return the cards that are dirty, each with the Unix time since when."""
+        return {card: dirt.since for card, dirt in self._dirty.items()}
+
+    def waits(self) -> Mapping[GpuUuid, str]:
+        """Return the cards that are not handed over yet, each with what is missing."""
+        restoring = dict.fromkeys(self._restoring, "its clocks and its power limit are being set after its last holder")
+        return dict.fromkeys(self._left, "it has not been read since its last holder was gone") | restoring
+
+    def left(self, cards: Collection[GpuUuid]) -> None:
+        """Begin with cards that no grant holds any more."""
+        now = self.clock()
+        self._left.update(dict.fromkeys(cards, now))
+        if self.restore is not None:
+            task = asyncio.get_running_loop().create_task(self._restore(frozenset(cards)))
+            self._restoring.update(dict.fromkeys(cards, task))
+        self.read_soon()
+
+    async def _restore(self, cards: frozenset[GpuUuid]) -> None:
+        restore = self.restore
+        try:
+            for problem in await in_thread(partial(restore, cards)) if restore else ():
+                self.log.warning(Event.DEVICE_NOT_RESTORED, problem)
+        except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the card is not kept for ever
+            self.log.warning(Event.DEVICE_NOT_RESTORED, str(e), device=",".join(sorted(cards)))
+        finally:
+            own = asyncio.current_task()
+            self._restoring = {card: task for card, task in self._restoring.items() if task is not own}
+
+    def read(self, began: float, found: Mapping[GpuUuid, str], now: int) -> None:
+        """Take what a reading that began then found: the dirt of cards without a holder, in words. `now`: Unix time."""
+        self._left = {card: at for card, at in self._left.items() if at >= began}
+        before, self._dirty = self._dirty, {}
+        for card, words in found.items():
+            if not words or card in self._left:
+                continue
+            dirt = before.get(card) or _Dirt(words, now, self.clock())
+            dirt.words = words
+            self._dirty[card] = dirt
+            if not dirt.logged and self.clock() - dirt.began >= LASTS_S:
+                dirt.logged = True
+                self.log.warning(Event.DEVICE_DIRTY, words, device=card)
+        self._log_clean((card for card in before if card not in self._dirty), before)
+
+    def _log_clean(self, cards: Iterable[GpuUuid], before: Mapping[GpuUuid, _Dirt]) -> None:
+        for card in cards:
+            if before[card].logged:
+                self.log.info(Event.DEVICE_CLEAN, device=card)

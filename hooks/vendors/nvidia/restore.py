@@ -1,0 +1,64 @@
+"""Set a card's clocks and its power limit after its last holder, as the node's configuration says.
+
+A lock of clocks cannot be read, so it is taken away without a look. What a card does not support was not changed either.
+Source: NVML API reference, "Device Commands".
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pynvml
+
+from hooks.vendors.nvidia.nvml import session
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid
+
+_UNSUPPORTED: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerLimit:
+    watts: int | None = None  # None: the card's default
+
+
+def restore(cards: Iterable[GpuUuid], *, library: Path | None, clocks: bool, power_limit: PowerLimit | None) -> tuple[str, ...]:
+    """Return what could not be set, in words. Raise HostError."""
+    problems: list[str] = []
+    try:
+        with session(library):
+            for uuid in sorted(cards):
+                problems += _restore_card(uuid, clocks=clocks, power_limit=power_limit)
+    except pynvml.NVMLError as e:
+        raise HostError(f"cannot set clocks and power limits: NVML: {e}") from e
+    return tuple(problems)
+
+
+def _restore_card(uuid: GpuUuid, *, clocks: bool, power_limit: PowerLimit | None) -> Iterator[str]:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError as e:
+        yield f"cannot set clocks and power limit of GPU {uuid}: NVML: {e}"
+        return
+    steps: list[tuple[str, Callable[[], object]]] = []
+    if clocks:
+        steps += [
+            ("unlock the clocks", lambda: pynvml.nvmlDeviceResetGpuLockedClocks(handle)),
+            ("unlock the memory's clocks", lambda: pynvml.nvmlDeviceResetMemoryLockedClocks(handle)),
+            ("reset the application clocks", lambda: pynvml.nvmlDeviceResetApplicationsClocks(handle)),
+        ]
+    if power_limit is not None:
+        steps.append(("set the power limit", lambda: _set_power_limit(handle, power_limit)))
+    for what, step in steps:
+        try:
+            step()
+        except pynvml.NVMLError as e:
+            if e.value not in _UNSUPPORTED:
+                yield f"cannot {what} of GPU {uuid}: NVML: {e}"
+
+
+def _set_power_limit(handle: Any, limit: PowerLimit) -> None:
+    wanted = pynvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) if limit.watts is None else 1000 * limit.watts
+    if pynvml.nvmlDeviceGetPowerManagementLimit(handle) != wanted:
+        pynvml.nvmlDeviceSetPowerManagementLimit(handle, wanted)

@@ -1,0 +1,117 @@
+"""Cards without a holder: what they wait for, since when they are dirty, and what is restored."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Coroutine, Sequence
+
+import pytest
+
+from hooks.node.hand_over import LASTS_S, HandOver
+from lading.errors import HostError
+from lading.log import Event, Log
+from lading.vocabulary import GpuUuid
+from tests.unit.hooks.inventories import uuid
+from tests.unit.runtimeproxy.conftest import Records
+
+CARD, OTHER = uuid(0), uuid(1)
+
+
+class World:
+    def __init__(self, log: Log) -> None:
+        self.now = 100.0
+        self.reads = 0
+        self.restored: list[frozenset[GpuUuid]] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.problems: Sequence[str] = ()
+        self.hand_over = HandOver(log=log, read_soon=self.read_soon, clock=lambda: self.now)
+
+    def read_soon(self) -> None:
+        self.reads += 1
+
+    def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
+        self.go_on.wait(10.0)
+        self.restored.append(frozenset(cards))
+        return self.problems
+
+    def fails(self, _: Collection[GpuUuid]) -> Sequence[str]:
+        raise HostError("no session")
+
+    async def until_restored(self) -> None:
+        await asyncio.gather(*self.hand_over._restoring.values())
+
+
+Play = Callable[[Callable[[World], Coroutine[None, None, None]]], None]
+
+
+@pytest.fixture
+def play(log: Log) -> Play:
+    async def run(scenario: Callable[[World], Coroutine[None, None, None]]) -> None:
+        await scenario(World(log))
+
+    return lambda scenario: asyncio.run(run(scenario))
+
+
+def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_gone(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.hand_over.left([CARD])
+        assert (set(world.hand_over.waits()), world.reads) == ({CARD}, 1)
+        world.hand_over.read(99.0, {CARD: "", OTHER: ""}, 7)  # which was under way
+        assert set(world.hand_over.waits()) == {CARD}
+        world.hand_over.read(101.0, {CARD: "", OTHER: ""}, 8)
+        assert not world.hand_over.waits()
+
+    play(scenario)
+
+
+def test_a_card_is_dirty_since_it_was_first_seen_so(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        for at, words in ((7, "a"), (8, "b"), (9, ""), (10, "c")):
+            world.hand_over.read(1.0, {CARD: words, OTHER: ""}, at)
+            assert world.hand_over.since == ({} if not words else {CARD: 7 if at < 9 else 10})
+        world.hand_over.read(1.0, {OTHER: ""}, 11)  # it has a holder now, or is gone
+        assert world.hand_over.since == {}
+
+    play(scenario)
+
+
+def test_a_card_that_stays_dirty_is_logged_once_and_when_it_is_clean(play: Play, records: Records) -> None:
+    async def scenario(world: World) -> None:
+        for _ in range(5):
+            world.hand_over.read(1.0, {CARD: "its memory is in use", OTHER: ""}, 7)
+            world.now += LASTS_S / 2
+        world.hand_over.read(1.0, {CARD: "", OTHER: "for a moment"}, 8)
+        world.hand_over.read(1.0, {CARD: "", OTHER: ""}, 9)
+
+    play(scenario)
+    assert [fields["device"] for fields in records.fields(Event.DEVICE_DIRTY)] == [CARD]
+    assert [fields["device"] for fields in records.fields(Event.DEVICE_CLEAN)] == [CARD]
+
+
+def test_a_card_waits_until_it_is_restored_and_others_do_not(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.hand_over.restore = world.restore
+        world.go_on.clear()
+        world.hand_over.left([CARD])
+        world.hand_over.read(101.0, {CARD: "", OTHER: ""}, 7)
+        assert set(world.hand_over.waits()) == {CARD}
+        world.go_on.set()
+        await world.until_restored()
+        assert world.restored == [frozenset({CARD})]
+        assert not world.hand_over.waits()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_what_could_not_be_restored_is_logged_and_the_card_goes_on(play: Play, records: Records, raises: bool) -> None:
+    async def scenario(world: World) -> None:
+        world.problems = ("cannot set the power limit",)
+        world.hand_over.restore = world.fails if raises else world.restore
+        world.hand_over.left([CARD])
+        await world.until_restored()
+        world.hand_over.read(101.0, {CARD: ""}, 7)
+        assert not world.hand_over.waits()
+
+    play(scenario)
+    assert records.events().count(Event.DEVICE_NOT_RESTORED) == 1
