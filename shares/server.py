@@ -49,7 +49,7 @@ class Usage:
     held_ns: int  # of the card's time, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
-    process_ids: tuple[int, ...]  # that are connected, as the host counts them
+    process_ids: tuple[int, ...]  # that are connected and launch work, as the host counts them
     has_turn: bool
     waiters: int  # other containers that want the card
 
@@ -238,7 +238,7 @@ class _Container:
                     held_ns=card.card.held_ns(self.name, now_ns),
                     used_bytes=memory.used_bytes,
                     limit_bytes=memory.limit_bytes,
-                    process_ids=tuple(sorted(process.pid for process in self.processes)),
+                    process_ids=tuple(sorted(process.pid for process in self.processes if process.launches)),
                     has_turn=card.card.holder == self.name,
                     waiters=card.card.count_waiters(self.name),
                 )
@@ -258,8 +258,10 @@ class _Container:
             process.refuse(Refusal.OTHER_POD, f"{stranger} connected to its socket")
         else:
             self.processes.add(process)
-            self.page.show_processes(len(self.processes))
             process.start()
+
+    def show_processes(self) -> None:
+        self.page.show_processes(sum(process.launches for process in self.processes))
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._listener)
@@ -281,6 +283,7 @@ class _Process:
     def __init__(self, container: _Container, connection: socket.socket) -> None:
         self.container = container
         self.pid = peer_credentials(connection).pid
+        self.launches = False  # it is to launch work, and does not only ask
         self._connection = connection
         self._buffer = bytearray()
         self._greeted = False
@@ -314,7 +317,7 @@ class _Process:
         if self not in container.processes:
             return
         container.processes.discard(self)
-        container.page.show_processes(len(container.processes))
+        container.show_processes()
         self.hang_up()
         now_ns = container.shares.now_ns()
         for device, (card, memory) in enumerate(zip(container.cards, container.memory, strict=True)):
@@ -345,10 +348,10 @@ class _Process:
     def _handle(self, frame: Frame) -> None:
         container, now_ns = self.container, self.container.shares.now_ns()
         if frame.kind is Kind.HELLO:
-            self._welcome(now_ns)
+            self._welcome(frame, now_ns)
             return
-        if not self._greeted:
-            raise WireError(f"{frame.kind.name} before HELLO")
+        if not self.launches:
+            raise WireError(f"{frame.kind.name} {'of a process that only asks' if self._greeted else 'before HELLO'}")
         card, memory = container.cards[frame.device], container.memory[frame.device]
         late_ns = min(frame.c, MAX_LATE_NS)
         match frame.kind:
@@ -378,10 +381,11 @@ class _Process:
         if self in self.container.processes:
             self._handle(frame)
 
-    def _welcome(self, now_ns: int) -> None:
+    def _welcome(self, hello: Frame, now_ns: int) -> None:
         if self._greeted:
             raise WireError("a second HELLO")
-        self._greeted = True
+        self._greeted, self.launches = True, hello.c > 0
+        self.container.show_processes()
         welcome = pack(Frame(Kind.WELCOME, a=now_ns, b=len(self.container.cards)))
         try:
             socket.send_fds(self._connection, [welcome], [self.container.page.fd])

@@ -16,7 +16,7 @@ _FRAME: Final = struct.Struct("<BBHIqqq")
 
 
 class Kind(IntEnum):
-    HELLO = 1  # a: pid as the client sees it, b: its CLOCK_MONOTONIC, c: 1 if it launches work
+    HELLO = 1  # a: pid as the client sees it, b: its CLOCK_MONOTONIC, c: 1 if it launches work, 0 if it only asks
     WANT = 2  # a: estimate of the next burst, c: what ran after the lease ended
     RELEASE = 3  # c: as above
     ADD = 4  # a: bytes, b: 1 if it holds them already (after the server came back): never refused

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from shares.status import ContainerUse, ask
+from lading.sharestatus import ContainerUse, ask
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
 from tests.fakes.share_rig import BOUND_S, CARD, MIB, POD, ShareRig, eventually, share, shared

@@ -80,9 +80,9 @@ def test_one_process_too_many_is_refused_until_another_ends(rig: ShareRig) -> No
     server = rig.serve()
     clients = [rig.join(path) for _ in range(MAX_PROCESSES)]
     assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=Refusal.TOO_MANY)
-    assert server.usage()[0].processes == MAX_PROCESSES
+    assert len(server.usage()[0].process_ids) == MAX_PROCESSES
     clients[0].close()
-    eventually(lambda: server.usage()[0].processes < MAX_PROCESSES)
+    eventually(lambda: len(server.usage()[0].process_ids) < MAX_PROCESSES)
     rig.join(path)
 
 
@@ -111,7 +111,7 @@ def test_a_connection_that_ends_within_a_frame_harms_no_other(rig: ShareRig, ser
     for cut in range(1, 32):
         with rig.join(path) as client:
             client.socket.sendall(pack(Frame(Kind.ADD, a=MIB))[:cut])
-    eventually(lambda: server.usage()[0].processes == 1)
+    eventually(lambda: len(server.usage()[0].process_ids) == 1)
     assert other.ask(MIB)
     assert server.usage()[0].used_bytes == MIB
 
@@ -150,7 +150,7 @@ def test_a_client_that_does_not_read_is_disconnected(rig: ShareRig, server: Shar
     with contextlib.suppress(ConnectionError):
         for _ in range(200):
             client.socket.sendall(asks)
-    eventually(lambda: server.usage()[0].processes == 1)
+    eventually(lambda: len(server.usage()[0].process_ids) == 1)
     assert other.ask(MIB)
 
 
@@ -354,3 +354,16 @@ def test_the_socket_of_a_server_before_is_replaced(rig: ShareRig) -> None:
         dead.bind(str(path))
     rig.serve()
     rig.join(path)
+
+
+def test_a_process_that_only_asks_is_shown_the_page_and_gets_nothing(rig: ShareRig) -> None:
+    path = rig.grant(share())
+    server = rig.serve()
+    worker = rig.join(path)
+    asker = rig.dial(path)
+    asker.send(Kind.HELLO, a=1, c=0)
+    assert asker.receive().kind is Kind.WELCOME
+    assert server.usage()[0].process_ids == (os.getpid(),)
+    asker.send(Kind.ADD, a=MIB)
+    assert asker.is_closed()
+    assert worker.ask(MIB)

@@ -7,11 +7,12 @@ import pytest
 from prometheus_client import generate_latest
 
 from lading.errors import ConfigError, HostError
+from lading.sharestatus import ContainerUse, ask
 from lading.sockets import listen
 from shares.main import check, main
 from shares.server import Usage
 from shares.settings import Settings
-from shares.status import ContainerUse, Metrics, answer, ask, render_table
+from shares.status import Metrics, answer, render_table
 from tests.fakes.share_rig import CARD, MIB, share, shared
 
 USE = Usage(
@@ -20,7 +21,7 @@ USE = Usage(
     held_ns=1_234_567_890,
     used_bytes=700 * MIB + 1,
     limit_bytes=2048 * MIB,
-    processes=2,
+    process_ids=(11, 12),
     has_turn=True,
     waiters=1,
 )
