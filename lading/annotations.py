@@ -19,6 +19,7 @@ from lading.vocabulary import (
     MANUAL_VFS,
     PREFIX,
     REQUEST_ANNOTATIONS,
+    is_request_annotation,
 )
 
 _BY_HAND: Final = (f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")  # a container's name follows
@@ -45,4 +46,4 @@ def nearest_key(key: str) -> str:
 
 
 def _is_known(key: str) -> bool:
-    return key in _OF_PEOPLE or key in _WRITTEN or key.startswith(_BY_HAND)
+    return key in _OF_PEOPLE or key in _WRITTEN or key.startswith(_BY_HAND) or is_request_annotation(key)

@@ -32,6 +32,8 @@ NVSWITCH_PARTITION: Final = "lading.dev/nvswitch-partition"
 SHARE_AFFINITY: Final = "lading.dev/share-affinity"
 SHARE_ANTI_AFFINITY: Final = "lading.dev/share-anti-affinity"
 SHARE_EXCLUSION: Final = "lading.dev/share-exclusion"
+ISOLATION: Final = "lading.dev/isolation"
+GPU_CORE_LIMIT: Final = "lading.dev/gpu-core-limit"  # with ".<container>" behind it, for the share of that container only
 REQUEST_ANNOTATIONS: Final = frozenset(
     {
         RDMA_POLICY,
@@ -43,8 +45,16 @@ REQUEST_ANNOTATIONS: Final = frozenset(
         SHARE_AFFINITY,
         SHARE_ANTI_AFFINITY,
         SHARE_EXCLUSION,
+        ISOLATION,
+        GPU_CORE_LIMIT,
     }
 )
+
+
+def is_request_annotation(key: str) -> bool:
+    """Return whether it is an option of a request to central, for the pod or for one container."""
+    return key in REQUEST_ANNOTATIONS or key.startswith(f"{GPU_CORE_LIMIT}.")
+
 
 # Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
 GRANT: Final = "lading.dev/grant"

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from central.ask.reasons import OfPod
+from lading.devices.isolation import IsolationName
 
 
 class Role(StrEnum):
@@ -45,10 +46,12 @@ class PartitionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Request a part of one card. Memory by amount, or (`memory_mib` None) the same percentage as the compute."""
+    """Request a part of one card. Memory by amount, or (`memory_mib` None) the same percentage as the compute. Whether it fits
+    does not depend on the limit."""
 
     memory_mib: int | None = None
     core_percent: int | None = None
+    core_limit_percent: int | None = None  # of the compute, while others leave it; None: what the isolation does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +91,12 @@ class Ask:
     scope: Scope = Scope.ANY
     partition: PartitionPolicy | None = None  # None: the cluster's default
     sharing: Sharing | None = None  # of the shares; a whole card is not shared
+    isolation: IsolationName | None = None  # of the shares; None: the default of the node
     _hash: int = field(init=False, repr=False, compare=False)  # each decision looks it up eight times
 
     def __post_init__(self) -> None:
         shown = self.containers, self.policy, self.gpu_models, self.mig_profile, self.rdma_policy, self.scope
-        object.__setattr__(self, "_hash", hash((*shown, self.partition, self.sharing)))
+        object.__setattr__(self, "_hash", hash((*shown, self.partition, self.sharing, self.isolation)))
 
     def __hash__(self) -> int:
         return self._hash

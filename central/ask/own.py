@@ -10,7 +10,8 @@ Source: docs/reference.md, "What a pod asks for".
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeVar
@@ -20,9 +21,12 @@ from central.ask.pod import Amount, Container, Pod, starting_order
 from central.ask.quantity import parse_quantity
 from lading.annotations import find_unknown, nearest_key
 from lading.devices.assignment import LABEL, MAX_MEMORY_MIB
+from lading.devices.isolation import IsolationName
 from lading.vocabulary import (
+    GPU_CORE_LIMIT,
     GPU_MODEL,
     GRANT,
+    ISOLATION,
     MANUAL_GPUS,
     MANUAL_VFS,
     MIG_PROFILE,
@@ -30,7 +34,6 @@ from lading.vocabulary import (
     POLICY,
     PREFIX,
     RDMA_POLICY,
-    REQUEST_ANNOTATIONS,
     RESOURCE_GPU,
     RESOURCE_GPU_CORE,
     RESOURCE_GPU_MEMORY,
@@ -39,6 +42,7 @@ from lading.vocabulary import (
     SHARE_ANTI_AFFINITY,
     SHARE_EXCLUSION,
     TOPOLOGY,
+    is_request_annotation,
 )
 
 MAX_DEVICES: Final = 1024  # of one container; more than any node has
@@ -62,6 +66,8 @@ _MOST: Final = {
 _SHARING: Final = (SHARE_AFFINITY, SHARE_ANTI_AFFINITY, SHARE_EXCLUSION)
 _MIG_PROFILE: Final = re.compile(r"(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2}")  # as the node reports it
 _LABEL: Final = re.compile(LABEL)
+_SHARE: Final = f"{RESOURCE_GPU_MEMORY} or {RESOURCE_GPU_CORE}"
+_PERCENT: Final = re.compile(r"[1-9][0-9]?|100")
 
 
 class _BadAskError(Exception):
@@ -79,7 +85,7 @@ class Own:
         sharing labels mean something."""
         try:
             asks = tuple(_container(container, role) for container, role in starting_order(pod))
-            return _ask(tuple(ask for ask in asks if not ask.empty), pod.metadata.annotations, pod.metadata.namespace)
+            return _ask(asks, pod.metadata.annotations, pod.metadata.namespace)
         except _BadAskError as e:
             return BadAsk(message=str(e))
 
@@ -134,8 +140,9 @@ def _quantity(value: Amount, where: str, right: str) -> Fraction:
 # What annotations say to it
 
 
-def _ask(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespace: str) -> Ask | None:
-    refining = sorted(REQUEST_ANNOTATIONS & annotations.keys())
+def _ask(asks: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespace: str) -> Ask | None:
+    refining = sorted(filter(is_request_annotation, annotations))
+    containers = tuple(ask for ask in asks if not ask.empty)
     if not containers:
         if refining:
             raise _BadAskError(f"cannot use {refining[0]}: the pod asks for no device; {_listed(_RIGHT)}")
@@ -160,7 +167,7 @@ def _ask(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], n
     if partition is not None and (MIG_PROFILE in annotations or not any(ask.gpus for ask in containers)):
         raise _BadAskError(f"cannot use {NVSWITCH_PARTITION}: the pod asks for no whole GPU; add {RESOURCE_GPU}, or remove it")
     return Ask(
-        containers=containers,
+        containers=_limited(containers, asks, [key for key in refining if key.startswith(GPU_CORE_LIMIT)], annotations),
         policy=policy,
         gpu_models=models,
         mig_profile=_mig_profile(containers, annotations.get(MIG_PROFILE)),
@@ -168,6 +175,7 @@ def _ask(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], n
         scope=scope or Scope.ANY,
         partition=partition,
         sharing=_sharing(containers, annotations, namespace),
+        isolation=_isolation(containers, annotations),
     )
 
 
@@ -230,9 +238,7 @@ def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str
     written = [key for key in _SHARING if key in annotations]
     if not written:
         return None
-    if not any(ask.share for ask in containers):
-        shares = f"{RESOURCE_GPU_MEMORY} or {RESOURCE_GPU_CORE}"
-        raise _BadAskError(f"cannot use {written[0]}: the pod asks for no share of a GPU; add {shares}, or remove it")
+    _check_share(containers, written[0])
     for key in written:
         if not _LABEL.fullmatch(annotations[key]):
             is_now = "empty" if not annotations[key] else _shown(annotations[key])
@@ -242,6 +248,53 @@ def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str
             )
     affinity, anti_affinity, exclusion = (annotations.get(key, "") for key in _SHARING)
     return Sharing(namespace=namespace, affinity=affinity, anti_affinity=anti_affinity, exclusion=exclusion)
+
+
+def _isolation(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str]) -> IsolationName | None:
+    """Return the isolation. Whether a node offers it is the node's to say."""
+    isolation = _choice(annotations, ISOLATION, IsolationName)
+    if isolation is not None:
+        _check_share(containers, ISOLATION)
+    return isolation
+
+
+def _check_share(containers: tuple[ContainerAsk, ...], key: str) -> None:
+    if not any(ask.share for ask in containers):
+        raise _BadAskError(f"cannot use {key}: the pod asks for no share of a GPU; add {_SHARE}, or remove it")
+
+
+def _limited(
+    containers: tuple[ContainerAsk, ...], every: Sequence[ContainerAsk], keys: Sequence[str], annotations: Mapping[str, str]
+) -> tuple[ContainerAsk, ...]:
+    """Return the containers with the limits of their shares. `every` has the pod's containers without devices too."""
+    if not keys:
+        return containers
+    by_name = {ask.name: ask for ask in every}
+    for key in keys:
+        _check_share(containers, key)
+        name = key.removeprefix(GPU_CORE_LIMIT).removeprefix(".")
+        if key != GPU_CORE_LIMIT and name not in by_name:
+            raise _BadAskError(f"cannot use {_shown(key)}: the pod has no container {_shown(name)}; name one, or remove it")
+        if key != GPU_CORE_LIMIT and by_name[name].share is None:
+            raise _BadAskError(f"cannot use {key}: the container asks for no share of a GPU; add {_SHARE}, or remove it")
+        if not _PERCENT.fullmatch(annotations[key]):
+            right = "the percent of one card's compute that a share may use while others leave it, 1 to 100"
+            raise _BadAskError(f"cannot use {key}: it is {_shown(annotations[key])}; write {right}")
+    return tuple(_with_limit(ask, annotations) for ask in containers)
+
+
+def _with_limit(ask: ContainerAsk, annotations: Mapping[str, str]) -> ContainerAsk:
+    own = f"{GPU_CORE_LIMIT}.{ask.name}"
+    key = own if own in annotations else GPU_CORE_LIMIT
+    if ask.share is None or key not in annotations:
+        return ask
+    limit, core = int(annotations[key]), ask.share.core_percent or 0
+    if limit < core:
+        raise _BadAskError(
+            f"cannot use {key}: it is {limit}, less than {RESOURCE_GPU_CORE} of container {ask.name}, which is {core}; write "
+            f"{core} or more"
+        )
+    return replace(ask, share=replace(ask.share, core_limit_percent=limit))
 
 
 def _check_nobody_else_gives(annotations: Mapping[str, str]) -> None:

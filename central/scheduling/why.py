@@ -20,6 +20,7 @@ from central.state.pending import Pending
 from lading.amounts import format_mib
 from lading.vocabulary import (
     GPU_MODEL,
+    ISOLATION,
     NVSWITCH_PARTITION,
     POLICY,
     PREFIX,
@@ -126,6 +127,7 @@ def ask_in_words(pod: Pending) -> str:
         (TOPOLOGY, "" if ask.scope is Scope.ANY else ask.scope),
         (NVSWITCH_PARTITION, ask.partition or ""),
         (POLICY, ask.policy or ""),
+        (ISOLATION, ask.isolation or ""),
     )
     return "; ".join(
         [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_in_words(ask.sharing)]
@@ -139,7 +141,8 @@ def _devices_in_words(container: ContainerAsk, ask: Ask) -> Iterator[str]:
     if share := container.share:
         amounts = [format_mib(share.memory_mib)] if share.memory_mib else []
         amounts += [f"{share.core_percent}%"] if share.core_percent else []
-        yield f"a GPU share of {' and '.join(amounts)}"
+        limit = f", limited to {share.core_limit_percent}% of the compute" if share.core_limit_percent else ""
+        yield f"a GPU share of {' and '.join(amounts)}{limit}"
     if container.vfs:
         yield f"{container.vfs} RDMA VF{_s(container.vfs)}{_WHERE[ask.rdma_policy]}"
 

@@ -34,7 +34,7 @@ from lading.devices.identity import (
     shown_value,
 )
 from lading.reasons import Reason
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, REQUEST_ANNOTATIONS, PciAddress, PodUid
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, PciAddress, PodUid, is_request_annotation
 
 MAX_BYTES: Final = 262_144  # Kubernetes' limit for all annotations of an object together
 MAX_DEPTH: Final = 32  # this form is five deep; a newer central may nest unknown keys deeper, an attacker much deeper
@@ -62,7 +62,7 @@ class Central:
     words: Final = "for central"
 
     def own(self, keys: Iterable[str]) -> list[str]:
-        return [key for key in keys if key in {ASSIGNMENT, ASSIGNMENT_SIGNATURE} or key in REQUEST_ANNOTATIONS]
+        return [key for key in keys if key in {ASSIGNMENT, ASSIGNMENT_SIGNATURE} or is_request_annotation(key)]
 
     def parse(
         self, annotations: Mapping[str, str], keys: Sequence[str], *, pod: PodUid, node: str, trust: Trust

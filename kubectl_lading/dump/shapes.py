@@ -35,11 +35,11 @@ from lading.vocabulary import (
     MANUAL_GPUS,
     MANUAL_VFS,
     PREFIX,
-    REQUEST_ANNOTATIONS,
+    is_request_annotation,
 )
 
 _VERBATIM: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE})
-_OURS: Final = frozenset({*REQUEST_ANNOTATIONS, GRANT, ATTACHMENTS, CORDON, MANUAL_GPUS, MANUAL_VFS})
+_OURS: Final = frozenset({GRANT, ATTACHMENTS, CORDON, MANUAL_GPUS, MANUAL_VFS})
 
 
 def _annotations(value: Json) -> Json:
@@ -50,7 +50,7 @@ def _annotations(value: Json) -> Json:
 def _annotation(key: str, text: Json) -> Json:
     if key in _VERBATIM:
         return text
-    ours = key in _OURS or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}."))
+    ours = key in _OURS or is_request_annotation(key) or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}."))
     return scrubbed(text) if ours else REMOVED
 
 

@@ -8,6 +8,7 @@ from central.ask.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS
 from central.ask.parse import parse_ask
 from central.ask.pod import Amount, Container, Metadata, Pod, Resources, Spec
 from lading.devices.assignment import MAX_MEMORY_MIB
+from lading.devices.isolation import IsolationName
 from lading.vocabulary import PodUid
 
 MISSPELT = {
@@ -279,6 +280,79 @@ def test_a_sharing_label_that_is_none(rule: str, value: str) -> None:
 @pytest.mark.parametrize("limits", [{"gpu": 1}, {"rdma": 1}, {"cpu": 1}])
 def test_a_sharing_label_without_a_share(rule: str, limits: dict[str, Amount]) -> None:
     bad(pod(container("c", limits), annotations={f"share-{rule}": "x"}), f"lading.dev/share-{rule}", "lading.dev/gpu-core")
+
+
+# What keeps a share to its amounts
+
+
+def test_an_isolation_of_the_shares() -> None:
+    assert asked({"gpu-core": "30"}).isolation is None
+    for name in IsolationName:  # whether there is a node that offers it is not asked here
+        assert asked({"gpu-core": "30"}, isolation=name).isolation is name
+    mixed = pod(container("a", {"gpu": 1}), container("b", {"gpu-memory": "1Gi"}), annotations={"isolation": "tokens"})
+    assert isinstance(parse_ask(mixed), Ask)
+
+
+@pytest.mark.parametrize("written", ["", "Tokens", "token", "tokens,none", " tokens", "x" * 500])
+def test_an_isolation_that_does_not_exist(written: str) -> None:
+    bad(pod(container("c", {"gpu-core": 5}), annotations={"isolation": written}), "lading.dev/isolation", "none or tokens")
+
+
+def limits_of(wanted: Pod) -> dict[str, int | None]:
+    result = parse_ask(wanted)
+    assert isinstance(result, Ask), result
+    return {one.name: one.share.core_limit_percent for one in result.containers if one.share}
+
+
+def test_a_limit_for_all_shares_and_one_for_a_container() -> None:
+    share: dict[str, Amount] = {"gpu-core": 30}
+    containers = container("a", share), container("b", {"gpu-memory": "1Gi"}), container("c", {"gpu": 1}), container("d")
+    init = (container("i", share),)
+    for annotations, limits in (
+        ({}, (None, None, None)),
+        ({"gpu-core-limit": "60"}, (60, 60, 60)),
+        ({"gpu-core-limit": "60", "gpu-core-limit.b": "1", "gpu-core-limit.i": "100"}, (100, 60, 1)),
+        ({"gpu-core-limit.a": "30"}, (None, 30, None)),
+        ({"gpu-core-limit": "20", "gpu-core-limit.a": "30", "gpu-core-limit.i": "40"}, (40, 30, 20)),
+    ):
+        assert limits_of(pod(*containers, init=init, annotations=annotations)) == dict(zip("iab", limits, strict=True))
+
+
+def test_pods_that_differ_in_the_limit_ask_for_different_things() -> None:
+    assert asked({"gpu-core": "30"}, gpu_core_limit="60") != asked({"gpu-core": "30"}, gpu_core_limit="61")
+
+
+@pytest.mark.parametrize("key", ["gpu-core-limit", "gpu-core-limit.c"])
+@pytest.mark.parametrize("written", ["", "0", "101", "030", "50%", "1.5", "-1", " 5", "5\n", "٣", "9" * 500])
+def test_a_limit_that_is_no_percentage(key: str, written: str) -> None:
+    bad(pod(container("c", {"gpu-memory": "1Gi"}), annotations={key: written}), f"lading.dev/{key}:", "1 to 100")
+
+
+@pytest.mark.parametrize(
+    ("limits", "key", "named"),
+    [
+        ({"gpu": 1}, "isolation", ["lading.dev/gpu-core"]),
+        ({"rdma": 1}, "isolation", ["lading.dev/gpu-core"]),
+        ({"cpu": 1}, "isolation", ["no device"]),
+        ({"gpu": 1}, "gpu-core-limit", ["lading.dev/gpu-core"]),
+        ({"cpu": 1}, "gpu-core-limit", ["no device"]),
+        ({"cpu": 1}, "gpu-core-limit.c", ["no device"]),
+        ({"gpu-core": 80}, "gpu-core-limit", ["60", "container c", "80"]),
+        ({"gpu-core": 80}, "gpu-core-limit.c", ["60", "container c", "80"]),
+        ({"gpu-core": 5}, "gpu-core-limit.b", ["no container 'b'"]),
+        ({"gpu-core": 5}, "gpu-core-limit.", ["no container ''"]),
+        ({"gpu-core": 5}, "gpu-core-limits", ["lading.dev/gpu-core-limit"]),
+    ],
+)
+def test_an_isolation_or_a_limit_of_no_share(limits: dict[str, Amount], key: str, named: list[str]) -> None:
+    value = "tokens" if key == "isolation" else "60"
+    bad(pod(container("c", limits), annotations={key: value}), f"lading.dev/{key}", *named)
+
+
+def test_a_limit_for_a_container_that_has_no_share() -> None:
+    for limits in ({"gpu": 1}, {}):
+        other = container("b", dict[str, Amount](limits))
+        bad(pod(container("c", {"gpu-core": 5}), other, annotations={"gpu-core-limit.b": "60"}), "gpu-core-limit.b", "no share")
 
 
 # MIG

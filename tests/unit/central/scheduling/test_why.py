@@ -92,6 +92,8 @@ def test_an_ask_in_words(limits: dict[str, str], words: list[str]) -> None:
             {"share-affinity": "x", "share-anti-affinity": "y", "share-exclusion": "z"},
             ["share-affinity x", "share-anti-affinity y", "share-exclusion z"],
         ),
+        (share("1Gi"), {"isolation": "tokens"}, ["isolation tokens"]),
+        (share("1Gi"), {"gpu-core-limit": "60"}, ["a GPU share of 1Gi, limited to 60%"]),
     ],
 )
 def test_what_annotations_ask_in_words(limits: dict[str, str], annotations: dict[str, str], words: list[str]) -> None:
@@ -112,6 +114,7 @@ def test_every_annotation_that_refines_an_ask_is_in_its_words() -> None:
         "mig-profile": "1g.10gb",
     }
     sharing = {"share-affinity": "x", "share-anti-affinity": "x", "share-exclusion": "x"}
+    sharing |= {"isolation": "tokens", "gpu-core-limit": "60"}
     assert {f"lading.dev/{key}" for key in values | sharing} == REQUEST_ANNOTATIONS
     made = World()
     said = []

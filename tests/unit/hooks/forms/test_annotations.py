@@ -143,7 +143,7 @@ def test_the_grant_is_the_nodes(trust: Trust) -> None:
     assert reason({".grant": "", **signed(), ".gpus": "0"}, trust) == Reason.ANNOTATION_RESERVED
 
 
-@pytest.mark.parametrize("key", [".rdma-policy", ".topology", ".gpu-model", ".policy"])
+@pytest.mark.parametrize("key", [".rdma-policy", ".topology", ".gpu-model", ".policy", ".isolation", ".gpu-core-limit.c"])
 def test_a_pod_that_asked_for_placement_and_got_none(key: str) -> None:
     assert reason({key: "x"}, SIGNED) == Reason.ASSIGNMENT_MISSING
     assert isinstance(parse({key: "x", **signed()}, SIGNED), Assignment)
