@@ -19,7 +19,6 @@ SOCKET: Final = "s.sock"
 IN_CONTAINER: Final = "/run/lading/gpu"
 REAL_LIBRARIES: Final = "/usr/local/lading/gpu/real"  # folder in a container, of the driver's own libraries
 MAX_GPUS: Final = 16
-MAX_CONTAINERS: Final = 16  # that share one card by turns: with more, each waits too long
 
 _Mib = Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMORY_MIB)]
 

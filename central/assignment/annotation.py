@@ -114,6 +114,8 @@ def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: in
         bdf=gpu.bdf,
         memory_mib=gpu.memory_mib,
         core_percent=gpu.core_percent,
+        core_limit_percent=gpu.core_limit_percent,
+        isolation=gpu.isolation,
         pod_memory_mib=pod_memory_mib,
         pod_core_percent=pod_core_percent,
     )
@@ -152,5 +154,7 @@ def _placed_gpu(gpu: schema.Gpu) -> PlacedGpu:
         bdf=PciAddress(gpu.bdf or ""),
         memory_mib=gpu.memory_mib,
         core_percent=gpu.core_percent,
+        core_limit_percent=gpu.core_limit_percent,
+        isolation=gpu.isolation,
         mig_uuid=gpu.uuid if mig else "",
     )

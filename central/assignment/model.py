@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from central.ask.model import Sharing
+from lading.devices.isolation import IsolationName
 from lading.vocabulary import GpuUuid, PciAddress
 
 
@@ -18,6 +19,8 @@ class PlacedGpu:
     bdf: PciAddress
     memory_mib: int | None = None  # a share; with core_percent None too, the whole card
     core_percent: int | None = None
+    core_limit_percent: int | None = None
+    isolation: IsolationName | None = None  # of a share; None: not written, on a node that offers none alone
     mig_uuid: str = ""
 
     @property
@@ -45,6 +48,7 @@ class Part(NamedTuple):
     whole: bool = False
     mig: frozenset[str] = frozenset()  # instances, by UUID; the rest of the card is the others'
     sharing: tuple[Sharing, ...] = ()  # labels of its share, sorted; more than one where the pod's claims differ in them
+    isolation: tuple[str, ...] = ()  # of its share, nothing for the isolation none; sorted, more than one as above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

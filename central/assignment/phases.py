@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from central.ask.model import Role, Sharing
 from central.assignment.model import Part, PlacedContainer, Taken
+from lading.devices.isolation import IsolationName
 from lading.devices.share import Amounts
 from lading.vocabulary import GpuUuid
 
@@ -28,18 +29,22 @@ def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer
     most = _most_at_one_time(roles, placed) if len(placed) > 1 else add_up(placed.values())
     whole: set[GpuUuid] = set()
     mig: dict[GpuUuid, set[str]] = {}
+    isolations: dict[GpuUuid, set[str]] = {}
     for container in placed.values():
         for gpu in container.gpus:
             if gpu.whole:
                 whole.add(gpu.uuid)
             elif gpu.mig_uuid:
                 mig.setdefault(gpu.uuid, set()).add(gpu.mig_uuid)
+            elif gpu.isolation not in {None, IsolationName.NONE}:
+                isolations.setdefault(gpu.uuid, set()).add(str(gpu.isolation))
     gpus = {
         uuid: Part(
             *most.get(uuid, _NOTHING),
             whole=uuid in whole,
             mig=frozenset(mig.get(uuid, ())),
             sharing=labels if uuid in most else (),
+            isolation=tuple(sorted(isolations[uuid])) if uuid in isolations else (),
         )
         for uuid in {**most, **dict.fromkeys(whole), **mig}
     }

@@ -12,11 +12,12 @@ namespace's.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from central.ask.model import Sharing
 
 Labels = tuple[Sharing, ...]
+Claimed = TypeVar("Claimed", Sharing, str)
 UNLABELLED: Labels = ()
 
 
@@ -36,10 +37,11 @@ def together(one: Labels, other: Labels) -> bool:
     return _exclusions(one) == _exclusions(other) and not _anti_affinities(one) & _anti_affinities(other)
 
 
-def union(one: Labels, other: Labels) -> Labels:
+def union(one: tuple[Claimed, ...], other: tuple[Claimed, ...]) -> tuple[Claimed, ...]:
+    """Return what either of two claims says of a share."""
     if one == other or not other:
         return one
-    return tuple(sorted({*one, *other}))
+    return tuple(sorted(set(one).union(other)))
 
 
 def _exclusions(labels: Labels) -> frozenset[tuple[str, str]]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from central.fit.columns import ANY_MODEL, BARE, CORE, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
+from central.fit.columns import ANY_MODEL, BARE, CORE, ISOLATION, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
 from central.fit.forecast import Forecast
 from central.fit.numbered import Numbers
 from central.fit.unusable import Free, read_free, unusable_milli
@@ -170,7 +170,7 @@ def _count(part: _Part, free: Free) -> _Counts:
     columns, vfs = part.columns, part.vfs.values()
     rows = np.fromiter(columns.row_of.values(), np.int64, len(columns.row_of))
     cards, serving = columns.cards[rows], columns.serving[rows]
-    there, bare, mig = cards[:, ANY_MODEL] >= 0, cards[:, BARE] > 0, cards[:, MODEL] < 0
+    there, bare, mig = cards[:, ANY_MODEL] >= 0, cards[:, ISOLATION] == BARE, cards[:, MODEL] < 0
     usable = (cards[:, USABLE] > 0) & (serving == 0)[:, None]
 
     def amounts(left: int, whole: int | None) -> Amounts:

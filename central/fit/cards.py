@@ -1,11 +1,13 @@
 """One card during one search: what others left of it, what this pod takes of it in each phase so far, what still has room.
 
-It takes a card's room, and what a container wants. Nothing is decided here but whether there is room.
+It takes a card's room, the isolation that the pod's shares have there, and what a container wants. Nothing is decided here but
+whether there is room.
 """
 
 from central.fit.demand import Wanted
 from central.fit.topology import address
 from central.ledger.model import CardRoom
+from lading.devices.isolation import IsolationName, most_containers
 from lading.nodedevices import Gpu
 
 CardState = tuple[object, ...]
@@ -22,12 +24,13 @@ class Card:
         "free_mib",
         "gpu",
         "mib",
+        "most_containers",
         "number",
         "usable_mib",
         "whole",
     )
 
-    def __init__(self, room: CardRoom, phases: int, number: int) -> None:
+    def __init__(self, room: CardRoom, phases: int, number: int, isolation: str = IsolationName.NONE) -> None:
         gpu = room.gpu
         self.gpu: Gpu = gpu
         self.number = number  # in the node's topology
@@ -37,6 +40,7 @@ class Card:
         self.free_mib = room.free_mib
         self.free_core = room.free_core
         self.containers = room.containers  # on it, this pod's too
+        self.most_containers = most_containers(isolation, gpu.max_shares)  # that may share it
         self.busy = 0  # bit mask: phases in which this pod uses it
         self.whole = 0  # and those in which one container has it whole
         self.mib = [0] * phases
@@ -48,7 +52,7 @@ class Card:
             return self.free and not self.busy & wanted.mask
         if self.whole & wanted.mask:
             return False
-        if self.containers >= self.gpu.max_shares:
+        if self.containers >= self.most_containers:
             return False
         mib = wanted.mib_of(self.usable_mib)
         if mib < 1:  # a percentage of nearly nothing
@@ -91,5 +95,5 @@ class Card:
 
     def state(self) -> CardState:
         """Return a key that is equal for cards between which a search need not distinguish. `busy` follows from the rest."""
-        sizes = (self.usable_mib, self.free, self.free_mib, self.free_core, self.gpu.max_shares - self.containers)
+        sizes = (self.usable_mib, self.free, self.free_mib, self.free_core, self.most_containers - self.containers)
         return (*sizes, self.whole, tuple(self.mib), tuple(self.core))

@@ -21,6 +21,7 @@ from central.fit.turns import Chosen, Devices, SearchEndedError, choose_in_turn,
 from central.fit.vfs import FreeVfs, in_pairs
 from central.ledger.model import NodeRoom
 from central.ledger.room import emptied
+from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu
 
 
@@ -42,31 +43,39 @@ def choose_briefly(room: NodeRoom, demand: Demand, *, policy: Policy) -> PlacedD
 
 def _search(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> PlacedDevices | None:
     if len(room.cards) == len(demand.wanted) == 1 and not demand.vfs_peak and not demand.bound:
-        return _only_choice(room.cards[0].gpu, demand.wanted[0])
+        return _only_choice(room.cards[0].gpu, demand.wanted[0], _written_isolation(room, demand))
     layout = lay_out(room, vfs=demand.vfs_peak > 0)
     chosen = choose_in_turn(_devices(room, demand, layout), demand, policy, steps=steps)
     if chosen is None:
         return None
     by_name = {one.wanted.container: one for one in chosen}
+    isolation = _written_isolation(room, demand)
     return PlacedDevices(
-        containers={name: _placed(room, layout, by_name[name]) for name, _ in demand.roles},
+        containers={name: _placed(room, layout, by_name[name], isolation) for name, _ in demand.roles},
         apart=worst_of(one.apart for one in chosen),
     )
 
 
-def _only_choice(gpu: Gpu, wanted: Wanted) -> PlacedDevices:
+def _written_isolation(room: NodeRoom, demand: Demand) -> IsolationName | None:
+    """Return the isolation that the assignment names: its meaning must not change with the default of the node. A node that
+    offers none alone, or is too old to say what it offers, gets an assignment without."""
+    return room.isolation_of(demand.isolation) if room.isolations else None
+
+
+def _only_choice(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> PlacedDevices:
     """Return the only choice for one container and one card, for which `find_shortage` is exact: the policy fragmentation uses
     it for each share."""
-    return PlacedDevices(containers={wanted.container: PlacedContainer(gpus=(_placed_gpu(gpu, wanted),))})
+    return PlacedDevices(containers={wanted.container: PlacedContainer(gpus=(_placed_gpu(gpu, wanted, isolation),))})
 
 
 def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> Devices:
     cards, untouched = [], 0
+    isolation = room.isolation_of(demand.isolation)
     for number, index in enumerate(layout.cards):
         card = room.cards[index]
         untouched |= card.free << number
         if card.usable and is_asked(card, demand):
-            cards.append(Card(card, demand.phases, number))
+            cards.append(Card(card, demand.phases, number, isolation))
     return Devices(layout.topology, cards, untouched, _free_vfs(room, layout), places_of(layout.topology, demand))
 
 
@@ -87,8 +96,8 @@ def _free_vfs(room: NodeRoom, layout: Layout) -> FreeVfs:
     return FreeVfs(free, 0, tuple(taken), ports)
 
 
-def _placed(room: NodeRoom, layout: Layout, chosen: Chosen) -> PlacedContainer:
-    gpus = tuple(_placed_gpu(card.gpu, chosen.wanted) for card in chosen.cards)
+def _placed(room: NodeRoom, layout: Layout, chosen: Chosen, isolation: IsolationName | None) -> PlacedContainer:
+    gpus = tuple(_placed_gpu(card.gpu, chosen.wanted, isolation) for card in chosen.cards)
     if not chosen.vfs:
         return PlacedContainer(gpus=gpus)
     order = in_pairs(layout.topology, [card.number for card in chosen.cards], bits(chosen.vfs))
@@ -96,11 +105,17 @@ def _placed(room: NodeRoom, layout: Layout, chosen: Chosen) -> PlacedContainer:
     return PlacedContainer(gpus=gpus, vfs=tuple(PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in vfs))
 
 
-def _placed_gpu(gpu: Gpu, wanted: Wanted) -> PlacedGpu:
+def _placed_gpu(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> PlacedGpu:
     if wanted.whole:
         return PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf)
-    memory_mib = wanted.mib_of(gpu.usable_mib)
-    return PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf, memory_mib=memory_mib, core_percent=wanted.core_percent)
+    return PlacedGpu(
+        uuid=gpu.uuid,
+        bdf=gpu.bdf,
+        memory_mib=wanted.mib_of(gpu.usable_mib),
+        core_percent=wanted.core_percent,
+        core_limit_percent=wanted.core_limit_percent,
+        isolation=isolation,
+    )
 
 
 # Why not

@@ -21,6 +21,7 @@ from central.fit.numbered import Numbers
 from central.fit.topology import NO_LAYOUT, Layout, lay_out
 from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
+from lading.devices.isolation import IsolationName
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -28,8 +29,11 @@ Bools = NDArray[np.bool_]
 FULL: Final = 1000  # milli of one card
 PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say; no card has more MiB
 # The planes of `cards`, each a number for every slot.
-MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, BARE, FREE = range(8)
+MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, ISOLATION, FREE = range(8)
 _PLANES: Final = 8
+# What ISOLATION is of a card that no pod holds. Else it is the number of what its shares have: 0 for none, less for others.
+BARE: Final = 1
+NOT_OFFERED: Final = 2
 _NEVER: Final = -2  # before everything
 _NO_CARD: Final = (0, 0, 0, -1, -1, 0, 0, 0)
 
@@ -62,6 +66,8 @@ class Columns:
         self.rooms: list[NodeRoom | None] = []
         self.kinds: list[Kind] = [Kind()]
         self.models: dict[str, int] = {}  # the numbers of MODEL and ANY_MODEL
+        self._isolations: dict[tuple[str, ...], int] = {(): 0}  # the numbers of ISOLATION, by CardRoom.isolations
+        self._offered: dict[tuple[IsolationName, ...], int] = {(IsolationName.NONE,): 0}  # the numbers of `offers`
         self.cards: Ints = np.zeros((0, _PLANES, 0), np.int64)
         self.left: Ints = np.zeros((2, 0), np.int64)  # cpu in milli and memory in MiB, by row
         self.kind: Ints = np.zeros(0, np.int64)
@@ -72,6 +78,7 @@ class Columns:
         self.serving: Ints = np.zeros(0, np.int64)  # 0: yes, else the number of the reason (vectors.py)
         self.needs_search: Bools = np.zeros(0, np.bool_)  # labels of pods there restrict other pods: the exact search
         self.partitioned: Bools = np.zeros(0, np.bool_)  # into NVSwitch partitions, which decide where they are demanded
+        self.offers: Ints = np.zeros(0, np.int64)  # by row: the number of NodeRoom.offered
         self.devices_changed: Ints = np.zeros(0, np.int64)  # at which tick
         self.changed: Ints = np.zeros(0, np.int64)  # the same, cpu and memory too
         self.tick = 0
@@ -92,6 +99,7 @@ class Columns:
         self.serving[row] = 0 if room.serving else 1 if not room.reported else 2 if not room.reachable else 3
         self.needs_search[row] = any(card.sharers for card in room.cards)
         self.partitioned[row] = bool(room.partitions)
+        self.offers[row] = self._offered.setdefault(room.offered, len(self._offered))
         kind = next((Kind(card.gpu.model, card.gpu.usable_mib) for card in room.cards if not card.gpu.mig_enabled), Kind())
         self.kind[row] = self._number_of(kind)
         self._classify(row)
@@ -114,6 +122,7 @@ class Columns:
         self.cards[row] = np.array(_NO_CARD, np.int64)[:, None]
         self.free[row] = self.full[row] = 0
         self.serving[row] = 1
+        self.offers[row] = 0
         self.needs_search[row] = self.partitioned[row] = False
         self._classify(row)
         self._empty.append(row)
@@ -124,6 +133,7 @@ class Columns:
         """Return columns of one node, which may differ from the one in the ledger, in the same terms."""
         one = Columns()
         one.kinds, one._kind_of, one.models = self.kinds, self._kind_of, self.models
+        one._isolations, one._offered = self._isolations, self._offered
         one.put(room)
         return one
 
@@ -182,6 +192,18 @@ class Columns:
                 wanted[self.models[name]] = True
         return wanted
 
+    def isolation_of(self, rows: Ints, asked: IsolationName | None) -> Ints | None:
+        """Return by row the number that ISOLATION has on a card whose shares have the isolation that this ask's shares would
+        have there; NOT_OFFERED where the node does not offer it. Return None if it is the same for all rows and all cards."""
+        if asked is None and len(self._offered) == 1 and len(self._isolations) == 1:
+            return None
+        numbers = [
+            self._number_of_isolation(asked or offered[0]) if asked in {None, *offered} else NOT_OFFERED
+            for offered in self._offered
+        ]
+        own: Ints = np.array(numbers, np.int64)[self.offers[rows]]
+        return own
+
     # ---- rows
 
     def _row(self, name: str, cards: int) -> int:
@@ -217,6 +239,7 @@ class Columns:
             np.concatenate([column, np.full(more, _NEVER)]) for column in (self.devices_changed, self.changed)
         )
         self.serving = np.concatenate([self.serving, np.ones(more, np.int64)])
+        self.offers = np.concatenate([self.offers, np.zeros(more, np.int64)])
         self.needs_search, self.partitioned = (
             np.concatenate([column, np.zeros(more, np.bool_)]) for column in (self.needs_search, self.partitioned)
         )
@@ -235,7 +258,7 @@ class Columns:
 
     def _classify(self, row: int) -> None:
         """Store the equivalence class of the row."""
-        others = self.kind[row], self.serving[row], self.needs_search[row], self.partitioned[row]
+        others = self.kind[row], self.serving[row], self.needs_search[row], self.partitioned[row], self.offers[row]
         key = self.layouts[row], self.cards[row].tobytes(), *map(int, others)
         self.classes[row] = self._numbers.of(key)
 
@@ -252,7 +275,12 @@ class Columns:
         model = self.models.setdefault(gpu.model, len(self.models))
         free, size = min(card.free_mib, PLENTY), min(gpu.usable_mib, PLENTY)  # whatever a node says
         asked = -1 if gpu.mig_enabled else model
-        return free, card.free_core, size, asked, model, int(card.usable), int(card.pods == 0), left_of(card)
+        isolation = self._isolations.setdefault(card.isolations, -len(self._isolations)) if card.pods else BARE
+        return free, card.free_core, size, asked, model, int(card.usable), isolation, left_of(card)
+
+    def _number_of_isolation(self, name: IsolationName) -> int:
+        isolations = () if name is IsolationName.NONE else (name,)
+        return self._isolations.setdefault(isolations, -len(self._isolations))
 
     def _number_of(self, kind: Kind) -> int:
         number = self._kind_of.get(kind)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
+from lading.devices.isolation import IsolationName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class Wanted:
     whole: bool  # or there are no cards
     memory_mib: int | None = None  # a share; None: the same percentage of the card's usable memory as of its compute
     core_percent: int | None = None
+    core_limit_percent: int | None = None  # makes no difference to whether it fits
     vfs: int = 0  # as the pod's policy counts them
 
     def mib_of(self, usable_mib: int) -> int:
@@ -74,6 +76,7 @@ class Demand:
     rdma: RdmaPolicy
     scope: Scope
     partition: PartitionPolicy | None  # None: not looked at
+    isolation: IsolationName | None  # of the shares; None: the default of the node
     wanted: tuple[Wanted, ...]
     cards: tuple[Wanted, ...]  # of these: those that want cards
     needs: tuple[Wanted, ...]  # each has to be met for itself: the most whole cards at one time, and every share
@@ -131,6 +134,7 @@ def _read_demand(ask: Ask, per_card: int, partition: PartitionPolicy) -> Demand:
         rdma=ask.rdma_policy,
         scope=ask.scope,
         partition=partition if whole and not ask.mig_profile else None,
+        isolation=ask.isolation,
         wanted=tuple(wanted),
         cards=tuple(cards),
         needs=(*whole, *{(one.memory_mib, one.core_percent, one.count): one for one in cards if not one.whole}.values()),
@@ -167,6 +171,7 @@ def _wanted(container: ContainerAsk, mask: int, per_card: int) -> Wanted:
         whole=share is None and not cut,
         memory_mib=share.memory_mib if share else None,
         core_percent=share.core_percent if share else 100 // per_card if cut else None,
+        core_limit_percent=share.core_limit_percent if share else None,
         vfs=container.vfs,
     )
 

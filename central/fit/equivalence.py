@@ -18,7 +18,8 @@ from central.fit.numbered import REMEMBERED, Numbers
 from central.fit.topology import lay_out
 from central.ledger.model import CardRoom, NodeRoom
 
-_State = tuple[str, int, bool, bool, int, int, bool, int, tuple[Labels, ...], tuple[tuple[str, int, bool], ...]]
+_Shared = tuple[bool, int, tuple[Labels, ...], tuple[str, ...]]
+_State = tuple[str, int, bool, bool, int, int, _Shared, tuple[tuple[str, int, bool], ...]]
 Equivalence = Callable[[NodeRoom], int]
 
 
@@ -52,20 +53,25 @@ def _in_any_order(room: NodeRoom) -> Hashable:
     for vf in room.vfs:
         usable += vf.usable
         free += vf.free
-    return room.reported, room.reconciled, room.reachable, tuple(cards), usable, free, len(room.vfs)
+    return *_node(room), tuple(cards), usable, free, len(room.vfs)
 
 
 def _in_place(room: NodeRoom, *, vfs: bool) -> Hashable:
     topology, cards, asked = lay_out(room, vfs=vfs)
     states = tuple(_state(room.cards[number]) for number in cards)
     free = tuple((room.vfs[number].usable, room.vfs[number].free) for number in asked)
-    return topology, room.reported, room.reconciled, room.reachable, states, free
+    return topology, *_node(room), states, free
+
+
+def _node(room: NodeRoom) -> tuple[bool, bool, bool, tuple[str, ...]]:
+    return room.reported, room.reconciled, room.reachable, room.isolations
 
 
 def _state(card: CardRoom) -> _State:
     gpu = card.gpu
     kind = gpu.model, gpu.usable_mib, gpu.mig_enabled, card.usable
-    return *kind, card.free_mib, card.free_core, card.pods > 0, card.containers, card.sharers, _instances(card)
+    shared = card.pods > 0, card.containers, card.sharers, card.isolations
+    return *kind, card.free_mib, card.free_core, shared, _instances(card)
 
 
 def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:

@@ -7,7 +7,7 @@ The search is exact: if there is a placement under these rules it is found, unle
   another model than asked, or in MIG mode; if a MIG profile is asked for, its instances are the cards (mig.py).
 - The shares on a card never add up to more than is free of its memory and compute; a share by compute alone takes the same
   percentage of the card's usable memory.
-- Shares of two pods are on one card only if the labels of both allow it (sharing.py).
+- Shares of two pods are on one card only if the labels of both allow it (sharing.py), and with one isolation (isolation.py).
 - In no phase of the pod (demand.py) do two of its containers have the same VF, or does one have a whole card that another uses
   too. Between phases devices are used again, and more are taken only if they do not suffice.
 
@@ -20,7 +20,8 @@ from typing import Final
 from central.ask.model import Ask, Policy
 from central.assignment.phases import take
 from central.fit.choose import choose, choose_briefly
-from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of, read_demand
+from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
+from central.fit.isolation import fit_by_isolation
 from central.fit.mig import choose_instances
 from central.fit.model import Devices, Missing, NoFit, Placement
 from central.fit.sharing import fit_among_sharers
@@ -34,12 +35,16 @@ def fit(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LI
     """Return the placement, or why there is none. `policy` is the cluster's, for an ask without its own. `brief` counts, and
     searches without backtracking: what that does not decide is NOT_REACHED."""
     policy = policy_of(ask, policy)
-    return fit_among_sharers(room, ask.sharing, policy, lambda room: _fit(room, ask, policy, limits, brief))
-
-
-def _fit(room: NodeRoom, ask: Ask, policy: Policy, limits: Limits, brief: bool) -> Placement | NoFit:
-    """Decide by devices alone, regardless of which pods have shares of them."""
     demand = read_demand(ask, policy, limits)
+
+    def fit_devices(room: NodeRoom) -> Placement | NoFit:
+        return _fit(room, ask, demand, policy, limits, brief)
+
+    return fit_by_isolation(room, demand, lambda room: fit_among_sharers(room, ask.sharing, policy, fit_devices))
+
+
+def _fit(room: NodeRoom, ask: Ask, demand: Demand, policy: Policy, limits: Limits, brief: bool) -> Placement | NoFit:
+    """Decide by devices alone, regardless of which pods have shares of them."""
 
     def choose_in(room: NodeRoom) -> Devices | Missing:
         if short := find_shortage(room, demand):

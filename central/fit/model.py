@@ -15,6 +15,7 @@ class Missing(Coded):
     NO_REPORT = "no-report", "node reports no devices"
     NOT_RECONCILED = "not-reconciled", "node does not know yet which pods hold its devices"
     UNREACHABLE = "unreachable", "node is not reachable"
+    NO_ISOLATION = "no-isolation", "node does not offer the isolation asked for"
     NO_MODEL = "no-model", "node has no GPU of the model asked for"
     TOO_FEW_GPUS = "too-few-gpus", "node has too few GPUs"
     TOO_FEW_FREE_GPUS = "too-few-free-gpus", "too few free GPUs"
@@ -23,6 +24,7 @@ class Missing(Coded):
     NODE_TOO_SMALL = "node-too-small", "node is too small for the GPUs and GPU shares of all containers"
     SHARES_DO_NOT_FIT = "shares-do-not-fit", "too little free for the GPUs and GPU shares of all containers"
     KEPT_OFF = "kept-off", "sharing constraints exclude the GPUs with free capacity"
+    OTHER_ISOLATION = "other-isolation", "GPUs with free capacity are shared with another isolation"
     GROUP_FULL = "group-full", "GPU of its affinity group has too little free capacity"
     GROUP_ELSEWHERE = "group-elsewhere", "GPU of its affinity group is on another node"
     SEARCH_ENDED = "search-ended", "placement search limit reached"
@@ -58,6 +60,7 @@ _UNRESOLVABLE = frozenset(
         Missing.NO_REPORT,
         Missing.NOT_RECONCILED,
         Missing.UNREACHABLE,
+        Missing.NO_ISOLATION,
         Missing.NO_MODEL,
         Missing.TOO_FEW_GPUS,
         Missing.NO_CARD_LARGE_ENOUGH,

@@ -55,20 +55,20 @@ def _fit_by_labels(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit:
     its = {card.gpu.uuid for card in group_cards(room, sharing)}
     # One group on two cards is an error (a second leader, a forged assignment): there it takes no more pods.
     opened = {card.gpu.uuid for card in room.cards if is_open(card, sharing) and (not its or its == {card.gpu.uuid})}
-    found = fit(_only(room, opened))
+    found = fit(with_shares_on(room, opened))
     if sharing is None or not sharing.affinity or isinstance(found, NoFit) or len(_shared(found)) <= 1:
         return found
     ended = None
     for card in sorted(room.cards, key=lambda card: _order(card, policy)):
         if card.gpu.uuid in opened and card.free_mib:
-            on_card = fit(_only(room, {card.gpu.uuid}))
+            on_card = fit(with_shares_on(room, {card.gpu.uuid}))
             if isinstance(on_card, Placement):
                 return on_card
             ended = on_card if on_card.missing.undecided else ended
     return ended or _KEPT_OFF
 
 
-def _only(room: NodeRoom, opened: set[GpuUuid]) -> NodeRoom:
+def with_shares_on(room: NodeRoom, opened: set[GpuUuid]) -> NodeRoom:
     """Return the room with shares on these cards alone."""
     if len(opened) == len(room.cards):
         return room

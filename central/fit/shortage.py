@@ -20,6 +20,8 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
         return Missing.UNREACHABLE
     if not room.reconciled:
         return Missing.NOT_RECONCILED
+    if demand.isolation is not None and demand.isolation not in room.offered:
+        return Missing.NO_ISOLATION
     missing = None
     if demand.needs:
         cards = asked_cards(room, demand)

@@ -12,9 +12,26 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from central.ask.model import Ask, ContainerAsk
-from central.fit.columns import ANY_MODEL, BARE, CORE, FREE, FULL, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints, States
+from central.fit.columns import (
+    ANY_MODEL,
+    BARE,
+    CORE,
+    FREE,
+    FULL,
+    ISOLATION,
+    MIB,
+    MODEL,
+    NOT_OFFERED,
+    SIZE,
+    USABLE,
+    Bools,
+    Columns,
+    Ints,
+    States,
+)
 from central.fit.demand import mib_of_share
 from central.fit.model import Missing
+from lading.devices.isolation import IsolationName
 
 FITS: Final = 0
 # By number, as `verdicts` answers them; the first is none.
@@ -32,6 +49,7 @@ class Wish(NamedTuple):
     cards: int = 0
     memory_mib: int | None = None
     core_percent: int | None = None
+    isolation: IsolationName | None = None  # of the share
 
     @property
     def nothing(self) -> bool:
@@ -47,10 +65,11 @@ def wish_of(ask: Ask) -> Wish | None:
         return None
     one = ask.containers[0]
     plain = ContainerAsk(name=one.name, role=one.role, gpus=one.gpus, share=one.share)
-    if one != plain or ask != Ask(containers=(plain,), policy=ask.policy, gpu_models=ask.gpu_models):
+    simple = Ask(containers=(plain,), policy=ask.policy, gpu_models=ask.gpu_models, isolation=ask.isolation)
+    if one != plain or ask != simple:
         return None
     if one.share is not None:
-        return Wish(ask.gpu_models, 0, one.share.memory_mib, one.share.core_percent)
+        return Wish(ask.gpu_models, 0, one.share.memory_mib, one.share.core_percent, ask.isolation)
     return Wish(ask.gpu_models, one.gpus)
 
 
@@ -77,9 +96,15 @@ def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
     if wish.models:
         now &= columns.models_of(wish.models)[cards[:, MODEL]]
     missing = _NOT_SERVING[columns.serving[rows]]
+    regardless, own = now, None if wish.cards else columns.isolation_of(rows, wish.isolation)
+    if own is not None:
+        missing[(missing == FITS) & (own == NOT_OFFERED)] = NUMBER_OF[Missing.NO_ISOLATION]
+        now = now & ((cards[:, ISOLATION] == BARE) | (cards[:, ISOLATION] == own[:, None]))
     short = (missing == FITS) & (now.sum(1) < (wish.cards or 1))
     if short.any():
         missing[short] = _why_short(columns, cards[short], wish)
+        if own is not None:
+            missing[short & regardless.any(1)] = NUMBER_OF[Missing.OTHER_ISOLATION]
     return Fits(missing, now)
 
 
@@ -125,7 +150,7 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
         free[cards & (cards.cumsum(1) <= wish.cards)] = 0  # which of the whole cards makes no difference
         return Choices(np.arange(len(rows)), free)
     planes = columns.cards[rows]
-    bare = cards & (planes[:, BARE] > 0)
+    bare = cards & (planes[:, ISOLATION] == BARE)
     equal = bare[:, 1:] & bare[:, :-1] & (planes[:, SIZE, 1:] == planes[:, SIZE, :-1])
     different = cards.copy()
     different[:, 1:] &= ~equal

@@ -42,6 +42,8 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
             return "its Node object is missing or not Ready; what is held there stays held until the node answers"
         case Missing.NOT_RECONCILED:
             return "lading-hooks there has not compared its grants with the container runtime since it started"
+        case Missing.NO_ISOLATION:
+            return f"isolation {demand.isolation} asked; the node offers {' and '.join(room.offered)}"
         case Missing.NO_MODEL:
             models = sorted({card.gpu.model for card in room.cards})
             return f"{' or '.join(demand.models)} asked; the node has {', '.join(models) or 'no GPU'}"
@@ -80,6 +82,8 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
             return _explain_bonds(instances_as_cards(room, demand), demand, missing, policy_of(ask, policy), limits)
         case Missing.KEPT_OFF:
             return _explain_kept_off(room, demand, ask.sharing)
+        case Missing.OTHER_ISOLATION:
+            return _explain_other_isolation(room, demand)
         case Missing.GROUP_FULL:
             return _explain_group(room, ask.sharing)
         case Missing.GROUP_ELSEWHERE:
@@ -222,6 +226,15 @@ def _explain_kept_off(room: NodeRoom, demand: Demand, sharing: Sharing | None) -
 
 def _rules(sharing: Sharing | None) -> tuple[tuple[str, str], ...]:
     return (("anti-affinity", sharing.anti_affinity), ("exclusion", sharing.exclusion)) if sharing else ()
+
+
+def _explain_other_isolation(room: NodeRoom, demand: Demand) -> str:
+    isolation = room.isolation_of(demand.isolation)
+    having = [card for card in asked_cards(room, demand) if card.usable and card.free_mib]
+    others = [card for card in having if not card.joins(isolation)]
+    default = "" if demand.isolation else ", the default of the node"
+    free = f"{count_of(len(having), 'GPU')} with something free"
+    return f"its isolation is {isolation}{default}; of {free} {len(others)} are shared with another isolation"
 
 
 def _explain_group(room: NodeRoom, sharing: Sharing | None) -> str:

@@ -11,10 +11,13 @@ from typing import Final, NamedTuple
 from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Taken
 from central.assignment.sharing import UNLABELLED, Labels, together
+from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, Partition, Pf, Vf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 ONE_EACH: Final[Mapping[GpuUuid, int]] = MappingProxyType({})  # shared: nearly every pod has one container on each of its cards
+
+_NONE: Final = (IsolationName.NONE,)
 
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -42,6 +45,7 @@ class CardRoom:
     usable: bool  # healthy, not cordoned, not used without a grant
     free_mig: tuple[str, ...] = ()  # instances that no pod holds
     sharers: tuple[Labels, ...] = ()  # the different labels of its pods; nothing where none of them has any
+    isolations: tuple[str, ...] = ()  # the different ones of its pods' shares; nothing where all of them are none
 
     @property
     def free(self) -> bool:
@@ -58,6 +62,10 @@ class CardRoom:
         if not self.pods or not (labels or self.sharers):
             return True
         return all(together(labels, others) for others in self.sharers or (UNLABELLED,))
+
+    def joins(self, isolation: str) -> bool:
+        """Return whether a share with this isolation may be beside those of the card's pods."""
+        return not self.pods or (self.isolations or _NONE) == (isolation,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +85,7 @@ class NodeRoom:
     cards: tuple[CardRoom, ...]
     vfs: tuple[VfRoom, ...]
     partitions: tuple[Partition, ...] = ()  # GPUs, by module id, that NVSwitches can connect apart from all others
+    isolations: tuple[IsolationName, ...] = ()  # of shares, that the node offers, its default first; nothing: none alone
     reported: bool = True  # False: there is no NodeDevices object
     reconciled: bool = True  # the node knows which pods hold what
     reachable: bool = True
@@ -88,6 +97,15 @@ class NodeRoom:
     def serving(self) -> bool:
         """Return whether the node's free devices may be given."""
         return self.reported and self.reconciled and self.reachable
+
+    @property
+    def offered(self) -> tuple[IsolationName, ...]:
+        """Return the isolations with which the node can give shares, its default first."""
+        return self.isolations or _NONE
+
+    def isolation_of(self, asked: IsolationName | None) -> IsolationName:
+        """Return the isolation that the shares of a pod have here."""
+        return asked or self.offered[0]
 
     def has_resources(self, requests: Requests) -> bool:
         """Return whether the node has the requested cpu and memory; True if its amounts are not known."""

@@ -105,6 +105,7 @@ class NodeState:
             cards=card_rooms(self.inventory, usage, last, changed),
             vfs=vf_rooms(self.inventory, usage, last, changed),
             partitions=self.inventory.partitions,
+            isolations=self.inventory.isolations,
             reported=self.inventory.reported,
             reconciled=self.inventory.reconciled,
             reachable=self.reachable,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from central.assignment.model import Part, PlacedContainer, Taken
 from central.assignment.sharing import union
 from central.ledger.model import ONE_EACH
+from lading.devices.isolation import IsolationName
 from lading.devices.share import taken_by_pod
 from lading.nodedevices import Grant, GrantedGpu
 from lading.vocabulary import GpuUuid
@@ -25,19 +26,22 @@ def largest(a: Part, b: Part) -> Part:
     if covers_part(b, a):
         return b
     if a.whole != b.whole:
-        return (a if a.whole else b)._replace(sharing=union(a.sharing, b.sharing))
+        return (a if a.whole else b)._replace(sharing=union(a.sharing, b.sharing), isolation=union(a.isolation, b.isolation))
     return Part(
         max(a.memory_mib, b.memory_mib),
         max(a.core_percent, b.core_percent),
         whole=a.whole or b.whole,
         mig=a.mig | b.mig,
         sharing=union(a.sharing, b.sharing),
+        isolation=union(a.isolation, b.isolation),
     )
 
 
 def covers_part(a: Part, b: Part) -> bool:
-    """Return whether `a` covers `b`, labels included: a pod that loses one of its labels lets others in."""
+    """Return whether `a` covers `b`, labels and isolation included: a pod that loses one of its labels lets others in."""
     if b.sharing and union(a.sharing, b.sharing) != a.sharing:
+        return False
+    if b.isolation and union(a.isolation, b.isolation) != a.isolation:
         return False
     if a.whole != b.whole:
         return a.whole
@@ -96,4 +100,5 @@ def _granted_part(granted: Sequence[tuple[str, GrantedGpu]]) -> Part:
         *taken_by_pod(granted),
         whole=any(gpu.whole for _, gpu in granted),
         mig=frozenset(gpu.mig_uuid for _, gpu in granted if gpu.mig_uuid),
+        isolation=tuple(sorted({gpu.isolation for _, gpu in granted if gpu.isolation not in {"", IsolationName.NONE}})),
     )

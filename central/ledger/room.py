@@ -10,6 +10,7 @@ from typing import NamedTuple
 from central.assignment.model import Part, Taken
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
 from central.ledger.usage import UNUSED, CardUse, Usage
+from lading.devices.isolation import IsolationName, known_isolations, most_containers
 from lading.devices.share import FULL_CORE, Amounts, left_of_card
 from lading.nodedevices import Gpu, NodeDevices, Partition, Pf, Vf
 from lading.vocabulary import CORDON
@@ -23,6 +24,7 @@ class Inventory(NamedTuple):
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
     partitions: tuple[Partition, ...] = ()
+    isolations: tuple[IsolationName, ...] = ()  # its default first; nothing: none alone
     cordoned: frozenset[str] = frozenset()  # as written, in lower case
     reported: bool = False
     reconciled: bool = False
@@ -39,6 +41,7 @@ def inventory_of(report: NodeDevices) -> Inventory:
         gpus=report.status.gpus,
         pfs=report.status.pfs,
         partitions=report.status.partitions,
+        isolations=known_isolations(report.status.isolations),
         cordoned=frozenset(name for part in written.split(",") if (name := part.strip().lower())),
         reported=True,
         reconciled=report.status.reconciled,
@@ -66,7 +69,9 @@ def vf_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed:
 
 
 def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
-    in_parts = not gpu.mig_enabled and not use.whole and not use.mig and use.containers < gpu.max_shares
+    isolations = use.isolations
+    most = min((most_containers(isolation, gpu.max_shares) for isolation in isolations), default=gpu.max_shares)
+    in_parts = not gpu.mig_enabled and not use.whole and not use.mig and use.containers < most
     free = left_of_card(gpu.usable_mib, Amounts(use.memory_mib, use.core_percent)) if in_parts else Amounts()
     return CardRoom(
         gpu=gpu,
@@ -77,6 +82,7 @@ def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
         usable=not gpu.unhealthy and not gpu.used_by and not inventory.is_cordoned(gpu.uuid, gpu.bdf),
         free_mig=() if use.whole or not gpu.mig else _free_instances(gpu, use, inventory),
         sharers=use.sharers,
+        isolations=isolations,
     )
 
 
@@ -104,7 +110,7 @@ def lacking(room: NodeRoom, taken: Taken) -> str | None:
     """Return a device that cannot be taken as asked; None if all can. Whether the node serves at all is not checked."""
     cards = {card.gpu.uuid: card for card in room.cards if card.gpu.uuid in taken.gpus}
     for uuid, part in taken.gpus.items():
-        if uuid not in cards or not _has_room(cards[uuid], part):
+        if uuid not in cards or not _has_room(cards[uuid], part) or not set(part.isolation).issubset(room.isolations):
             return uuid
     free = {vf.vf.bdf for vf in room.vfs if vf.free} if taken.vfs else frozenset()
     return min(taken.vfs - free, default=None)
@@ -115,9 +121,13 @@ def _has_room(card: CardRoom, part: Part) -> bool:
         return card.free
     if not part.mig <= set(card.free_mig):
         return False
-    if (part.memory_mib or part.core_percent) and not card.admits(part.sharing):
+    if (part.memory_mib or part.core_percent) and not (card.admits(part.sharing) and _joins(card, part)):
         return False
     return card.has_free(part.memory_mib, part.core_percent)
+
+
+def _joins(card: CardRoom, part: Part) -> bool:
+    return all(card.joins(isolation) for isolation in part.isolation or (IsolationName.NONE,))
 
 
 def gained(before: NodeRoom, after: NodeRoom) -> bool:
@@ -137,6 +147,8 @@ def gained(before: NodeRoom, after: NodeRoom) -> bool:
 def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
     """Return whether a device that was there before is in another place or of another kind, or a constraint of others is gone:
     a pod that was refused may fit now."""
+    if after.isolations != before.isolations:
+        return True
     if after.partitions != before.partitions and not (after.partitions and set(after.partitions) <= set(before.partitions)):
         return True
     known = {card.gpu.uuid: card.gpu for card in before.cards}

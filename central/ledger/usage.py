@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import UNLABELLED, Labels
+from lading.devices.isolation import IsolationName
 from lading.devices.share import FULL_CORE
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -26,6 +27,7 @@ class CardUse(NamedTuple):
     containers: int = 0
     mig: tuple[str, ...] = ()  # sorted; an instance stands here once for each pod that has it
     labels: tuple[Labels, ...] = ()  # sorted; those of each pod that has any
+    isolated: tuple[tuple[str, ...], ...] = ()  # sorted; Part.isolation of each pod that has any
 
     def plus(self, part: Part, containers: int) -> "CardUse":
         return CardUse(
@@ -36,15 +38,18 @@ class CardUse(NamedTuple):
             self.containers + containers,
             tuple(sorted((*self.mig, *part.mig))) if part.mig else self.mig,
             tuple(sorted((*self.labels, part.sharing))) if part.sharing else self.labels,
+            tuple(sorted((*self.isolated, part.isolation))) if part.isolation else self.isolated,
         )
 
     def minus(self, part: Part, containers: int) -> "CardUse":
         mig = list(self.mig)
         for instance in part.mig:
             mig.remove(instance)
-        labels = list(self.labels)
+        labels, isolated = list(self.labels), list(self.isolated)
         if part.sharing:
             labels.remove(part.sharing)
+        if part.isolation:
+            isolated.remove(part.isolation)
         return CardUse(
             self.memory_mib - part.memory_mib,
             self.core_percent - part.core_percent,
@@ -53,6 +58,7 @@ class CardUse(NamedTuple):
             self.containers - containers,
             tuple(mig),
             tuple(labels),
+            tuple(isolated),
         )
 
     def clash(self, usable_mib: int | None) -> bool | None:
@@ -71,6 +77,14 @@ class CardUse(NamedTuple):
         if not self.labels:
             return ()
         return tuple(sorted({*self.labels, UNLABELLED} if len(self.labels) < self.pods else set(self.labels)))
+
+    @property
+    def isolations(self) -> tuple[str, ...]:
+        """Return the different isolations of its pods' shares; nothing if all have the isolation none."""
+        if not self.isolated:
+            return ()
+        names = {name for isolation in self.isolated for name in isolation}
+        return tuple(sorted({*names, IsolationName.NONE} if len(self.isolated) < self.pods else names))
 
 
 UNUSED = CardUse()

@@ -21,15 +21,13 @@ from typing import Final
 
 from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.vfs import choose_vfs
-from hooks.isolation.mps import MAX_CLIENTS
 from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, Refusal
 from hooks.model.holding import Holding, listed
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from lading.amounts import format_mib
-from lading.devices.isolation import IsolationName
+from lading.devices.isolation import IsolationName, most_containers
 from lading.devices.share import FULL_CORE, Amounts, Share, left_of_card, taken_by_pod
 from lading.reasons import Reason
-from lading.sharegrant import MAX_CONTAINERS
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 _INDEX: Final = re.compile(r"[0-9]+")
@@ -154,9 +152,9 @@ def _unknown_gpu(name: str, inventory: Inventory, cause: str) -> Refusal:
     return Refusal(reason=Reason.DEVICE_UNKNOWN, message=f"cannot find GPU {name}: {cause}; this node has {listed(has)}")
 
 
-_MOST_SHARERS: Final[Mapping[IsolationName, tuple[int, str]]] = {
-    IsolationName.TOKENS: (MAX_CONTAINERS, "the most that take turns"),
-    IsolationName.MPS: (MAX_CLIENTS, "the most clients of an MPS server"),  # each has one process at least
+_MOST_SHARERS: Final[Mapping[IsolationName, str]] = {
+    IsolationName.TOKENS: "the most that take turns",
+    IsolationName.MPS: "the most clients of an MPS server",  # each has one process at least
 }
 
 _Holders = Sequence[tuple[Holding, GrantedGpu]]  # of one card
@@ -246,11 +244,11 @@ def _check_isolation(one: _Wanted, holders: _Holders, offered: Sequence[Isolatio
 def _check_number(one: _Wanted, holders: _Holders, inventory: Inventory) -> Refusal | None:
     """Refuse a share of a card that has enough sharers. Containers that use one share count one by one: each has a context."""
     sharers = {(holding.pod, holding.container) for holding, _ in holders}
-    most, most_words = _MOST_SHARERS.get(one.request.isolation or inventory.isolations[0], (inventory.shares_per_gpu, ""))
-    limit = min(inventory.shares_per_gpu, most)
+    isolation = one.request.isolation or inventory.isolations[0]
+    limit = most_containers(isolation, inventory.shares_per_gpu)
     if one.request.whole or len(sharers) < limit:
         return None
-    which = most_words if limit < inventory.shares_per_gpu else "shares_per_gpu"
+    which = _MOST_SHARERS[isolation] if limit < inventory.shares_per_gpu else "shares_per_gpu"
     why = f"{len(sharers)} containers have one; {which} is {limit}"
     return Refusal(reason=Reason.CAPACITY_EXCEEDED, message=f"cannot give a share of {_words(one.gpu, None)}: {why}")
 

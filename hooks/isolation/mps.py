@@ -27,7 +27,6 @@ PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
-MAX_CLIENTS: Final = 48  # processes of one server, from Volta on
 IN_CONTAINER: Final = "/run/lading/mps"
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 -- where the driver looks
 

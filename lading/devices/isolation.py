@@ -1,7 +1,9 @@
 """What keeps a container within its share of a card. The names are in the annotation `lading.dev/isolation`, in assignments,
 in grants and in NodeDevices."""
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Final
 
 
 class IsolationName(StrEnum):
@@ -12,3 +14,22 @@ class IsolationName(StrEnum):
     MPS = "mps"  # NVIDIA's Multi-Process Service
     MIG = "mig"  # an instance that is made for the pod
     HAMI_CORE = "hami-core"  # a library that the operator provides: memory alone
+
+
+_KNOWN: Final = {isolation.value: isolation for isolation in IsolationName}
+
+
+def known_isolations(names: Iterable[str]) -> tuple[IsolationName, ...]:
+    """Return those of the names that this version knows, in their order."""
+    return tuple(_KNOWN[name] for name in names if name in _KNOWN)
+
+
+_MOST_CONTAINERS: Final[Mapping[str, int]] = {
+    IsolationName.TOKENS: 16,  # with more, each waits too long for its turn
+    IsolationName.MPS: 48,  # clients of one server, from Volta on; each container has one at least
+}
+
+
+def most_containers(isolation: str, shares_per_gpu: int) -> int:
+    """Return how many containers may share a card with this isolation, on a node that allows `shares_per_gpu`."""
+    return min(shares_per_gpu, _MOST_CONTAINERS.get(isolation, shares_per_gpu))

@@ -126,6 +126,7 @@ def devices(
     cordon: str = "",
     reconciled: bool = True,
     share_bypasses: Sequence[Json] = (),
+    isolations: Sequence[str] = (),
 ) -> Json:
     """Every card of CARD_MIB; `unhealthy` is said of all."""
     metadata: Json = {"name": name}
@@ -137,8 +138,9 @@ def devices(
         for card in range(gpus)
     ]
     port = {"bdf": "0000:60:00.0", "vfs": [{"bdf": vf_address(number)} for number in range(vfs)]}
-    status = {"reconciled": reconciled, "gpus": cards, "pfs": [port] if vfs else [], "grants": list(grants)}
+    status: Json = {"reconciled": reconciled, "gpus": cards, "pfs": [port] if vfs else [], "grants": list(grants)}
     status |= {"shareBypasses": list(share_bypasses)} if share_bypasses else {}
+    status |= {"isolations": list(isolations)} if isolations else {}
     return {"metadata": metadata, "status": status}
 
 

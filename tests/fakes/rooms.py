@@ -16,6 +16,7 @@ from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPo
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
 from central.ledger.room import card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Usage
+from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, Metadata, MigInstance, NodeDevices, NvLink, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -66,6 +67,7 @@ def card(
     unhealthy: str = "",
     used_by: str = "",
     nvlinks: Sequence[NvLink] = (),
+    isolations: tuple[str, ...] = (),
 ) -> CardRoom:
     """Free, unless less than all of it is; then one container of one pod holds the rest."""
     mib = usable_mib if free_mib is None else free_mib
@@ -85,7 +87,15 @@ def card(
         used_by=used_by,
     )
     usable = usable and not gpu.unhealthy and not used_by
-    return CardRoom(gpu=gpu, free_mib=mib, free_core=core, pods=min(1, containers), containers=containers, usable=usable)
+    return CardRoom(
+        gpu=gpu,
+        free_mib=mib,
+        free_core=core,
+        pods=min(1, containers),
+        containers=containers,
+        usable=usable,
+        isolations=isolations if containers else (),
+    )
 
 
 def held(number: int, *, usable_mib: int = CARD_MIB, switch: int | None = -1, model: str = MODEL) -> CardRoom:
@@ -148,6 +158,7 @@ def room(
     reported: bool = True,
     reconciled: bool = True,
     reachable: bool = True,
+    isolations: tuple[IsolationName, ...] = (),
 ) -> NodeRoom:
     return NodeRoom(
         name=name,
@@ -157,6 +168,7 @@ def room(
         reported=reported,
         reconciled=reconciled,
         reachable=reachable,
+        isolations=isolations,
     )
 
 
@@ -178,6 +190,7 @@ def reported_room(status: Status, name: str = "n1") -> NodeRoom:
         cards=card_rooms(inventory, usage, None, ()),
         vfs=vf_rooms(inventory, usage, None, ()),
         partitions=inventory.partitions,
+        isolations=inventory.isolations,
     )
 
 
@@ -206,6 +219,7 @@ def ask(
     scope: Scope = Scope.ANY,
     partition: PartitionPolicy | None = None,
     sharing: Sharing | None = None,
+    isolation: IsolationName | None = None,
 ) -> Ask:
     return Ask(
         containers=containers,
@@ -215,4 +229,5 @@ def ask(
         scope=scope,
         partition=partition,
         sharing=sharing,
+        isolation=isolation,
     )

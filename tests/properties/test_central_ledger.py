@@ -31,7 +31,9 @@ amounts = st.sampled_from([Part(20_000, 0), Part(10_000, 0), Part(40_000, 30), P
 words = st.sampled_from(["", "", "x", "y"])
 labels = st.builds(Sharing, namespace=st.sampled_from("ab"), affinity=words, anti_affinity=words, exclusion=words)
 labelled = st.builds(lambda part, said: part._replace(sharing=(said,)), amounts, labels)
-parts = st.just(WHOLE) | amounts | labelled
+isolated = st.builds(lambda part: part._replace(isolation=("tokens",)), amounts)
+parts = st.just(WHOLE) | amounts | labelled | isolated
+OFFERED = {"n1": ("none", "tokens"), "n2": ()}
 wishes = st.builds(
     taken, st.dictionaries(st.sampled_from([0, 1]), parts, max_size=2), st.sets(st.sampled_from([0, 1, 2, 3]), max_size=2)
 ).filter(lambda wish: bool(wish.gpus or wish.vfs))
@@ -100,13 +102,30 @@ def against_the_rules(on: Sharers) -> list[object]:
     return wrong + [cards for cards in homes.values() if len(cards) > 1]
 
 
+def isolations(
+    claims: Mapping[PodUid, Mapping[Claim, Taken]], kinds: Collection[Claim] = tuple(Claim)
+) -> dict[GpuUuid, dict[PodUid, set[str]]]:
+    """By card of one node, of pods that have claims of these kinds there: all isolations of their shares."""
+    found: dict[GpuUuid, dict[PodUid, set[str]]] = {}
+    for of, by_kind in claims.items():
+        for claim in (claim for kind, claim in by_kind.items() if kind in kinds):
+            for uuid, part in claim.gpus.items():
+                found.setdefault(uuid, {}).setdefault(of, set()).update(part.isolation)
+    return {uuid: {of: its or {"none"} for of, its in pods.items()} for uuid, pods in found.items()}
+
+
 def grant_all(record: PodRecord) -> Grant:
     """One container that gets all that the assignment says."""
     assert record.taken is not None
     gpus = tuple(
         GrantedGpu(uuid=uuid)
         if part.whole
-        else GrantedGpu(uuid=uuid, memory_mib=part.memory_mib or None, core_percent=part.core_percent or None)
+        else GrantedGpu(
+            uuid=uuid,
+            memory_mib=part.memory_mib or None,
+            core_percent=part.core_percent or None,
+            isolation=next(iter(part.isolation), ""),
+        )
         for uuid, part in record.taken.gpus.items()
     )
     return Grant(pod=record.uid, container="c", gpus=gpus, vfs=tuple(sorted(record.taken.vfs)))
@@ -155,7 +174,7 @@ class Cluster(RuleBasedStateMachine):
             self.ledger.remove_pod(event)
 
     def report(self, name: str) -> None:
-        self.reports[name] = report(name, self.tick(), grants=self.grants[name].values())
+        self.reports[name] = report(name, self.tick(), grants=self.grants[name].values(), isolations=OFFERED[name])
         self.ledger.set_node(self.reports[name])
 
     def pick(self, number: int, **wanted: Any) -> PodRecord:
@@ -299,6 +318,14 @@ class Cluster(RuleBasedStateMachine):
         assert [wrong for wrong in of_all if isinstance(wrong, tuple)] == []  # a prediction elsewhere may be a pod's own
 
     @invariant()
+    def a_card_has_one_isolation(self) -> None:
+        """Of what central gives, and one that the node offers."""
+        for name, node in self.ledger.snapshot().nodes.items():
+            for pods in isolations(node.claims, {Claim.RESERVED, Claim.BOUND, Claim.PREDICTED}).values():
+                (one,) = set().union(*pods.values())
+                assert one in {"none", *OFFERED[name]}
+
+    @invariant()
     def groups_are_where_their_pods_are(self) -> None:
         on = sharers({name: node.claims for name, node in self.ledger.snapshot().nodes.items()})
         for group in {Group(label.namespace, label.affinity) for pods in on.values() for label in set().union(*pods.values())}:
@@ -390,7 +417,8 @@ def final_objects(draw: st.DrawFn) -> list[Any]:
     }
     grants = [grant_all(pod(name, takes=draw(wishes))) for name in draw(st.sets(names))]
     reports = [
-        report(name, draw(st.integers(2, 9)), grants=grants if draw(st.booleans()) else ()) for name in draw(st.sets(nodes))
+        report(name, draw(st.integers(2, 9)), grants=grants if draw(st.booleans()) else (), isolations=OFFERED[name])
+        for name in draw(st.sets(nodes))
     ]
     ready = [(name, draw(st.booleans()), draw(st.integers(2, 9))) for name in draw(st.sets(nodes))]
     return [*pods.values(), *reports, *ready]
@@ -460,7 +488,16 @@ def test_a_reservation_is_made_exactly_where_there_is_room_and_brings_nothing_ov
     nodes.setdefault(node, {})[uid("new")] = {Claim.RESERVED: wish}
     asked: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
     fits = not asked & set(over_capacity(add_up(nodes[node])))
-    assert reserved == (fits and allowed(sharers(nodes), uid("new")) and ledger.room(node).serving)
+    may = allowed(sharers(nodes), uid("new")) and alike(isolations(nodes[node]), uid("new"), OFFERED[node])
+    assert reserved == (fits and may and ledger.room(node).serving)
+
+
+def alike(on: Mapping[GpuUuid, Mapping[PodUid, set[str]]], new: PodUid, offered: Collection[str]) -> bool:
+    """The new pod has the isolation of the others on each of its cards, and one that the node offers."""
+    each = [pods for pods in on.values() if new in pods]
+    return all(its == pods[new] for pods in each for its in pods.values()) and all(
+        pods[new] <= {"none", *offered} for pods in each
+    )
 
 
 def allowed(on: Sharers, new: PodUid) -> bool:

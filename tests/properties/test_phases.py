@@ -14,8 +14,9 @@ from hooks.grant.choose import choose
 from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal
 from hooks.model.holding import Holding
 from lading.devices.assignment import LABEL
+from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
-from lading.vocabulary import PciAddress, PodUid
+from lading.vocabulary import PodUid
 from tests.unit.central.placed import instance, share, uuid, vf, whole
 from tests.unit.hooks.inventories import gpu as gpu_of
 from tests.unit.hooks.inventories import inventory
@@ -26,7 +27,13 @@ Placed = dict[str, PlacedContainer]
 
 # Seven containers of 12 % fit a card: central places nothing that does not.
 shares = st.builds(share, st.sampled_from("AB"), st.integers(0, 5000), st.integers(0, 12))
-gpus = shares | st.builds(whole, st.sampled_from("BC")) | st.builds(instance, st.just("D"), st.integers(1, 3))
+isolated = st.builds(
+    lambda gpu, limit, isolation: replace(gpu, core_limit_percent=limit, isolation=isolation),
+    st.builds(share, st.sampled_from("AB"), st.integers(1, 5000), st.integers(0, 12)),
+    st.none() | st.integers(12, 100),
+    st.none() | st.sampled_from(IsolationName),
+)
+gpus = shares | isolated | st.builds(whole, st.sampled_from("BC")) | st.builds(instance, st.just("D"), st.integers(1, 3))
 containers = st.builds(
     PlacedContainer,
     gpus=st.lists(gpus, max_size=3, unique_by=lambda gpu: gpu.mig_uuid or gpu.uuid).map(tuple),
@@ -72,6 +79,8 @@ def test_the_most_at_one_time(pod: tuple[Roles, Placed]) -> None:
         assert part.memory_mib == max(mib for mib, _ in moments)
         assert part.core_percent == max(core for _, core in moments)
         assert part.whole == any(gpu.whole for gpu in everything if gpu.uuid == card)
+        its = {gpu.isolation for gpu in everything if gpu.uuid == card and gpu.isolation}
+        assert part.isolation == tuple(sorted(its - {IsolationName.NONE}))
         assert part.mig == {gpu.mig_uuid for gpu in everything if gpu.uuid == card and gpu.mig_uuid}
         if card in total:
             assert part.memory_mib <= total[card].memory_mib
@@ -81,8 +90,9 @@ def test_the_most_at_one_time(pod: tuple[Roles, Placed]) -> None:
     assert taken.vfs == {vf.bdf for container in placed.values() for vf in container.vfs}
 
 
-def requested(gpu: PlacedGpu) -> tuple[str, PciAddress, int | None, int | None]:
-    return gpu.mig_uuid or gpu.uuid, gpu.bdf, gpu.memory_mib, gpu.core_percent
+def requested(gpu: PlacedGpu) -> tuple[object, ...]:
+    amounts = gpu.memory_mib, gpu.core_percent, gpu.core_limit_percent
+    return gpu.mig_uuid or gpu.uuid, gpu.bdf, *amounts, gpu.isolation
 
 
 words = st.just("") | st.from_regex(LABEL, fullmatch=True)
@@ -106,9 +116,10 @@ def test_the_node_and_central_read_what_central_wrote(pod: tuple[Roles, Placed],
     assert len(set(named.values())) == len(named)
     for name, container in something.items():
         request = read.containers[name]
-        assert [(gpu.name, gpu.bdf, gpu.memory_mib, gpu.core_percent) for gpu in request.gpus] == [
-            requested(gpu) for gpu in container.gpus
+        read_gpus = [
+            (gpu.name, gpu.bdf, gpu.memory_mib, gpu.core_percent, gpu.core_limit_percent, gpu.isolation) for gpu in request.gpus
         ]
+        assert read_gpus == [requested(gpu) for gpu in container.gpus]
         assert [(vf.name, vf.pf, vf.ifname) for vf in request.vfs] == [(vf.bdf, vf.pf, named[vf.bdf]) for vf in container.vfs]
 
 

@@ -27,7 +27,9 @@ shapes = st.sampled_from(
     [WHOLE, {"lading.dev/gpu": "2"}, share("30Gi"), share("50Gi", 60), share(core=40), vfs(1), WHOLE | vfs(2)]
 )
 RULES = ("share-affinity", "share-anti-affinity", "share-exclusion")
-labels = st.dictionaries(st.sampled_from(RULES), st.sampled_from("xy"))
+isolations = st.sampled_from([{}, {}, {"isolation": "tokens"}, {"isolation": "none"}])
+labels = st.builds(lambda said, its: said | its, st.dictionaries(st.sampled_from(RULES), st.sampled_from("xy")), isolations)
+OFFERED = {"n1": ["tokens", "none"], "n2": []}
 OUTCOMES = ("done", "refused", "lost", "unclear")
 
 
@@ -59,7 +61,7 @@ class Scheduling(RuleBasedStateMachine):
         self.cluster = Cluster()
         self.count = 0
         for node in NODES:
-            self.world.node(node, 2, 3)
+            self.world.node(node, 2, 3, isolations=OFFERED[node])
         for each, said in zip(limits, written, strict=False):
             self.create(each, said, 0)
         if shown:
@@ -244,6 +246,19 @@ class Scheduling(RuleBasedStateMachine):
             assert len({said.get("exclusion") for said in sharers}) == 1
             apart = [said["anti_affinity"] for said in sharers if "anti_affinity" in said]
             assert len(set(apart)) == len(apart)
+
+    @invariant()
+    def all_shares_of_a_card_have_an_isolation_that_its_node_offers(self) -> None:
+        """The assignments name it where the node offers a choice."""
+        on: defaultdict[str, set[str]] = defaultdict(set)
+        for truth in self.cluster.pods.values():
+            written = json.loads(truth.shown["metadata"]["annotations"][ASSIGNMENT]) if truth.node else {"containers": {}}
+            for container in written["containers"].values():
+                for gpu in container.get("gpus", []):
+                    if gpu.keys() & {"memory_mib", "core_percent"}:
+                        on[gpu["uuid"]].add(gpu.get("isolation", ""))
+                        assert gpu.get("isolation", "") in (OFFERED[truth.node] or [""])
+        assert all(len(isolations) == 1 for isolations in on.values())
 
     @invariant()
     def what_is_bound_or_may_be_is_not_free(self) -> None:

@@ -1,4 +1,4 @@
-"""Labels on one node: a pod is placed where the rules allow it, and refused only where no choice of cards would keep them."""
+"""Labels and isolations on one node: a pod is placed by the rules, and refused only where no choice of cards keeps them."""
 
 from dataclasses import replace
 from itertools import product
@@ -10,6 +10,7 @@ from central.ask.model import Ask, Policy, Sharing
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.ledger.model import CardRoom, NodeRoom
+from lading.devices.isolation import IsolationName
 from tests.fakes.rooms import ask, card, room, share, whole
 
 # One rule or two, mostly with the same label: those who meet have something to do with one another.
@@ -24,6 +25,7 @@ def some_labels(draw: st.DrawFn) -> Sharing:
 
 
 labels = some_labels()
+isolations = st.sampled_from([(), (), ("tokens",), ("none", "tokens")])
 sharers = st.lists(st.none() | labels, min_size=1, max_size=2)
 
 
@@ -34,21 +36,31 @@ def cards(draw: st.DrawFn, number: int) -> CardRoom:
         return card(number)
     said = sorted({(one,) if one else () for one in by}) if any(by) else ()
     free = draw(st.sampled_from([2000, 4000, 8000]))
-    return replace(card(number, free_mib=free, usable=bool(draw(st.integers(0, 5)))), pods=len(by), sharers=tuple(said))
+    made = card(number, free_mib=free, usable=bool(draw(st.integers(0, 5))))
+    return replace(made, pods=len(by), sharers=tuple(said), isolations=draw(isolations))
 
 
-rooms = st.tuples(*(cards(number) for number in range(3))).map(lambda made: room(*made))
+NONE, TOKENS = IsolationName.NONE, IsolationName.TOKENS
+offered = st.sampled_from([(), (), (NONE, TOKENS), (TOKENS, NONE), (TOKENS,)])
+rooms = st.builds(lambda made, isolations: room(*made, isolations=isolations), st.tuples(*map(cards, range(3))), offered)
 shares = st.lists(st.sampled_from([1000, 2000, 5000]), min_size=1, max_size=3)
 asks = st.builds(
-    lambda mib, wholes, said: ask(
+    lambda mib, wholes, said, isolation: ask(
         *(share(f"s{number}", each) for number, each in enumerate(mib)),
         *(whole(f"w{number}") for number in range(wholes)),
         sharing=said,
+        isolation=isolation,
     ),
     shares,
     st.integers(0, 1),
     st.none() | labels,
+    st.sampled_from([None, None, NONE, TOKENS]),
 )
+
+
+def has_the_isolation_of(where: NodeRoom, one: CardRoom, asked: IsolationName | None) -> bool:
+    its = asked or (where.isolations[0] if where.isolations else NONE)
+    return its in (where.isolations or [NONE]) and (not one.pods or list(one.isolations or [NONE]) == [its])
 
 
 def may_be_on(one: CardRoom, said: Sharing | None) -> bool:
@@ -70,6 +82,8 @@ def keeps_the_rules(where: NodeRoom, pod: Ask, on: tuple[int, ...]) -> bool:
     if set(of_shares) & set(wholes) or any(where.cards[n].pods for n in wholes):
         return False
     if not all(where.cards[n].usable for n in on) or not all(may_be_on(where.cards[n], pod.sharing) for n in of_shares):
+        return False
+    if not all(has_the_isolation_of(where, where.cards[n], pod.isolation) for n in of_shares):
         return False
     if any(
         sum(each for each, n in zip(mib, of_shares, strict=True) if n == one) > where.cards[one].free_mib for one in of_shares

@@ -24,6 +24,7 @@ from central.fit.verdicts import Verdicts
 from central.fit.workload import PodKind, workload_of
 from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
+from lading.devices.isolation import IsolationName
 from lading.nodedevices import NvLink, Partition
 from tests.fakes.rooms import ask, card, gpu_bdf, gpu_uuid, held, room, share, vf, whole
 
@@ -47,7 +48,11 @@ ASKS = (
     ask(share("a", 300), share("b", 300)),
     ask(whole("c", 2), partition=PartitionPolicy.HONOR),
     ask(whole("c", 3)),
+    ask(share("c", 400), isolation=IsolationName.TOKENS),
+    ask(share("c", 400), isolation=IsolationName.NONE),
+    ask(share("a", 300), share("b", 300), isolation=IsolationName.TOKENS),
 )
+OFFERED = (IsolationName.TOKENS, IsolationName.NONE)
 PARTITIONS = (Partition(id=0, modules=(1, 3)), Partition(id=1, modules=(2, 4)))  # across switches
 CARDS = (
     lambda n: card(n, usable_mib=SIZE),
@@ -58,6 +63,7 @@ CARDS = (
     lambda n: replace(card(n, usable_mib=SIZE, free_mib=600), sharers=((Sharing(namespace="ns", exclusion="x"),),)),
     lambda n: card(n, usable_mib=SIZE, free_mib=500, free_core=30),
     lambda n: card(n, usable_mib=SIZE, nvlinks=[NvLink(count=4, to=gpu_uuid(n ^ 2))]),
+    lambda n: card(n, usable_mib=SIZE, free_mib=700, isolations=(IsolationName.TOKENS,)),
 )
 LIMITS = Limits()
 
@@ -71,7 +77,9 @@ class Rooms:
         self.loads: list[str] = []
         self.turnover = 0
 
-    def put(self, name: str, cards: tuple[int, ...], cpu_milli: int, vfs: int, *, parted: bool = False) -> None:
+    def put(
+        self, name: str, cards: tuple[int, ...], cpu_milli: int, vfs: int, *, parted: bool = False, isolated: bool = False
+    ) -> None:
         self.changes.append(name)
         made = room(
             *(_on_board(CARDS[kind](n), n + 1) for n, kind in enumerate(cards)), vfs=[vf(n) for n in range(vfs)], name=name
@@ -83,10 +91,14 @@ class Rooms:
             memory_mib=65_536,
             resources_known=True,
             partitions=PARTITIONS if parted else (),
+            isolations=OFFERED if isolated else (),
         )
 
     def put_parted(self, *words: Any) -> None:
         self.put(*words, parted=True)
+
+    def put_isolated(self, *words: Any) -> None:
+        self.put(*words, isolated=True)
 
     def load(self, name: str, cpu_milli: int) -> None:
         if name in self.now:
@@ -177,7 +189,7 @@ def card_of(counted: Verdicts, room: NodeRoom, shape: Shape) -> str:
 
 names = st.sampled_from([f"n{number}" for number in range(5)])
 cpu = st.sampled_from([0, 3999, 8000, 20_000, 64_000])
-kinds = st.sampled_from(["put", "put_parted"])
+kinds = st.sampled_from(["put", "put_parted", "put_isolated"])
 puts = st.tuples(kinds, names, st.lists(st.integers(0, len(CARDS) - 1), max_size=4).map(tuple), cpu, st.integers(0, 1))
 changes = st.one_of(puts, puts, st.tuples(st.just("load"), names, cpu), st.tuples(st.just("remove"), names))
 shapes = st.builds(

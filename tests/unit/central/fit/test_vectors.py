@@ -13,10 +13,14 @@ from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
 from central.fit.vectors import REASONS, Wish, choices, fits, left_after, wish_of
 from central.ledger.model import CardRoom, NodeRoom
+from lading.devices.isolation import IsolationName
 from tests.fakes.rooms import MODEL, ask, card, held, mig_card, rdma, room, share, whole
 
 SIZE = 800
 OTHER = "NVIDIA A10"
+NONE, TOKENS, MPS = IsolationName.NONE, IsolationName.TOKENS, IsolationName.MPS
+ON_CARDS: list[tuple[str, ...]] = [(), (), (TOKENS,), (MPS,), (NONE, TOKENS)]
+OFFERED = [(), (), (NONE, TOKENS), (TOKENS, NONE), (MPS,)]
 
 
 @st.composite
@@ -29,7 +33,9 @@ def some_card(draw: st.DrawFn, number: int) -> CardRoom:
         case "shared":
             free = draw(st.integers(0, size))
             core = draw(st.sampled_from([0, 5, 50, 100]))
-            return card(number, usable_mib=size, free_mib=free, free_core=core, containers=1, model=model)
+            isolations = draw(st.sampled_from(ON_CARDS))
+            made = card(number, usable_mib=size, free_mib=free, free_core=core, containers=1, model=model)
+            return replace(made, isolations=isolations)
         case "held":
             return held(number, usable_mib=size, model=model)
         case "mig":
@@ -45,7 +51,8 @@ def some_room(draw: st.DrawFn, name: str) -> NodeRoom:
     cpu, memory = draw(st.integers(0, 64_000)), draw(st.integers(0, 256_000))
     words = [missing != flag for flag in ("reported", "reconciled", "reachable")]
     one = room(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2])
-    return replace(one, cpu_milli=cpu, memory_mib=memory, resources_known=True)
+    isolations = draw(st.sampled_from(OFFERED))
+    return replace(one, cpu_milli=cpu, memory_mib=memory, resources_known=True, isolations=isolations)
 
 
 some_rooms = st.integers(1, 5).flatmap(lambda count: st.tuples(*[some_room(f"n{number}") for number in range(count)]))
@@ -56,9 +63,10 @@ some_share = st.one_of(
 )
 some_whole = st.integers(1, 5).map(lambda count: whole("c", count))
 simple_asks = st.builds(
-    lambda one, model: ask(one, gpu_model=model),
+    lambda one, model, isolation: ask(one, gpu_model=model, isolation=isolation if one.share else None),
     st.one_of(some_share, some_whole),
     st.sampled_from(["", "", MODEL, OTHER, f"{OTHER}|{MODEL}", "none"]),
+    st.sampled_from([None, None, NONE, TOKENS, MPS]),
 )
 
 

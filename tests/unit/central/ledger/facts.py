@@ -98,11 +98,13 @@ def granted(
     pod_wide: bool = False,
     pod_memory_mib: int | None = None,
     mig: str = "",
+    isolation: str = "",
 ) -> GrantedGpu:
     return GrantedGpu(
         uuid=gpu_uuid(card),
         memory_mib=memory_mib,
         core_percent=core_percent,
+        isolation=isolation,
         pod_wide=pod_wide,
         pod_memory_mib=pod_memory_mib,
         mig_uuid=mig,
@@ -118,12 +120,14 @@ def report(
     grants: Iterable[Grant] = (),
     cordon: str = "",
     reconciled: bool = True,
+    isolations: Iterable[str] = (),
 ) -> NodeDevices:
     """Two cards and a port with four VFs, unless said otherwise."""
     return NodeDevices(
         metadata=Metadata(name=name, resource_version=str(version), annotations={CORDON: cordon} if cordon else {}),
         status=Status(
             reconciled=reconciled,
+            isolations=tuple(isolations),
             gpus=tuple(gpus) if gpus is not None else (gpu(0), gpu(1)),
             pfs=tuple(pfs) if pfs is not None else (port(),),
             grants=tuple(grants),

@@ -402,6 +402,40 @@ def test_a_grant_has_no_labels_and_takes_none_away() -> None:
     assert ledger.room("n1").cards[0].sharers == ()
 
 
+def isolated(card: int, memory_mib: int = 1000, *isolation: str) -> Taken:
+    return taken({card: Part(memory_mib, isolation=isolation)})
+
+
+def test_a_claim_with_another_isolation_is_refused() -> None:
+    ledger = ledger_of(report(isolations=["none", "tokens"]))
+    assert ledger.predict(P, "n1", isolated(0, 10, "tokens"), until=5) is None
+    for wish in (isolated(0, 10), isolated(1, 10, "mps")):
+        refused = ledger.reserve(Q, "n1", wish, 1)
+        assert refused is not None
+        assert refused.obstacle is Obstacle.DEVICE
+    assert ledger.reserve(Q, "n1", isolated(0, 10, "tokens"), 1) is None
+    assert ledger.reserve(uid("r"), "n1", isolated(1, 10), 1) is None
+
+
+def test_claims_of_one_pod_that_differ_in_the_isolation_close_its_card() -> None:
+    ledger = ledger_of(report(isolations=["none", "tokens", "mps"]))
+    ledger.set_pod(pod("p", node="n1", takes=isolated(0, 10, "tokens")))
+    ledger.set_node(report("n1", 2, grants=[grant("p", "c", granted(0, 10, isolation="mps"))], isolations=["tokens", "mps"]))
+    assert ledger.room("n1").cards[0].isolations == ("mps", "tokens")
+    for isolation in ("tokens", "mps"):
+        assert ledger.reserve(Q, "n1", isolated(0, 10, isolation), 1) is not None
+
+
+def test_what_a_node_offers_is_room() -> None:
+    ledger = ledger_of(report(isolations=["none"]))
+    ledger.set_node(report("n1", 2, isolations=["none"]))
+    assert ledger.take_freed() == ()
+    ledger.set_node(report("n1", 3, isolations=["none", "tokens"]))
+    assert ledger.take_freed() == ("n1",)
+    ledger.set_node(report("n1", 4, isolations=["tokens", "none"]))
+    assert ledger.take_freed() == ("n1",)
+
+
 def test_labels_that_end_are_room() -> None:
     ledger = ledger_of()
     ledger.set_pod(pod("p", node="n1", takes=labelled(0, affinity="x", exclusion="x")))

@@ -22,7 +22,9 @@ from tests.unit.central.world import World, uid_of
 LIMITS = st.sampled_from(
     [WHOLE, {"lading.dev/gpu": "2"}, share("10Gi"), share("30Gi", 40), share(core=30), vfs(1), WHOLE | vfs(2)]
 )
-LABELS = st.sampled_from([{}, {"lading.dev/share-exclusion": "x"}, {"lading.dev/share-anti-affinity": "y"}])
+LABELS = st.sampled_from(
+    [{}, {"lading.dev/share-exclusion": "x"}, {"lading.dev/share-anti-affinity": "y"}, {"lading.dev/isolation": "tokens"}]
+)
 
 
 def _comparable(of: NodeRoom) -> NodeRoom:
@@ -38,7 +40,7 @@ def _labelled(limits: Mapping[str, str], labels: Mapping[str, str]) -> Mapping[s
 def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[str, str]]], gone: set[int]) -> None:
     """The last pod would be put there, and some of the others would be gone."""
     made = World()
-    made.node("n1", 3, 3)
+    made.node("n1", 3, 3, isolations=["none", "tokens"])
     made.readiness("n1", True, allocatable={"cpu": "64", "memory": "256Gi"})
     *before, (limits, labels) = pods
     bound = []

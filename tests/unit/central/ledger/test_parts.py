@@ -23,6 +23,8 @@ A_MIG, B_MIG = Part(mig=frozenset({"a"})), Part(mig=frozenset({"b"}))
         (Part(10, sharing=(X,)), Part(20), Part(20, sharing=(X,))),
         (Part(10, sharing=(Y,)), Part(10, sharing=(X,)), Part(10, sharing=(X, Y))),
         (Part(10, sharing=(X,)), WHOLE, Part(whole=True, sharing=(X,))),
+        (Part(10, isolation=("a",)), Part(20), Part(20, isolation=("a",))),
+        (Part(10, isolation=("b",)), Part(10, isolation=("a",)), Part(10, isolation=("a", "b"))),
     ],
 )
 def test_of_two_words_about_one_card_the_largest_counts(a: Part, b: Part, both: Part) -> None:

@@ -132,6 +132,12 @@ def test_a_room_is_built_once_for_each_change_and_only_where_it_changed() -> Non
     assert after.vfs[0] is before.vfs[0]
 
 
+def test_by_turns_a_card_has_fewer_sharers() -> None:
+    for count, isolation, is_free in ((15, "tokens", True), (16, "tokens", False), (16, "", True), (16, "mps", True)):
+        grants = [grant("p", f"c{number}", granted(0, memory_mib=1, isolation=isolation)) for number in range(count)]
+        assert (free_mib(ledger_of(report(gpus=[gpu(0)], grants=grants)).room("n1")) != [0]) is is_free
+
+
 def test_a_card_with_as_many_sharers_as_its_node_allows_has_nothing_free() -> None:
     """And those of one pod count one by one."""
     grants = [grant("p", name, granted(0, memory_mib=1)) for name in ("a", "b")]
