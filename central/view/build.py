@@ -61,6 +61,7 @@ def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView
         reporter=status.reporter,
         driver=status.driver,
         cordon=report.metadata.annotations.get(CORDON, ""),
+        isolations=status.isolations,
         past=tuple(_past(status)),
     )
 
@@ -132,6 +133,7 @@ def _holders(held: Iterable[Held], status: Status) -> Holders:
                 core_percent=part.core_percent,
                 whole=part.whole,
                 mig=tuple(sorted(part.mig)),
+                isolation=", ".join(part.isolation),
                 used_mib=used.get((one.holder.pod, uuid)),
             )
             found.setdefault(uuid, []).append(of_card)

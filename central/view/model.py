@@ -56,6 +56,7 @@ class Holder(_View, frozen=True):
     core_percent: int = 0
     whole: bool = False
     mig: tuple[str, ...] = ()  # UUIDs of instances
+    isolation: str = ""  # of its share; empty: none
     used_mib: int | None = None  # memory of the device that its processes use; absent where the node does not tell it by pod
 
 
@@ -144,6 +145,7 @@ class NodeView(_View, frozen=True):
     reporter: str = ""  # version of lading-hooks
     driver: str = ""
     cordon: str = ""  # as a person wrote it
+    isolations: tuple[str, ...] = ()  # of shares, that it offers, its default first; nothing: none alone
     past: tuple[Past, ...] = ()  # newest first
 
 

@@ -94,7 +94,7 @@ def _rows(one: Container, *, wide: bool) -> Iterator[tuple[Cell, ...]]:
 
 
 def _amount(gpu: GivenGpu | None) -> str:
-    return NONE if gpu is None else ", ".join(gpu.share) or "whole"
+    return NONE if gpu is None else ", ".join((*gpu.share, *gpu.kept_by)) or "whole"
 
 
 def _compared(assigned: GivenGpu | None, granted: GivenGpu | None) -> Text:

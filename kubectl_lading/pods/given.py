@@ -15,6 +15,7 @@ from central.assignment.annotation import OwnAssignment, parse_own
 from central.assignment.model import PlacedContainer
 from central.fit.topology import distance, nvlinks
 from kubectl_lading.terminal.words import DISTANCES, count, gib
+from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, NodeDevices, Pf
 from lading.vocabulary import ASSIGNMENT
 
@@ -27,12 +28,20 @@ class GivenGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     mig: str = ""
     memory_mib: int | None = None
     core_percent: int | None = None
+    core_limit_percent: int | None = None
+    isolation: str = ""  # of a share; empty: none, or not said
 
     @property
     def share(self) -> list[str]:
         """Return its amounts as text."""
         memory = [gib(self.memory_mib)] if self.memory_mib else []
         return memory + ([f"{self.core_percent}%"] if self.core_percent else [])
+
+    @property
+    def kept_by(self) -> list[str]:
+        """Return what keeps it to its amounts, as text."""
+        limit = [f"limit {self.core_limit_percent}%"] if self.core_limit_percent else []
+        return limit + ([self.isolation] if self.isolation else [])
 
 
 class GivenVf(msgspec.Struct, frozen=True):
@@ -46,14 +55,23 @@ class Given(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def in_words(self) -> Iterator[str]:
         for gpu in self.gpus:
-            yield (f"{' and '.join(gpu.share)} of " if gpu.share else "") + f"{gpu.mig or gpu.uuid} ({gpu.bdf})"
+            kept_by = f", {', '.join(gpu.kept_by)}" if gpu.kept_by else ""
+            yield (f"{' and '.join(gpu.share)} of " if gpu.share else "") + f"{gpu.mig or gpu.uuid} ({gpu.bdf}){kept_by}"
         for vf in self.vfs:
             yield f"VF {vf.bdf} (of {vf.pf})"
 
 
 def given_of(placed: PlacedContainer) -> Given:
     gpus = (
-        GivenGpu(uuid=gpu.uuid, bdf=gpu.bdf, mig=gpu.mig_uuid, memory_mib=gpu.memory_mib, core_percent=gpu.core_percent)
+        GivenGpu(
+            uuid=gpu.uuid,
+            bdf=gpu.bdf,
+            mig=gpu.mig_uuid,
+            memory_mib=gpu.memory_mib,
+            core_percent=gpu.core_percent,
+            core_limit_percent=gpu.core_limit_percent,
+            isolation="" if gpu.isolation in {None, IsolationName.NONE} else str(gpu.isolation),
+        )
         for gpu in placed.gpus
     )
     return Given(gpus=tuple(gpus), vfs=tuple(GivenVf(bdf=vf.bdf, pf=vf.pf) for vf in placed.vfs))

@@ -180,6 +180,8 @@ def _granted(grant: Grant, devices: NodeDevices) -> Iterator[GivenGpu]:
             mig=gpu.mig_uuid,
             memory_mib=gpu.memory_mib,
             core_percent=gpu.core_percent,
+            core_limit_percent=gpu.core_limit_percent,
+            isolation=gpu.isolation,
         )
 
 

@@ -145,7 +145,8 @@ def _gpu_holders(gpu: GpuView) -> Iterator[Text]:
     for one in gpu.holders:
         if one.whole or not gpu.mig:  # instances have their own lines
             amount = f" {gib(one.memory_mib)} {one.core_percent}%" if shared or not one.whole else ""
-            yield text(f"{pod_name(one)}{amount}{_unsure(one)}")
+            isolation = f" {one.isolation}" if one.isolation else ""
+            yield text(f"{pod_name(one)}{amount}{isolation}{_unsure(one)}")
 
 
 def _why(why: str, which: str = "") -> Iterator[Text]:

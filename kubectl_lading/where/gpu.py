@@ -21,7 +21,7 @@ from kubectl_lading.where.device_names import find_card
 from lading.nodedevices import NodeDevices
 
 COLUMNS: Final = (
-    ("HELD", "What the pod was given of the card: whole, memory and percent of compute, or MIG instances."),
+    ("HELD", "What the pod was given of the card: whole, memory, percent of compute and the isolation, or MIG instances."),
     ("USED", "Memory that its processes use, where the node tells it by container."),
     ("BECAUSE", "bound: its assignment says so. granted: the node does. reserved, predicted, nominated: central is about to."),
     ("FOR", "How long it held the card, by the node's ledger."),
@@ -129,7 +129,7 @@ def _amount(one: Holder, gpu: GpuView) -> str:
     if one.mig:
         profiles = {instance.uuid: instance.profile or instance.uuid for instance in gpu.mig}
         return ", ".join(profiles.get(uuid, uuid) for uuid in one.mig)
-    return "whole" if one.whole else f"{gib(one.memory_mib)}, {one.core_percent}%"
+    return "whole" if one.whole else ", ".join(filter(None, (gib(one.memory_mib), f"{one.core_percent}%", one.isolation)))
 
 
 def _row_of_holder(one: Holder, gpu: GpuView) -> tuple[str, str, str, str, str]:

@@ -90,5 +90,8 @@ def _summary(view: NodeView) -> Iterator[str]:
     versions += [f"USED as the driver saw it {age(now() - seen)} ago"] if seen else []
     if versions:
         yield ", ".join(versions)
+    if view.isolations:
+        default, *others = view.isolations
+        yield f"isolations of shares: {', '.join((f'{default} (default)', *others))}"
     if view.cordon:
         yield f"cordoned: {view.cordon}"

@@ -2,7 +2,7 @@
 
 import { clean, COUNTED, podName } from "./words.js";
 
-const HOLDER = { namespace: "", pod: "", created: 0, claims: [], memory_mib: 0, core_percent: 0, whole: false, mig: [] };
+const HOLDER = { namespace: "", pod: "", created: 0, claims: [], memory_mib: 0, core_percent: 0, whole: false, mig: [], isolation: "" };
 const MIG = { state: "free", profile: "", memory_mib: 0 };
 const holders = (listed = []) => listed.map((one) => ({ ...HOLDER, ...one }));
 

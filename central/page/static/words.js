@@ -31,6 +31,7 @@ export function part(holder) {
   const parts = [];
   if (holder.memory_mib) parts.push(amount(holder.memory_mib));
   if (holder.core_percent) parts.push(`${holder.core_percent}% compute`);
+  if (holder.isolation) parts.push(clean(holder.isolation));
   if (holder.mig.length) parts.push(count(holder.mig.length, "MIG instance"));
   return parts.join(", ") || "a part";
 }

@@ -66,6 +66,16 @@ def test_shares_add_up_and_leave_the_rest() -> None:
     assert [(one.pod, one.memory_mib, one.core_percent) for one in gpu.holders] == [("a", 8192, 30), ("b", 4096, 20)]
 
 
+def test_the_isolations_of_shares_and_of_their_node() -> None:
+    node = Node(1)
+    node.change(isolations=("tokens", "none"))
+    node.world.bind("a", "n1", share("8Gi", 30))
+    node.world.bind("b", "n1", share("4Gi"))
+    (gpu,) = node.view.gpus
+    assert [(one.pod, one.isolation) for one in gpu.holders] == [("a", "tokens"), ("b", "tokens")]
+    assert node.view.isolations == ("tokens", "none")
+
+
 def test_a_card_without_memory_left_is_held() -> None:
     node = Node(1)
     node.world.bind("a", "n1", share("40Gi", 10))

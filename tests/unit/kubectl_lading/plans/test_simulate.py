@@ -1,16 +1,18 @@
 """`simulate` as a command: the priorities of its pods, and an answer that stays small."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from kubectl_lading.plans.simulate import CLASSES
+from lading.kube.resource import NODE_DEVICES
 from tests.docs import ROOT
 from tests.fakes.busy_cluster import A100, BusyCluster
 from tests.fakes.kube_server import FakeKubeServer, Fault
-from tests.fakes.kubectl_lading import Cli
+from tests.fakes.kubectl_lading import Cli, served
 
 LIMITS = "schedulerName: lading, containers: [{name: main, resources: {limits: {lading.dev/gpu: 8}}}]"
 EIGHT = f"{{metadata: {{annotations: {{lading.dev/gpu-model: {A100}}}}}, spec: {{{LIMITS}}}}}"
@@ -54,6 +56,21 @@ def test_whom_central_would_evict(cli: Cli) -> None:
     shown = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml")).stdout
     assert "team-a/finetune" in shown
     assert "100000" in shown
+
+
+def test_an_isolation_that_no_node_offers_and_one_that_a_node_offers(tmp_path: Path) -> None:
+    cluster = BusyCluster()
+    status = cluster.objects[NODE_DEVICES.path(name="busy-b")]["status"]
+    status["isolations"] = ["none", "tokens"]
+    share = "schedulerName: lading, containers: [{name: main, resources: {limits: {lading.dev/gpu-core: 5}}}]"
+    pods = (
+        f"kind: Pod\nmetadata: {{name: {name}, annotations: {{lading.dev/isolation: {name}}}}}\nspec: {{{share}}}\n---\n"
+        for name in ("tokens", "mps")
+    )
+    with served(cluster, tmp_path) as cli:
+        said = {pod["pod"]: pod for pod in simulated(cli, "".join(pods))["pods"]}
+    assert said["tokens"]["node"] == "busy-b"
+    assert (said["mps"]["node"], set(said["mps"]["why"]["reasons"])) == ("", {"no-isolation", "unreachable"})
 
 
 def test_a_class_that_there_is_not(cli: Cli) -> None:

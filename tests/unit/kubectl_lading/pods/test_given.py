@@ -1,11 +1,13 @@
-"""Each two GPUs of a container, and each GPU with each VF."""
+"""The devices of a container in words; each two of its GPUs, and each GPU with each VF."""
 
 import msgspec
+import pytest
 
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.topology import Distance
-from kubectl_lading.pods.given import Pair, pairs_of
+from kubectl_lading.pods.given import Pair, given_of, pairs_of
 from kubectl_lading.terminal.words import DISTANCES
+from lading.devices.isolation import IsolationName
 from lading.nodedevices import Metadata, NodeDevices
 from lading.vocabulary import GpuUuid, PciAddress
 from simnode.reported import read_status
@@ -38,3 +40,23 @@ def test_without_links_the_place_counts() -> None:
 
 def test_what_is_not_reported_any_more_is_left_out() -> None:
     assert list(pairs_of(REPORT, placed(NEAR.uuid, "GPU-gone"))) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "isolation", "said"),
+    [
+        (None, None, "8Gi and 30% of GPU-1 (0000:1b:00.0)"),
+        (None, IsolationName.NONE, "8Gi and 30% of GPU-1 (0000:1b:00.0)"),
+        (60, IsolationName.TOKENS, "8Gi and 30% of GPU-1 (0000:1b:00.0), limit 60%, tokens"),
+    ],
+)
+def test_a_share_with_what_keeps_it_to_its_amounts(limit: int | None, isolation: IsolationName | None, said: str) -> None:
+    gpu = PlacedGpu(
+        uuid=GpuUuid("GPU-1"),
+        bdf=PciAddress("0000:1b:00.0"),
+        memory_mib=8192,
+        core_percent=30,
+        core_limit_percent=limit,
+        isolation=isolation,
+    )
+    assert list(given_of(PlacedContainer(gpus=(gpu,))).in_words()) == [said]

@@ -42,6 +42,12 @@ def test_a_little_is_not_drawn_as_nothing_nor_nearly_all_as_all() -> None:
     assert bar(1000, State.HELD) == FULL * 8
 
 
+def test_the_isolation_of_a_share_is_beside_its_amounts() -> None:
+    holder = Holder(uid="u", namespace="ns", pod="p", claims=("granted",), memory_mib=500, isolation="tokens")
+    (line,) = [one for one in drawn(a_node(a_gpu(held_mib=500, state=State.SHARED, holders=(holder,)))) if "GPU 0" in one]
+    assert "ns/p" in line.partition("tokens")[0]
+
+
 def test_vfs_of_a_nic_are_one_line_and_their_pods_counted() -> None:
     pods = [Holder(uid=f"u{n}", namespace="ns", pod=f"p{n}", claims=("granted",)) for n in range(2)]
     vfs = tuple(VfView(bdf=f"0000:60:00.{n}", state=State.HELD, holders=(pods[n // 2],)) for n in range(4))
