@@ -46,12 +46,13 @@ class PartitionPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Request a part of one card. Memory by amount, or (`memory_mib` None) the same percentage as the compute. Whether it fits
-    does not depend on the limit."""
+    """Request an equal part of each of some cards. Memory by amount, or (`memory_mib` None) the same percentage as the compute.
+    Whether it fits does not depend on the limit."""
 
     memory_mib: int | None = None
     core_percent: int | None = None
     core_limit_percent: int | None = None  # of the compute, while others leave it; None: what the isolation does
+    cards: int = 1  # different ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class ContainerAsk:
     name: str
     role: Role = Role.APP
     gpus: int = 0  # whole cards
-    share: Share | None = None  # of one card
+    share: Share | None = None
     vfs: int = 0
 
     @property

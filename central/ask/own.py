@@ -1,8 +1,8 @@
 """Parse a pod's device request in Lading's own dialect: its `resources.limits` and annotations become one Ask.
 
 The result is None if the pod requests no device of Lading, and BadAsk if the request is invalid, with a message for its author:
-an amount that is not valid, a request that differs from its limit, a whole card and a share of one in one container, a resource
-or annotation below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a
+an amount that is not valid, a request that differs from its limit, shares of more cards than a node can give, a resource or
+annotation below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a
 value that does not exist or contradict one another, and annotations that the node would refuse beside an assignment. Only the
 first problem is reported. Zero counts as absent.
 
@@ -22,6 +22,7 @@ from central.ask.quantity import parse_quantity
 from lading.annotations import find_unknown, nearest_key
 from lading.devices.assignment import LABEL, MAX_MEMORY_MIB
 from lading.devices.isolation import IsolationName
+from lading.sharegrant import MAX_GPUS
 from lading.vocabulary import (
     GPU_CORE_LIMIT,
     GPU_MODEL,
@@ -46,6 +47,7 @@ from lading.vocabulary import (
 )
 
 MAX_DEVICES: Final = 1024  # of one container; more than any node has
+MAX_SHARED: Final = MAX_GPUS  # cards of which one container has a share
 MAX_CONTAINERS: Final = 32  # of one pod, that ask for devices: twice as many as a node has cards
 MAX_INIT_CONTAINERS: Final = 16  # of these: each is a phase, and a fit looks at every card in every phase
 _MIB: Final = 2**20
@@ -99,14 +101,16 @@ def _container(container: Container, role: Role) -> ContainerAsk:
     if not ours:
         return ContainerAsk(name=container.name, role=role)
     asked = {resource: _amount(container.name, resource, limits, requests) for resource in ours}
-    gpus, memory, core = (asked.get(resource, 0) for resource in (RESOURCE_GPU, RESOURCE_GPU_MEMORY, RESOURCE_GPU_CORE))
-    if gpus and (memory or core):
-        share = RESOURCE_GPU_MEMORY if memory else RESOURCE_GPU_CORE
+    gpus, memory, core, vfs = (asked.get(resource, 0) for resource in _RIGHT)
+    if not memory and not core:
+        return ContainerAsk(name=container.name, role=role, gpus=gpus, vfs=vfs)
+    if gpus > MAX_SHARED:
         raise _BadAskError(
-            f"cannot use {RESOURCE_GPU} with {share} in container {container.name}: a card is given whole or in part; keep one"
+            f"cannot use {RESOURCE_GPU} of container {container.name}: it is {gpus}, and with {_SHARE} it is of how many cards "
+            f"the container has a share; write 1 to {MAX_SHARED}"
         )
-    share_asked = Share(memory_mib=memory or None, core_percent=core or None) if memory or core else None
-    return ContainerAsk(name=container.name, role=role, gpus=gpus, share=share_asked, vfs=asked.get(RESOURCE_RDMA, 0))
+    share = Share(memory_mib=memory or None, core_percent=core or None, cards=gpus or 1)
+    return ContainerAsk(name=container.name, role=role, share=share, vfs=vfs)
 
 
 def _amount(container: str, resource: str, limits: Mapping[str, Amount], requests: Mapping[str, Amount]) -> int:
@@ -246,8 +250,18 @@ def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str
                 f"cannot use {key}: it is {is_now}; write 1 to 63 letters, digits, dashes, underscores and dots, a letter or "
                 "digit first and last, or remove it"
             )
+    if several := next((ask.name for ask in containers if ask.share and ask.share.cards > 1), ""):
+        _check_affinity(several, annotations)
     affinity, anti_affinity, exclusion = (annotations.get(key, "") for key in _SHARING)
     return Sharing(namespace=namespace, affinity=affinity, anti_affinity=anti_affinity, exclusion=exclusion)
+
+
+def _check_affinity(several: str, annotations: Mapping[str, str]) -> None:
+    if SHARE_AFFINITY in annotations:
+        raise _BadAskError(
+            f"cannot use {SHARE_AFFINITY}: it puts all shares of the pod on one card, and container {several} asks for shares "
+            f"of several; write {RESOURCE_GPU}: 1 there, or remove it"
+        )
 
 
 def _isolation(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str]) -> IsolationName | None:

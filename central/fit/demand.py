@@ -167,7 +167,7 @@ def _wanted(container: ContainerAsk, mask: int, per_card: int) -> Wanted:
         container=container.name,
         phases=tuple(phase for phase in range(mask.bit_length()) if mask >> phase & 1),
         mask=mask,
-        count=1 if share else container.gpus,
+        count=share.cards if share else container.gpus,
         whole=share is None and not cut,
         memory_mib=share.memory_mib if share else None,
         core_percent=share.core_percent if share else 100 // per_card if cut else None,

@@ -287,7 +287,11 @@ class _Search:
     # ---- shares alone
 
     def _is_by_policy(self, wanted: Wanted) -> bool:
-        return not wanted.whole and not wanted.vfs and (self._demand.scope is Scope.ANY or wanted.count == 1)
+        """Return whether the policy alone decides. Of several cards their links decide first, as of whole ones; the policy
+        spread looks at links after the first card (prefer.py)."""
+        if wanted.whole or wanted.vfs:
+            return False
+        return wanted.count == 1 or (self._policy is Policy.SPREAD and self._demand.scope is Scope.ANY)
 
     def _ways_by_policy(self, wanted: Wanted, having: Sequence[Card], first: Chosen) -> Iterator[Chosen]:
         """Yield one choice for each other way to divide the cards among their kinds; the way of `first` is left out."""

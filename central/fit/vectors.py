@@ -66,7 +66,7 @@ def wish_of(ask: Ask) -> Wish | None:
     one = ask.containers[0]
     plain = ContainerAsk(name=one.name, role=one.role, gpus=one.gpus, share=one.share)
     simple = Ask(containers=(plain,), policy=ask.policy, gpu_models=ask.gpu_models, isolation=ask.isolation)
-    if one != plain or ask != simple:
+    if one != plain or ask != simple or (one.share is not None and one.share.cards > 1):
         return None
     if one.share is not None:
         return Wish(ask.gpu_models, 0, one.share.memory_mib, one.share.core_percent, ask.isolation)

@@ -131,6 +131,9 @@ def _explain_cards(room: NodeRoom, demand: Demand, missing: Missing) -> str:
     if missing is Missing.NO_CARD_LARGE_ENOUGH:
         largest = max(cards, key=lambda card: card.gpu.usable_mib)
         return f"{_asked(need)} asked; the largest GPU has {format_mib(largest.gpu.usable_mib)}: {_name(largest)}"
+    if need.count > 1:
+        enough = sum(card.has_free(need.mib_of(card.gpu.usable_mib), need.core_percent or 0) for card in cards)
+        return f"{_asked(need)} asked; of {count_of(len(cards), 'GPU')} {enough} have so much free{_unusable(room, demand)}"
     best = min((card for card in cards if card.usable), key=lambda card: _shortage(card, need))
     amounts = format_mib(best.free_mib) if need.core_percent is None else f"{format_mib(best.free_mib)} and {best.free_core}%"
     return f"{_asked(need, best)} asked; the best single GPU has {amounts} free: {_name(best)}{_unusable(room, demand)}"

@@ -142,7 +142,8 @@ def _devices_in_words(container: ContainerAsk, ask: Ask) -> Iterator[str]:
         amounts = [format_mib(share.memory_mib)] if share.memory_mib else []
         amounts += [f"{share.core_percent}%"] if share.core_percent else []
         limit = f", limited to {share.core_limit_percent}% of the compute" if share.core_limit_percent else ""
-        yield f"a GPU share of {' and '.join(amounts)}{limit}"
+        each = f" of each of {share.cards} GPUs" if share.cards > 1 else ""
+        yield f"a GPU share of {' and '.join(amounts)}{each}{limit}"
     if container.vfs:
         yield f"{container.vfs} RDMA VF{_s(container.vfs)}{_WHERE[ask.rdma_policy]}"
 

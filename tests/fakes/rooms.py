@@ -202,9 +202,17 @@ def whole(name: str, gpus: int = 1, *, role: Role = Role.APP, vfs: int = 0) -> C
 
 
 def share(
-    name: str, memory_mib: int | None = None, core_percent: int | None = None, *, role: Role = Role.APP, vfs: int = 0
+    name: str,
+    memory_mib: int | None = None,
+    core_percent: int | None = None,
+    *,
+    role: Role = Role.APP,
+    vfs: int = 0,
+    cards: int = 1,
 ) -> ContainerAsk:
-    return ContainerAsk(name=name, role=role, share=Share(memory_mib=memory_mib, core_percent=core_percent), vfs=vfs)
+    return ContainerAsk(
+        name=name, role=role, share=Share(memory_mib=memory_mib, core_percent=core_percent, cards=cards), vfs=vfs
+    )
 
 
 def rdma(name: str, vfs: int = 1, *, role: Role = Role.APP) -> ContainerAsk:

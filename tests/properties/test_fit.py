@@ -73,7 +73,7 @@ def containers(draw: st.DrawFn, name: str) -> ContainerAsk:
         case "vfs":
             return rdma(name, vfs or 1, role=role)
         case _:
-            return share(name, memory_mib, core_percent, role=role, vfs=vfs)
+            return share(name, memory_mib, core_percent, role=role, vfs=vfs, cards=draw(st.sampled_from([1, 1, 2])))
 
 
 @st.composite
@@ -88,7 +88,7 @@ tight_rooms = st.lists(st.tuples(st.sampled_from(SIZES), st.sampled_from([None, 
     lambda sizes: room(*(card(n, usable_mib=size, free_mib=free and min(free, size)) for n, (size, free) in enumerate(sizes)))
 )
 tight_containers = st.one_of(
-    st.builds(share, st.just("x"), st.integers(2, 9), st.none(), role=st.sampled_from(Role)),
+    st.builds(share, st.just("x"), st.integers(2, 9), st.none(), role=st.sampled_from(Role), cards=st.sampled_from([1, 2])),
     st.builds(share, st.just("x"), st.integers(2, 9), st.sampled_from([20, 50, 60]), role=st.sampled_from(Role)),
     st.builds(share, st.just("x"), st.none(), st.sampled_from([20, 50, 60]), role=st.sampled_from(Role)),
     st.builds(whole, st.just("x"), st.integers(1, 2), role=st.sampled_from(Role)),
@@ -119,7 +119,8 @@ def wrong(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> s
     for container in pod.containers:
         mine = placed[container.name]
         held = [by_uuid[gpu.uuid] for gpu in mine.gpus]
-        if len(set(mine.gpus)) != container.gpus + (container.share is not None) or len(set(mine.vfs)) != container.vfs:
+        cards = container.share.cards if container.share else container.gpus
+        if not len(mine.gpus) == len({gpu.uuid for gpu in mine.gpus}) == cards or len(set(mine.vfs)) != container.vfs:
             return "not what is asked"
         if any(
             not one.usable or one.gpu.mig_enabled or one.gpu.model not in (pod.gpu_models or {one.gpu.model}) for one in held
@@ -157,10 +158,12 @@ def gpu_ways(where: NodeRoom, container: ContainerAsk) -> Iterator[tuple[PlacedG
             yield tuple(PlacedGpu(uuid=one.gpu.uuid, bdf=one.gpu.bdf) for one in some)
         return
     memory_mib, core_percent = container.share.memory_mib, container.share.core_percent
+    each = []
     for one in where.cards:
         mib = one.gpu.usable_mib * (core_percent or 0) // 100 if memory_mib is None else memory_mib
         if mib:
-            yield (PlacedGpu(uuid=one.gpu.uuid, bdf=one.gpu.bdf, memory_mib=mib, core_percent=core_percent),)
+            each.append(PlacedGpu(uuid=one.gpu.uuid, bdf=one.gpu.bdf, memory_mib=mib, core_percent=core_percent))
+    yield from combinations(each, container.share.cards)
 
 
 def vf_ways(where: NodeRoom, pod: Ask) -> Iterator[Mapping[str, PlacedContainer]]:
@@ -242,7 +245,14 @@ roomy = st.builds(
 )
 small = st.one_of(
     st.builds(whole, st.just("x"), st.integers(1, 2), role=st.sampled_from(Role), vfs=st.integers(0, 2)),
-    st.builds(share, st.just("x"), st.integers(2, 9), role=st.sampled_from(Role), vfs=st.integers(0, 2)),
+    st.builds(
+        share,
+        st.just("x"),
+        st.integers(2, 9),
+        role=st.sampled_from(Role),
+        vfs=st.integers(0, 2),
+        cards=st.sampled_from([1, 2]),
+    ),
     st.builds(rdma, st.just("x"), st.integers(1, 2), role=st.sampled_from(Role)),
 )
 small_asks = st.lists(small, min_size=2, max_size=3).map(

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from central.ask.model import Ask, BadAsk, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
-from central.ask.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS
+from central.ask.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_SHARED
 from central.ask.parse import parse_ask
 from central.ask.pod import Amount, Container, Metadata, Pod, Resources, Spec
 from lading.devices.assignment import MAX_MEMORY_MIB
@@ -162,9 +162,21 @@ def test_the_largest_amounts() -> None:
 
 
 def test_a_card_whole_and_in_part() -> None:
-    bad(pod(container("c", {"gpu": 1, "gpu-memory": "1Gi"})), "lading.dev/gpu", "lading.dev/gpu-memory", "c")
-    bad(pod(container("c", {"gpu": 1, "gpu-core": 5})), "lading.dev/gpu", "lading.dev/gpu-core", "c")
     assert isinstance(parse_ask(pod(container("a", {"gpu": 1}), container("b", {"gpu-core": 5}))), Ask)
+
+
+def test_a_share_of_each_of_several_cards() -> None:
+    assert one({"gpu": 1, "gpu-core": 30}) == one({"gpu-core": 30})
+    assert one({"gpu": 2, "gpu-memory": "8Gi"}) == ContainerAsk(name="c", share=Share(memory_mib=8192, cards=2))
+    most = one({"gpu": MAX_SHARED, "gpu-core": 30}).share
+    assert most == Share(core_percent=30, cards=MAX_SHARED)
+    bad(pod(container("c", {"gpu": MAX_SHARED + 1, "gpu-core": 30})), "lading.dev/gpu of container c", f"1 to {MAX_SHARED}")
+    assert asked({"gpu": 2, "gpu-core": 30}, share_exclusion="x").sharing is not None
+    for gpus, is_refused in ((1, False), (2, True)):
+        one_card = pod(container("c", {"gpu": gpus, "gpu-core": 30}), annotations={"share-affinity": "x"})
+        assert isinstance(parse_ask(one_card), BadAsk) is is_refused
+    bad(pod(container("c", {"gpu": 2, "gpu-core": 30}), annotations={"share-affinity": "x"}), "lading.dev/share-affinity")
+    bad(pod(container("c", {"gpu": 2, "gpu-core": 30}), annotations={"mig-profile": "1g.10gb"}), "lading.dev/mig-profile")
 
 
 def test_requests_are_the_limits() -> None:

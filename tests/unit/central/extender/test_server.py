@@ -201,7 +201,7 @@ def test_a_pod_that_asks_for_nothing() -> None:
 
 def test_what_is_wrong_with_an_ask_is_shown() -> None:
     async def story(one: Http) -> None:
-        body = {"Pod": pod("a", {"lading.dev/gpu": "1", "lading.dev/gpu-core": "30"}, version=1), "NodeNames": ["n1", "n2"]}
+        body = {"Pod": pod("a", {"lading.dev/gpu-core": "300"}, version=1), "NodeNames": ["n1", "n2"]}
         status, answer = await one.post("filter", body)
         assert status == 200
         assert set(answer["FailedAndUnresolvableNodes"]) == {"n1", "n2"}

@@ -51,6 +51,7 @@ ASKS = (
     ask(share("c", 400), isolation=IsolationName.TOKENS),
     ask(share("c", 400), isolation=IsolationName.NONE),
     ask(share("a", 300), share("b", 300), isolation=IsolationName.TOKENS),
+    ask(share("c", 400, cards=2)),
 )
 OFFERED = (IsolationName.TOKENS, IsolationName.NONE)
 PARTITIONS = (Partition(id=0, modules=(1, 3)), Partition(id=1, modules=(2, 4)))  # across switches
@@ -144,7 +145,7 @@ def best_score(one: NodeRoom, shape: Shape) -> int:
     columns = Columns()
     columns.put(one)
     scoring = Fragmentation(WORKLOAD, columns)
-    single = len(shape.ask.containers) == 1 and shape.ask.containers[0].share and not any(c.sharers for c in one.cards)
+    single = len(shape.ask.containers) == 1 and _cards(shape.ask) == 1 and not any(c.sharers for c in one.cards)
     scores = []
     for cards in [(each,) for each in one.cards] if single else [one.cards]:
         placed = place(replace(one, cards=cards), shape.ask)
@@ -154,6 +155,11 @@ def best_score(one: NodeRoom, shape: Shape) -> int:
             after = States(before.left - np.array(shape.requests)[:, None], before.kind, np.array([free]))
             scores.append(int(scoring.scores(before, after, np.zeros(1, np.int64))[0]))
     return max(scores)
+
+
+def _cards(asked: Ask) -> int:
+    """Of how many cards its first container has a share."""
+    return asked.containers[0].share.cards if asked.containers[0].share else 0
 
 
 def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:

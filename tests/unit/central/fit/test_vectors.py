@@ -119,6 +119,7 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(rooms: tup
         ask(whole("c", vfs=1)),
         ask(rdma("c")),
         ask(whole("c"), whole("d")),
+        ask(share("c", 10, cards=2)),
         ask(share("c", 10, role=Role.INIT), whole("d")),
         ask(whole("c", 2), scope=Scope.NUMA),
         ask(share("c", 10), sharing=Sharing(namespace="default", affinity="a")),

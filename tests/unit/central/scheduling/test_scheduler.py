@@ -487,7 +487,7 @@ def test_refusals_are_counted_by_what_most_nodes_said() -> None:
     assert made.pending_pod("c").refused_for is Missing.TOO_FEW_FREE_GPUS
     made.show("c", annotations={"changed": "yes"})
     assert made.pending_pod("c").refused_for is Missing.TOO_FEW_FREE_GPUS
-    made.show("d", {"lading.dev/gpu": "1", "lading.dev/gpu-core": "5"})
+    made.show("d", {"lading.dev/gpu-core": "500"})
     made.filter("d")
     made.filter("a", "n2")
     assert made.scheduler.counts.refused == {

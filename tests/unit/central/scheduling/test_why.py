@@ -92,6 +92,7 @@ def test_an_ask_in_words(limits: dict[str, str], words: list[str]) -> None:
             {"share-affinity": "x", "share-anti-affinity": "y", "share-exclusion": "z"},
             ["share-affinity x", "share-anti-affinity y", "share-exclusion z"],
         ),
+        ({"lading.dev/gpu": "2"} | share("1Gi", 30), {}, ["a GPU share of 1Gi and 30% of each of 2 GPUs"]),
         (share("1Gi"), {"isolation": "tokens"}, ["isolation tokens"]),
         (share("1Gi"), {"gpu-core-limit": "60"}, ["a GPU share of 1Gi, limited to 60%"]),
     ],
