@@ -1,13 +1,14 @@
 """One card during one search: what others left of it, what this pod takes of it in each phase so far, what still has room.
 
-It takes a card's room, the isolation that the pod's shares have there, and what a container wants. Nothing is decided here but
-whether there is room.
+It takes a card's room, how many containers may share it by the isolation of this pod's shares, and what a container wants.
+Nothing is decided here but whether there is room.
 """
+
+import sys
 
 from central.fit.demand import Wanted
 from central.fit.topology import address
 from central.ledger.model import CardRoom
-from lading.devices.isolation import IsolationName, most_containers
 from lading.nodedevices import Gpu
 
 CardState = tuple[object, ...]
@@ -30,7 +31,7 @@ class Card:
         "whole",
     )
 
-    def __init__(self, room: CardRoom, phases: int, number: int, isolation: str = IsolationName.NONE) -> None:
+    def __init__(self, room: CardRoom, phases: int, number: int, at_most: int = sys.maxsize) -> None:
         gpu = room.gpu
         self.gpu: Gpu = gpu
         self.number = number  # in the node's topology
@@ -40,7 +41,7 @@ class Card:
         self.free_mib = room.free_mib
         self.free_core = room.free_core
         self.containers = room.containers  # on it, this pod's too
-        self.most_containers = most_containers(isolation, gpu.max_shares)  # that may share it
+        self.most_containers = at_most if at_most < gpu.max_shares else gpu.max_shares  # that may share it
         self.busy = 0  # bit mask: phases in which this pod uses it
         self.whole = 0  # and those in which one container has it whole
         self.mib = [0] * phases

@@ -4,6 +4,7 @@ It takes a room that `find_shortage` let through. What it never takes: a card th
 mode.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -23,6 +24,7 @@ from central.ledger.model import NodeRoom
 from central.ledger.room import emptied
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu
+from lading.sharegrant import most_containers
 
 
 def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
@@ -70,12 +72,12 @@ def _only_choice(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> P
 
 def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> Devices:
     cards, untouched = [], 0
-    isolation = room.isolation_of(demand.isolation)
+    at_most = most_containers(room.isolation_of(demand.isolation), sys.maxsize)
     for number, index in enumerate(layout.cards):
         card = room.cards[index]
         untouched |= card.free << number
         if card.usable and is_asked(card, demand):
-            cards.append(Card(card, demand.phases, number, isolation))
+            cards.append(Card(card, demand.phases, number, at_most))
     return Devices(layout.topology, cards, untouched, _free_vfs(room, layout), places_of(layout.topology, demand))
 
 

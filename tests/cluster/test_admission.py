@@ -157,6 +157,10 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
     "another-scheduler-for-init": ("prepare", lambda w: w.create(**INIT_ASKS)),
     "node-preset": ("nodeName", lambda w: w.create(**ASKING, nodeName=NODE)),
     **{f"{key}-without-request": (key, partial(World.create, annotations={key: "x"})) for key in sorted(REQUEST_ANNOTATIONS)},
+    "limit-of-a-container-without-request": (
+        "lading.dev/gpu-core-limit.main",
+        lambda w: w.create({"lading.dev/gpu-core-limit.main": "60"}),
+    ),
     "zero-and-refining": (
         "lading.dev/policy",
         lambda w: w.create({"lading.dev/policy": "spread"}, limits={"lading.dev/gpu": 0}),
@@ -204,6 +208,7 @@ ALLOWED: Final[dict[str, Case]] = {
     "asking": lambda w: w.create(**ASKING),
     "zero-is-not-asking": lambda w: w.create(limits={"lading.dev/gpu": 0, "lading.dev/gpu-memory": "0Gi"}),
     "asking-and-refining": lambda w: w.create(dict.fromkeys(REQUEST_ANNOTATIONS, "x"), namespace=COSTLY, **ASKING),
+    "limit-of-a-container": lambda w: w.create({"lading.dev/gpu-core-limit.main": "60"}, **SHARE),
     "asking-in-an-init-container": lambda w: w.create({"lading.dev/policy": "spread"}, schedulerName="lading", **INIT_ASKS),
     "unknown-and-not-asking": lambda w: w.create({"lading.dev/toplogy": "switch"}),
     "spread-of-whole-cards": lambda w: w.create({"lading.dev/policy": "spread"}, **ASKING),
