@@ -106,8 +106,8 @@ def _container(container: Container, role: Role) -> ContainerAsk:
         return ContainerAsk(name=container.name, role=role, gpus=gpus, vfs=vfs)
     if gpus > MAX_SHARED:
         raise _BadAskError(
-            f"cannot use {RESOURCE_GPU} of container {container.name}: it is {gpus}, and with {_SHARE} it is of how many cards "
-            f"the container has a share; write 1 to {MAX_SHARED}"
+            f"cannot use {RESOURCE_GPU} of container {container.name}: it is {gpus}, and the container asks for a share of "
+            f"each of so many cards; write 1 to {MAX_SHARED}, or remove {RESOURCE_GPU_MEMORY} and {RESOURCE_GPU_CORE}"
         )
     share = Share(memory_mib=memory or None, core_percent=core or None, cards=gpus or 1)
     return ContainerAsk(name=container.name, role=role, share=share, vfs=vfs)

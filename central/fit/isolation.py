@@ -21,6 +21,7 @@ _OTHER_ISOLATION: Final = NoFit(missing=Missing.OTHER_ISOLATION)
 
 
 def fit_by_isolation(room: NodeRoom, demand: Demand, fit: Callable[[NodeRoom], Placement | NoFit]) -> Placement | NoFit:
+    """Return what `fit` finds on these cards."""
     if not demand.isolation and not room.isolations and not any(card.isolations for card in room.cards):
         return fit(room)  # nearly all clusters
     isolation = room.isolation_of(demand.isolation)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from central.assignment.model import Part, PlacedContainer, Taken
 from central.assignment.sharing import union
 from central.ledger.model import ONE_EACH
-from lading.devices.isolation import IsolationName
+from lading.devices.isolation import IsolationName, isolation_word
 from lading.devices.share import taken_by_pod
 from lading.nodedevices import Grant, GrantedGpu
 from lading.vocabulary import GpuUuid
@@ -100,5 +100,5 @@ def _granted_part(granted: Sequence[tuple[str, GrantedGpu]]) -> Part:
         *taken_by_pod(granted),
         whole=any(gpu.whole for _, gpu in granted),
         mig=frozenset(gpu.mig_uuid for _, gpu in granted if gpu.mig_uuid),
-        isolation=tuple(sorted({gpu.isolation for _, gpu in granted if gpu.isolation not in {"", IsolationName.NONE}})),
+        isolation=tuple(sorted({isolation_word(gpu.isolation) for _, gpu in granted} - {IsolationName.NONE})),
     )

@@ -16,12 +16,18 @@ class IsolationName(StrEnum):
     HAMI_CORE = "hami-core"  # a library that the operator provides: memory alone
 
 
+UNKNOWN: Final = "unknown"  # what central calls others, of newer nodes: so that they have a bound
 _KNOWN: Final = {isolation.value: isolation for isolation in IsolationName}
 
 
 def known_isolations(names: Iterable[str]) -> tuple[IsolationName, ...]:
     """Return those of the names that this version knows, in their order."""
     return tuple(_KNOWN[name] for name in names if name in _KNOWN)
+
+
+def isolation_word(name: str) -> str:
+    """Return the name if this version knows it; for an empty one, none."""
+    return name if name in _KNOWN else UNKNOWN if name else IsolationName.NONE
 
 
 _MOST_CONTAINERS: Final[Mapping[str, int]] = {

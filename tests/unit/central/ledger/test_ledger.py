@@ -426,6 +426,15 @@ def test_claims_of_one_pod_that_differ_in_the_isolation_close_its_card() -> None
         assert ledger.reserve(Q, "n1", isolated(0, 10, isolation), 1) is not None
 
 
+def test_isolations_that_this_version_does_not_know_are_one_that_no_pod_can_ask_for() -> None:
+    grants = [grant(name, "c", granted(0, 10, isolation=isolation)) for name, isolation in (("p", "later"), ("q", "latest"))]
+    ledger = ledger_of(report(grants=grants, isolations=["none", "tokens", "later"]))
+    room = ledger.room("n1")
+    assert (room.cards[0].isolations, room.offered) == (("unknown",), ("none", "tokens"))
+    for isolation in ([], ["tokens"], ["later"], ["unknown"]):
+        assert ledger.reserve(uid("r"), "n1", isolated(0, 10, *isolation), 1) is not None
+
+
 def test_what_a_node_offers_is_room() -> None:
     ledger = ledger_of(report(isolations=["none"]))
     ledger.set_node(report("n1", 2, isolations=["none"]))
