@@ -22,9 +22,8 @@ from central.fit.turns import Chosen, Devices, SearchEndedError, choose_in_turn,
 from central.fit.vfs import FreeVfs, in_pairs
 from central.ledger.model import NodeRoom
 from central.ledger.room import emptied
-from lading.devices.isolation import IsolationName
+from lading.devices.isolation import IsolationName, most_containers
 from lading.nodedevices import Gpu
-from lading.sharegrant import most_containers
 
 
 def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
