@@ -103,7 +103,7 @@ class MpsDaemons(Preparer):
             try:
                 async with asyncio.timeout(PREPARE_S):
                     await self._settle(gpu.uuid)
-            except (TimeoutError, HostError) as e:
+            except (OSError, HostError) as e:  # a TimeoutError is an OSError, without words
                 cause = str(e) or f"its MPS daemon was not ready within {PREPARE_S:g} s"
                 return Refusal(
                     reason=Reason.ISOLATION_UNAVAILABLE,
@@ -125,7 +125,10 @@ class MpsDaemons(Preparer):
         work = []
         for uuid in needed | {uuid for uuid, card in self._cards.items() if card.there}:
             card = self._cards[uuid]
-            if card.work is None or card.work.done():
+            if card.work is not None and card.work.done():
+                card.work.result()  # an error of this program is not hidden
+                card.work = None
+            if card.work is None:
                 card.work = asyncio.create_task(self._settle_later(uuid), name=f"mps {uuid}")
             work.append(card.work)
         if work:
@@ -138,7 +141,7 @@ class MpsDaemons(Preparer):
         failure = ""
         try:
             await self._settle(uuid)
-        except HostError as e:
+        except (OSError, HostError) as e:
             failure = str(e)
         if failure and failure != card.failure:
             self.log.error(Event.MPS_FAILED, failure, device=uuid)
