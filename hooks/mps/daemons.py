@@ -105,6 +105,7 @@ class MpsDaemons(Preparer):
                     await self._settle(gpu.uuid)
             except (OSError, HostError) as e:  # a TimeoutError is an OSError, without words
                 cause = str(e) or f"its MPS daemon was not ready within {PREPARE_S:g} s"
+                self.log.error(Event.MPS_FAILED, cause, device=gpu.uuid, pod_uid=sandbox.uid, pod=sandbox.name)
                 return Refusal(
                     reason=Reason.ISOLATION_UNAVAILABLE,
                     message=f"cannot give a share of {gpu.uuid} with isolation mps: {cause}",
@@ -123,7 +124,7 @@ class MpsDaemons(Preparer):
         """Settle each card that has, or needs, a daemon. What takes long, or hangs, keeps no other work waiting."""
         needed = {gpu.uuid for gpu in mps_cards(seen.grants)}
         work = []
-        for uuid in needed | {uuid for uuid, card in self._cards.items() if card.there}:
+        for uuid in needed | {uuid for uuid, card in self._cards.items() if card.there or card.failure}:
             card = self._cards[uuid]
             if card.work is not None and card.work.done():
                 card.work.result()  # an error of this program is not hidden

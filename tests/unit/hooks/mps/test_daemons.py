@@ -408,7 +408,7 @@ def test_a_comparison_does_not_wait_for_a_daemon_that_hangs(rig: Rig, monkeypatc
     run(scenario)
 
 
-def test_a_program_that_never_starts_the_daemon_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_never_starts_the_daemon_refuses(rig: Rig, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_module, "START_S", 0.3)
     rig.command.write_text("#!/bin/sh\nexec sleep 60\n")
     results: list[Adjustment | Refusal] = []
@@ -426,6 +426,26 @@ def test_a_program_that_never_starts_the_daemon_refuses(rig: Rig, monkeypatch: p
 
     run(scenario)
     assert [refused(result).reason for result in results] == [Reason.ISOLATION_UNAVAILABLE] * 3
+    assert [fields["pod_uid"] for fields in records.fields(Event.MPS_FAILED)] == ["a"] * 3
+
+
+def test_a_card_that_was_never_changed_is_not_looked_at_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        rig.grants.append(share("a"))
+
+        async def stuck(*_: object) -> None:
+            raise HostError("process 7 of MPS does not end")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Control, "quit", stuck)
+            await rig.compare()
+        assert rig.ending()
+        rig.grants.clear()
+        await rig.compare()
+        assert not rig.ending()
+        assert rig.modes == []
+
+    run(scenario)
 
 
 def test_a_driver_that_does_not_set_the_mode_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
