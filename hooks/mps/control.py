@@ -4,7 +4,7 @@ It runs as a transient service of systemd, `lading-mps-<UUID>`: outside the cgro
 there; without its sandbox, in which no server could be started; with a /dev/shm of its own, which the containers of the card
 share. If the daemon dies, systemd ends its servers too.
 
-Whether it runs is judged by its pid file and the command line of that process. The socket says nothing: it outlives the daemon.
+Whether it runs is judged by its pid file, and by command line and cgroup of that process. The socket outlives the daemon.
 /proc/<pid>/exe would need CAP_SYS_PTRACE, which lading-hooks does not have. The pipe folder is read-only in containers, so the
 pid file is root's.
 
@@ -17,6 +17,7 @@ Source: NVIDIA, Multi-Process Service, appendix "Tools and interface reference";
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import time
@@ -37,6 +38,7 @@ REMOVE_S: Final = 10.0  # for what containers left in their /dev/shm
 GONE_S: Final = 2.0  # for a process that was killed
 FAULT: Final = "FAULT"
 
+_SERVICE: Final = re.compile(r"/lading-mps-([^/]+)\.service")  # in a cgroup's path
 _SERVER: Final = "nvidia-cuda-mps-server"
 _PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL_S: Final = 0.05
@@ -97,7 +99,7 @@ class Control:
             pid = int(self._pid_file.read_text())
         except (OSError, ValueError):
             return None
-        return pid if _is_program(pid, Path(self.command).name) else None
+        return pid if self._runs(pid, Path(self.command).name) else None
 
     async def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -155,28 +157,41 @@ class Control:
         await self.ask(*commands)
 
     async def quit(self, servers: Collection[int]) -> None:
-        """End the daemon and its servers, clients or not. Return when all are gone."""
+        """End the daemon and its servers, clients or not. Return when all are gone. One whose pid file is lost is asked too."""
         programs = dict.fromkeys(servers, _SERVER)
         if (control := self.pid()) is not None:
             programs[control] = Path(self.command).name
-            with contextlib.suppress(HostError):  # then by force
-                programs |= dict.fromkeys(await self.servers(), _SERVER)
-                await self.ask(f"quit -t {QUIT_S}", wait_s=QUIT_S + self.answer_s)
-                await _wait_gone(programs)
-        for pid in _left(programs):
+        with contextlib.suppress(HostError):  # no daemon; or one that hangs, which is ended by force
+            programs |= dict.fromkeys(await self.servers(), _SERVER)
+            await self.ask(f"quit -t {QUIT_S}", wait_s=QUIT_S + self.answer_s)
+            await self._wait_gone(programs)
+        for pid in self._left(programs):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        await _wait_gone(programs)
-        if left := _left(programs):
+        await self._wait_gone(programs)
+        if left := self._left(programs):
             names = ", ".join(map(str, left))
             raise HostError(f"process {names} of MPS on {self.uuid} was killed and does not end; is it stuck in the driver?")
 
+    async def _wait_gone(self, programs: Mapping[int, str]) -> None:
+        """Wait until they have ended, for a bounded time."""
+        until = time.monotonic() + GONE_S
+        while self._left(programs) and time.monotonic() < until:  # noqa: ASYNC110 -- processes tell no event when they end
+            await asyncio.sleep(_POLL_S)
 
-async def _wait_gone(programs: Mapping[int, str]) -> None:
-    """Wait until they have ended, for a bounded time."""
-    until = time.monotonic() + GONE_S
-    while _left(programs) and time.monotonic() < until:  # noqa: ASYNC110 -- processes tell no event when they end
-        await asyncio.sleep(_POLL_S)
+    def _left(self, programs: Mapping[int, str]) -> list[int]:
+        return [pid for pid, name in programs.items() if self._runs(pid, name)]
+
+    def _runs(self, pid: int, name: str) -> bool:
+        """Return whether the process runs this program, or the script of this name, and not for another card: its number may be
+        another process's now."""
+        process = Path("/proc", str(pid))
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            services = _SERVICE.findall((process / "cgroup").read_text())
+        except OSError:
+            return False
+        return name.encode() in {word.rpartition(b"/")[2] for word in words[:2]} and {*services} <= {self.uuid}
 
 
 def _remove_empty(folder: Path) -> bool:
@@ -184,16 +199,3 @@ def _remove_empty(folder: Path) -> bool:
     with contextlib.suppress(OSError):
         folder.rmdir()
     return not folder.exists()
-
-
-def _left(programs: Mapping[int, str]) -> list[int]:
-    return [pid for pid, name in programs.items() if _is_program(pid, name)]
-
-
-def _is_program(pid: int, name: str) -> bool:
-    """Return whether the process runs this program, or the script of this name."""
-    try:
-        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return name.encode() in {word.rpartition(b"/")[2] for word in words[:2]}

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.node
 
 HOOKS: Final = "lading-hooks.service"
 CARD: Final = uuid(0)
+OTHER: Final = uuid(1)
+PID_FILE: Final = "nvidia-cuda-mps-control.pid"
 SERVICE: Final = f"lading-mps-{CARD}.service"
 
 
@@ -73,6 +75,13 @@ def test_the_daemon_is_a_service_that_outlives_lading_hooks(site: Site) -> None:
     # What containers of the card have as their /dev/shm is the daemon's.
     (site.shm_dir / CARD / "file").touch()
     assert site.systemd.run("nsenter", "--target", site.pid, "--mount", "ls", "/dev/shm").split() == ["file"]
+
+    # Its process is no other card's daemon, even where a pid file says so.
+    other = site.pipe.parents[1] / OTHER / "pipe"
+    other.mkdir(parents=True)
+    shutil.copy(site.pipe / PID_FILE, other)
+    site.act("other")
+    shutil.rmtree(other.parent)
 
     # None of what lading-hooks may not do keeps a server from starting.
     status = site.systemd.status_of(SERVICE)

@@ -254,6 +254,23 @@ def test_a_socket_says_nothing_about_the_daemon(rig: Rig) -> None:
     run(scenario)
 
 
+def test_a_second_start_is_refused_and_a_daemon_without_a_pid_file_replaced(rig: Rig) -> None:
+    async def scenario() -> None:
+        await rig.create(share("a"))
+        file = rig.pipe / "nvidia-cuda-mps-control.pid"
+        old = int(file.read_text())
+        with pytest.raises(HostError, match="already running"):
+            await rig.control(uuid(0)).start()
+        assert rig.pid is None  # its file is gone, and it runs
+        assert _runs(old)
+        await _until(rig, lambda: rig.pid is not None)
+        assert not _runs(old)
+        rig.grants.clear()
+        await _until(rig, lambda: not rig.ending())
+
+    run(scenario)
+
+
 def test_a_daemon_that_died_is_replaced_and_its_server_ended(rig: Rig, records: Records) -> None:
     async def scenario() -> None:
         await rig.create(share("a"))
