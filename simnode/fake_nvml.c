@@ -3,7 +3,7 @@
  * FAKE_NVML_STATE (else STATE_BESIDE, which is compiled in) names a text file, read when a session opens (NVML enumerates there too), so that a test changes the node
  * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>", or the
  * name of a function that sets something and the card's index.
- * Each nvmlDeviceSetComputeMode adds "<uuid> <mode>" to the file <state file>.modes.
+ * Each nvmlDeviceSetComputeMode adds "<uuid> <mode>" to the file <state file>.modes; the last one of a card is its mode.
  * No state file is what a host without the driver looks like: NVML_ERROR_DRIVER_NOT_LOADED.
  *
  *   driver <version>
@@ -83,6 +83,23 @@ static device_t gpus[MAX_GPUS], migs[MAX_GPUS][MAX_MIG];
 static failure_t failures[MAX_FAILURES];
 static int gpu_count, failure_count, sessions;
 
+static FILE *open_modes(const char *how) {
+    const char *path = getenv("FAKE_NVML_STATE");
+    char name[4096];
+    snprintf(name, sizeof name, "%s.modes", path ? path : STATE_BESIDE);
+    return fopen(name, how);
+}
+
+static void read_modes(void) {
+    char uuid[96];
+    int mode;
+    FILE *file = open_modes("r");
+    while (file && fscanf(file, "%95s %d", uuid, &mode) == 2)
+        for (int i = 0; i < gpu_count; i++)
+            if (!strcmp(gpus[i].uuid, uuid)) gpus[i].compute_mode = mode;
+    if (file) fclose(file);
+}
+
 static int read_state(void) {
     char line[512];
     const char *path = getenv("FAKE_NVML_STATE");
@@ -149,6 +166,7 @@ static int read_state(void) {
         }
     }
     fclose(file);
+    read_modes();
     return SUCCESS;
 }
 
@@ -232,13 +250,9 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device) {
     return NOT_FOUND;
 }
 
-/* Recorded, not kept: the state file says what a session sees. */
 int nvmlDeviceSetComputeMode(device_t *device, unsigned mode) {
     CHECK(device->gpu);
-    const char *path = getenv("FAKE_NVML_STATE");
-    char name[4096];
-    snprintf(name, sizeof name, "%s.modes", path ? path : STATE_BESIDE);
-    FILE *file = fopen(name, "a");
+    FILE *file = open_modes("a");
     if (!file) return UNKNOWN;
     fprintf(file, "%s %u\n", device->uuid, mode);
     fclose(file);

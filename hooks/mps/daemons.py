@@ -56,6 +56,7 @@ class MpsDaemons(Preparer):
     set_exclusive: Callable[[GpuUuid, bool], None]  # may block; HostError
     grants: Callable[[], Collection[Grant]]
     log: Log
+    _back: bool = False  # a card was put back since the last comparison
     _cards: dict[GpuUuid, _Card] = field(default_factory=lambda: defaultdict(_Card))
 
     def __post_init__(self) -> None:
@@ -89,7 +90,7 @@ class MpsDaemons(Preparer):
         return replace(inventory, gpus=gpus)
 
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
-        return bool(self._left(grants)) or any(card.fault or card.failure for card in self._cards.values())
+        return self._back or bool(self._left(grants)) or any(card.fault or card.failure for card in self._cards.values())
 
     def _left(self, grants: Collection[Grant]) -> list[GpuUuid]:
         there = [uuid for uuid, card in self._cards.items() if card.there]
@@ -134,7 +135,8 @@ class MpsDaemons(Preparer):
             work.append(card.work)
         if work:
             await asyncio.wait(work, timeout=_LOOK_S)
-        return False
+        back, self._back = self._back, False
+        return back
 
     async def _settle_later(self, uuid: GpuUuid) -> None:
         """Settle the card. A failure is tried again at the next comparison, which `ending` makes soon."""
@@ -187,7 +189,7 @@ class MpsDaemons(Preparer):
         card.servers, card.limits, card.fault = (), None, False
         await self._set_exclusive(uuid, exclusive=False)
         await control.remove_folders()
-        card.there = False
+        card.there, self._back = False, True
         self.log.info(Event.MPS_STOPPED, device=uuid)
 
     async def _set_exclusive(self, uuid: GpuUuid, *, exclusive: bool) -> None:

@@ -80,7 +80,7 @@ class Rig:
         assert self.daemons.wants(answer)
         return await self.daemons.prepare(Sandbox(id=one.sandbox, uid=one.pod), answer)
 
-    async def compare(self) -> None:
+    async def compare(self) -> bool:
         seen = Seen(
             sandboxes=frozenset(),
             ready=frozenset(),
@@ -90,7 +90,7 @@ class Rig:
             inventory=None,
             read_again=_no_inventory,
         )
-        await self.daemons.reconcile(seen, frozenset())
+        return await self.daemons.reconcile(seen, frozenset())
 
     @property
     def pipe(self) -> Path:
@@ -172,12 +172,12 @@ def test_a_daemon_lives_from_the_first_share_to_the_last(rig: Rig, records: Reco
         assert await rig.create(second) == Adjustment()
         assert rig.pid == pid
         rig.grants.remove(first)
-        await rig.compare()
+        assert not await rig.compare()
         assert rig.pid == pid
         assert not rig.ending()
         rig.grants.remove(second)
         assert rig.ending()
-        await rig.compare()
+        assert await rig.compare()  # the devices are to be read again
         assert rig.pid is None
         assert rig.modes == [(uuid(0), EXCLUSIVE), (uuid(0), DEFAULT)]
         assert rig.folders_left() == []
