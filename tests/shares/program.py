@@ -123,7 +123,9 @@ class Device:
         return int(result)
 
     def free_all(self) -> int:
-        return sum(self.free(0) for _ in range(len(self.held)))
+        """Free all that is held, with its mappings, and what the pools keep of it."""
+        ended = [self.free(0) for _ in range(len(self.held))] + [self.unmap(0) for _ in range(len(self.mapped))]
+        return sum(ended) + self.trim()
 
     def map(self, index: int) -> int:
         """Map one of the handles of cuMemCreate; -1 where there is none."""
