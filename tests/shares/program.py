@@ -223,6 +223,42 @@ class Device:
         assert self.run
         return self.run.end()
 
+    # Names
+
+    def find_files(self, way: str, names: list[str]) -> list[str]:
+        """Return the file in which each function is, found in this way."""
+        loader = ctypes.CDLL(None)
+        loader.dlmopen.restype = loader.dlsym.restype = ctypes.c_void_p
+        kind, _, where = way.partition(" ")
+        match kind:
+            case "dlmopen":
+                library = loader.dlmopen(ctypes.c_long(-1), where.encode(), os.RTLD_NOW)
+            case _:
+                flags = {"deepbind": os.RTLD_DEEPBIND, "global": os.RTLD_GLOBAL}.get(kind, os.RTLD_LOCAL)
+                library = ctypes.CDLL(where, mode=os.RTLD_NOW | flags)._handle
+        at = [loader.dlsym(ctypes.c_void_p(library), name.encode()) for name in names]
+        return [self._file_of(loader, one) for one in at]
+
+    def ask_for_files(self, version: str, names: list[str]) -> list[str]:
+        """Return the file of each function that cuGetProcAddress of this version returns; it is found by itself first."""
+        loader, own = ctypes.CDLL(None), ctypes.c_void_p()
+        getter, extra = getattr(self.cuda, version), (None,) if version.endswith("_v2") else ()
+        assert not getter(b"cuGetProcAddress", ctypes.byref(own), 12000, _pointer(0), *extra)
+        signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, _pointer, ctypes.c_void_p)
+        files = []
+        for name in names:
+            found = ctypes.c_void_p()
+            base, flags = name.removesuffix("_ptsz").removesuffix("_v2"), 2 if name.endswith("_ptsz") else 0
+            result = signature(own.value or 0)(base.encode(), ctypes.addressof(found), 12000, flags, None)
+            files.append("" if result else self._file_of(loader, found.value))
+        return files
+
+    def _file_of(self, loader: ctypes.CDLL, at: int | None) -> str:
+        said = (ctypes.c_void_p * 4)()
+        assert at
+        assert loader.dladdr(ctypes.c_void_p(at), said)
+        return ctypes.string_at(said[0] or 0).decode()
+
     # Processes
 
     def fork(self) -> int:
