@@ -8,7 +8,7 @@ GET    := $(PYTHON) simnode/progress.py
 # Tests that start daemons, a runtime or a browser, and wait for them: one after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
-.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights lint fmt proto requirements
+.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -111,3 +111,8 @@ bench-placement: setup
 # minutes. LADING_TRACES is as above.
 bench-weights: setup
 	$(PY) -m bench.weights
+
+# How truly shares of a card are kept in virtual time, beside other ways to share one, and what the library costs on the
+# fake card: bench/out/isolation.json. About 3 minutes; needs a C compiler.
+bench-isolation: setup
+	$(PY) -m bench.isolation

@@ -4,6 +4,7 @@
  *   gpu-work memory MIB...       allocates each amount and keeps it; prints the CUresult of each, then what cuMemGetInfo returns
  *   gpu-work nvml MIB            allocates the amount, and prints what NVML returns of the first card's memory
  *   gpu-work run MS KERNEL_US    launches kernels of KERNEL_US microseconds for MS milliseconds; prints the device's time it used
+ *   gpu-work launches COUNT      launches so many kernels that take no time; prints the nanoseconds of one launch
  *
  * On the fake device a kernel takes as many microseconds as its grid has blocks in x (fake_cuda.c). Exit status: 0; 1 if the
  * device cannot be used, with the name of the call and its CUresult; 2 for wrong arguments.
@@ -92,15 +93,21 @@ static void show_nvml(size_t mib) {
   printf("%llu of %llu MiB are used\n", memory[2] >> 20, memory[0] >> 20);
 }
 
-static void use_compute(double milliseconds, unsigned kernel_us) {
+typedef CUresult (*Launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **);
+
+static Handle load_kernel(void) {
   CUresult (*load_module)(Handle *, const void *) = find("cuModuleLoadData");
   CUresult (*get)(Handle *, Handle, const char *) = find("cuModuleGetFunction");
-  CUresult (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void **, void **) =
-      find("cuLaunchKernel");
-  CUresult (*synchronize)(void) = find("cuCtxSynchronize");
   Handle module, kernel;
   check("cuModuleLoadData", load_module(&module, ""));
   check("cuModuleGetFunction", get(&kernel, module, "work"));
+  return kernel;
+}
+
+static void use_compute(double milliseconds, unsigned kernel_us) {
+  Launch launch = find("cuLaunchKernel");
+  CUresult (*synchronize)(void) = find("cuCtxSynchronize");
+  Handle kernel = load_kernel();
   double began = now_ms(), used = 0;
   while (now_ms() - began < milliseconds) {
     check("cuLaunchKernel", launch(kernel, kernel_us, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
@@ -108,6 +115,15 @@ static void use_compute(double milliseconds, unsigned kernel_us) {
     used += kernel_us / 1e3;
   }
   printf("%.0f of %.0f ms\n", used, now_ms() - began);
+}
+
+static void count_launches(long count) {
+  Launch launch = find("cuLaunchKernel");
+  Handle kernel = load_kernel();
+  check("cuLaunchKernel", launch(kernel, 0, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); /* it may wait for a turn */
+  double began = now_ms();
+  for (long i = 0; i < count; i++) check("cuLaunchKernel", launch(kernel, 0, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+  printf("%.1f ns\n", (now_ms() - began) * 1e6 / count);
 }
 
 int main(int argc, char **argv) {
@@ -120,8 +136,11 @@ int main(int argc, char **argv) {
   } else if (argc == 3 && !strcmp(argv[1], "nvml")) {
     start_device();
     show_nvml((size_t)atoll(argv[2]));
+  } else if (argc == 3 && !strcmp(argv[1], "launches") && atol(argv[2]) > 0) {
+    start_device();
+    count_launches(atol(argv[2]));
   } else {
-    fprintf(stderr, "usage: gpu-work memory MIB... | nvml MIB | run MS KERNEL_US\n");
+    fprintf(stderr, "usage: gpu-work memory MIB... | nvml MIB | run MS KERNEL_US | launches COUNT\n");
     return 2;
   }
   return 0;

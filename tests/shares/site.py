@@ -81,11 +81,11 @@ class Container:
     def __init__(self, site: "Site", name: str, folder: Path) -> None:
         self.name = name
         self._site = site
-        self._folder = folder
+        self.folder = folder
 
     def start(self, *, init: bool = True, **env: str) -> Process:
         """Start a process, which initialises CUDA unless `init` is false."""
-        process = self._site.start(self._folder, env)
+        process = self._site.start(self.folder, env)
         if init:
             assert process.call("init") == 0
         return process

@@ -1,0 +1,53 @@
+"""The ways to share a card that the bench compares: each behaves as it is known to."""
+
+import pytest
+
+from bench.isolation import CASES, WAYS, model
+from bench.other_cards import partition, react
+from bench.virtual_card import Work
+from shares.policy.model import MS
+
+SECONDS = 20
+UNTIL = SECONDS * 1000 * MS
+
+
+def parts(*works: Work) -> list[float]:
+    return [work.share_of(5000 * MS, UNTIL) for work in works]
+
+
+def test_a_partition_gives_each_its_request_and_leaves_the_rest() -> None:
+    a, b = Work(name="a", request=0.5), Work(name="b", request=0.2, burst_ms=5, every_ms=50)
+    partition([a, b], seconds=SECONDS)
+    busy, bursts = parts(a, b)
+    assert busy * 0.5 == pytest.approx(0.5, abs=0.01)
+    assert bursts * 0.2 == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_limiter_that_reacts_to_use_gives_no_guarantee() -> None:
+    """HAMi-core, measured: equal parts for limits of 50, 30 and 20; a kernel costs the same however long it runs."""
+    works = [Work(name=name, request=part) for name, part in zip("abc", (0.5, 0.3, 0.2), strict=True)]
+    react(works, seconds=SECONDS)
+    assert parts(*works) == pytest.approx([1 / 3] * 3, abs=0.05)
+    short, long = Work(name="a", request=0.5, kernels_ms=(1.0,)), Work(name="b", request=0.5, kernels_ms=(100.0,))
+    react([short, long], seconds=SECONDS)
+    assert parts(long)[0] > 0.9
+
+
+def test_a_limiter_that_reacts_to_use_overshoots_alone() -> None:
+    alone = Work(name="a", request=0.3)
+    react([alone], seconds=SECONDS)
+    assert parts(alone)[0] > 0.4
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_gives_more_than_the_card(way: str) -> None:
+    error, held, waited = model(CASES["inference_beside_training"], WAYS[way], seconds=SECONDS)
+    assert error >= 0
+    assert 0 < held <= 1.01
+    assert waited >= 0
+
+
+def test_what_is_promised_is_kept_by_turns() -> None:
+    error, held, _ = model(CASES["busy"], WAYS["fair"], seconds=SECONDS)
+    assert error < 0.01
+    assert held > 0.98
