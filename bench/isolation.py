@@ -12,7 +12,7 @@ By real processes on the fake card, whose kernels run one after another (simnode
 * `share_error.real`, `held.real`: three busy containers with requests of .5, .3 and .2;
 * `overhead_alone`: what a container that is alone loses of the card because of the library, kernels of 1 ms;
 * `launch_ns`: one launch without and with the library, which has its turn;
-* `token_p50_ms`, `token_p99_ms`: a turn that nobody else wants, from asking for it to having it.
+* `token_p50_ms`, `token_p99_ms`: a turn that no other container wants, from asking for it to having it.
 
 Needs a C compiler. A full run takes about three minutes. On a machine that has other work the real part measures that, too: it
 prints the load.

@@ -8,6 +8,7 @@
  *                            of which FAKE_CUDA_DIR has a link nvidia<minor> to the UUID, as the driver would tell it
  *   FAKE_CUDA_DIR            a folder with one state file for each card, which the processes share; made when needed
  *   FAKE_CUDA_MIB            memory of a card [81008]
+ *   FAKE_CUDA_ASKED          a file: a line for each function that cuGetProcAddress is asked for, name and flags [none]
  *   FAKE_CUDA_FREE_US        for so long a call that frees goes on after the memory is free [0]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
@@ -545,7 +546,13 @@ API CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint
   (void)version;
   static void *self;
   static const char *const endings[] = {"_v2", ""};
+  const char *asked = getenv("FAKE_CUDA_ASKED");
+  FILE *list = asked ? fopen(asked, "a") : NULL;
   char full[256];
+  if (list) {
+    fprintf(list, "%s %d\n", name, (int)flags);
+    fclose(list);
+  }
   if (!self) {
     Dl_info where;
     self = dladdr((void *)cuInit, &where) ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;

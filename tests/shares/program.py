@@ -253,6 +253,10 @@ class Device:
             files.append("" if result else self._file_of(loader, found.value))
         return files
 
+    def start_runtime(self, path: str) -> int:
+        """Have CUDA's runtime library start, which looks for the driver's functions."""
+        return int(ctypes.CDLL(path).cudaGetDeviceCount(ctypes.byref(ctypes.c_int())))
+
     def _file_of(self, loader: ctypes.CDLL, at: int | None) -> str:
         said = (ctypes.c_void_p * 4)()
         assert at

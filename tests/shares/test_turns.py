@@ -58,9 +58,12 @@ def longest_gaps(processes: Sequence[Process]) -> list[float]:
 )
 def test_requests_are_kept(site: Site, loads: Mapping[str, Load]) -> None:
     processes = begin(site, loads)
-    assert measure(site) == pytest.approx({name: load.request / 100 for name, load in loads.items()}, abs=0.06)
-    busy = [process.call("end") for process in processes.values()]
-    assert all(one["busy_s"] > 0 for one in busy)
+    longest_gaps(list(processes.values()))
+    shares = measure(site)
+    assert shares == pytest.approx({name: load.request / 100 for name, load in loads.items()}, abs=0.06)
+    said = {name: process.call("end") for name, process in processes.items()}
+    for name, one in said.items():  # what ran without a turn would be more than what was held
+        assert 0 < one["busy_s"] / one["wall_s"] < shares[name] + 0.08
 
 
 def test_what_one_leaves_the_other_gets(site: Site) -> None:
