@@ -56,7 +56,7 @@ struct allocation {
   CUdeviceptr at;
   size_t size;
   CUmemoryPool pool;
-  int mappings, released; /* of cuMemCreate: it lives until its handle and its last mapping are gone */
+  int references, mappings; /* of cuMemCreate: it lives until its handle and its last mapping are gone */
   struct allocation *next;
 };
 struct mapping {
@@ -243,7 +243,7 @@ static CUresult take(CUdeviceptr *out, size_t size, CUmemoryPool pool) {
       one->at = next_address;
       next_address += (size + 0x1fffff) & ~0x1fffffULL;
     }
-    *one = (struct allocation){.at = one->at, .size = size, .pool = pool, .next = allocations};
+    *one = (struct allocation){.at = one->at, .size = size, .pool = pool, .references = 1, .next = allocations};
     allocations = one;
     *out = one->at;
     result = CUDA_SUCCESS;
@@ -348,10 +348,10 @@ API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const C
 }
 static CUresult unuse(CUmemGenericAllocationHandle handle, int released, int unmapped) {
   struct allocation **link = find_allocation(handle), *one = *link;
-  if (!one || (released && one->released)) return CUDA_ERROR_INVALID_VALUE;
-  one->released |= released;
+  if (!one || one->references < released) return CUDA_ERROR_INVALID_VALUE;
+  one->references -= released;
   one->mappings -= unmapped;
-  if (one->released && !one->mappings) end_allocation(link);
+  if (!one->references && !one->mappings) end_allocation(link);
   return CUDA_SUCCESS;
 }
 API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
@@ -372,6 +372,17 @@ API CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset, CUmemGenericAl
   }
   pthread_mutex_unlock(&lock);
   return one ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at) {
+  pthread_mutex_lock(&lock);
+  struct mapping *mapping = mappings;
+  while (mapping && mapping->at != (CUdeviceptr)at) mapping = mapping->next;
+  if (mapping) {
+    *out = mapping->handle;
+    (*find_allocation(mapping->handle))->references++;
+  }
+  pthread_mutex_unlock(&lock);
+  return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 API CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
   (void)size;

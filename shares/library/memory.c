@@ -18,7 +18,7 @@ struct entry {
   CUcontext context;
   CUmemoryPool pool; /* POOLED */
   uint64_t handle;   /* MAPPING */
-  int mappings, released; /* HANDLE */
+  int references, mappings; /* HANDLE */
   struct entry *next;
 };
 struct pool {
@@ -42,7 +42,7 @@ static struct entry **slot(enum kind kind, uint64_t key) {
 static struct entry *remember(enum kind kind, uint64_t key, int64_t bytes, struct device *device) {
   struct entry *entry = calloc(1, sizeof *entry);
   if (!entry) return NULL;
-  *entry = (struct entry){.kind = kind, .key = key, .bytes = bytes, .device = device};
+  *entry = (struct entry){.kind = kind, .key = key, .bytes = bytes, .device = device, .references = 1};
   real.cuCtxGetCurrent(&entry->context);
   pthread_mutex_lock(&lock);
   struct entry **link = slot(kind, key);
@@ -339,9 +339,9 @@ HOOK CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const 
 static struct entry *unuse(uint64_t handle, int released, int unmapped) {
   struct entry *entry = *slot(HANDLE, handle);
   if (!entry) return NULL;
-  entry->released += released;
+  entry->references -= released;
   entry->mappings -= unmapped;
-  return entry->released && !entry->mappings ? unlink_entry(HANDLE, handle) : NULL;
+  return entry->references <= 0 && !entry->mappings ? unlink_entry(HANDLE, handle) : NULL;
 }
 
 /* The driver did not end it. With `lock` held. */
@@ -349,7 +349,7 @@ static void reuse(struct entry *last, uint64_t handle, int released, int unmappe
   if (last) link_entry(last);
   struct entry *entry = *slot(HANDLE, handle);
   if (!entry) return;
-  entry->released -= released;
+  entry->references += released;
   entry->mappings += unmapped;
 }
 
@@ -361,6 +361,17 @@ HOOK CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (!result) return ended(last, result);
   pthread_mutex_lock(&lock);
   reuse(last, handle, 1, 0);
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
+/* The handle of an address, which has to be released once more. */
+HOOK CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *at) {
+  CUresult result = real.cuMemRetainAllocationHandle(out, at);
+  if (result) return result;
+  pthread_mutex_lock(&lock);
+  struct entry *entry = *slot(HANDLE, *out);
+  if (entry) entry->references++;
   pthread_mutex_unlock(&lock);
   return result;
 }

@@ -144,6 +144,17 @@ class Device:
             return -1
         return int(self.cuda.cuMemUnmap(_pointer(self.mapped.pop(index % len(self.mapped))), _size(MIB)))
 
+    def retain(self, index: int) -> int:
+        """Get the handle of a mapping a second time; -1 where there is none."""
+        if not self.mapped:
+            return -1
+        out = _pointer()
+        at = ctypes.c_void_p(self.mapped[index % len(self.mapped)])
+        result = self.cuda.cuMemRetainAllocationHandle(ctypes.byref(out), at)
+        if not result:
+            self.held.append(("create", out.value))
+        return int(result)
+
     def trim(self) -> int:
         """Give back what the pools keep of what was freed into them."""
         default = ctypes.c_void_p()

@@ -25,7 +25,7 @@ AMOUNTS = sampled_from([1, 7, 33, 34, 50, 99, 100, 101]).map(lambda mib: mib * M
 CALLS: SearchStrategy[Call] = one_of(
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),
-    tuples(sampled_from(["free", "free", "map", "unmap"]), integers(0, 7)),
+    tuples(sampled_from(["free", "free", "map", "unmap", "retain"]), integers(0, 7)),
     tuples(sampled_from(["trim", "free_all", "free_unknown"])),
 )
 SEQUENCE = lists(tuples(integers(0, 1), CALLS), min_size=1, max_size=12)

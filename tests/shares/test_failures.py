@@ -129,6 +129,7 @@ def test_a_child_of_a_process_whose_threads_wait_can_use_the_card(site: Site) ->
     assert a.told() == [[0] * 6]
 
 
+@pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_whoever_is_killed_or_stopped_in_whatever_state_the_others_go_on(site: Site) -> None:
     """Each round: one of two containers has two processes, of which one is hit at a random moment of its work."""
     chance = random.Random(time.time_ns())  # noqa: S311 -- a test's choice

@@ -64,7 +64,8 @@ def test_memory_of_a_handle_lives_until_its_last_mapping_is_gone(site: Site) -> 
     process = site.container("a", mib=100).start()
     assert process.do(["alloc", "create", 100 * MIB], ["map", 0], ["map", 0], ["free", 0], ["unmap", 0]) == [OK] * 5
     assert process.call("alloc", "plain", MIB) == OUT_OF_MEMORY
-    assert process.do(["unmap", 0], ["alloc", "plain", 100 * MIB]) == [OK, OK]
+    assert process.do(["retain", 0], ["unmap", 0], ["alloc", "plain", MIB]) == [OK, OK, OUT_OF_MEMORY]
+    assert process.do(["free", 0], ["alloc", "plain", 100 * MIB]) == [OK, OK]
 
 
 def test_threads_that_get_one_anothers_addresses_are_counted_truly(site: Site) -> None:
