@@ -73,6 +73,7 @@ class Shares:
         self._cards: dict[GpuUuid, _CardLoop] = {}
         self._containers: dict[str, _Container] = {}
         self._seen: dict[str, Version] = {}
+        self._unserved: dict[str, str] = {}  # containers that are tried again, and why
         self._beating: asyncio.Task[None] | None = None
         self._beat_ns = clock()
         self.problem = ""  # why the folder cannot be read
@@ -118,21 +119,28 @@ class Shares:
         for name in [name for name in self._seen if found.get(name) != self._seen[name]]:
             self._drop(name)
             del self._seen[name]
-        for name in found.keys() - self._seen.keys():
-            self._seen[name] = found[name]
-            self._take(name)
+        for name in sorted(found.keys() - self._seen.keys()):
+            if self._take(name):
+                self._seen[name] = found[name]
+        self._unserved = {name: why for name, why in self._unserved.items() if name in found}
 
-    def _take(self, name: str) -> None:
+    def _take(self, name: str) -> bool:
+        """Serve a container. Return whether to leave it at that until its grant changes."""
         grant = read_grant(self._folder / name / FILE)
         if isinstance(grant, str):
             self._log.error(Event.SHARE_REFUSED, grant)
-            return
+            return True
         try:
             self._containers[name] = _Container(self, name, grant)
-        except OSError as e:
-            self._log.error(Event.SHARE_REFUSED, f"cannot serve {self._folder / name}: {e.strerror}")
-            return
+        except OSError as e:  # as when descriptors are short: logged once, and tried again
+            why = f"cannot serve {self._folder / name}: {e.strerror}"
+            if self._unserved.get(name) != why:
+                self._log.error(Event.SHARE_REFUSED, why)
+            self._unserved[name] = why
+            return False
+        self._unserved.pop(name, None)
         self._log.info(Event.SHARE_SERVED, **_fields(grant), gpus=",".join(gpu.uuid for gpu in grant.gpus))
+        return True
 
     def _drop(self, name: str) -> None:
         container = self._containers.pop(name, None)

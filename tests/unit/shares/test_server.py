@@ -339,6 +339,18 @@ def test_a_grant_that_cannot_be_used_harms_no_other(rig: ShareRig) -> None:
     assert len(refusals(server)) == 1
 
 
+def test_a_container_that_cannot_be_served_is_tried_again_and_logged_once(rig: ShareRig) -> None:
+    path = rig.grant(share())
+    path.mkdir()  # where the socket has to be
+    server = rig.serve()
+    rig.grant(share("other"))  # is served at a later look
+    eventually(server.usage)
+    path.rmdir()
+    eventually(lambda: len(server.usage()) == 2)
+    assert len(refusals(server)) == 1
+    rig.join(path)
+
+
 def test_a_folder_that_cannot_be_read_is_a_problem_until_it_can(rig: ShareRig, server: ShareServer) -> None:
     rig.folder.rmdir()
     rig.folder.write_text("")
