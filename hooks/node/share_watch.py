@@ -20,7 +20,6 @@ from hooks.model.inventory import Gpu, GpuProcess
 from hooks.node.node import Node
 from hooks.ports import Vendor
 from lading.cgroups import read_cgroups
-from lading.errors import HostError
 from lading.log import Event, Log
 from lading.sharestatus import ContainerUse
 from lading.threads import in_thread
@@ -57,10 +56,10 @@ class ShareWatch:
             return
         try:
             found = await in_thread(partial(self._find, gpus, grants))
-        except HostError as e:
+        except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the node's own work goes on
             self._suspicions = Suspicions()  # nothing is known of the time in between
             self._show(())
-            self._say(str(e))
+            self._say(str(e) or type(e).__name__)
             return
         self._say("")
         self._show(self._suspicions.settle(found, self.clock()))

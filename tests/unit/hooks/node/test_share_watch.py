@@ -124,9 +124,10 @@ def known(*pids: int) -> ContainerUse:
     )  # fmt: skip
 
 
-def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, records: Records) -> None:
+@pytest.mark.parametrize("error", [HostError("cannot ask"), ZeroDivisionError()])
+def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, records: Records, error: Exception) -> None:
     def down() -> Sequence[ContainerUse]:
-        raise HostError("cannot ask")
+        raise error
 
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))
