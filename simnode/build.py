@@ -53,6 +53,9 @@ def build(profile: Path | str | dict[str, Any], root: Path, *, char_devices: boo
     return node
 
 
+INITIAL_PIDS = "pid:[4026531836]"  # what a process of the host is in (include/linux/proc_ns.h)
+
+
 class _Builder:
     def __init__(self, root: Path, profile: Profile, char_devices: bool) -> None:
         self._root = root
@@ -78,8 +81,9 @@ class _Builder:
         listed = sorted((self._profile.major(driver), names.get(driver, driver)) for driver in drivers)
         lines = "".join(f"{major:3d} {driver}\n" for major, driver in listed)
         self._text("proc/sys/kernel/random/boot_id", Path("/proc/sys/kernel/random/boot_id").read_text())
-        (self._root / "proc/self/ns").mkdir(parents=True)
-        (self._root / "proc/self/ns/pid").symlink_to("pid:[4026531836]")  # as a process of the host sees its own
+        namespaces = self._root / "proc/self/ns"
+        self._text(f"proc/self/ns/{INITIAL_PIDS}", "")
+        self._link(namespaces / "pid", namespaces / INITIAL_PIDS)
         self._text("proc/devices", f"Character devices:\n{lines}\nBlock devices:\n259 blkext")
 
     def _numa_node(self, bridge: HostBridge) -> None:
