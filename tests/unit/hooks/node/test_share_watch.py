@@ -26,6 +26,7 @@ from lading.vocabulary import GpuUuid, PodUid
 from shares.policy.fair import Fair
 from shares.server import Shares
 from shares.status import answer
+from shares.wire import Frame, Kind, pack
 from simnode.build import SimNode
 from simnode.nvml import NvmlState, Running
 from tests.conftest import BuildNode
@@ -171,6 +172,7 @@ def test_the_share_servers_status_names_the_processes_that_are_connected(play: P
             shares.start()
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.connect(str(own / SOCKET))
+                connection.sendall(pack(Frame(Kind.HELLO, a=1, c=1)))
                 (use,) = await until_connected(path)
                 assert (use.processes, use.process_ids) == (1, (os.getpid(),))
                 world.uses = partial(ask, path)
