@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from central.ask.reasons import OfPod
 from central.controllers.evict import CONFLICT, PREEMPTED
+from central.controllers.share_bypass import BYPASSED
 from central.controllers.statistics import Amounts, Overview
 from central.daemon.leadership import Leadership
 from central.fit.forecast import Forecast, Source
@@ -110,7 +111,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     evictions = CounterMetricFamily(
         "lading_central_evictions", "Evictions of pods, by reason and outcome.", labels=["reason", "outcome"]
     )
-    for cause in (PREEMPTED, CONFLICT):
+    for cause in (PREEMPTED, CONFLICT, BYPASSED):
         for evicted in EvictOutcome:
             evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
     yield evictions

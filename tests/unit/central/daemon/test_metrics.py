@@ -7,6 +7,7 @@ from prometheus_client import generate_latest
 
 from central.ask.reasons import OfPod
 from central.controllers.evict import PREEMPTED
+from central.controllers.share_bypass import BYPASSED
 from central.daemon.metrics import Metrics
 from central.fit.model import Missing
 from central.state.counts import BindOutcome, Counts, EvictOutcome
@@ -43,10 +44,12 @@ def test_what_was_done_stays_counted_whoever_leads() -> None:
     counts.refused[Missing.GROUP_FULL] = 4
     counts.bound[BindOutcome.UNCLEAR] = 5
     counts.evicted[PREEMPTED, EvictOutcome.SPARED] = 6
+    counts.evicted[BYPASSED, EvictOutcome.EVICTED] = 2
     metrics = alone(counts)
     assert sample(metrics, "lading_central_refusals_total", reason="group-full") == 4
     assert sample(metrics, "lading_central_bindings_total", outcome="unclear") == 5
     assert sample(metrics, "lading_central_evictions_total", reason="Preempted", outcome="spared") == 6
+    assert sample(metrics, "lading_central_evictions_total", reason="ShareBypassed", outcome="evicted") == 2
     assert sample(metrics, "lading_central_preemptions_total") == 2
     assert sample(metrics, "lading_central_wakes_total") == 3
 
