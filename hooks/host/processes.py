@@ -1,14 +1,16 @@
-"""Tell whether the process IDs that a driver reports are those of the host's /proc.
+"""Tell whether the process IDs that a driver reports are those of the host's /proc, and whether such a process is ending.
 
 A driver reports IDs to a process in the initial pid namespace as the host counts them. In another namespace (a node that is a
 container itself) an ID is another process's, or none's; and which of the host's processes a pod has is not to be seen there.
-Source: Linux, include/linux/proc_ns.h (PROC_PID_INIT_INO), pid_namespaces(7).
+Source: Linux, include/linux/proc_ns.h (PROC_PID_INIT_INO), include/linux/sched.h (PF_EXITING), pid_namespaces(7), proc(5).
 """
 
 from pathlib import Path
 from typing import Final
 
 _INITIAL: Final = "pid:[4026531836]"
+_EXITING: Final = 0x4  # PF_EXITING
+_FLAGS: Final = 6  # position in /proc/<pid>/task/<tid>/stat, behind the name in brackets
 
 
 def sees_host_processes(host_root: Path) -> bool:
@@ -17,3 +19,16 @@ def sees_host_processes(host_root: Path) -> bool:
         return str((host_root / "proc/self/ns/pid").readlink()) == _INITIAL
     except OSError:
         return False
+
+
+def is_ending(host_root: Path, pid: int) -> bool:
+    """Return whether the process has ended, or all of its threads are about to: a first thread alone may end before the others.
+    Its files are closed one by one then, and a driver may have it for seconds after its sockets are gone."""
+    for stat in (host_root / "proc" / str(pid) / "task").glob("*/stat"):
+        try:
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+            if not int(fields[_FLAGS]) & _EXITING:
+                return False
+        except (OSError, ValueError, IndexError):
+            continue  # the thread is gone
+    return True

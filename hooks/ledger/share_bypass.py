@@ -8,8 +8,8 @@ library. A process of a pod without a share is another matter (foreign.py).
 The library counts what a program allocates. A context's own memory is in no such call, and the driver counts it: each process
 may use `tolerance_mib` besides.
 
-What is found is a suspicion at first: a process that ends has closed its connection before the driver forgets it, and after a
-restart of the share server it takes a moment until all are connected again. `Suspicions` tells what was found for SUSPECT_S.
+What is found is a suspicion at first: after a restart of the share server it takes a moment until all are connected again.
+`Suspicions` tells what was found for SUSPECT_S.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

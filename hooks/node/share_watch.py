@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from hooks.host.processes import sees_host_processes
-from hooks.ledger.share_bypass import ShareBypass, Suspicions, find_share_bypasses, shared_cards
+from hooks.host.processes import is_ending, sees_host_processes
+from hooks.ledger.share_bypass import How, ShareBypass, Suspicions, find_share_bypasses, shared_cards
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, GpuProcess
 from hooks.node.node import Node
@@ -70,7 +70,15 @@ class ShareWatch:
         known = self.ask()
         cgroups = read_cgroups(self.node.host_root, {one.pid for running in processes.values() for one in running})
         now = [replace(gpu, processes=processes.get(gpu.uuid)) for gpu in gpus]
-        return find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)
+        found = find_share_bypasses(now, cgroups, known, grants, tolerance_mib=self.tolerance_mib)
+        return tuple(filter(None, map(self._without_ending, found)))
+
+    def _without_ending(self, one: ShareBypass) -> ShareBypass | None:
+        """Leave out processes that are about to end: those have closed their connections."""
+        if one.how is How.MEMORY:
+            return one
+        left = tuple(pid for pid in one.process_ids if not is_ending(self.node.host_root, pid))
+        return replace(one, process_ids=left) if left else None
 
     def _read_processes(self, cards: Sequence[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         found: dict[GpuUuid, tuple[GpuProcess, ...]] = {}

@@ -63,7 +63,14 @@ class World:
         for one in running:
             (self.sim.root / f"proc/{one.pid}").mkdir(exist_ok=True)
             (self.sim.root / f"proc/{one.pid}/cgroup").write_text(CGROUP)
+            self.run_thread(one.pid, one.pid)
         NvmlState(profile=self.sim.profile, processes={0: running}).write(self.sim.nvml_state)
+
+    def run_thread(self, pid: int, thread: int, *, ending: bool = False) -> None:
+        """Have a process with this thread; its name is hostile."""
+        folder = self.sim.root / f"proc/{pid}/task/{thread}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "stat").write_text(f"{thread} (a) S 9) S 1 {pid} {pid} 0 -1 {4194304 | 4 * ending} 0 0\n")
 
     async def look_for(self, seconds: float) -> None:
         for _ in range(int(seconds / LOOK_S) + 1):
@@ -142,6 +149,21 @@ def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, r
 
     play(scenario)
     assert records.events().count(Event.SHARE_WATCH_FAILED) == 1
+
+
+def test_a_process_that_is_about_to_end_is_not_meant_as_long_as_no_thread_goes_on(play: Play) -> None:
+    """Its connection is closed before the driver forgets it."""
+
+    async def scenario(world: World) -> None:
+        world.show(Running(4711, 10))
+        world.run_thread(4711, 4711, ending=True)
+        await world.look_for(20.0)
+        assert world.found == []
+        world.run_thread(4711, 4712)
+        await world.look_for(20.0)
+        assert world.found == [("train", "process", (4711,))]
+
+    play(scenario)
 
 
 def test_outside_the_hosts_pid_namespace_nothing_is_claimed(play: Play) -> None:
