@@ -24,7 +24,7 @@ from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.period import Began, End
 from hooks.ledger.store import Ledger, read_history
 from hooks.model.answer import Answer
-from hooks.model.assignment import Form, Refusal
+from hooks.model.assignment import Devices, Form, GrantedGpu, Refusal
 from hooks.model.attachment import NetdevPolicy
 from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import DriverMount, Inventory
@@ -41,7 +41,7 @@ from tests.fakes.attacher import FakeAttacher
 from tests.fakes.holders import BOOT, NOW, grant, whole
 from tests.fakes.holders import gpu_uuid as held_uuid
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.hooks.inventories import gpu, inventory, running, uuid, vf
+from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, running, uuid, vf
 from tests.unit.runtimeproxy.conftest import Records
 
 DEVICES = inventory(gpus=(gpu(0), gpu(1)), vfs=(vf(0), vf(1)))
@@ -535,6 +535,23 @@ def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play,
             assert " UTC" in refusal.message  # since when
             node.watch._read = lambda: DEVICES
             assert isinstance(await after_reading(node), Answer)
+
+    play(scenario)
+
+
+def test_only_cards_without_a_holder_and_without_instances_are_dirty(play: Play) -> None:
+    """The driver counts the memory of all instances of a card together."""
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = CHECKED
+        left = tuple(replace(card, used_mib=5000) for card in (gpu(0), gpu(1), mig_gpu(2)))
+        rig.clock = lambda: NOW
+        async with rig.node(replace(DEVICES, gpus=left)) as node:
+            assert node.watch
+            assert node.hand_over.since == {uuid(0): NOW, uuid(1): NOW}
+            node.ledger.record(grant("pod-2", devices=Devices(gpus=(GrantedGpu(uuid=uuid(0)),))))
+            await node.watch.refresh_now()
+            assert node.hand_over.since == {uuid(1): NOW}
 
     play(scenario)
 
