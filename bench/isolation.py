@@ -36,7 +36,7 @@ from bench.figures import percentile
 from bench.other_cards import partition, react
 from bench.virtual_card import Work, simulate
 from lading.errors import LadingError, die
-from shares.library.build import SONAME, build, find_compiler
+from shares.library.build import CUDA, build, find_compiler
 from shares.policy.fair import Fair
 from shares.policy.model import MS
 from shares.policy.window import Window
@@ -121,7 +121,7 @@ class Real:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.real = compile_fake_cuda(folder / "real")
-        self.library = folder / "shown" / SONAME
+        self.library = folder / "shown" / CUDA
         build(self.library, find_compiler(), real=self.real, socket=SOCKET)
         self._work = folder / "gpu-work"
         subprocess.run([*find_compiler(), "-O2", str(GPU_WORK), "-o", str(self._work), "-ldl"], check=True)
