@@ -7,6 +7,7 @@ to an allocation is its CUresult.
 import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -281,6 +282,7 @@ class Device:
         (reads, self.to_child), (self.of_child, writes) = os.pipe(), os.pipe()
         self.child = os.fork()
         if not self.child:
+            ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: it ends with its parent, whatever it does
             calls = json.loads(os.read(reads, 1 << 16))
             os.write(writes, json.dumps([answer(self, call) for call in calls]).encode())
             os._exit(0)
