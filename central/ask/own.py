@@ -250,10 +250,15 @@ def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str
                 f"cannot use {key}: it is {is_now}; write 1 to 63 letters, digits, dashes, underscores and dots, a letter or "
                 "digit first and last, or remove it"
             )
-    if several := next((ask.name for ask in containers if ask.share and ask.share.cards > 1), ""):
+    if several := _with_several(containers):
         _check_affinity(several, annotations)
     affinity, anti_affinity, exclusion = (annotations.get(key, "") for key in _SHARING)
     return Sharing(namespace=namespace, affinity=affinity, anti_affinity=anti_affinity, exclusion=exclusion)
+
+
+def _with_several(containers: tuple[ContainerAsk, ...]) -> str:
+    """Return the name of a container that asks for shares of several cards; empty if none does."""
+    return next((ask.name for ask in containers if ask.share and ask.share.cards > 1), "")
 
 
 def _check_affinity(several: str, annotations: Mapping[str, str]) -> None:
@@ -269,6 +274,11 @@ def _isolation(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, s
     isolation = _choice(annotations, ISOLATION, IsolationName)
     if isolation is not None:
         _check_share(containers, ISOLATION)
+    if isolation is IsolationName.MPS and (several := _with_several(containers)):
+        raise _BadAskError(
+            f"cannot use {ISOLATION}: by mps a container reaches one card, and container {several} asks for shares of several; "
+            f"write {RESOURCE_GPU}: 1 there, or {IsolationName.TOKENS}"
+        )
     return isolation
 
 

@@ -305,6 +305,12 @@ def test_an_isolation_of_the_shares() -> None:
     assert isinstance(parse_ask(mixed), Ask)
 
 
+def test_mps_gives_a_container_one_card() -> None:
+    two = {"gpu": 2, "gpu-memory": "1Gi"}
+    assert asked(two, isolation="tokens").isolation is IsolationName.TOKENS
+    bad(pod(container("c", two), annotations={"isolation": "mps"}), "lading.dev/isolation", "container c", "lading.dev/gpu: 1")
+
+
 @pytest.mark.parametrize("written", ["", "Tokens", "token", "tokens,none", " tokens", "x" * 500])
 def test_an_isolation_that_does_not_exist(written: str) -> None:
     bad(pod(container("c", {"gpu-core": 5}), annotations={"isolation": written}), "lading.dev/isolation", "none or tokens")
