@@ -16,6 +16,8 @@ from typing import Any
 
 MIB = 1 << 20
 FLOAT = 0x20  # CU_AD_FORMAT_FLOAT
+_MEM_ALLOC = 10  # CU_GRAPH_NODE_TYPE_MEM_ALLOC
+_LOCALITY_DOMAIN = 6  # a CUmemLocationType that names no card
 _size, _pointer = ctypes.c_size_t, ctypes.c_uint64
 
 
@@ -101,6 +103,28 @@ class Device:
         if not result:
             self.held.append((kind, out.value))
         return int(result)
+
+    def uncounted(self, way: str) -> int:
+        """Allocate in a way that cannot be counted."""
+        out, cuda, graph = _pointer(), self.cuda, ctypes.c_void_p()
+        at = ctypes.byref(out)
+        match way:
+            case "graph node":
+                return int(cuda.cuGraphAddMemAllocNode(at, graph, None, _size(0), None))
+            case "any graph node":
+                params = (ctypes.c_int * 64)(_MEM_ALLOC)
+                return int(cuda.cuGraphAddNode_v2(at, graph, None, None, _size(0), params))
+            case "captured":
+                cuda.cuStreamBeginCapture_v2(self.stream, 0)
+                try:
+                    return int(cuda.cuMemAllocAsync(at, _size(MIB), self.stream))
+                finally:
+                    cuda.cuStreamEndCapture(self.stream, ctypes.byref(graph))
+            case "version 1":
+                return int(cuda.cuMemAlloc(at, ctypes.c_uint(MIB)))
+            case _:
+                wanted = AllocationProperties(type=1, location_type=_LOCALITY_DOMAIN)
+                return int(cuda.cuMemCreate(at, _size(MIB), ctypes.byref(wanted), _pointer(0)))
 
     def free(self, index: int) -> int:
         """Free what was allocated at this place among what is held; -1 where there is nothing."""

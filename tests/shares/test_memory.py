@@ -4,7 +4,7 @@ import pytest
 
 from tests.shares.site import MIB, Site, eventually
 
-OK, OUT_OF_MEMORY = 0, 2
+OK, OUT_OF_MEMORY, NOT_SUPPORTED = 0, 2, 801
 KINDS = ["plain", "managed", "async", "pool", "pitch", "create", "array", "array3d", "mipmapped"]
 
 
@@ -17,6 +17,12 @@ def test_an_allocation_beyond_the_share_is_refused_and_the_device_is_not_asked(s
     assert site.use("a").memory_used_mib == 2048
     assert process.do(["free", 0], ["trim"]) == [OK, OK]
     eventually(lambda: site.use("a").memory_used_mib == 0)
+
+
+@pytest.mark.parametrize("way", ["graph node", "any graph node", "captured", "version 1", "locality domain"])
+def test_what_cannot_be_counted_is_refused(site: Site, way: str) -> None:
+    process = site.container("a", mib=2048).start()
+    assert process.do(["uncounted", way], ["counts"]) == [NOT_SUPPORTED, [0, 0]]
 
 
 def test_a_program_sees_its_share_as_the_card(site: Site) -> None:
