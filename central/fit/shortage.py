@@ -10,6 +10,7 @@ from central.ask.model import RdmaPolicy
 from central.fit.demand import Demand, Wanted
 from central.fit.model import Missing
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from lading.devices.isolation import IsolationName
 from lading.vocabulary import PciAddress
 
 
@@ -20,7 +21,7 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
         return Missing.UNREACHABLE
     if not room.reconciled:
         return Missing.NOT_RECONCILED
-    if demand.isolation is not None and demand.isolation not in room.offered:
+    if not _offers_isolation(room, demand):
         return Missing.NO_ISOLATION
     missing = None
     if demand.needs:
@@ -38,6 +39,18 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
         if short is not None and (missing is None or short.unresolvable):
             return short
     return missing
+
+
+def _offers_isolation(room: NodeRoom, demand: Demand) -> bool:
+    """By MPS, a container reaches one card (hooks/isolation/mps.py)."""
+    if demand.isolation is not None and demand.isolation not in room.offered:
+        return False
+    return room.isolation_of(demand.isolation) is not IsolationName.MPS or not with_several_shares(demand)
+
+
+def with_several_shares(demand: Demand) -> bool:
+    """Return whether a container asks for shares of several cards."""
+    return any(not one.whole and one.count > 1 for one in demand.wanted)
 
 
 def asked_cards(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:

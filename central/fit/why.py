@@ -16,7 +16,7 @@ from central.fit.mig import explain_instances, instances_as_cards
 from central.fit.model import Missing
 from central.fit.nearby import count_of, explain_partition, explain_pfs, explain_scope, explain_switches
 from central.fit.sharing import group_cards, is_open
-from central.fit.shortage import asked_cards, short_of_cards
+from central.fit.shortage import asked_cards, short_of_cards, with_several_shares
 from central.ledger.model import CardRoom, NodeRoom
 from lading.amounts import format_mib
 
@@ -43,7 +43,11 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
         case Missing.NOT_RECONCILED:
             return "lading-hooks there has not compared its grants with the container runtime since it started"
         case Missing.NO_ISOLATION:
-            return f"isolation {demand.isolation} asked; the node offers {' and '.join(room.offered)}"
+            asked = f"isolation {demand.isolation} asked" if demand.isolation else "no isolation asked"
+            several = ", and a container asks for shares of several cards, which mps does not give" * with_several_shares(
+                demand
+            )
+            return f"{asked}; the node offers {' and '.join(room.offered)}{several}"
         case Missing.NO_MODEL:
             models = sorted({card.gpu.model for card in room.cards})
             return f"{' or '.join(demand.models)} asked; the node has {', '.join(models) or 'no GPU'}"

@@ -176,3 +176,13 @@ def test_the_words_name_the_isolation_and_count_the_cards(
     where = room(shared(0), shared(1), held(2), isolations=offered)
     text = explain(where, one(asked), Missing.OTHER_ISOLATION, policy=Policy.BINPACK)
     assert [part for part in named if part not in text] == []
+
+
+def test_mps_gives_no_container_shares_of_several_cards() -> None:
+    two = ask(share("a", 1000, cards=2))
+    by_mps, by_turns = (room(shared(0), shared(1), isolations=(name, NONE)) for name in (MPS, TOKENS))
+    assert cards(by_mps, two) is Missing.NO_ISOLATION
+    assert "several cards" in explain(by_mps, two, Missing.NO_ISOLATION, policy=Policy.BINPACK)
+    assert cards(by_turns, two) == {gpu_uuid(0), gpu_uuid(1)}
+    assert cards(by_mps, replace(two, isolation=NONE)) == {gpu_uuid(0), gpu_uuid(1)}
+    assert cards(by_mps, ask(share("a", 1000), share("b", 1000))) != Missing.NO_ISOLATION
