@@ -180,7 +180,7 @@ def test_the_words_name_the_isolation_and_count_the_cards(
 
 def test_mps_gives_no_container_shares_of_several_cards() -> None:
     two = ask(share("a", 1000, cards=2))
-    by_mps, by_turns = (room(shared(0), shared(1), isolations=(name, NONE)) for name in (MPS, TOKENS))
+    by_mps, by_turns = (room(card(0), card(1), isolations=(name, NONE)) for name in (MPS, TOKENS))
     assert cards(by_mps, two) is Missing.NO_ISOLATION
     assert "several cards" in explain(by_mps, two, Missing.NO_ISOLATION, policy=Policy.BINPACK)
     assert cards(by_turns, two) == {gpu_uuid(0), gpu_uuid(1)}
