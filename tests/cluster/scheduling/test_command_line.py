@@ -57,7 +57,7 @@ def person(whole: World) -> Iterator[Ask]:
 def _as_pod(api: KubeApi, replica: Replica) -> str:
     """The process as the pod that it would be, for the API server's proxy; the path of that."""
     name = Path(replica.argv[-1]).stem
-    ports = [{"name": "extender", "containerPort": replica.port}]
+    ports = [{"name": "extender", "containerPort": replica.port}, {"name": "page", "containerPort": replica.page_port}]
     main = {"name": "central", "image": "none", "ports": ports, "securityContext": RESTRICTED}
     spec = {"containers": [main], "schedulerName": "nobody", "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}
     pods = f"/api/v1/namespaces/{SYSTEM}/pods"
