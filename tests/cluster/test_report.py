@@ -30,6 +30,7 @@ from tests.fakes.doorway import Doorway
 from tests.faults.rig import InMemoryRuntime, logged
 from tests.logs import LOGS
 from tests.node.observe import ask, metric
+from tests.node.site import eventually
 from tests.unit.deploy.test_nodedevices import FULL
 
 NODE: Final = "reporting-node"
@@ -116,7 +117,7 @@ def reporting(stage: Stage) -> Stage:
 
 def test_a_node_serves_before_the_cluster_knows_of_reports(stage: Stage) -> None:
     with stage.kubelet.pod("early", annotations={MANUAL_GPUS: "0"}) as pod:
-        pod.create_container()
+        eventually(pod.create_container)  # as kubelet does: again, while the hooks have only just started
     stage.plane.eventually(lambda: bool(logged(stage.lading.hooks, Event.REPORT_FAILED)), "a report that fails")
 
 
