@@ -30,6 +30,7 @@ On a machine with kubectl, in this order:
   bandwidth  ib_write_bw from one pod to the other, in host memory
   gpudirect  the same from GPU memory to GPU memory
   nccl       all_reduce over all GPUs of two pods of --gpus GPUs and --vfs VFs
+  shares     two pods share one card, 70 : 30: memory, compute, and each alone; ends with a table
   clean      deletes the pods of this test, and waits until they are gone
 
 On a node, as root:
@@ -41,7 +42,7 @@ On a node, as root:
 
 options:
   -n, --namespace NAME   of the pods (default: default)
-      --image IMAGE      with bash, iproute2, ib_write_bw (with CUDA), PyTorch with NCCL; the step pods needs it
+      --image IMAGE      with bash, iproute2, ib_write_bw (with CUDA), PyTorch with NCCL; pods, nccl and shares need it
       --gpus N, --vfs N  of each pod of the step nccl (default: 8 and 8)
       --at-least GBITS   bandwidth and gpudirect fail below it (default: 0, so they only report)
       --dmabuf           gpudirect registers GPU memory by dma-buf, not by nvidia_peermem
@@ -300,6 +301,74 @@ used_as_given() {
   [[ -n $given && $given == "$used" ]] || return 1
 }
 
+step_shares() {
+  [[ -n $image ]] || die "shares: which image? (--image)"
+  check shares share_card
+}
+
+share_card() {
+  local status=0
+  apply shares.yaml && kube wait --for=condition=Ready --timeout=180s pod/accept-seventy pod/accept-thirty || return 1
+  use_share seventy memory >"$scratch/memory" || return 1
+  use_share seventy work 20 >"$scratch/both.seventy" &
+  use_share thirty work 20 >"$scratch/both.thirty" || status=1
+  wait "$!" || status=1
+  use_share seventy work 20 >"$scratch/alone.seventy" || status=1
+  use_share thirty work 20 >"$scratch/alone.thirty" || status=1
+  if [[ -n $dry ]]; then
+    cat "$scratch/memory" "$scratch"/both.* "$scratch"/alone.*
+    return 0
+  fi
+  table_of_shares || status=1
+  return "$status"
+}
+
+# use_share POD ARGUMENT...: run share.py there, of which the standard input is the program.
+use_share() {
+  local pod=accept-$1
+  shift
+  if [[ -n $dry ]]; then
+    printf '+ kubectl -n %q exec -i %q -- python3 - %s < %q\n' "$namespace" "$pod" "$*" "$here/share.py"
+  else
+    kubectl -n "$namespace" exec -i "$pod" -- timeout 120 python3 - "$@" <"$here/share.py"
+  fi
+}
+
+# The share is 6144 MiB, of which a context and the libraries take a part.
+table_of_shares() {
+  sed 's/^/memory./' "$scratch/memory" >"$scratch/all"
+  local when pod
+  for when in both alone; do
+    for pod in seventy thirty; do
+      sed "s/^/$when.$pod./" "$scratch/$when.$pod" >>"$scratch/all"
+    done
+  done
+  awk '
+    { seen[$1] = $2 }
+    function row(what, expected, value, right) {
+      printf "%-52s %-14s %-10s %s\n", what, expected, value, right ? "ok" : "FAIL"
+      if (!right) wrong = 1
+    }
+    END {
+      share = 6144
+      seventy = seen["both.seventy.products_per_s"]; thirty = seen["both.thirty.products_per_s"]
+      first = seen["alone.seventy.products_per_s"]; second = seen["alone.thirty.products_per_s"]
+      if (!(seventy && thirty && first && second)) { print "a pod told no result"; exit 1 }
+      printf "%-52s %-14s %-10s\n", "CASE", "EXPECTED", "SEEN"
+      row("memory of the card, by CUDA, MiB", share, seen["memory.cuda_total_mib"], seen["memory.cuda_total_mib"] == share)
+      row("memory of the card, by nvidia-smi, MiB", share, seen["memory.nvidia_smi_mib"], seen["memory.nvidia_smi_mib"] == share)
+      most = seen["memory.allocated_mib"]
+      row("allocated before CUDA refuses, MiB", "5000 to " share, most, most >= 5000 && most <= share)
+      part = seventy / (seventy + thirty)
+      row("both at work: part of seventy", "0.65 to 0.75", sprintf("%.3f", part), part >= 0.65 && part <= 0.75)
+      kept = (seventy + thirty) / first
+      row("both at work: together, of what one makes alone", ">= 0.90", sprintf("%.3f", kept), kept >= 0.9)
+      alone = second / first
+      row("thirty alone, of what seventy makes alone", "0.90 to 1.11", sprintf("%.3f", alone), alone >= 0.9 && alone <= 1.11)
+      exit wrong
+    }' "$scratch/all"
+}
+
 step_clean() {
   check clean kube delete pod -l app=lading-acceptance --wait --timeout=180s
 }
@@ -466,7 +535,7 @@ main() {
   for step in "${steps[@]}"; do
     case $step in
       pods) check pods step_pods ;;
-      link | cards | bandwidth | gpudirect | nccl | clean | facts | vfs | kill) "step_$step" ;;
+      link | cards | bandwidth | gpudirect | nccl | shares | clean | facts | vfs | kill) "step_$step" ;;
       vf:*=*)
         rest=${step#vf:}
         [[ $rest =~ ^([0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]):(.+)$ ]] || die "vf: as vf:0000:3b:00.2:vlan=100"

@@ -18,7 +18,7 @@ from lading import vocabulary
 
 FOLDER: Final = Path(__file__).parents[3] / "deploy/acceptance"
 SCRIPT: Final = FOLDER / "accept.sh"
-STEPS: Final = ["pods", "link", "cards", "bandwidth", "gpudirect", "nccl", "clean", "facts", "vfs", "kill"]
+STEPS: Final = ["pods", "link", "cards", "bandwidth", "gpudirect", "nccl", "shares", "clean", "facts", "vfs", "kill"]
 
 # ib_write_bw --report_gbits -D 10
 RESULT: Final = """ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
@@ -103,7 +103,7 @@ def test_a_dry_run_prints_commands_and_runs_none(stage: Stage) -> None:
     steps = [step for step in STEPS if step != "vfs"]
     ended = stage.run("--dry-run", "--image", "example/x:1", *steps)
     assert (ended.status, ended.calls) == (0, [])
-    assert ended.out.count("image: example/x:1") == 4
+    assert ended.out.count("image: example/x:1") == 6
     assert "lading-acceptance\n" not in re.findall(r"image: .*\n", ended.out)
     for step in steps:
         assert f"== {step}" in ended.out
@@ -121,7 +121,8 @@ def test_what_runs_in_a_pod_is_bash() -> None:
     assert len(scripts) == 4
     for script in scripts:
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    ast.parse((FOLDER / "all_reduce.py").read_text())
+    for program in ("all_reduce.py", "share.py"):
+        ast.parse((FOLDER / program).read_text())
 
 
 # ---- where kubectl is
@@ -327,3 +328,41 @@ def test_every_pod_asks_for_gpus_and_vfs() -> None:
     for pod in pods():
         (container,) = pod["spec"]["containers"]
         assert set(container["resources"]["limits"]) == {vocabulary.RESOURCE_GPU, vocabulary.RESOURCE_RDMA}
+
+
+# ---- a card that two pods share
+
+_MEMORY = "cuda_total_mib {total}\\ncuda_free_mib 6100\\nnvidia_smi_mib 6144\\nallocated_mib 5888"
+
+
+@pytest.mark.parametrize(
+    ("total", "seventy", "thirty", "wrong"),
+    [
+        (6144, "700", "300", ""),
+        (81559, "700", "300", "by CUDA"),
+        (6144, "500", "500", "part of seventy"),
+        (6144, "350", "150", "together"),
+    ],
+)
+def test_shares_end_with_a_table_of_what_was_seen(total: int, seventy: str, thirty: str, wrong: str, stage: Stage) -> None:
+    once = stage.root / "once"
+    stage.stand_in(
+        "kubectl",
+        f"""cat >/dev/null
+case $* in
+  *memory*) printf "{_MEMORY.format(total=total)}\n" ;;
+  *accept-seventy*work*) if mkdir {once}.70; then echo products_per_s {seventy}; else echo products_per_s 1000; fi ;;
+  *accept-thirty*work*) if mkdir {once}.30; then echo products_per_s {thirty}; else echo products_per_s 990; fi ;;
+esac""",
+    )
+    ended = stage.run("--image", "x", "shares")
+    assert ended.status == bool(wrong), ended.out
+    rows = [line for line in ended.out.splitlines() if line.endswith((" ok", " FAIL"))]
+    assert len(rows) == 6
+    assert all(row.endswith("FAIL") == bool(wrong and wrong in row) for row in rows), ended.out
+
+
+def test_shares_fail_where_a_pod_says_nothing(stage: Stage) -> None:
+    ended = stage.run("--image", "x", "shares")
+    assert ended.status == 1
+    assert "told no result" in ended.out
