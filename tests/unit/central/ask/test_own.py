@@ -306,7 +306,7 @@ def test_an_isolation_of_the_shares() -> None:
 
 
 def test_mps_gives_a_container_one_card() -> None:
-    two = {"gpu": 2, "gpu-memory": "1Gi"}
+    two: dict[str, Amount] = {"gpu": 2, "gpu-memory": "1Gi"}
     assert asked(two, isolation="tokens").isolation is IsolationName.TOKENS
     bad(pod(container("c", two), annotations={"isolation": "mps"}), "lading.dev/isolation", "container c", "lading.dev/gpu: 1")
 
