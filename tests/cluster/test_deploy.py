@@ -49,7 +49,7 @@ def test_the_samples_apply_and_wait_for_the_scheduler(deployed: ControlPlane) ->
     deployed.api.call("DELETE", "/api/v1/namespaces/samples/pods", {"gracePeriodSeconds": 0})
 
 
-@pytest.mark.parametrize("pods", ["pair", "nccl"])
+@pytest.mark.parametrize("pods", ["pair", "nccl", "shares"])
 def test_the_pods_of_the_acceptance_test_are_admitted(pods: str, deployed: ControlPlane) -> None:
     file = str(DEPLOY / f"acceptance/{pods}.yaml")
     strict = deployed.kubectl("apply", "--dry-run=server", "--validate=strict", "-n", "default", "-f", file)
