@@ -41,6 +41,7 @@ def lading(runtime: PrivateContainerd, key: SigningKey, pytestconfig: pytest.Con
             "metrics": "127.0.0.1:0",
         },
         proxy_settings={"metrics": "127.0.0.1:0"},
+        tokens=True,
     )
     pytestconfig.stash[LOGS] += lading.logs
     with lading:
