@@ -147,7 +147,7 @@ class Vendor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforced:
-    """What a container gets that keeps to its shares."""
+    """The adjustment of a container that keeps to its shares, and what the share server has to know."""
 
     adjustment: Adjustment
     share: ShareGrant | None = None  # for the share server, before the container is created

@@ -1,4 +1,4 @@
-"""What containers use of their shares now, as the share server tells it on a socket: one JSON document, then it closes."""
+"""Ask the share server what containers use of their shares now: it answers with one JSON document, and closes the socket."""
 
 import socket
 from pathlib import Path

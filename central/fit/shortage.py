@@ -42,7 +42,7 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
 
 
 def _offers_isolation(room: NodeRoom, demand: Demand) -> bool:
-    """By MPS, a container reaches one card (hooks/isolation/mps.py)."""
+    """Return whether the node can give the shares as asked. By MPS, a container reaches one card (hooks/isolation/mps.py)."""
     if demand.isolation is not None and demand.isolation not in room.offered:
         return False
     return room.isolation_of(demand.isolation) is not IsolationName.MPS or not with_several_shares(demand)

@@ -138,7 +138,7 @@ def _of(
 
 
 class Suspicions:
-    """What was found in each look for so long that it is no accident any more. `now`: seconds that never go back."""
+    """The bypasses that were found in each look for so long that they are no accident. `now`: seconds that never go back."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[object, ...], float] = {}
