@@ -144,6 +144,11 @@ def seed(journald: PrivateJournald) -> None:
         log.error(Event.INVENTORY_FAILED, "no answer of NVML")
         log.warning(Event.HOLDER_FOREIGN, "pod default/before uses it", device="GPU-2")
         log.warning(Event.RELEASE_FORCED, "freed", device="GPU-1")
+        log.error(Event.SHARE_BYPASSED, "uses GPU-1 past the share server", **pod, device="GPU-1")
+        log.error(Event.MPS_FAILED, "no answer", device="GPU-1")
+        log.error(Event.MPS_FAULT, "a fatal fault", device="GPU-1")
+        log.warning(Event.ENV_PRELOADS, "LD_PRELOAD", **pod)
+        log.warning(Event.DEVICE_DIRTY, "a process computes on it", device="GPU-1")
     with log_of(journald, "lading-runtimeproxy") as log:
         log.warning(Event.CALL_REFUSED, "held", **pod, method="CreateContainer", reason=Reason.DEVICE_HELD)
         log.warning(Event.HOOK_TIMEOUT, "late", hook="50-lading.json")
