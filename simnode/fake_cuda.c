@@ -450,10 +450,19 @@ static CUresult enqueue(CUstream stream, int64_t us) {
   return CUDA_SUCCESS;
 }
 
-API CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, void *params) {
-  (void)node, (void)graph, (void)after, (void)count, (void)params;
-  return CUDA_SUCCESS; /* what follows is not simulated: a share of a card does not get here */
-}
+/* What a share of a card does not get to, and the fake does not simulate further. */
+#define NOT_SIMULATED(name, ...) \
+  API CUresult name(__VA_ARGS__) { return CUDA_SUCCESS; }
+NOT_SIMULATED(cuGraphAddMemAllocNode, CUgraphNode *n, CUgraph g, const CUgraphNode *after, size_t count, void *p)
+NOT_SIMULATED(cuGraphAddNode, CUgraphNode *n, CUgraph g, const CUgraphNode *after, size_t count, CUgraphNodeParams *p)
+NOT_SIMULATED(cuGraphAddNode_v2, CUgraphNode *n, CUgraph g, const CUgraphNode *after, const void *edges, size_t count,
+              CUgraphNodeParams *p)
+NOT_SIMULATED(cuGraphAddNode_v3, CUgraphNode *n, CUgraph g, const CUgraphNode *after, const void *edges, size_t count,
+              CUgraphNodeParams *p)
+NOT_SIMULATED(cuMemAlloc, unsigned *out, unsigned size)
+NOT_SIMULATED(cuMemAllocPitch, unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+NOT_SIMULATED(cuArrayCreate, CUarray *out, const void *descriptor)
+NOT_SIMULATED(cuArray3DCreate, CUarray *out, const void *descriptor)
 #define IGNORED (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)params
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 API CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void **params, void **extra) {
