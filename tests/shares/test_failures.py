@@ -11,7 +11,7 @@ import pytest
 from tests.shares.site import BOUND_S, MIB, Process, Site, eventually
 from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
 
-ROUNDS: Final = int(environ.get("LADING_KILL_ROUNDS", "20"))
+ROUNDS: Final = int(environ.get("LADING_KILL_ROUNDS", "8"))
 SYSTEM_NOT_READY: Final = 802
 OUT_OF_MEMORY: Final = 2
 HALVES: Final = {"a": 0.5, "b": 0.5}
