@@ -84,11 +84,10 @@ static void mark(struct queue *queue, CUstream stream, Record record) {
 }
 
 /* Return the device if the launch needs a turn, after it has one; NULL if it needs none. */
-static struct device *begin_launch(CUstream stream, CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
+static struct device *begin_launch(CUstream stream, IsCapturing is_capturing) {
   struct device *device = device_of_thread();
-  CUstreamCaptureStatus capturing = 0;
   if (!device) return NULL;
-  if (stream && !is_capturing(stream, &capturing) && capturing) return NULL; /* it becomes a node of a graph */
+  if (is_captured(stream, is_capturing)) return NULL; /* it becomes a node of a graph */
   atomic_fetch_add(&device->launchers, 1);
   if (!LIKELY(atomic_load(&device->turn) == HOLDING && turn_lasts(device))) {
     struct queue *queue = &device->queue;

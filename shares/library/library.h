@@ -46,6 +46,13 @@ struct real {
 };
 extern struct real real;
 
+/* Whether calls on this stream become nodes of a graph. */
+typedef CUresult (*IsCapturing)(CUstream, CUstreamCaptureStatus *);
+static inline int is_captured(CUstream stream, IsCapturing is_capturing) {
+  CUstreamCaptureStatus capturing = 0;
+  return stream && !is_capturing(stream, &capturing) && capturing;
+}
+
 /* link.c */
 
 #define NO_END INT64_MAX

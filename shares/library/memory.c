@@ -8,7 +8,7 @@
 
 #include "library.h"
 
-enum kind { MEMORY, POOLED, ARRAY, MIPMAPPED, HANDLE, MAPPING };
+enum kind { MEMORY, ARRAY, MIPMAPPED, HANDLE, MAPPING };
 
 struct entry {
   enum kind kind;
@@ -16,7 +16,6 @@ struct entry {
   int64_t bytes;
   struct device *device;
   CUcontext context;
-  CUmemoryPool pool; /* POOLED */
   uint64_t handle;   /* MAPPING */
   int references, mappings; /* HANDLE */
   struct entry *next;
@@ -105,7 +104,7 @@ void allocations_forget(CUcontext context) {
         continue;
       }
       *link = entry->next;
-      if (entry->kind != POOLED && entry->kind != MAPPING) memory_sub(entry->device, entry->bytes);
+      if (entry->kind != MAPPING) memory_sub(entry->device, entry->bytes);
       free(entry);
     }
   }
@@ -224,15 +223,10 @@ static int64_t missing(struct pool *pool, size_t size) {
   return more > 0 ? more : 0;
 }
 
-static int is_captured(CUstream stream, CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
-  CUstreamCaptureStatus capturing = 0;
-  return stream && !is_capturing(stream, &capturing) && capturing;
-}
-
 typedef CUresult (*FromPool)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 
 static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUstream stream, FromPool allocate,
-                          CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus *)) {
+                          IsCapturing is_capturing) {
   struct device *device = device_of_thread();
   if (!device) return allocate(out, size, handle, stream);
   if (is_captured(stream, is_capturing)) return CUDA_ERROR_NOT_SUPPORTED; /* it would be a node of a graph: see below */
