@@ -27,6 +27,7 @@ from simnode.daemons import Daemon, LadingNode
 from tests.faults.rig import NO_METRICS, logged, measure
 from tests.logs import LOGS
 from tests.node.site import Site, eventually, refusal_of
+from tests.node.vf_site import states_of
 
 pytestmark = pytest.mark.node
 
@@ -71,9 +72,7 @@ def site(own: PrivateContainerd, short_folder: Path, pytestconfig: pytest.Config
 
 
 def has_stopped(pid: int) -> None:
-    """All of its threads, one after the other."""
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        assert (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    assert states_of(pid) == {"T"}
 
 
 @contextmanager

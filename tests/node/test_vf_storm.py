@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
 from typing import Final
@@ -37,13 +38,18 @@ def site(share_vfs: StartVfs, containerd: PrivateContainerd) -> Iterator[VfSite]
 
 
 def held_by(pid: int) -> Counter[str]:
-    """What a process holds of the kernel: descriptors and threads by kind. gRPC's own threads come and go with its load."""
+    """Count what a process holds of the kernel: descriptors and threads by kind. gRPC's own threads come and go with its load.
+
+    A thread or descriptor that ends while its folder is read is not counted.
+    """
     held: Counter[str] = Counter()
     for task in Path(f"/proc/{pid}/task").iterdir():
-        name = (task / "comm").read_text().strip()
-        held[f"thread {name}"] += name not in _GRPC
+        with suppress(FileNotFoundError, ProcessLookupError):
+            name = (task / "comm").read_text().strip()
+            held[f"thread {name}"] += name not in _GRPC
     for fd in Path(f"/proc/{pid}/fd").iterdir():
-        held[str(fd.readlink()).split(":")[0]] += 1
+        with suppress(FileNotFoundError):
+            held[str(fd.readlink()).split(":")[0]] += 1
     return held
 
 
