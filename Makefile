@@ -5,7 +5,8 @@ PYTHON ?= python3
 PIP    := $(VENV)/bin/pip --disable-pip-version-check install
 GET    := $(PYTHON) simnode/progress.py
 
-# Tests that start daemons, a runtime or a browser, and wait for them: one after the other. All others use every core.
+# Tests that start daemons, a runtime or a browser, and mostly wait for them: two lanes (tests/conftest.py), in each one test
+# after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
 .PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
@@ -81,7 +82,7 @@ demo-page: $(VENV)/.commands
 test: setup lint
 	@$(PY) -m simnode.install --tests
 	$(VENV)/bin/pytest --numprocesses=auto --dist=loadfile $(addprefix --ignore=,$(ON_MACHINE))
-	$(VENV)/bin/pytest $(ON_MACHINE)
+	$(VENV)/bin/pytest --numprocesses=2 --dist=loadgroup $(ON_MACHINE)
 
 # Tests with a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
 # kube-controller-manager, kubelet and kubectl.

@@ -35,6 +35,11 @@ BUILDS: Final = frozenset({"wheel", "wheels", "built_versions", "image"})
 BUILD_TIMEOUT_S: Final = 900
 
 
+# Of the tests that start daemons, those that run beside the others with `--dist=loadgroup`: about half of the time.
+TESTS: Final = Path(__file__).parent
+SECOND_LANE: Final = frozenset({"faults", "install", "peers"})
+
+
 class FailuresAtOnce:
     """Print each failure when it happens: a run that is ended early has told what failed."""
 
@@ -55,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        item.add_marker(pytest.mark.xdist_group("2" if folder in SECOND_LANE else "1"))
         if BUILDS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(BUILD_TIMEOUT_S))
 

@@ -202,7 +202,7 @@ def test_hooks_without_descriptors_recover(start_lading: StartLading) -> None:
 
 
 def test_nothing_piles_up(start_lading: StartLading, runtime: InMemoryRuntime) -> None:
-    cycles = 5_000 if DEEP else 300
+    cycles = 5_000 if DEEP else 120
     lading = start_lading()
     wants = {MANUAL_GPUS: "0", MANUAL_VFS: "1"}
 

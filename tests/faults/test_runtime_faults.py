@@ -71,6 +71,10 @@ def site(own: PrivateContainerd, short_folder: Path, pytestconfig: pytest.Config
             logs.remove(log)
 
 
+def is_recorded(site: Site, container: Container) -> None:
+    assert [held.id for grant in site.grants() for held in grant.containers] == [container.id]
+
+
 def has_stopped(pid: int) -> None:
     assert states_of(pid) == {"T"}
 
@@ -163,6 +167,7 @@ def test_the_runtime_goes_away_and_nothing_is_released(site: Site, own: PrivateC
     lading.proxy.start()
     pod, rival = site.kubelet.run_pod("holder", annotations=WANTS), site.kubelet.run_pod("rival", annotations=WANTS)
     container = pod.run_container()
+    eventually(lambda: is_recorded(site, container))  # the ledger learns the container's id after the answer
     held = site.grants()
     with ThreadPoolExecutor(1) as threads:
         open_call = threads.submit(container.exec, "sleep", "30")

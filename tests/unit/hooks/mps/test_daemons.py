@@ -427,6 +427,7 @@ def test_a_comparison_does_not_wait_for_a_daemon_that_hangs(rig: Rig, monkeypatc
 
 def test_a_program_that_never_starts_the_daemon_refuses(rig: Rig, records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_module, "START_S", 0.3)
+    rig.hangs = uuid(0)
     rig.command.write_text("#!/bin/sh\nexec sleep 60\n")
     results: list[Adjustment | Refusal] = []
 
