@@ -11,12 +11,8 @@ The weights are constants where scores are made, and are exchanged in the proces
 
 import argparse
 import json
-import math
-import multiprocessing
 import os
-import signal
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,9 +28,9 @@ from central.fit.turnover import STEPS
 from central.fit.workload import MASS
 from central.fit.worth import Weights
 from lading.errors import ConfigError, LadingError, die
-from simulate.progress import Progress
 from simulate.replay import replay
 from simulate.report import difference_of
+from simulate.runs import run_all
 from simulate.trace import Trace, read_pods
 
 OUT: Final = Path("bench/out/weights.json")
@@ -56,12 +52,10 @@ class Variant:
     fed: Fraction = Fraction(1)
     step_milli: int | None = None
 
-    def weights(self) -> tuple[Weights, int]:
-        """Return the weights as whole numbers, and the factor that made them whole."""
-        cut, usable, by_cpu, by_memory, together = _WEIGHTS
-        exact = [cut * self.cut, usable * self.usable, by_cpu * self.fed, by_memory * self.fed, Fraction(together)]
-        scale = math.lcm(*(weight.denominator for weight in exact))
-        return Weights(*(int(scale * weight) for weight in exact)), scale
+    def weights(self) -> Weights:
+        """Return the weights: whole numbers, because the shipped ones are even."""
+        factors = (self.cut, self.usable, self.fed, self.fed, Fraction(1))
+        return Weights(*(int(weight * factor) for weight, factor in zip(_WEIGHTS, factors, strict=True)))
 
 
 VARIANTS: Final[Mapping[str, Variant]] = {
@@ -78,12 +72,22 @@ VARIANTS: Final[Mapping[str, Variant]] = {
 
 
 class Task(NamedTuple):
-    workload: str
+    """One replay of the workload."""
+
     variant: str
     seed: int
+    ratio: float
+
+    def expect_pods(self, trace: Trace) -> float:
+        return trace.pods_for(self.ratio)
+
+    def run(self, trace: Trace, tell: Callable[[int], None]) -> float:
+        with played_with(VARIANTS[self.variant]):
+            return replay(trace, Policy.FRAGMENTATION, self.seed, ratio=self.ratio, tell=tell).at_end
 
 
-Allocated = Mapping[Task, float]  # percent of the GPUs, at the end of arrivals
+# By workload, variant and seed: percent of the GPUs, at the end of arrivals.
+Allocated = Mapping[tuple[str, str, int], float]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -117,16 +121,19 @@ def run(folder: Path, seeds: Sequence[int], *, ratio: float, only: Sequence[str]
             hint="with other --first-seed and --seeds",
         )
     nodes, files = find_workloads(folder, only)
-    traces = {name: Trace(nodes=nodes, pods=read_pods(path)) for name, path in files.items()}
-    tasks = [Task(name, variant, seed) for name in traces for variant in VARIANTS for seed in seeds]
-    return summarize(_replay_all(traces, tasks, ratio, jobs), list(traces), seeds, ratio)
+    tasks = [Task(variant, seed, ratio) for variant in VARIANTS for seed in seeds]
+    allocated: dict[tuple[str, str, int], float] = {}
+    for name, path in files.items():
+        found = run_all(Trace(nodes=nodes, pods=read_pods(path)), tasks, jobs=jobs, what=f"weights, {name}")
+        allocated |= {(name, task.variant, task.seed): one for task, one in zip(tasks, found, strict=True)}
+    return summarize(allocated, list(files), seeds, ratio)
 
 
 def summarize(allocated: Allocated, workloads: Sequence[str], seeds: Sequence[int], ratio: float) -> dict[str, Any]:
     """Summarize. `all`: for each seed, the mean of the workloads."""
     by_seed: dict[str, dict[str, list[float]]] = {
         name: {
-            variant: [allocated[Task(name, variant, seed)] - allocated[Task(name, SHIPPED, seed)] for seed in seeds]
+            variant: [allocated[name, variant, seed] - allocated[name, SHIPPED, seed] for seed in seeds]
             for variant in VARIANTS
             if variant != SHIPPED
         }
@@ -140,7 +147,7 @@ def summarize(allocated: Allocated, workloads: Sequence[str], seeds: Sequence[in
         "seeds": list(seeds),
         "arrival_ratio": ratio,
         "variants": {name: _described(variant) for name, variant in VARIANTS.items()},
-        "allocation": {name: fmean(allocated[Task(name, SHIPPED, seed)] for seed in seeds) for name in workloads},
+        "allocation": {name: fmean(allocated[name, SHIPPED, seed] for seed in seeds) for name in workloads},
         "to_shipped": {
             name: {variant: difference_of(of)._asdict() for variant, of in part.items()} for name, part in by_seed.items()
         },
@@ -163,44 +170,22 @@ def render(results: Mapping[str, Any]) -> str:
 @contextmanager
 def played_with(variant: Variant) -> Iterator[None]:
     """Score by these weights in this process, within the block."""
-    weights, scale = variant.weights()
-    _exchange(weights, scale * _UNIT, variant.step_milli or _STEP_MILLI)
+    _exchange(variant.weights(), variant.step_milli or _STEP_MILLI)
     try:
         yield
     finally:
-        _exchange(_WEIGHTS, _UNIT, _STEP_MILLI)
+        _exchange(_WEIGHTS, _STEP_MILLI)
 
 
-def _exchange(weights: Weights, unit: int, step_milli: int) -> None:
-    for name, value in (("_FILLING", weights), ("_UNIT", unit), ("STEP_MILLI", step_milli)):
+def _exchange(weights: Weights, step_milli: int) -> None:
+    for name, value in (("_FILLING", weights), ("STEP_MILLI", step_milli)):
         setattr(fragmentation, name, value)
 
 
 def _described(variant: Variant) -> dict[str, Any]:
     """Return the weights in milli of worth for one milli of each term."""
-    weights, scale = variant.weights()
-    by_name = {name: value * STEPS * MASS / (scale * _UNIT) for name, value in weights._asdict().items()}
+    by_name = {name: value * STEPS * MASS / _UNIT for name, value in variant.weights()._asdict().items()}
     return {**by_name, "step_milli": variant.step_milli or _STEP_MILLI}
-
-
-def _replay_all(traces: Mapping[str, Trace], tasks: Sequence[Task], ratio: float, jobs: int) -> Allocated:
-    progress = Progress("weights", len(tasks))
-    # A fork already has the traces; only tasks and figures are transferred.
-    context = multiprocessing.get_context("fork")
-    try:
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_start, initargs=(traces, ratio)) as pool:
-            futures = {pool.submit(_replay, task): task for task in tasks}
-            try:
-                found = {}
-                for future in as_completed(futures):
-                    found[futures[future]] = future.result()
-                    progress.advance(1)
-            except BaseException:  # one failed, or the user pressed Ctrl-C: do not start the others
-                pool.shutdown(cancel_futures=True)
-                raise
-    finally:
-        progress.end()
-    return found
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -213,23 +198,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, metavar="N", help="processes [as many as CPUs]")
     parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
     return parser
-
-
-# ---- in a process of the pool
-
-_traces: Mapping[str, Trace]
-_ratio: float
-
-
-def _start(traces: Mapping[str, Trace], ratio: float) -> None:
-    global _traces, _ratio
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that waits
-    _traces, _ratio = traces, ratio
-
-
-def _replay(task: Task) -> float:
-    with played_with(VARIANTS[task.variant]):
-        return replay(_traces[task.workload], Policy.FRAGMENTATION, task.seed, ratio=_ratio).at_end
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench import weights
-from bench.weights import ALL, SHIPPED, VARIANTS, Task, Variant, played_with, summarize
+from bench.weights import ALL, SHIPPED, VARIANTS, Variant, played_with, summarize
 from central.ask.model import Requests
 from central.fit import fragmentation
 from central.fit.columns import FULL, Columns, States
@@ -39,12 +39,12 @@ def test_each_variant_scores_in_its_own_way() -> None:
 
 def test_half_of_every_weight_is_a_whole_number() -> None:
     shipped = fragmentation._FILLING
-    halved, scale = VARIANTS["fed x 1/2"].weights()
-    assert (halved.fed_by_memory / scale, halved.cut / scale) == (shipped.fed_by_memory / 2, shipped.cut)
-    unit = fragmentation._UNIT
+    assert all(weight % 2 == 0 for weight in shipped)
+    halved = VARIANTS["fed x 1/2"].weights()
+    assert (2 * halved.fed_by_memory, halved.cut) == (shipped.fed_by_memory, shipped.cut)
     with played_with(VARIANTS["fed x 1/2"]):
-        assert _constants()[:2] == (halved, scale * unit)
-    assert VARIANTS["cut x 2"].weights() == (shipped._replace(cut=2 * shipped.cut), 1)
+        assert _constants()[0] == halved
+    assert VARIANTS["cut x 2"].weights() == shipped._replace(cut=2 * shipped.cut)
 
 
 def test_what_was_shipped_is_back_after_a_failure() -> None:
@@ -60,13 +60,13 @@ def _fail_with(variant: Variant) -> None:
 
 
 def _constants() -> tuple[object, ...]:
-    return fragmentation._FILLING, fragmentation._UNIT, fragmentation.STEP_MILLI
+    return fragmentation._FILLING, fragmentation.STEP_MILLI
 
 
 def test_differences_are_paired_by_seed() -> None:
     gained = {"a": (1.0, 3.0), "b": (2.0, 0.0)}
     allocated = {
-        Task(workload, variant, seed): 90.0 + seed + (more[seed] if variant == "cut x 2" else 0.0)
+        (workload, variant, seed): 90.0 + seed + (more[seed] if variant == "cut x 2" else 0.0)
         for workload, more in gained.items()
         for variant in VARIANTS
         for seed in (0, 1)
