@@ -6,6 +6,7 @@ commands of this checkout, unchanged but for a drop-in where they would hide the
 system; the end of the `with` block kills all of it. Source: systemd(1); the container interface of systemd.io.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -23,14 +24,39 @@ _SYSTEM: Final = Path("/usr/lib/systemd/system")
 _OF_THE_MACHINE: Final = ("systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket")
 _ETC: Final = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf")
 _HIDDEN: Final = {"ProtectHome": ("/root", "/home", "/run/user"), "PrivateTmp": ("/tmp", "/var/tmp")}
+_COUNTER: Final = itertools.count()
 _TARGETS: Final = ("sysinit", "basic", "sockets", "multi-user", "shutdown", "umount", "final", "emergency", "rescue")
 
-_BOOT: Final = """
+# The cgroup must be made before its namespace: of two systems with one root, each finds processes of the other in its units.
+_MOUNT_CGROUPS: Final = """
+umount -l /sys/fs/cgroup 2>/dev/null || true
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+"""
+_JOIN_CGROUP: Final = f"""
+set -e
+{_MOUNT_CGROUPS}
+mkdir /sys/fs/cgroup/$1
+echo 0 >/sys/fs/cgroup/$1/cgroup.procs
+shift
+exec unshare --cgroup -- "$@"
+"""
+_REMOVE_CGROUP: Final = f"""
+set -e
+{_MOUNT_CGROUPS}
+cd /sys/fs/cgroup
+for attempt in $(seq 100); do
+    find "$1" -depth -type d -exec rmdir {{}} \\; 2>/dev/null || true
+    if [ ! -d "$1" ]; then exit 0; fi
+    sleep 0.1
+done
+echo "cgroup $1 still has processes" >&2
+exit 1
+"""
+_BOOT: Final = f"""
 set -e
 folder=$1
 mount -t proc proc /proc
-umount -l /sys/fs/cgroup 2>/dev/null || true
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
+{_MOUNT_CGROUPS}
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/containerd && mount --bind "$folder/containerd" /run/containerd
 for covered in /opt /var/lib /usr/local/sbin /usr/lib/systemd/system /usr/lib/systemd/system-generators; do
@@ -84,9 +110,11 @@ class PrivateSystemd:
         self._wanted = tuple(wanted)
         self._drop_ins = dict(drop_ins or {})
         self._installed = installed
-        script = ["sh", "-c", _BOOT, "boot", str(folder), str(Path(sys.executable).parents[1]) if installed else ""]
-        spaces = ["--mount", "--pid", "--uts", "--ipc", "--cgroup", "--propagation", "private"]
-        self._unshare = Child(["unshare", *spaces, "--fork", "--kill-child=KILL", *script], log=self.log)
+        self._cgroup = f"lading-test-{os.getpid()}-{next(_COUNTER)}"
+        boot = ["sh", "-c", _BOOT, "boot", str(folder), str(Path(sys.executable).parents[1]) if installed else ""]
+        join = ["sh", "-c", _JOIN_CGROUP, "join", self._cgroup, *boot]
+        spaces = ["--mount", "--pid", "--uts", "--ipc", "--propagation", "private"]
+        self._unshare = Child(["unshare", *spaces, "--fork", "--kill-child=KILL", *join], log=self.log)
         self._pid = 0
         for made in (self.etc, self.units, self.containerd, folder / "units"):
             made.mkdir(parents=True)
@@ -98,12 +126,18 @@ class PrivateSystemd:
         try:
             self._unshare.wait_until(self._booted, "a booted system")
         except BaseException:
-            self._unshare.kill()
+            self._end()
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._unshare.kill()
+        subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", _REMOVE_CGROUP, "remove", self._cgroup], check=True
+        )
 
     @property
     def root(self) -> Path:
