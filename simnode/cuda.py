@@ -1,4 +1,5 @@
-"""The fake libcuda.so.1 (fake_cuda.c): compile it, and put it among the driver's files of a simulated node."""
+"""The fake libcuda.so.1 (fake_cuda.c), and what stands for HAMi-core (fake_hami.c): compile them, and put the driver among
+the files of a simulated node."""
 
 import subprocess
 from dataclasses import dataclass
@@ -14,20 +15,28 @@ from simnode.nvml import NvmlState, compile_fake_nvml
 
 _NVML_STATE: Final = "nvml-state"
 _IN_CONTAINER: Final = "/run/fake-cuda"
-SOURCE = Path(__file__).parent / "fake_cuda.c"
+_HERE: Final = Path(__file__).parent
+SOURCE: Final = _HERE / "fake_cuda.c"
 
 
 def compile_fake_cuda(folder: Path) -> Path:
     """Compile the fake into the folder, which is created if needed. Return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    out = folder / CUDA
     # Its own calls are its own, as the driver's are: never those of a library in front of it.
-    linked = ["-Wl,-Bsymbolic", f"-Wl,-soname,{CUDA}"]
-    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{HERE}", *linked]
-    command = [*find_compiler(), *flags, str(SOURCE), "-o", str(out), "-pthread", "-ldl"]
+    return _compile(SOURCE, folder / CUDA, f"-I{HERE}", "-fvisibility=hidden", "-Wl,-Bsymbolic", f"-Wl,-soname,{CUDA}")
+
+
+def compile_fake_hami(folder: Path) -> Path:
+    """Compile what stands for HAMi-core's library, likewise."""
+    return _compile(_HERE / "fake_hami.c", folder / "libvgpu.so")
+
+
+def _compile(source: Path, out: Path, *flags: str) -> Path:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    common = ["-std=gnu11", "-O2", "-fPIC", "-shared", *flags]
+    command = [*find_compiler(), *common, str(source), "-o", str(out), "-pthread", "-ldl"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- the compiler on our source
     if done.returncode:
-        raise HostError(f"cannot compile the fake libcuda: {done.stderr.strip()}")
+        raise HostError(f"cannot compile {source.name}: {done.stderr.strip()}")
     return out
 
 

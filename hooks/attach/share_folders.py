@@ -1,14 +1,16 @@
-"""The folders of share grants (lading/sharegrant.py), behind the port `Preparer`: written before a container is created, and
-removed when its grant has ended.
+"""The folders of containers with shares, behind the port `Preparer`: filled before a container is created, and removed when
+its grant has ended. An isolation that needs one says what is in it.
 
 What is in them follows from the ledger, and each is named by its pod and container: they are their own journal.
 """
 
+import contextlib
 import shutil
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from hooks.isolation.hami_core import LIBRARY, preloads_path
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Sandbox
@@ -24,22 +26,20 @@ from lading.vocabulary import SandboxId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareFolders(Preparer):
-    shares_dir: Path
+    root: Path
+    isolation: IsolationName
+    fill: Callable[[Path, Answer], None]  # makes the folder what this container needs; OSError, HostError
 
     def wants(self, answer: Answer) -> bool:
-        return answer.share is not None
+        return answer.grant is not None and bool(self._names([answer.grant]))
 
     async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
-        if answer.share is None:
-            return Adjustment()
-        path = self.shares_dir / folder_name(answer.share.pod, answer.share.container) / FILE
-        content = render_grant(answer.share)
-        try:
-            if not path.is_file() or path.read_bytes() != content:  # else the server keeps what it has of it
-                replace_file(path, content)
-            path.parent.chmod(0o755)  # processes of any user of the container go through it
-        except (OSError, HostError) as e:
-            return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=f"cannot give a share: cannot write {path}: {e}")
+        for name in self._names([answer.grant] if answer.grant else []):
+            try:
+                self.fill(self.root / name, answer)
+            except (OSError, HostError) as e:
+                message = f"cannot give a share: cannot fill {self.root / name}: {e}"
+                return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=message)
         return Adjustment()
 
     def has(self, sandbox: Sandbox) -> bool:
@@ -56,12 +56,38 @@ class ShareFolders(Preparer):
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
         return bool(self._unheld(grants))
 
-    def _unheld(self, grants: Collection[Grant]) -> list[Path]:
-        held = {
+    def _names(self, grants: Collection[Grant]) -> set[str]:
+        return {
             folder_name(grant.pod, "" if gpu.pod_wide else grant.container)
             for grant in grants
             for gpu in grant.devices.gpus
-            if gpu.isolation is IsolationName.TOKENS
+            if gpu.shared and gpu.isolation is self.isolation
         }
-        folders = (folder for folder in self.shares_dir.glob("*") if folder.is_dir() and not folder.is_symlink())
+
+    def _unheld(self, grants: Collection[Grant]) -> list[Path]:
+        held = self._names(grants)
+        folders = (folder for folder in self.root.glob("*") if folder.is_dir() and not folder.is_symlink())
         return [folder for folder in folders if folder.name not in held]
+
+
+def write_grant(folder: Path, answer: Answer) -> None:
+    """Write the grant for the share server, whose socket is beside it."""
+    if answer.share is None:
+        raise HostError("there is no grant for the share server")
+    path, content = folder / FILE, render_grant(answer.share)
+    if not path.is_file() or path.read_bytes() != content:  # else the server keeps what it has of it
+        replace_file(path, content)
+    folder.chmod(0o755)  # processes of any user of the container go through it
+
+
+def make_hami_folder(folder: Path, _: Answer) -> None:
+    """Make the folder anew, for the container to write to as any user, and the list of preloads beside it. What an earlier
+    container of this name left would count for processes that are gone."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    preloads = Path(preloads_path(str(folder.parent)))
+    if not preloads.is_file():
+        replace_file(preloads, f"{LIBRARY}\n".encode())
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+    folder.mkdir()
+    folder.chmod(0o777)  # independent of the umask

@@ -29,6 +29,8 @@ def list_needed(settings: Settings) -> Iterator[Needed]:
     yield from (Needed(path=Path(folder), what="cdi_spec_dirs", mode=_LIST, optional=True) for folder in folders)
     if IsolationName.MPS in settings.isolations:
         yield Needed(path=Path(settings.mps_control), what="mps_control", mode=os.R_OK | os.X_OK)
+    if IsolationName.HAMI_CORE in settings.isolations:
+        yield Needed(path=Path(settings.hami_library), what="hami_library")
     yield from (Needed(path=root / path, what="device node", optional=True) for path in _DEVICES)
     if attaches(settings):  # hooks.attach.neighbours
         sysctl = root / "proc/sys/net/ipv6/conf/default/accept_dad"

@@ -8,7 +8,7 @@ from typing import Final
 
 from hooks.attach.attacher import Attacher
 from hooks.attach.preparer import Operation, VfPreparer
-from hooks.attach.share_folders import ShareFolders
+from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.daemon.settings import (
     Clocks,
     Settings,
@@ -26,6 +26,7 @@ from hooks.grant.decide import Rules
 from hooks.grant.dirty import CleanRule
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
+from hooks.isolation.hami_core import HamiCore
 from hooks.isolation.mps import Mps
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
@@ -38,6 +39,7 @@ from hooks.ports import FrontEnd, Isolation, Preparer, Vendor
 from hooks.vendors.nvidia.compute_mode import set_exclusive
 from hooks.vendors.nvidia.vendor import Nvidia
 from hooks.vendors.nvidia.xid import KernelLog
+from lading.devices.isolation import IsolationName
 from lading.log import Log
 from lading.runtime import RuntimeClient
 from lading.sockets import Listener
@@ -92,7 +94,7 @@ def _vfs(host: Host) -> Preparer:
 
 
 def _share_folders(host: Host) -> Preparer:
-    return ShareFolders(shares_dir=Path(host.settings.shares_dir))
+    return ShareFolders(root=Path(host.settings.shares_dir), isolation=IsolationName.TOKENS, fill=write_grant)
 
 
 def _mps(settings: Settings) -> Isolation:
@@ -111,14 +113,22 @@ def _mps_daemons(host: Host) -> Preparer:
     )
 
 
+def _hami_core(settings: Settings) -> Isolation:
+    return HamiCore(library=settings.hami_library, folder=settings.hami_dir)
+
+
+def _hami_folders(host: Host) -> Preparer:
+    return ShareFolders(root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder)
+
+
 def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
     by_hand = LedgerService(node, host.attacher, host.log)
     return HookServer(HookService(node, tracing=door.tracing), host.log, by_hand, listener=door.listener)
 
 
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
-ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens, _mps)
-PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_share_folders, _mps_daemons, _vfs)
+ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens, _mps, _hami_core)
+PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_share_folders, _hami_folders, _mps_daemons, _vfs)
 FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd]]] = (_cri_hook,)
 
 

@@ -100,7 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     isolations: Annotated[
         tuple[IsolationName, ...],
         msgspec.Meta(min_length=1),
-        Setting("what keeps containers to their shares: none, tokens, mps; the first one is for pods that ask for none"),
+        Setting("what keeps containers to their shares: none, tokens, mps, hami-core; the first is for pods that ask for none"),
     ] = (IsolationName.NONE,)
     shares_dir: Annotated[str, Setting("isolation tokens: folder of the grants that lading-shares reads")] = str(FOLDER)
     share_libraries: Annotated[
@@ -119,6 +119,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mps_shm_dir: Annotated[
         str, Setting("isolation mps: folder, on a tmpfs, of what containers of a card have as their /dev/shm")
     ] = "/dev/shm/lading-mps"  # noqa: S108 -- one folder, 0700
+    hami_library: Annotated[str, Setting("isolation hami-core: path of libvgpu.so, which the operator provides")] = ""
+    hami_dir: Annotated[str, Setting("isolation hami-core: folder, on a tmpfs, of what the library writes in containers")] = (
+        "/dev/shm/lading-hami"  # noqa: S108 -- one folder, 0700
+    )
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without a GPU from Lading")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
     coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
@@ -253,7 +257,7 @@ def _check_groups(settings: Settings) -> None:
 
 def _check_isolations(settings: Settings) -> None:
     """Refuse isolations that the node's other settings leave without effect, or that this version does not have."""
-    known = {IsolationName.NONE, IsolationName.TOKENS, IsolationName.MPS}
+    known = set(IsolationName) - {IsolationName.MIG}
     if unknown := [name for name in settings.isolations if name not in known]:
         raise ConfigError(
             f"isolations: this version has no {', '.join(unknown)}", hint=f"write some of {', '.join(sorted(known))}"
@@ -262,6 +266,8 @@ def _check_isolations(settings: Settings) -> None:
         _check_tokens(settings)
     if IsolationName.MPS in settings.isolations:
         _check_mps(settings)
+    if IsolationName.HAMI_CORE in settings.isolations:
+        _check_hami(settings)
 
 
 def _check_tokens(settings: Settings) -> None:
@@ -283,11 +289,7 @@ def _check_mps(settings: Settings) -> None:
             f"isolations has mps, and mps_control = {settings.mps_control} is no file",
             hint="the driver brings it along, as nvidia-cuda-mps-control",
         )
-    for key in ("mps_dir", "mps_shm_dir"):
-        if not Path(getattr(settings, key)).is_absolute():
-            raise ConfigError(
-                f"{key} = {getattr(settings, key)!r} is no absolute path", hint=f"{key} = {getattr(Settings(), key)}"
-            )
+    _check_absolute(settings, "mps_dir", "mps_shm_dir")
     socket = f"{mps_folders(settings).pipe(_SOME_UUID)}/control_privileged"
     if (over := len(os.fsencode(socket)) - LONGEST_PATH) > 0:
         raise ConfigError(
@@ -295,6 +297,24 @@ def _check_mps(settings: Settings) -> None:
             f"a socket's path has {LONGEST_PATH} at most",
             hint=f"mps_dir = {Settings().mps_dir}",
         )
+
+
+def _check_hami(settings: Settings) -> None:
+    if not Path(settings.hami_library).is_file():
+        raise ConfigError(
+            f"isolations has hami-core, and hami_library = {settings.hami_library!r} is no file",
+            hint="hami_library = the path of libvgpu.so, built from HAMi-core; Lading does not bring it along",
+        )
+    _check_absolute(settings, "hami_library", "hami_dir")
+
+
+def _check_absolute(settings: Settings, *keys: str) -> None:
+    for key in keys:
+        if not Path(written := getattr(settings, key)).is_absolute():
+            raise ConfigError(
+                f"{key} = {written!r} is no absolute path",
+                hint=f"{key} = {getattr(Settings(), key) or Path(written).resolve()}",
+            )
 
 
 def mps_folders(settings: Settings) -> MpsFolders:

@@ -12,8 +12,8 @@ from typing import Final
 
 from hooks.model.container import Adjustment, Container, EnvVar
 
-_PREFIXES: Final = ("CUDA_MPS_", "LADING_GPU_")
-_NAMES: Final = frozenset({"CUDA_DISABLE_CONTROL"})  # HAMi-core's
+_PREFIXES: Final = ("CUDA_DEVICE_MEMORY_", "CUDA_MPS_", "LADING_GPU_")
+_NAMES: Final = frozenset({"CUDA_DISABLE_CONTROL", "CUDA_REDIRECT"})  # HAMi-core's
 _PRELOADS: Final = ("LD_PRELOAD", "LD_AUDIT")
 
 

@@ -69,7 +69,7 @@ def settings(sockets: Path) -> Settings:
         node_name="n1",
         assignments=("cards",),
         nvml_library="/absent/libnvidia-ml.so.1",
-        isolations=(IsolationName.HAMI_CORE,),
+        isolations=(IsolationName.MIG,),
     )
 
 

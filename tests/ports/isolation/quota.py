@@ -10,7 +10,7 @@ from lading.devices.isolation import IsolationName
 
 
 class Quota:
-    name: Final = IsolationName.HAMI_CORE
+    name: Final = IsolationName.MIG
 
     def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced | Refusal:
         amounts = (card.granted.memory_mib or card.gpu.usable_mib for card in cards)

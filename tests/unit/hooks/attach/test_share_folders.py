@@ -5,7 +5,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from hooks.attach.share_folders import ShareFolders
+from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
+from hooks.isolation.hami_core import LIBRARY
 from hooks.model.answer import Answer
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
@@ -21,9 +22,21 @@ from tests.fakes.share_rig import share, shared
 SANDBOX = Sandbox(id="s1", uid="pod-1")
 
 
-def prepare(folders: ShareFolders, given: ShareGrant | None) -> Adjustment | Refusal:
-    answer = Answer(adjustment=Adjustment(), share=given)
-    assert folders.wants(answer) == (given is not None)
+def tokens(root: Path) -> ShareFolders:
+    return ShareFolders(root=root, isolation=IsolationName.TOKENS, fill=write_grant)
+
+
+def hami(root: Path) -> ShareFolders:
+    return ShareFolders(root=root, isolation=IsolationName.HAMI_CORE, fill=make_hami_folder)
+
+
+def prepare(folders: ShareFolders, given: ShareGrant) -> Adjustment | Refusal:
+    grant = granted(given.container, pod_wide=not given.container)
+    return fill(folders, Answer(adjustment=Adjustment(), grant=grant, share=given))
+
+
+def fill(folders: ShareFolders, answer: Answer) -> Adjustment | Refusal:
+    assert folders.wants(answer)
     return asyncio.run(folders.prepare(SANDBOX, answer))
 
 
@@ -50,7 +63,7 @@ def reconcile(folders: ShareFolders, grants: Iterable[Grant]) -> None:
 
 def test_a_grant_is_written_for_the_server(tmp_path: Path) -> None:
     given = share("train", pod="pod-1")
-    assert prepare(ShareFolders(shares_dir=tmp_path / "shares"), given) == Adjustment()
+    assert prepare(tokens(tmp_path / "shares"), given) == Adjustment()
     folder = tmp_path / "shares" / "pod-1_train"
     assert parse_grant((folder / FILE).read_bytes()) == given
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
@@ -58,7 +71,7 @@ def test_a_grant_is_written_for_the_server(tmp_path: Path) -> None:
 
 
 def test_the_same_grant_is_not_written_again_and_another_replaces_it(tmp_path: Path) -> None:
-    folders, path = ShareFolders(shares_dir=tmp_path), tmp_path / "pod-1_train" / FILE
+    folders, path = tokens(tmp_path), tmp_path / "pod-1_train" / FILE
     prepare(folders, share("train", pod="pod-1"))
     inode = path.stat().st_ino
     prepare(folders, share("train", pod="pod-1"))
@@ -68,21 +81,22 @@ def test_the_same_grant_is_not_written_again_and_another_replaces_it(tmp_path: P
     assert parse_grant(path.read_bytes()) == other
 
 
-def test_a_container_without_a_share_is_left_alone(tmp_path: Path) -> None:
-    assert prepare(ShareFolders(shares_dir=tmp_path / "shares"), None) == Adjustment()
-    assert not (tmp_path / "shares").exists()
+def test_a_container_without_such_a_share_is_left_alone(tmp_path: Path) -> None:
+    folders = tokens(tmp_path / "shares")
+    for grant in (None, granted(isolation=IsolationName.HAMI_CORE)):
+        assert not folders.wants(Answer(adjustment=Adjustment(), grant=grant))
 
 
 def test_a_grant_that_cannot_be_written_refuses_the_container(tmp_path: Path) -> None:
     (tmp_path / "shares").write_text("")
-    result = prepare(ShareFolders(shares_dir=tmp_path / "shares"), share("train", pod="pod-1"))
+    result = prepare(tokens(tmp_path / "shares"), share("train", pod="pod-1"))
     assert isinstance(result, Refusal)
     assert result.reason is Reason.LEDGER_UNAVAILABLE
     assert str(tmp_path / "shares" / "pod-1_train" / FILE) in result.message
 
 
 def test_folders_go_with_the_last_grant_that_holds_them(tmp_path: Path) -> None:
-    folders = ShareFolders(shares_dir=tmp_path)
+    folders = tokens(tmp_path)
     for container in ("train", "eval", ""):
         prepare(folders, share(container, pod="pod-1"))
     grants = [granted("train"), granted("eval"), granted("any", pod_wide=True)]
@@ -97,7 +111,7 @@ def test_folders_go_with_the_last_grant_that_holds_them(tmp_path: Path) -> None:
 
 
 def test_a_share_with_another_isolation_holds_no_folder(tmp_path: Path) -> None:
-    folders = ShareFolders(shares_dir=tmp_path)
+    folders = tokens(tmp_path)
     prepare(folders, share("train", pod="pod-1"))
     reconcile(folders, [granted(isolation=IsolationName.NONE)])
     assert list(tmp_path.iterdir()) == []
@@ -108,11 +122,25 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "kept" / "file").write_text("")
     (tmp_path / "shares").mkdir()
     (tmp_path / "shares" / "link").symlink_to(tmp_path / "kept")
-    reconcile(ShareFolders(shares_dir=tmp_path / "shares"), [])
+    reconcile(tokens(tmp_path / "shares"), [])
     assert (tmp_path / "kept" / "file").exists()
 
 
 def test_before_the_first_share_there_is_no_folder(tmp_path: Path) -> None:
-    folders = ShareFolders(shares_dir=tmp_path / "absent")
+    folders = tokens(tmp_path / "absent")
     assert not folders.ending(lambda _: True, [])
     reconcile(folders, [])
+
+
+def test_hami_core_gets_an_empty_folder_for_each_container_that_is_created(tmp_path: Path) -> None:
+    root = tmp_path / "shm" / "hami"
+    folders, answer = hami(root), Answer(adjustment=Adjustment(), grant=granted(isolation=IsolationName.HAMI_CORE))
+    assert fill(folders, answer) == Adjustment()
+    (root / "pod-1_train" / "region").write_text("amounts of a container that has ended")
+    assert fill(folders, answer) == Adjustment()
+    assert list((root / "pod-1_train").iterdir()) == []
+    assert stat.S_IMODE((root / "pod-1_train").stat().st_mode) == 0o777  # a container writes to it as any user
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700  # and other users of the node do not
+    assert (root / "ld.so.preload").read_text() == f"{LIBRARY}\n"
+    reconcile(folders, [])
+    assert [path.name for path in root.iterdir()] == ["ld.so.preload"]

@@ -127,7 +127,7 @@ def test_an_isolation_needs_the_settings_that_it_works_by(tmp_path: Path) -> Non
         (tokens(gpu_mode=GpuMode.CDI), ("isolations", "tokens", "driver's files")),
         (tokens(driver_root=""), ("isolations", "tokens", "driver's files")),
         (tokens(share_libraries="/absent"), ("isolations", "/absent", "libcuda.so.1")),
-        (tokens(isolations=(IsolationName.HAMI_CORE,)), ("isolations", "hami-core")),
+        (tokens(isolations=(IsolationName.HAMI_CORE,)), ("isolations", "hami-core", "hami_library")),
         (tokens(isolations=(IsolationName.TOKENS, IsolationName.MIG)), ("isolations", "mig")),
     ],
 )
@@ -152,6 +152,19 @@ def test_mps_needs_its_program_and_a_folder_that_sockets_fit_in(tmp_path: Path) 
         check(replace(by_hand, mps_dir=longest + "x"))
     with pytest.raises(ConfigError, match="mps_shm_dir"):
         check(replace(by_hand, mps_shm_dir="shm"))
+
+
+def test_hami_core_needs_its_library_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libvgpu.so").touch()
+    monkeypatch.chdir(tmp_path)
+    by_hand = Settings(assignments=(Form.MANUAL,), isolations=(IsolationName.HAMI_CORE,), hami_library="libvgpu.so")
+    with pytest.raises(ConfigError, match=r"hami_library = 'libvgpu\.so' is no absolute path") as e:
+        check(by_hand)
+    assert str(tmp_path / "libvgpu.so") in e.value.hint
+    by_hand = replace(by_hand, hami_library=str(tmp_path / "libvgpu.so"))
+    check(by_hand)
+    with pytest.raises(ConfigError, match="hami_dir"):
+        check(replace(by_hand, hami_dir="shm"))
 
 
 def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ def container(*names: str) -> Container:
 
 
 def test_what_would_switch_an_isolation_off_is_emptied() -> None:
-    pod = container("CUDA_MPS_PIPE_DIRECTORY", "CUDA_DISABLE_CONTROL", "LADING_GPU_ANYTHING", "CUDA_VISIBLE_DEVICES", "PATH")
-    assert overrule(pod, Adjustment()).env == (
-        EnvVar("CUDA_MPS_PIPE_DIRECTORY", ""),
-        EnvVar("CUDA_DISABLE_CONTROL", ""),
-        EnvVar("LADING_GPU_ANYTHING", ""),
+    emptied = (
+        *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_DISABLE_CONTROL", "LADING_GPU_ANYTHING"),
+        *("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_REDIRECT"),
     )
+    pod = container(*emptied, "CUDA_VISIBLE_DEVICES", "PATH")
+    assert overrule(pod, Adjustment()).env == tuple(EnvVar(name, "") for name in emptied)
 
 
 def test_what_the_isolation_sets_itself_is_left_to_it() -> None:
