@@ -76,7 +76,8 @@ class Card:
 
     @property
     def name(self) -> str:
-        return self.granted.mig_uuid or self.granted.uuid
+        """Return its UUID, as the driver knows it at this moment."""
+        return (self.mig.made_uuid if self.mig else "") or self.granted.mig_uuid or self.granted.uuid
 
 
 class Vendor(Protocol):
@@ -115,6 +116,12 @@ class Vendor(Protocol):
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         """Return the processes of those of these cards that are its own and tell them. It is called in a thread, every second
         where shares are enforced, also while `read` is at work. Raise HostError."""
+        ...
+
+    def divide(self, host_root: Path, gpu: Gpu, granted: Collection[str]) -> Mapping[str, str]:
+        """Make the instances at these places of one of its cards, unless they are there, and remove the others. `gpu`: one
+        whose instances are places. It is called in a thread, and may be repeated. Return what could not be done, in words, by
+        place. Raise HostError."""
         ...
 
     @property

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from lading.devices.mig import Span
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 GROUP: Final = "devices.lading.dev"
@@ -35,11 +36,22 @@ class Place(_Wire, frozen=True):
 
 
 class MigInstance(_Wire, frozen=True):
+    """An instance; or, with `slices`, a place where the node makes one by need (lading/devices/mig.py)."""
+
     uuid: str  # MIG-…
-    gpu_instance: int
+    gpu_instance: int  # of a place: its first memory slice
     compute_instance: int
     memory_mib: int = msgspec.field(name="memoryMiB")
     profile: str = ""  # 1g.10gb; absent where the driver does not report it
+    slices: int = 0  # of a place: how many memory slices of its card it takes; 0: an instance that is there
+
+    @property
+    def span(self) -> Span | None:
+        return Span(self.gpu_instance, self.slices) if self.slices else None
+
+    def overlaps(self, other: "MigInstance") -> bool:
+        """Return whether the two are places that take the same memory: one of them has an instance at a time."""
+        return self.span is not None and other.span is not None and self.span.overlaps(other.span)
 
 
 class NvLink(_Wire, frozen=True):

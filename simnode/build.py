@@ -20,6 +20,7 @@ from lading.errors import HostError, LadingError, die
 from simnode.nvml import NvmlState, compile_fake_nvml
 from simnode.profile import HostBridge, PciNode, PfFunction, Profile, load_profile
 
+_MADE = 16  # numbers of GPU instances on a card
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 UMAD_BASE, ISSM_BASE, UVERBS_BASE = 0, 64, 192  # first minors: drivers/infiniband/core/{user_mad,uverbs_main}.c
 RDMA_CM_MINOR = 122  # a misc device's minor is dynamic
@@ -175,6 +176,8 @@ class _Builder:
                 for name, minor in zip(names, mig.cap_minors, strict=True):
                     minors.append(f"{name} {minor}")
                     self._node(f"dev/nvidia-caps/nvidia-cap{minor}", "nvidia-caps", minor)
+            if gpu.mig == ():
+                minors += _possible_minors(gpu.minor)
         self._text("proc/driver/nvidia-caps/mig-minors", "\n".join(minors))
         for library in ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler"):
             self._text(f"{LIBRARIES}/{library}.so.{version}", f"simulated {library}")
@@ -219,3 +222,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def _possible_minors(card: int) -> list[str]:
+    """Return lines of mig-minors for the instances that a card could have; a node for one is made with it."""
+    names = [name for gi in range(1, _MADE) for name in (f"gpu{card}/gi{gi}/access", f"gpu{card}/gi{gi}/ci0/access")]
+    return [f"{name} {3 + 2 * _MADE * card + number}" for number, name in enumerate(names)]

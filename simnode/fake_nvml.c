@@ -4,11 +4,13 @@
  * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>", or the
  * name of a function that sets something and the card's index.
  * Each nvmlDeviceSetComputeMode adds "<uuid> <mode>" to the file <state file>.modes; the last one of a card is its mode.
+ * Instances that are made on a divisible card are in the file <state file>.made: one line each, which removing takes out again.
  * No state file is what a host without the driver looks like: NVML_ERROR_DRIVER_NOT_LOADED.
  *
  *   driver <version>
  *   gpu <bus id> <uuid> <minor> <memory MiB> <reserved MiB> <mig mode 0 or 1> <model to the end of the line>
  *   mig <gpu index> <slot> <uuid> <gpu instance> <compute instance> <memory MiB> <profile: 1g.10gb, 1c.2g.20gb, 1g.10gb+me>
+ *   divisible <gpu index>     it has the MIG profiles of an H100 with 80 GB, and instances can be made on it
  *   bad_mig <gpu index> <slot> <nvmlReturn_t>         what asking for that slot answers
  *   unnamed_mig <gpu index>                           its instances have no name of their own, as with some drivers
  *   process <gpu index> <pid> [<memory MiB> [<gpu instance> <compute instance>]]    without memory: not available
@@ -34,7 +36,7 @@
 
 enum {
     SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
-    UNINITIALIZED = 1, UNKNOWN = 999
+    UNINITIALIZED = 1, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, UNKNOWN = 999
 };
 enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_PROCESSES = 64, MAX_FAILURES = 32, MAX_LINKS = 18 };
 
@@ -52,6 +54,7 @@ typedef struct {
     int minor, mig_mode, remap_failure, remap_pending, mig_unnamed, module_id; /* module_id -1: not supported */
     int fabric_state, fabric_status; /* fabric_state 0: not supported */
     int compute_mode, retired_pending;
+    int divisible;
     unsigned power_limit, power_default; /* mW; 0: not supported */
     long long uncorrected; /* -1: not supported */
     unsigned long long used_mib;
@@ -83,11 +86,57 @@ static device_t gpus[MAX_GPUS], migs[MAX_GPUS][MAX_MIG];
 static failure_t failures[MAX_FAILURES];
 static int gpu_count, failure_count, sessions;
 
-static FILE *open_modes(const char *how) {
+static FILE *open_beside(const char *suffix, const char *how) {
     const char *path = getenv("FAKE_NVML_STATE");
     char name[4096];
-    snprintf(name, sizeof name, "%s.modes", path ? path : STATE_BESIDE);
+    snprintf(name, sizeof name, "%s.%s", path ? path : STATE_BESIDE, suffix);
     return fopen(name, how);
+}
+
+static FILE *open_modes(const char *how) { return open_beside("modes", how); }
+
+/* The profiles of an H100 80GB, and one (+me) of which there are more places than instances. */
+typedef struct { const char *name; unsigned id, slices, count, memory_mib, size; unsigned starts[8], start_count; } profile_t;
+static const profile_t profiles[] = {
+    {"1g.10gb", 19, 1, 7, 9856, 1, {0, 1, 2, 3, 4, 5, 6}, 7}, {"2g.20gb", 14, 2, 3, 20096, 2, {0, 2, 4}, 3},
+    {"3g.40gb", 9, 3, 2, 40448, 4, {0, 4}, 2},                {"4g.40gb", 5, 4, 1, 40448, 4, {0}, 1},
+    {"7g.80gb", 0, 7, 1, 80896, 8, {0}, 1},                   {"1g.10gb+me", 20, 1, 1, 9856, 1, {0, 1, 2, 3, 4, 5, 6}, 7},
+    {"1g.20gb", 15, 1, 4, 20096, 2, {0, 2, 4, 6}, 4},
+};
+enum { PROFILES = sizeof profiles / sizeof *profiles, MADE_INSTANCES = 64, FIRST_MADE = 1, REMOVED = -1 };
+typedef struct { int gpu, profile, id; unsigned start; int has_compute; unsigned serial; } made_t;
+static made_t made[MADE_INSTANCES];
+static int made_count;
+
+static void read_made(void) {
+    char uuid[96];
+    made_t m;
+    made_count = 0;
+    FILE *file = open_beside("made", "r");
+    while (file && made_count < MADE_INSTANCES &&
+           fscanf(file, "%95s %d %u %d %d %u", uuid, &m.profile, &m.start, &m.id, &m.has_compute, &m.serial) == 6)
+        for (m.gpu = 0; m.gpu < gpu_count; m.gpu++)
+            if (!strcmp(gpus[m.gpu].uuid, uuid)) made[made_count++] = m;
+    if (file) fclose(file);
+    for (int i = 0; i < made_count; i++) {
+        if (!made[i].has_compute) continue;
+        int slot = 0;
+        while (slot < MAX_MIG - 1 && migs[made[i].gpu][slot].uuid[0]) slot++;
+        device_t *d = &migs[made[i].gpu][slot];
+        *d = (device_t){.gpu = made[i].gpu, .slot = slot, .gpu_instance = made[i].id, .memory_mib = profiles[made[i].profile].memory_mib};
+        snprintf(d->uuid, sizeof d->uuid, "MIG-%08x-6d61-6465-0000-%012x", made[i].serial, made[i].gpu);
+        snprintf(d->profile, sizeof d->profile, "%s", profiles[made[i].profile].name);
+    }
+}
+
+static int write_made(void) {
+    FILE *file = open_beside("made", "w");
+    if (!file) return UNKNOWN;
+    for (int i = 0; i < made_count; i++)
+        if (made[i].profile != REMOVED) fprintf(file, "%s %d %u %d %d %u\n", gpus[made[i].gpu].uuid, made[i].profile, made[i].start, made[i].id, made[i].has_compute,
+                made[i].serial);
+    fclose(file);
+    return SUCCESS;
 }
 
 static void read_modes(void) {
@@ -123,6 +172,8 @@ static int read_state(void) {
         } else if (sscanf(line, "mig %d %d %95s %d %d %llu %31s", &d.gpu, &d.slot, d.uuid, &d.gpu_instance,
                           &d.compute_instance, &d.memory_mib, d.profile) == 7 && d.gpu < MAX_GPUS && d.slot < MAX_MIG) {
             migs[d.gpu][d.slot] = d;
+        } else if (sscanf(line, "divisible %d", &at) == 1 && at < gpu_count) {
+            gpus[at].divisible = 1;
         } else if (sscanf(line, "bad_mig %d %d %d", &d.gpu, &d.slot, &number) == 3 && d.gpu < MAX_GPUS && d.slot < MAX_MIG) {
             bad_migs[d.gpu][d.slot] = number;
         } else if (sscanf(line, "unnamed_mig %d", &at) == 1 && at < gpu_count) {
@@ -167,6 +218,7 @@ static int read_state(void) {
     }
     fclose(file);
     read_modes();
+    read_made();
     return SUCCESS;
 }
 
@@ -479,4 +531,146 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t *device, unsigned link, pci_inf
     memset(info, 0, sizeof *info);
     snprintf(info->bus_id, sizeof info->bus_id, "%s", device->links[link].remote_bus_id);
     return SUCCESS;
+}
+
+/* ---- MIG instances that are made and removed */
+
+typedef struct { unsigned start, size; } placement_t;
+typedef struct {
+    unsigned version, id, p2p, slices, count, engines[6];
+    unsigned long long memory_mib;
+    char name[96];
+} profile_info_t;
+typedef struct { unsigned version, id, slices, count, engines[6]; char name[96]; } compute_profile_info_t;
+typedef struct { device_t *device; unsigned id, profile_id; placement_t placement; } instance_info_t;
+typedef struct { device_t *device; made_t *gpu_instance; unsigned id, profile_id; placement_t placement; } compute_info_t;
+
+static int is_on(const made_t *instance, const device_t *card) {
+    return instance->gpu == card->gpu && instance->profile != REMOVED;
+}
+
+static int profile_by_id(unsigned id) {
+    for (int i = 0; i < PROFILES; i++)
+        if (profiles[i].id == id) return i;
+    return -1;
+}
+
+int nvmlDeviceGetGpuInstanceProfileInfoV(device_t *device, unsigned number, profile_info_t *info) {
+    CHECK(device->gpu);
+    if (!device->divisible) return NOT_SUPPORTED;
+    if (number >= PROFILES) return INVALID_ARGUMENT;
+    const profile_t *p = &profiles[number];
+    memset(info, 0, sizeof *info);
+    info->id = p->id, info->slices = p->slices, info->count = p->count, info->memory_mib = p->memory_mib;
+    snprintf(info->name, sizeof info->name, "MIG %s", p->name);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(device_t *device, unsigned id, placement_t *places, unsigned *count) {
+    CHECK(device->gpu);
+    int number = profile_by_id(id);
+    if (number < 0) return INVALID_ARGUMENT;
+    const profile_t *p = &profiles[number];
+    if (places && *count < p->start_count) return INSUFFICIENT_SIZE;
+    for (unsigned i = 0; places && i < p->start_count; i++) places[i] = (placement_t){p->starts[i], p->size};
+    *count = p->start_count;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstances(device_t *device, unsigned id, made_t **instances, unsigned *count) {
+    CHECK(device->gpu);
+    *count = 0;
+    for (int i = 0; i < made_count; i++)
+        if (is_on(&made[i], device) && profiles[made[i].profile].id == id) instances[(*count)++] = &made[i];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceById(device_t *device, unsigned id, made_t **instance) {
+    CHECK(device->gpu);
+    for (int i = 0; i < made_count; i++)
+        if (is_on(&made[i], device) && made[i].id == (int)id) return *instance = &made[i], SUCCESS;
+    return NOT_FOUND;
+}
+
+int nvmlGpuInstanceGetInfo(made_t *instance, instance_info_t *info) {
+    CHECK(instance->gpu);
+    const profile_t *p = &profiles[instance->profile];
+    *info = (instance_info_t){&gpus[instance->gpu], instance->id, p->id, {instance->start, p->size}};
+    return SUCCESS;
+}
+
+int nvmlDeviceCreateGpuInstanceWithPlacement(device_t *device, unsigned id, const placement_t *place, made_t **instance) {
+    CHECK(device->gpu);
+    int number = profile_by_id(id), new_id = FIRST_MADE;
+    if (number < 0 || made_count == MADE_INSTANCES) return INVALID_ARGUMENT;
+    for (int i = 0; i < made_count; i++) {
+        if (!is_on(&made[i], device)) continue;
+        unsigned start = made[i].start, size = profiles[made[i].profile].size;
+        if (start < place->start + profiles[number].size && place->start < start + size) return INSUFFICIENT_RESOURCES;
+        if (made[i].id >= new_id) new_id = made[i].id + 1;
+    }
+    unsigned serial = 1;
+    FILE *file = open_beside("serial", "r"); /* another UUID each time */
+    if (file && fscanf(file, "%u", &serial) == 1) serial++;
+    if (file) fclose(file);
+    if ((file = open_beside("serial", "w"))) fprintf(file, "%u", serial), fclose(file);
+    made[made_count] = (made_t){.gpu = device->gpu, .profile = number, .id = new_id, .start = place->start, .serial = serial};
+    *instance = &made[made_count++];
+    trace(__func__, device->gpu);
+    return write_made();
+}
+
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(made_t *instance, unsigned number, unsigned engines,
+                                                  compute_profile_info_t *info) {
+    CHECK(instance->gpu);
+    if (engines) return NOT_SUPPORTED;
+    const profile_t *p = &profiles[instance->profile];
+    if (number >= p->slices) return NOT_SUPPORTED;
+    memset(info, 0, sizeof *info);
+    info->id = number, info->slices = number + 1, info->count = p->slices / (number + 1);
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceCreateComputeInstance(made_t *instance, unsigned profile_id, made_t **compute) {
+    CHECK(instance->gpu);
+    if (profile_id + 1 != profiles[instance->profile].slices) return INVALID_ARGUMENT; /* it would not be filled */
+    instance->has_compute = 1;
+    *compute = instance;
+    return write_made();
+}
+
+int nvmlGpuInstanceGetComputeInstances(made_t *instance, unsigned profile_id, made_t **found, unsigned *count) {
+    CHECK(instance->gpu);
+    *count = 0;
+    if (instance->has_compute && profile_id + 1 == profiles[instance->profile].slices) found[(*count)++] = instance;
+    return SUCCESS;
+}
+
+int nvmlComputeInstanceGetInfo_v2(made_t *compute, compute_info_t *info) {
+    CHECK(compute->gpu);
+    memset(info, 0, sizeof *info);
+    info->device = &gpus[compute->gpu], info->gpu_instance = compute;
+    return SUCCESS;
+}
+
+static int in_use(const made_t *instance) {
+    const device_t *card = &gpus[instance->gpu];
+    for (int i = 0; i < card->process_count; i++)
+        if (card->processes[i].gpu_instance == (unsigned)instance->id) return 1;
+    return 0;
+}
+
+int nvmlComputeInstanceDestroy(made_t *compute) {
+    CHECK(compute->gpu);
+    if (in_use(compute)) return IN_USE;
+    compute->has_compute = 0;
+    return write_made();
+}
+
+int nvmlGpuInstanceDestroy(made_t *instance) {
+    CHECK(instance->gpu);
+    if (instance->has_compute) return IN_USE;
+    trace(__func__, instance->gpu);
+    instance->profile = REMOVED; /* its handle stays until the session ends */
+    return write_made();
 }

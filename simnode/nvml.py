@@ -88,6 +88,7 @@ class NvmlState:
         lines += [f"remap_pending {index}" for index in self.remap_pending]
         lines += [f"bad_mig {index} {slot} {status}" for (index, slot), status in self.bad_mig.items()]
         lines += [f"fabric {index} {state} {status}" for index, state, status in self.fabric]
+        lines += [f"divisible {index}" for index, (_, gpu) in enumerate(self.profile.gpus) if gpu.mig == ()]
         lines += [f"unnamed_mig {index}" for index in self.unnamed_mig]
         lines += [f"fail {-1 if f.gpu is None else f.gpu} {f.function} {f.status}" for f in self.failures]
         return "\n".join(lines) + "\n"

@@ -43,7 +43,7 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reserved_mib: int
     module_id: int = 0  # as NVML answers for a card that is not on a board
     nvlinks: dict[str, int] = {}  # links by PCI address of the peer; one that is no GPU of the profile is an NVSwitch
-    mig: tuple[Mig, ...] | None = None  # None: MIG mode is off
+    mig: tuple[Mig, ...] | None = None  # None: MIG mode is off; none: on, and instances can be made
 
 
 class VfFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,7 +31,9 @@ def build_reported(node: SimNode, nvml_library: Path) -> Status:
     """Return the reports. FAKE_NVML_STATE is the node's. The boot id and the version of lading-hooks, which differ between
     starts, are left out."""
     partitions = read_partitions(node.profile.nvswitch_partitions)
-    found = read_inventory(node.root, vendors=[Nvidia(nvml_library=nvml_library, partitions=partitions)])
+    divided = frozenset(gpu.uuid for _, gpu in node.profile.gpus if gpu.mig == ())
+    nvidia = Nvidia(nvml_library=nvml_library, partitions=partitions, divided=divided)
+    found = read_inventory(node.root, vendors=[nvidia])
     return build_status(found, (), foreign={}, reconciled=True, boot_id="", reporter="")
 
 

@@ -21,6 +21,7 @@ from central.ask.pod import Amount, Container, Pod, starting_order
 from central.ask.quantity import parse_quantity
 from lading.annotations import find_unknown, nearest_key
 from lading.devices.assignment import LABEL, MAX_MEMORY_MIB
+from lading.devices.identity import MIG_PROFILE_SHAPE
 from lading.devices.isolation import IsolationName
 from lading.sharegrant import MAX_GPUS
 from lading.vocabulary import (
@@ -66,7 +67,7 @@ _MOST: Final = {
     RESOURCE_RDMA: MAX_DEVICES,
 }
 _SHARING: Final = (SHARE_AFFINITY, SHARE_ANTI_AFFINITY, SHARE_EXCLUSION)
-_MIG_PROFILE: Final = re.compile(r"(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2}")  # as the node reports it
+_MIG_PROFILE: Final = re.compile(MIG_PROFILE_SHAPE)  # as the node reports it
 _LABEL: Final = re.compile(LABEL)
 _SHARE: Final = f"{RESOURCE_GPU_MEMORY} or {RESOURCE_GPU_CORE}"
 _PERCENT: Final = re.compile(r"[1-9][0-9]?|100")

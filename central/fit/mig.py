@@ -1,12 +1,15 @@
 """MIG instances as devices of their own: to a demand with a profile, each instance of it is a card that is free or held.
 
 So all that holds for whole cards holds for them: how many there are, which are near which VFs, what lies within a scope, that
-two containers of one phase never have the same one, and that init containers use again what later ones have. It takes a room
-and a demand. It returns the room as such a demand sees it, and converts what was chosen there back. What it never takes: an
-instance of another profile, which is another size, and one whose card is unusable or was given whole.
+two containers of one phase never have the same one, and that init containers use again what later ones have. A place where the
+node makes an instance by need is an instance too, and free while no pod holds one that takes the same memory; places of one
+profile never do. It takes a room and a demand. It returns the room as such a demand sees it, and converts what was chosen there
+back. What it never takes: an instance of another profile, which is another size, and one whose card is unusable or was given
+whole.
 
 Preferred are, of what is equally near to free VFs, the instances of cards that have the fewest left, so that others stay whole
-for a new division into instances; under the policy spread of those with the most. Instances are picked by how many of each
+for a new division into instances; under the policy spread of those with the most. Of one card's places, those come first that
+take from the fewest others. Instances are picked by how many of each
 switch, beside VFs, or one by one, and not as a set: no link connects them, and a node may have 56, of which there are too many
 sets. Where those that are picked leave no room for what follows, another number of each kind is tried (turns.py).
 
@@ -35,7 +38,7 @@ from lading.nodedevices import Gpu, MigInstance
 from lading.vocabulary import GpuUuid, PciAddress
 
 _NAMED: Final = {Missing.TOO_FEW_GPUS: Missing.TOO_FEW_MIG, Missing.TOO_FEW_FREE_GPUS: Missing.TOO_FEW_FREE_MIG}
-_WITHIN: Final = "/"  # between a card's address and the instance's numbers
+_WITHIN: Final = "/"  # between a card's address and the instance's number
 MOST_WAYS: Final = 512  # to take instances from below several switches, 50 to 100 us each
 REMEMBERED: Final = 65536  # cards in MIG mode, some kilobytes each
 
@@ -148,15 +151,22 @@ def _instances(gpu: Gpu, profile: str) -> tuple[Gpu, ...]:
     if known is None:
         if len(_INSTANCES) >= REMEMBERED:
             _INSTANCES.clear()
-        known = _INSTANCES[key] = gpu, tuple(_as_gpu(gpu, mig) for mig in gpu.mig if mig.profile == profile)
+        having = sorted((mig for mig in gpu.mig if mig.profile == profile), key=lambda mig: _order(gpu, mig))
+        known = _INSTANCES[key] = gpu, tuple(_as_gpu(gpu, mig, order) for order, mig in enumerate(having))
     return known[1]
 
 
-def _as_gpu(gpu: Gpu, mig: MigInstance) -> Gpu:
+def _order(gpu: Gpu, mig: MigInstance) -> tuple[int, int, int]:
+    """Return the key by which a card's instances are sorted. Places are taken first that leave most other places, so that
+    larger instances still fit."""
+    return sum(map(mig.overlaps, gpu.mig)), mig.gpu_instance, mig.compute_instance
+
+
+def _as_gpu(gpu: Gpu, mig: MigInstance, order: int) -> Gpu:
     return msgspec.structs.replace(
         gpu,
         uuid=GpuUuid(mig.uuid),
-        bdf=PciAddress(f"{gpu.bdf}{_WITHIN}{mig.gpu_instance:03}{_WITHIN}{mig.compute_instance:03}"),
+        bdf=PciAddress(f"{gpu.bdf}{_WITHIN}{order:03}"),
         memory_mib=mig.memory_mib,
         reserved_mib=0,
         module_id=None,

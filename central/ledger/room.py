@@ -98,7 +98,12 @@ def _emptied_card(card: CardRoom) -> CardRoom:
 
 
 def _free_instances(gpu: Gpu, use: CardUse, inventory: Inventory) -> tuple[str, ...]:
-    return tuple(mig.uuid for mig in gpu.mig if mig.uuid not in use.mig and not inventory.is_cordoned(mig.uuid))
+    held = [mig for mig in gpu.mig if mig.uuid in use.mig]
+    return tuple(
+        mig.uuid
+        for mig in gpu.mig
+        if mig.uuid not in use.mig and not any(map(mig.overlaps, held)) and not inventory.is_cordoned(mig.uuid)
+    )
 
 
 def _vf_room(pf: Pf, vf: Vf, held: bool, inventory: Inventory) -> VfRoom:

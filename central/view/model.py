@@ -102,6 +102,7 @@ class GpuView(_View, frozen=True):
     cordoned: bool = False
     holders: tuple[Holder, ...] = ()
     mig: tuple[MigView, ...] = ()
+    mig_places: tuple[str, ...] = ()  # instances of which the node could make some or others by need: "7 x 1g.10gb"
     module_id: int | None = None
     nvlinks: int = 0
     use: Use | None = None

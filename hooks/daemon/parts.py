@@ -31,6 +31,7 @@ from hooks.isolation.mps import Mps
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.store import Ledger
+from hooks.mig.instances import MigInstances
 from hooks.model.trust import Trust
 from hooks.mps.control import Control
 from hooks.mps.daemons import MpsDaemons
@@ -77,6 +78,7 @@ def _nvidia(settings: Settings) -> Vendor:
         kernel_log=KernelLog(Path(settings.host_root)),
         reset_clocks=settings.clocks is Clocks.DEFAULT,
         power_limit=read_power_limit(settings),
+        divided=frozenset(settings.mig_cards),
     )
 
 
@@ -121,6 +123,14 @@ def _hami_folders(host: Host) -> Preparer:
     return ShareFolders(root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder)
 
 
+def _mig_instances(host: Host) -> Preparer:
+    vendors = {vendor.name: vendor for vendor in make_vendors(host.settings)}
+    host_root = Path(host.settings.host_root)
+    return MigInstances(
+        divide=lambda gpu, granted: vendors[gpu.vendor].divide(host_root, gpu, granted), grants=host.ledger.grants, log=host.log
+    )
+
+
 def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
     by_hand = LedgerService(node, host.attacher, host.log)
     return HookServer(HookService(node, tracing=door.tracing), host.log, by_hand, listener=door.listener)
@@ -128,7 +138,7 @@ def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
 
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
 ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens, _mps, _hami_core)
-PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_share_folders, _hami_folders, _mps_daemons, _vfs)
+PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_mig_instances, _share_folders, _hami_folders, _mps_daemons, _vfs)
 FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd]]] = (_cri_hook,)
 
 

@@ -7,7 +7,9 @@ from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import Settings, attaches
 from hooks.forms.annotations import prefixes
+from hooks.mig.instances import DIVIDE_S
 from hooks.mps.daemons import PREPARE_S
+from hooks.node.node import READING_S
 from lading.devices.isolation import IsolationName
 from lading.sockets import parse_endpoint
 
@@ -34,6 +36,7 @@ def render_registration(settings: Settings) -> dict[str, Any]:
     if waits := [
         *([settings.attach_deadline] if attaches(settings) else []),
         *([PREPARE_S] if IsolationName.MPS in settings.isolations else []),
+        *([DIVIDE_S + READING_S] if settings.mig_cards else []),
     ]:
         registration["deadlines"] = {
             "PreCreateContainer": sum(waits) + _MARGIN_S,

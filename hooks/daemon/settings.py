@@ -25,8 +25,10 @@ from hooks.model.inventory import Partition
 from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.nvml import ALL_CARDS
 from hooks.vendors.nvidia.nvswitch import read_partitions
 from hooks.vendors.nvidia.restore import PowerLimit
+from lading.devices.identity import parse_gpu_uuid, parse_pci_address, shown
 from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from lading.health import parse_address
@@ -123,6 +125,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hami_dir: Annotated[str, Setting("isolation hami-core: folder, on a tmpfs, of what the library writes in containers")] = (
         "/dev/shm/lading-hami"  # noqa: S108 -- one folder, 0700
     )
+    mig_cards: Annotated[
+        tuple[str, ...],
+        Setting("cards in MIG mode on which instances are made by need, and all others removed: UUIDs, PCI addresses, or all"),
+    ] = ()
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without a GPU from Lading")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
     coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
@@ -204,6 +210,7 @@ def check(settings: Settings) -> None:
     _check_cni(settings)
     _check_groups(settings)
     _check_isolations(settings)
+    _check_mig(settings)
     read_power_limit(settings)
     read_configured_partitions(settings)
     trust = read_trust(settings)
@@ -306,6 +313,21 @@ def _check_hami(settings: Settings) -> None:
             hint="hami_library = the path of libvgpu.so, built from HAMi-core; Lading does not bring it along",
         )
     _check_absolute(settings, "hami_library", "hami_dir")
+
+
+def _check_mig(settings: Settings) -> None:
+    if settings.mig_cards and by_cdi(settings):
+        raise ConfigError(
+            "mig_cards is set, and with gpu_mode = cdi a container gets instances that the node's CDI specs name, which were "
+            "written before",
+            hint="gpu_mode = devices, or leave mig_cards out",
+        )
+    for name in settings.mig_cards:
+        if name != ALL_CARDS and parse_gpu_uuid(name) != name and parse_pci_address(name) != name:
+            raise ConfigError(
+                f"mig_cards: {shown(name)} is no card",
+                hint='mig_cards = ["all"], or UUIDs and PCI addresses in lower case, as nvidia-smi --query-gpu=uuid shows them',
+            )
 
 
 def _check_absolute(settings: Settings, *keys: str) -> None:

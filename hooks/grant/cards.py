@@ -4,11 +4,11 @@ A card is in the grant by UUID; its nodes are looked up at this moment, because 
 that is gone or not healthy any more, and what its vendor refuses.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hooks.isolation.environment import find_preloads, overrule
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import Devices, Refusal
 from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.inventory import Inventory
 from hooks.ports import Card, Enforced, Isolation, Vendor
@@ -26,8 +26,29 @@ class UnassignedPolicy:
     coexist: bool = False  # a device plugin serves this node too
 
 
+def find_cards(devices: Devices, inventory: Inventory) -> list[Card] | Refusal:
+    """Return the granted cards as the node has them now."""
+    by_uuid = {gpu.uuid: gpu for gpu in inventory.gpus}
+    cards = []
+    for one in devices.gpus:
+        gpu = by_uuid.get(one.uuid)
+        if gpu is None:
+            return _gone(one.uuid)
+        if gpu.unhealthy or gpu.node is None:
+            why = gpu.unhealthy or "it has no device node"
+            return Refusal(
+                reason=Reason.DEVICE_UNHEALTHY,
+                message=f"cannot give GPU {gpu.index} ({gpu.uuid}): it is not healthy: {why}",
+            )
+        mig = next((instance for instance in gpu.mig if instance.uuid == one.mig_uuid), None)
+        if one.mig_uuid and mig is None:
+            return _gone(one.mig_uuid)
+        cards.append(Card(granted=one, gpu=gpu, node=gpu.node, mig=mig))
+    return cards
+
+
 def adjust_cards(
-    devices: Devices,
+    cards: Sequence[Card],
     inventory: Inventory,
     sandbox: Sandbox,
     container: Container,
@@ -37,11 +58,8 @@ def adjust_cards(
     cdi_refusal: str,
 ) -> Enforced | Refusal:
     """Return the adjustment for these cards; empty if there are none."""
-    if not devices.gpus:
+    if not cards:
         return Enforced(adjustment=Adjustment())
-    cards = _find_cards(devices.gpus, inventory)
-    if isinstance(cards, Refusal):
-        return cards
     parts = []
     for vendor in vendors:
         if own := [card for card in cards if card.gpu.vendor == vendor.name]:
@@ -49,7 +67,7 @@ def adjust_cards(
     if refusal := next((part for part in parts if isinstance(part, Refusal)), None):
         return refusal
     given = merge(part for part in parts if isinstance(part, Adjustment))
-    isolation = _isolation_of(devices, isolations)
+    isolation = _isolation_of(cards, isolations)
     if isinstance(isolation, Refusal):
         return isolation
     enforced = isolation.enforce(cards, sandbox, container, given)
@@ -59,9 +77,9 @@ def adjust_cards(
     return replace(enforced, adjustment=adjustment, preloads=find_preloads(container))
 
 
-def _isolation_of(devices: Devices, isolations: Sequence[Isolation]) -> Isolation | Refusal:
+def _isolation_of(cards: Sequence[Card], isolations: Sequence[Isolation]) -> Isolation | Refusal:
     """Return the isolation of the shares: `choose` gives a container shares of one isolation only."""
-    name = next((gpu.isolation for gpu in devices.gpus if gpu.shared), IsolationName.NONE)
+    name = next((card.granted.isolation for card in cards if card.granted.shared), IsolationName.NONE)
     found = next((isolation for isolation in isolations if isolation.name is name), None)
     return found or Refusal(
         reason=Reason.ISOLATION_UNAVAILABLE,
@@ -83,26 +101,6 @@ def hide_cards(
     given = {gpu.uuid for gpu in devices.gpus}
     of = {gpu.vendor for gpu in inventory.gpus if gpu.uuid in given}
     return merge(vendor.hide(container, coexist=policy.coexist) for vendor in vendors if vendor.name not in of)
-
-
-def _find_cards(granted: Iterable[GrantedGpu], inventory: Inventory) -> list[Card] | Refusal:
-    by_uuid = {gpu.uuid: gpu for gpu in inventory.gpus}
-    cards = []
-    for one in granted:
-        gpu = by_uuid.get(one.uuid)
-        if gpu is None:
-            return _gone(one.uuid)
-        if gpu.unhealthy or gpu.node is None:
-            why = gpu.unhealthy or "it has no device node"
-            return Refusal(
-                reason=Reason.DEVICE_UNHEALTHY,
-                message=f"cannot give GPU {gpu.index} ({gpu.uuid}): it is not healthy: {why}",
-            )
-        mig = next((instance for instance in gpu.mig if instance.uuid == one.mig_uuid), None)
-        if one.mig_uuid and mig is None:
-            return _gone(one.mig_uuid)
-        cards.append(Card(granted=one, gpu=gpu, node=gpu.node, mig=mig))
-    return cards
 
 
 def _gone(name: str) -> Refusal:

@@ -66,6 +66,7 @@ def choose(
         holders_of = holders.get(one.gpu.uuid, ())
         refusal = (
             _check_gpu(one, pod, holders_of, foreign)
+            or _check_place(one, wanted, held)
             or _check_isolation(one, holders_of, inventory.isolations)
             or _check_number(one, holders_of, inventory)
         )
@@ -176,6 +177,27 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[Gp
         if holding.pod != pod and _excludes(one, granted):
             return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {_holder(holding, granted)}")
     return None if one.request.whole else _check_capacity(one, pod, holders)
+
+
+def _check_place(one: _Wanted, wanted: Sequence[_Wanted], held: Sequence[Holding]) -> Refusal | None:
+    """Refuse a place for a MIG instance whose memory another instance takes, also one of the same pod."""
+    if one.mig is None or one.mig.span is None:
+        return None
+    of_card = {mig.uuid: mig for mig in one.gpu.mig}
+    taken = [(holding, of_card.get(gpu.mig_uuid)) for holding in held for gpu in holding.devices.gpus]
+    for holding, other in taken:
+        if other is not None and other.uuid != one.mig.uuid and one.mig.overlaps(other):
+            return Refusal(
+                reason=Reason.DEVICE_HELD,
+                message=f"cannot give {_words(one.gpu, one.mig)}: {holding.holds(other.uuid)}, which takes the same memory",
+            )
+    for another in wanted:
+        if another.mig is not None and another.mig.uuid != one.mig.uuid and one.mig.overlaps(another.mig):
+            return Refusal(
+                reason=Reason.ANNOTATION_MALFORMED,
+                message=f"cannot give {one.mig.uuid} and {another.mig.uuid} to one container: they take the same memory",
+            )
+    return None
 
 
 def _check_clean(wanted: Sequence[_Wanted], held: Sequence[Holding], cleanness: Cleanness) -> Refusal | None:

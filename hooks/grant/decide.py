@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hooks.forms.annotations import parse_assignment
-from hooks.grant.cards import UnassignedPolicy, adjust_cards, hide_cards
+from hooks.grant.cards import UnassignedPolicy, adjust_cards, find_cards, hide_cards
 from hooks.grant.choose import choose
 from hooks.grant.dirty import Cleanness, CleanRule, HostProcess
 from hooks.grant.netdev import decide_netdevs
@@ -210,8 +210,13 @@ def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
 
 def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, view: View) -> Answer | Refusal:
     devices, inventory = grant.devices, view.inventory
+    found = find_cards(devices, inventory)
+    if isinstance(found, Refusal):
+        return found
+    if undivided := {card.gpu.uuid: card.gpu for card in found if card.mig and not card.mig.is_made}:
+        return Answer(adjustment=Adjustment(), grant=grant, undivided=tuple(undivided.values()))
     cards = adjust_cards(
-        devices,
+        found,
         inventory,
         sandbox,
         container,

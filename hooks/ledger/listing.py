@@ -142,6 +142,8 @@ def _card(gpu: Gpu, holders: Sequence[Holder], foreign: Foreign) -> Iterator[Ent
     yield Entry(kind=Kind.GPU, device=gpu.uuid, bdf=gpu.bdf, name=name, state=state, holders=own, notes=_said(notes))
     for instance in gpu.mig:
         those = tuple(holder for holder in holders if holder.mig_uuid in {"", instance.uuid})
+        if not instance.is_made and not those:
+            continue  # a place that nothing takes is no device
         yield Entry(
             kind=Kind.MIG,
             device=instance.uuid,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from hooks.model.attachment import WantedVf
 from hooks.model.container import Adjustment
 from hooks.model.grant import Grant
+from hooks.model.inventory import Gpu
 from lading.sharegrant import ShareGrant
 
 
@@ -16,4 +17,5 @@ class Answer:
     share: ShareGrant | None = None  # to be written for the share server before the adjustment is answered
     preloads: tuple[str, ...] = ()  # the pod's variables that may get past the isolation; for the log
     attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered
+    undivided: tuple[Gpu, ...] = ()  # cards on which instances have to be made, before it is decided again what it gets
     reused: bool = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lading.devices.isolation import IsolationName
+from lading.devices.mig import Span
 from lading.nodedevices import SHARES_PER_GPU
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -28,12 +29,23 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    uuid: str  # MIG-…
-    gpu_instance: int
-    compute_instance: int
+    """An instance; or, on a card that Lading divides, a place for one (lading/devices/mig.py)."""
+
+    uuid: str  # MIG-…; of a place, its name
+    gpu_instance: int = -1
+    compute_instance: int = -1
     memory_mib: int
-    nodes: tuple[CharDevice, ...]  # its own, besides the card's
+    nodes: tuple[CharDevice, ...] = ()  # its own, besides the card's
     profile: str = ""  # its size, as 1g.10gb; empty where the driver does not tell
+    span: Span | None = None  # of a place
+    made_uuid: str = ""  # of a place: the driver's name of the instance there; empty without one
+
+    @property
+    def is_made(self) -> bool:
+        return self.span is None or bool(self.made_uuid)
+
+    def overlaps(self, other: "MigInstance") -> bool:
+        return self.span is not None and other.span is not None and self.span.overlaps(other.span)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

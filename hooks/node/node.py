@@ -123,12 +123,37 @@ class Node:
         answer = self._decide(sandbox, container)
         if isinstance(answer, Refusal) and answer.transient:
             return self._decide_after_reading(sandbox, container, began)
+        if isinstance(answer, Answer) and answer.undivided:
+            return self._decide_when_divided(sandbox, container, answer, began)
         return self._prepared(sandbox, answer, time.monotonic() - began)
 
     async def _decide_after_reading(self, sandbox: Sandbox, container: Container, began: float) -> Answer | Refusal:
         """Read the devices again, for as long as a call can wait, and decide again."""
         await self._read_again(READING_S)
-        finished = self._prepared(sandbox, self._decide(sandbox, container), time.monotonic() - began)
+        answer = self._decide(sandbox, container)
+        if isinstance(answer, Answer) and answer.undivided:
+            return await self._decide_when_divided(sandbox, container, answer, began)
+        return await self._finish(sandbox, answer, began)
+
+    async def _decide_when_divided(
+        self, sandbox: Sandbox, container: Container, granted: Answer, began: float
+    ) -> Answer | Refusal:
+        """Have the granted instances made, and decide again: what the container gets of them is known then."""
+        divided = await self._finish(sandbox, granted, began)
+        if isinstance(divided, Refusal):
+            return divided
+        await self._read_again(READING_S)
+        answer = self._decide(sandbox, container)
+        if isinstance(answer, Answer) and answer.undivided:
+            cards = ", ".join(gpu.uuid for gpu in answer.undivided)
+            answer = Refusal(
+                reason=Reason.INVENTORY_UNAVAILABLE,
+                message=f"cannot give MIG instances yet: they were made, and the driver of {cards} does not show them",
+            )
+        return await self._finish(sandbox, answer, began)
+
+    async def _finish(self, sandbox: Sandbox, answer: Answer | Refusal, began: float) -> Answer | Refusal:
+        finished = self._prepared(sandbox, answer, time.monotonic() - began)
         return finished if isinstance(finished, Answer | Refusal) else await finished
 
     def _prepared(
@@ -156,6 +181,8 @@ class Node:
                 parts.append(part)
         finally:
             self._note(LifeEvent.PREPARED, sandbox)
+        if refusal is None and answer.undivided:
+            return answer  # it is decided again
         prepared = refusal or replace(answer, adjustment=merge(parts))
         self.answered(prepared, took_s)
         return prepared

@@ -98,10 +98,11 @@ def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares:
         mig=tuple(
             MigInstance(
                 uuid=mig.uuid,
-                gpu_instance=mig.gpu_instance,
-                compute_instance=mig.compute_instance,
+                gpu_instance=mig.span.start if mig.span else mig.gpu_instance,
+                compute_instance=0 if mig.span else mig.compute_instance,
                 memory_mib=mig.memory_mib,
                 profile=mig.profile,
+                slices=mig.span.size if mig.span else 0,
             )
             for mig in gpu.mig
         ),

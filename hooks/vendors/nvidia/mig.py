@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import pynvml
 
-_NAMED: Final = re.compile(r" MIG ((?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2})$")
+from lading.devices.identity import MIG_PROFILE_SHAPE
+
+_NAMED: Final = re.compile(rf" MIG ({MIG_PROFILE_SHAPE})$")
 _SILENT: Final = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,

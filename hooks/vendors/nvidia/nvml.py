@@ -13,9 +13,11 @@ Source: NVML API reference (nvml.h), through nvidia-ml-py. One read at a time: a
 import contextlib
 import ctypes
 import functools
+import os
+import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,8 +31,10 @@ from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, MigInstan
 from hooks.vendors.nvidia.driver import find_device_root
 from hooks.vendors.nvidia.mig import read_profile
 from hooks.vendors.nvidia.nvlink import read_links
+from hooks.vendors.nvidia.places import divide, find_place, read_places
 from hooks.vendors.nvidia.procfs import (
     is_driver_loaded,
+    mig_capabilities,
     pci_order,
     read_kernel_card,
     read_kernel_card_addresses,
@@ -43,6 +47,9 @@ from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
 
 NAME: Final = "nvidia"  # of the vendor, in inventories
+CAPS: Final = "/dev/nvidia-caps"
+CAPS_DRIVER: Final = "nvidia-caps"
+ALL_CARDS: Final = "all"
 
 T = TypeVar("T")
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
@@ -62,6 +69,7 @@ class _Host:
     device_root: Path
     majors: dict[str, int]
     mig_minors: dict[str, int]
+    divided: frozenset[str] = frozenset()
 
     def node(self, path: str, driver: str, minor: int) -> CharDevice:
         return read_driver_node(self.device_root, path, majors=self.majors, driver=driver, minor=minor)
@@ -89,15 +97,16 @@ def _read_host(host_root: Path, driver_root: str) -> _Host:
 
 
 def read_gpus(
-    host_root: Path, *, library: Path | None, driver_root: str = ""
+    host_root: Path, *, library: Path | None, driver_root: str = "", divided: Collection[str] = ()
 ) -> tuple[Driver | None, tuple[Gpu, ...], tuple[str, ...]]:
     """Return the driver, its cards in PCI order, and what could not be read. Raise OSError if /proc or /sys cannot be read.
 
     The device nodes are below `driver_root` if a driver container made them there, else below the host's root. `library` is the
     NVML to load; without one, the dynamic loader's. A process loads only one in its lifetime: after a driver upgrade the daemon
-    has to be restarted, and the problem says so.
+    has to be restarted, and the problem says so. `divided`: UUIDs and PCI addresses of cards whose instances are made by need,
+    or "all".
     """
-    host = _read_host(host_root, driver_root)
+    host = replace(_read_host(host_root, driver_root), divided=frozenset(divided))
     problems: list[str] = []
     driver = None
     try:
@@ -187,6 +196,11 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
     if not memory_mib:
         memory_mib = read_system_memory(host.root)
     mig_enabled = _supported(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE, False)
+    mig = _read_mig(host, handle, minor, memory_mib, problems) if mig_enabled else ()
+    if mig_enabled and host.divided & {ALL_CARDS, uuid, bdf}:
+        mig = _put_in_places(handle, uuid, memory_mib, mig, problems)
+    elif host.divided & {uuid, bdf}:
+        problems.append(f"cannot divide GPU {uuid}: it is not in MIG mode (nvidia-smi -i {bdf} -mig 1)")
     reasons = []
     node = None
     try:
@@ -214,7 +228,7 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         reserved_mib=reserved_mib,
         numa=numa,
         node=node,
-        mig=_read_mig(host, handle, minor, memory_mib, problems) if mig_enabled else (),
+        mig=mig,
         mig_enabled=mig_enabled,
         unhealthy="; ".join(reasons),
         processes=_read_processes(handle, uuid, problems),
@@ -284,7 +298,7 @@ def _read_instance(host: _Host, card: Any, slot: int, minor: int, card_mib: int,
         gi, ci = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
         memory_mib, *_ = _read_memory(handle)
         profile = read_profile(handle, card_mib=card_mib)
-        nodes = tuple(_cap_node(host, f"gpu{minor}/gi{gi}/{access}") for access in ("access", f"ci{ci}/access"))
+        nodes = tuple(_cap_node(host, capability) for capability in mig_capabilities(minor, gi, ci))
     except pynvml.NVMLError as e:
         if e.value in _NO_INSTANCE:
             return None
@@ -295,11 +309,69 @@ def _read_instance(host: _Host, card: Any, slot: int, minor: int, card_mib: int,
     return MigInstance(uuid=uuid, gpu_instance=gi, compute_instance=ci, memory_mib=memory_mib, nodes=nodes, profile=profile)
 
 
+def _put_in_places(
+    card: Any, uuid: GpuUuid, card_mib: int, instances: tuple[MigInstance, ...], problems: list[str]
+) -> tuple[MigInstance, ...]:
+    """Return each place of a card that is divided by need, with the instance that is there."""
+    places = read_places(card, uuid, card_mib=card_mib)
+    there = {}
+    for instance in instances:
+        place = find_place(card, instance.gpu_instance, places)
+        if place is None or place.name in there:
+            problems.append(f"cannot give MIG instance {instance.uuid}: its card is divided by Lading, which did not make it")
+            continue
+        there[place.name] = instance
+    return tuple(
+        replace(
+            there.get(name, MigInstance(uuid=name, memory_mib=place.memory_mib)),
+            uuid=name,
+            profile=place.profile,
+            span=place.span,
+            made_uuid=there[name].uuid if name in there else "",
+        )
+        for name, place in places.items()
+    )
+
+
 def _cap_node(host: _Host, capability: str) -> CharDevice:
     minor = host.mig_minors.get(capability)
     if minor is None:
         raise DeviceNodeError(Cause.MISSING, capability, "/proc/driver/nvidia-caps/mig-minors does not list it")
-    return host.node(f"/dev/nvidia-caps/nvidia-cap{minor}", "nvidia-caps", minor)
+    return host.node(f"{CAPS}/nvidia-cap{minor}", CAPS_DRIVER, minor)
+
+
+def divide_card(
+    host_root: Path, gpu: Gpu, granted: Collection[str], *, library: Path | None, driver_root: str = ""
+) -> dict[str, str]:
+    """Remove the instances of the card that are not granted, and make those that are, with their device nodes. Return what
+    could not be done, by place. It can take seconds, and may be repeated. Raise HostError."""
+    host = _read_host(host_root, driver_root)
+    try:
+        with session(library):
+            card = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+            places = read_places(card, gpu.uuid, card_mib=gpu.memory_mib)
+            numbers, problems = divide(card, places, granted)
+    except (pynvml.NVMLError, LibraryError) as e:
+        raise HostError(f"cannot divide GPU {gpu.uuid}: NVML: {e}") from e
+    for place, (gi, ci) in numbers.items():
+        try:
+            for capability in mig_capabilities(gpu.minor, gi, ci):
+                _make_cap_node(host, capability)
+        except OSError as e:
+            problems[place] = f"cannot make {e.filename}: {e.strerror}"
+    return problems
+
+
+def _make_cap_node(host: _Host, capability: str) -> None:
+    """Make the device node of a capability, as nvidia-modprobe does: the driver itself makes none. Raise OSError."""
+    minor, major = host.mig_minors.get(capability), host.majors.get(CAPS_DRIVER)
+    if minor is None or major is None:
+        return  # `_cap_node` says what is missing
+    path = host.device_root / CAPS[1:] / f"nvidia-cap{minor}"
+    path.parent.mkdir(mode=0o755, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mknod(path, stat.S_IFCHR | 0o444, os.makedev(major, minor))
+        path.chmod(0o444)  # independent of the umask
 
 
 def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[GpuProcess, ...] | None:

@@ -41,6 +41,12 @@ def is_driver_loaded(host_root: Path) -> bool:
     return (host_root / "proc/driver/nvidia/version").exists()
 
 
+def mig_capabilities(minor: int, gpu_instance: int, compute_instance: int) -> tuple[str, str]:
+    """Return the names in `read_mig_minors` of an instance's two. `minor`: its card's."""
+    of_gpu = f"gpu{minor}/gi{gpu_instance}"
+    return f"{of_gpu}/access", f"{of_gpu}/ci{compute_instance}/access"
+
+
 def read_mig_minors(host_root: Path) -> dict[str, int]:
     """Return `gpu0/gi1/access` and `gpu0/gi1/ci0/access` → N of /dev/nvidia-caps/nvidia-cap<N>. Lists every possible
     instance."""

@@ -13,7 +13,7 @@ from hooks.vendors.nvidia.driver import files_problem, read_driver_mounts
 from hooks.vendors.nvidia.groups import DriverGroup, add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
 from hooks.vendors.nvidia.inject import GpuMode, inject
-from hooks.vendors.nvidia.nvml import NAME, read_gpus, read_processes
+from hooks.vendors.nvidia.nvml import NAME, divide_card, read_gpus, read_processes
 from hooks.vendors.nvidia.restore import PowerLimit, restore
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
@@ -34,6 +34,7 @@ class Nvidia:
     kernel_log: KernelLog = _NO_LOG
     reset_clocks: bool = False  # of a card whose last holder is gone
     power_limit: PowerLimit | None = None  # likewise; None: as it is
+    divided: frozenset[str] = frozenset()  # cards whose MIG instances are made by need: UUIDs, PCI addresses, or "all"
 
     name: ClassVar[str] = NAME
     hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}
@@ -46,7 +47,9 @@ class Nvidia:
         return self.mode is GpuMode.DEVICES and bool(self.driver_root)
 
     def read(self, host_root: Path) -> VendorInventory:
-        driver, gpus, problems = read_gpus(host_root, library=self.nvml_library, driver_root=self.driver_root)
+        driver, gpus, problems = read_gpus(
+            host_root, library=self.nvml_library, driver_root=self.driver_root, divided=self.divided
+        )
         if gpus:
             gpus, log_problems = self._with_xids(gpus)
             problems += log_problems
@@ -63,6 +66,9 @@ class Nvidia:
 
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         return read_processes(cards, library=self.nvml_library)
+
+    def divide(self, host_root: Path, gpu: Gpu, granted: Collection[str]) -> Mapping[str, str]:
+        return divide_card(host_root, gpu, granted, library=self.nvml_library, driver_root=self.driver_root)
 
     @property
     def restores(self) -> bool:

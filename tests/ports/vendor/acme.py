@@ -46,6 +46,9 @@ class Acme:
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         return {}
 
+    def divide(self, host_root: Path, gpu: Gpu, granted: Collection[str]) -> Mapping[str, str]:
+        return {}
+
     def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
         return ()
 

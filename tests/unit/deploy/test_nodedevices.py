@@ -55,7 +55,9 @@ FULL = Status(
             links=(NvLink(count=4, to=PEER), NvLink(count=18)),
             place=PLACE,
             mig_enabled=True,
-            mig=(MigInstance(uuid=MIG, gpu_instance=1, compute_instance=2, memory_mib=9856, profile="1c.1g.10gb+me"),),
+            mig=(
+                MigInstance(uuid=MIG, gpu_instance=1, compute_instance=2, memory_mib=9856, profile="1c.1g.10gb+me", slices=2),
+            ),
             unhealthy="GPU is lost",
             used_by="process 1",
         ),

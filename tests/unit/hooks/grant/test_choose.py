@@ -8,8 +8,9 @@ from hooks.grant.choose import choose
 from hooks.grant.dirty import CleanCheck, Cleanness, CleanRule, HostProcess
 from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.model.holding import Holding
-from hooks.model.inventory import Inventory, Pf
+from hooks.model.inventory import Inventory, MigInstance, Pf
 from lading.devices.isolation import IsolationName
+from lading.devices.mig import Span
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
@@ -212,6 +213,21 @@ def test_mig_instances_are_held_one_by_one() -> None:
     assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, held=[holding(OTHER, first)])) == Reason.DEVICE_HELD
     assert ask(gpus(mig_uuid(0)), MIG_NODE, held=[holding(ME, first)]) == first
     assert ask(gpus(mig_uuid(0), mig_uuid(1)), MIG_NODE) == Devices(gpus=first.gpus + second.gpus)
+
+
+def test_of_places_that_take_the_same_memory_one_is_held() -> None:
+    spans = {"1g@0": Span(0, 1), "1g@1": Span(1, 1), "2g@0": Span(0, 2)}
+    names = {name: f"MIG-{uuid(0)}/{name}" for name in spans}
+    places = tuple(MigInstance(uuid=names[name], memory_mib=1000, span=span) for name, span in spans.items())
+    node = inventory(gpus=(replace(gpu(0), mig=places, mig_enabled=True),))
+    small = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=names["1g@0"]),))
+    assert ask(gpus(names["1g@0"]), node) == small
+    assert isinstance(ask(gpus(names["1g@1"]), node, held=[holding(OTHER, small)]), Devices)
+    for pod in (ME, OTHER):  # it is one card also for one pod
+        refused = ask(gpus(names["2g@0"]), node, held=[holding(pod, small, "another")])
+        assert reason(refused, names["1g@0"], "the same memory") == Reason.DEVICE_HELD
+    both = ask(gpus(names["2g@0"], names["1g@1"]), node)
+    assert reason(both, names["2g@0"], names["1g@1"]) == Reason.ANNOTATION_MALFORMED
 
 
 def test_a_mig_instance_of_a_card_that_was_given_before_it_was_cut() -> None:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hooks.grant.cards import adjust_cards
+from hooks.grant.cards import adjust_cards, find_cards
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
@@ -31,8 +31,11 @@ EVERY_MODE = [
 
 
 def adjust_gpus(devices: Devices, node: Inventory, injection: Nvidia, cdi_refusal: str = "") -> Adjustment | Refusal:
+    cards = find_cards(devices, node)
+    if isinstance(cards, Refusal):
+        return cards
     enforced = adjust_cards(
-        devices,
+        cards,
         node,
         Sandbox(uid="p"),
         Container(name="c"),
@@ -199,8 +202,10 @@ def test_a_share_beside_a_mig_instance_keeps_its_isolation() -> None:
     library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
     node = with_driver(replace(DRIVER, mounts=(DriverMount(host_path="/opt/driver" + library, container_path=library),)))
     share = GrantedGpu(uuid=uuid(0), memory_mib=1000, isolation=IsolationName.TOKENS)
+    cards = find_cards(Devices(gpus=(*MIG.gpus, share)), node)
+    assert not isinstance(cards, Refusal)
     enforced = adjust_cards(
-        Devices(gpus=(*MIG.gpus, share)),
+        cards,
         node,
         Sandbox(uid="p"),
         Container(name="c"),

@@ -1,0 +1,117 @@
+"""MIG instances that are made by need, behind the port `Preparer`: each is made before the first container that was granted its
+place, and removed when no grant has the place.
+
+The ledger says which places of a card have an instance, so there is no journal: `_divide` brings one card to what the ledger
+says, and can be repeated at any moment, also by the next instance of lading-hooks. From the moment when an instance is about to
+be removed it is shown as not made: a container that gets its place has another one made.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+from hooks.model.answer import Answer
+from hooks.model.assignment import Refusal
+from hooks.model.container import Adjustment, Sandbox
+from hooks.model.grant import Grant
+from hooks.model.inventory import Gpu, Inventory, MigInstance
+from hooks.ports import Preparer, Seen
+from lading.errors import HostError
+from lading.log import Event, Log
+from lading.reasons import Reason
+from lading.threads import in_thread
+from lading.vocabulary import GpuUuid, SandboxId
+
+DIVIDE_S: Final = 20.0  # for the driver, with what is under way on the card
+
+
+@dataclass(slots=True, kw_only=True)
+class MigInstances(Preparer):
+    divide: Callable[[Gpu, Collection[str]], Mapping[str, str]]  # the port Vendor's; may block; HostError
+    grants: Callable[[], Collection[Grant]]
+    log: Log
+    _locks: dict[GpuUuid, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    _gone: set[str] = field(default_factory=set)  # removed since the newest reading, by the driver's name
+    _left: bool = True  # there may be instances that no grant has; a daemon that was killed leaves some that no reading shows
+    _told: Mapping[str, str] = field(default_factory=dict)  # what is in the log
+
+    def wants(self, answer: Answer) -> bool:
+        return bool(answer.undivided)
+
+    async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
+        wanted = {gpu.mig_uuid for gpu in answer.grant.devices.gpus} if answer.grant else set()
+        for gpu in answer.undivided:
+            problems = await self._divide(gpu)
+            if cause := "; ".join(problem for name, problem in problems.items() if name in wanted | {gpu.uuid}):
+                self.log.error(Event.MIG_FAILED, cause, device=gpu.uuid, pod_uid=sandbox.uid, pod=sandbox.name)
+                return Refusal(reason=Reason.ISOLATION_UNAVAILABLE, message=cause)
+        return Adjustment()
+
+    def has(self, sandbox: Sandbox) -> bool:
+        """Return False: containers may still run. `reconcile` removes instances after the grants."""
+        return False
+
+    async def undo(self, sandbox: Sandbox) -> None: ...
+
+    def shown(self, inventory: Inventory) -> Inventory:
+        if not self._gone:
+            return inventory
+        gpus = (replace(gpu, mig=tuple(map(self._without_gone, gpu.mig))) if gpu.mig else gpu for gpu in inventory.gpus)
+        return replace(inventory, gpus=tuple(gpus))
+
+    def _without_gone(self, mig: MigInstance) -> MigInstance:
+        gone = mig.made_uuid in self._gone
+        return MigInstance(uuid=mig.uuid, memory_mib=mig.memory_mib, profile=mig.profile, span=mig.span) if gone else mig
+
+    def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
+        return self._left
+
+    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+        """Remove what no grant has any more. What a process still uses is tried again soon."""
+        if seen.inventory is None:
+            return False
+        self._gone &= {mig.made_uuid for gpu in seen.inventory.gpus for mig in gpu.mig}
+        divided = [gpu for gpu in self.shown(seen.inventory).gpus if any(mig.span for mig in gpu.mig)]
+        granted = self._granted()
+        left = [gpu for gpu in divided if self._left or _made_besides(gpu, granted[gpu.uuid])]
+        problems: dict[str, str] = {}
+        for gpu in left:
+            problems |= await self._divide(gpu)
+        self._left = bool(problems)
+        if problems and problems != self._told:
+            self.log.error(Event.MIG_FAILED, "; ".join(problems.values()))
+        self._told = problems
+        return bool(left)
+
+    async def _divide(self, gpu: Gpu) -> Mapping[str, str]:
+        """Bring the card to what the ledger says. Return what could not be done, by place, or by card if that is not known."""
+        async with self._locks[gpu.uuid]:
+            granted = self._granted()[gpu.uuid]  # now: a grant is in the ledger before its instance is made
+            leaving = _made_besides(gpu, granted)
+            self._gone |= leaving.keys()
+            try:
+                async with asyncio.timeout(DIVIDE_S):
+                    problems = await in_thread(partial(self.divide, gpu, granted))
+            except TimeoutError:  # it may still be at work
+                return {gpu.uuid: f"the driver of GPU {gpu.uuid} did not answer within {DIVIDE_S:g} s"}
+            except HostError as e:
+                self._gone -= leaving.keys()
+                return {gpu.uuid: str(e)}
+            self._gone -= {made for made, place in leaving.items() if place in problems}
+            return problems
+
+    def _granted(self) -> dict[GpuUuid, set[str]]:
+        places: dict[GpuUuid, set[str]] = defaultdict(set)
+        for grant in self.grants():
+            for gpu in grant.devices.gpus:
+                if gpu.mig_uuid:
+                    places[gpu.uuid].add(gpu.mig_uuid)
+        return places
+
+
+def _made_besides(gpu: Gpu, granted: Collection[str]) -> dict[str, str]:
+    """Return the instances that were made and are not granted: by the driver's name, each with its place."""
+    return {mig.made_uuid: mig.uuid for mig in gpu.mig if mig.made_uuid and mig.uuid not in granted}

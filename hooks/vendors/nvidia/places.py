@@ -1,0 +1,167 @@
+"""Divide a card by need: the places where MIG instances can be made, and making and removing them there.
+
+Only the cards that the node's configuration names are divided, and only while they are in MIG mode, which a person sets: some
+cards need a reset for it. All instances of such a card are Lading's, so what no grant holds is removed. What is offered are
+profiles of which as many instances fit as there are places: others (`+me`) are also limited by what no place shows.
+
+Each instance is a GPU instance with one compute instance that fills it.
+
+Source: NVML API reference, "Multi Instance GPU Management". All functions need an open session; `divide` needs root.
+"""
+
+import contextlib
+import ctypes
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pynvml
+
+from hooks.vendors.nvidia.mig import name_profile
+from lading.devices.mig import Span, place_name
+from lading.vocabulary import GpuUuid
+
+_NO_PROFILE: Final = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+)
+_NAMED: Final = "MIG "
+_MOST: Final = 32  # instances or places of one profile; cards have 8 memory slices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    name: str
+    profile: str
+    profile_id: int
+    slices: int  # of compute
+    span: Span
+    memory_mib: int
+
+
+def read_places(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Place]:
+    """Return the places of a card by name, whether or not there is an instance. Raise NVMLError."""
+    found = {}
+    for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, number)
+        except pynvml.NVMLError as e:
+            if e.value in _NO_PROFILE:
+                continue
+            raise
+        spans = _read_spans(card, info.id)
+        if info.instanceCount < len(spans):
+            continue
+        profile = str(info.name).removeprefix(_NAMED) or name_profile(
+            compute_slices=info.sliceCount, gpu_slices=info.sliceCount, memory_mib=info.memorySizeMB, card_mib=card_mib
+        )
+        for span in spans:
+            name = place_name(uuid, profile, span.start)
+            found[name] = Place(
+                name=name,
+                profile=profile,
+                profile_id=info.id,
+                slices=info.sliceCount,
+                span=span,
+                memory_mib=info.memorySizeMB,
+            )
+    return found
+
+
+def _read_spans(card: Any, profile_id: int) -> list[Span]:
+    places, count = (pynvml.c_nvmlGpuInstancePlacement_t * _MOST)(), ctypes.c_uint(_MOST)
+    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, profile_id, places, ctypes.byref(count))
+    return [Span(place.start, place.size) for place in places[: count.value]]
+
+
+def find_place(card: Any, gpu_instance: int, places: Mapping[str, Place]) -> Place | None:
+    """Return where this GPU instance is. None if Lading would not have made it. Raise NVMLError."""
+    info = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(card, gpu_instance))
+    return _place_of(info, places)
+
+
+def _place_of(info: Any, places: Mapping[str, Place]) -> Place | None:
+    at = (info.profileId, info.placement.start)
+    return next((place for place in places.values() if (place.profile_id, place.span.start) == at), None)
+
+
+def divide(
+    card: Any, places: Mapping[str, Place], granted: Collection[str]
+) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """Remove the instances at places that are not granted, then make those at places that are, unless they are there.
+
+    Return the numbers of the granted ones (GPU instance, compute instance), and what could not be done, in words; both by
+    place. An instance that a process uses stays, and memory that another one has is not free. Raise NVMLError.
+    """
+    there: dict[str, Any] = {}
+    numbers: dict[str, tuple[int, int]] = {}
+    problems: dict[str, str] = {}
+    for handle, info in list(_instances(card, places.values())):
+        place = _place_of(info, places)
+        if place is None:
+            continue
+        if place.name in granted:
+            there[place.name] = handle
+            continue
+        try:
+            _remove(handle)
+        except pynvml.NVMLError as e:
+            problems[place.name] = f"cannot remove MIG instance {place.name}: NVML: {e}"
+    for name in sorted(granted):
+        if (wanted := places.get(name)) is None:
+            problems[name] = f"cannot make MIG instance {name}: its card has no such place"
+            continue
+        try:
+            numbers[name] = _make(card, wanted, there.get(name))
+        except pynvml.NVMLError as e:
+            problems[name] = f"cannot make MIG instance {name}: NVML: {e}"
+    return numbers, problems
+
+
+def _make(card: Any, place: Place, handle: Any | None) -> tuple[int, int]:
+    if handle is None:
+        at = pynvml.c_nvmlGpuInstancePlacement_t(start=place.span.start, size=place.span.size)
+        handle = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, place.profile_id, ctypes.byref(at))
+    compute = next(_compute_instances(handle), None)  # a GPU instance without one is left by a daemon that was killed
+    if compute is None:
+        compute = pynvml.nvmlGpuInstanceCreateComputeInstance(handle, _whole_profile(handle, place.slices))
+    return pynvml.nvmlGpuInstanceGetInfo(handle).id, pynvml.nvmlComputeInstanceGetInfo(compute).id
+
+
+def _remove(handle: Any) -> None:
+    for compute in list(_compute_instances(handle)):
+        pynvml.nvmlComputeInstanceDestroy(compute)
+    pynvml.nvmlGpuInstanceDestroy(handle)
+
+
+def _instances(card: Any, places: Collection[Place]) -> Iterator[tuple[Any, Any]]:
+    """Yield the GPU instances of these places' profiles, each with what NVML says of it."""
+    for profile_id in sorted({place.profile_id for place in places}):
+        handles, count = (pynvml.c_nvmlGpuInstance_t * _MOST)(), ctypes.c_uint(_MOST)
+        pynvml.nvmlDeviceGetGpuInstances(card, profile_id, handles, ctypes.byref(count))
+        yield from ((handle, pynvml.nvmlGpuInstanceGetInfo(handle)) for handle in handles[: count.value])
+
+
+def _compute_instances(gpu_instance: Any) -> Iterator[Any]:
+    for _, profile_id in _compute_profiles(gpu_instance):
+        handles, count = (pynvml.c_nvmlComputeInstance_t * _MOST)(), ctypes.c_uint(_MOST)
+        pynvml.nvmlGpuInstanceGetComputeInstances(gpu_instance, profile_id, handles, ctypes.byref(count))
+        yield from handles[: count.value]
+
+
+def _whole_profile(gpu_instance: Any, slices: int) -> int:
+    """Return the profile of a compute instance that fills the GPU instance. Raise NVMLError without one."""
+    for size, profile_id in _compute_profiles(gpu_instance):
+        if size == slices:
+            return profile_id
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+
+
+def _compute_profiles(gpu_instance: Any) -> Iterator[tuple[int, int]]:
+    """Yield the slices and the number of each profile of compute instances."""
+    for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        with contextlib.suppress(pynvml.NVMLError):
+            engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+            info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(gpu_instance, number, engines)
+            yield info.sliceCount, info.id

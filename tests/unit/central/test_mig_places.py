@@ -1,0 +1,88 @@
+"""MIG instances that the node makes by need, through filter, bind and watch: places that take the same memory exclude each
+other. The node is the simulated one, as its own code reports it."""
+
+import json
+
+import pytest
+
+from central.fit.model import Missing
+from central.scheduling.scheduler import Reservation
+from central.scheduling.why import why_pending
+from lading.nodedevices import Metadata, NodeDevices
+from lading.vocabulary import ASSIGNMENT
+from simnode.reported import read_status
+from tests.fakes.kube_objects import WHOLE
+from tests.unit.central.world import World, uid_of
+
+TWO = {"lading.dev/gpu": "2"}
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.node("n1", 0)
+    metadata = Metadata(name="n1", resource_version=str(made.next_version()))
+    made.devices_feed.changed(NodeDevices(metadata=metadata, status=read_status("mig-by-need")))
+    return made
+
+
+def create(world: World, name: str, profile: str, limits: dict[str, str] = WHOLE) -> None:
+    world.show(name, limits, annotations={"lading.dev/mig-profile": profile})
+
+
+def fits(world: World, profile: str, limits: dict[str, str] = WHOLE) -> bool:
+    tried = f"tried-{world.next_version()}"  # a pod that is gone does not come back
+    create(world, tried, profile, limits)
+    answer = world.filter(tried)
+    world.gone(tried)
+    return answer.fitting == ["n1"]
+
+
+def bind(world: World, name: str, profile: str, limits: dict[str, str] = WHOLE) -> list[str]:
+    """Return the places in its assignment."""
+    create(world, name, profile, limits)
+    world.filter(name, "n1")
+    reserved = world.scheduler.reserve(uid_of(name), "n1")
+    assert isinstance(reserved, Reservation), reserved
+    world.scheduler.confirm(reserved)
+    given = {"lading.dev/mig-profile": profile, ASSIGNMENT: reserved.assignment}
+    world.show(name, limits, node="n1", annotations=given)
+    gpus = json.loads(reserved.assignment)["containers"]["main"]["gpus"]
+    return [gpu["uuid"].partition("/")[2] for gpu in gpus]
+
+
+def test_small_instances_leave_room_for_large_ones(world: World) -> None:
+    assert bind(world, "a", "1g.10gb") == ["1g.10gb@6"]
+    assert fits(world, "4g.40gb")
+    assert not fits(world, "7g.80gb")
+    assert bind(world, "b", "2g.20gb") == ["2g.20gb@4"]
+    assert bind(world, "c", "4g.40gb") == ["4g.40gb@0"]
+    create(world, "d", "1g.10gb")
+    assert world.filter("d").fails == {"n1": Missing.TOO_FEW_FREE_MIG.shown}
+    (why,) = why_pending(world.scheduler, world.pending_pod("d"), now=0.0).nodes
+    assert "of 7 such 7 held" in why.detail
+
+
+def test_a_place_is_free_again_when_the_last_pod_that_takes_its_memory_has_ended(world: World) -> None:
+    bind(world, "a", "1g.10gb")
+    bind(world, "b", "1g.10gb")
+    world.gone("a")
+    assert not fits(world, "7g.80gb")
+    world.gone("b")
+    assert fits(world, "7g.80gb")
+
+
+def test_one_pod_gets_places_that_do_not_overlap(world: World) -> None:
+    assert sorted(bind(world, "a", "3g.40gb", TWO)) == ["3g.40gb@0", "3g.40gb@4"]
+    assert not any(fits(world, profile) for profile in ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"))
+
+
+def test_seven_small_instances_are_one_card(world: World) -> None:
+    places = [place for number in range(7) for place in bind(world, f"p{number}", "1g.10gb")]
+    assert sorted(places) == [f"1g.10gb@{number}" for number in range(7)]
+    assert not fits(world, "1g.10gb")
+
+
+def test_a_profile_that_the_card_has_no_place_for_fits_nowhere(world: World) -> None:
+    create(world, "a", "5g.50gb")
+    assert world.filter("a").never == {"n1": Missing.TOO_FEW_MIG.shown}
