@@ -119,9 +119,9 @@ class Vendor(Protocol):
         ...
 
     def divide(self, host_root: Path, gpu: Gpu, granted: Collection[str]) -> Mapping[str, str]:
-        """Make the instances at these places of one of its cards, unless they are there, and remove the others. `gpu`: one
-        whose instances are places. It is called in a thread, and may be repeated. Return what could not be done, in words, by
-        place. Raise HostError."""
+        """Make the instances at these positions of one of its cards, unless they are there, and remove the others. `gpu`: one
+        whose instances are positions. It is called in a thread, and may be repeated. Return what could not be done, in words,
+        by position. Raise HostError."""
         ...
 
     @property

@@ -87,7 +87,7 @@ class Event(StrEnum):
     MPS_FAILED = "mps.failed"  # it cannot be started, asked or stopped; it is tried again
     MPS_FAULT = "mps.fault"  # a client's fatal fault ends all clients of the card
     MPS_RECOVERED = "mps.recovered"  # they are gone, and the server takes clients again
-    MIG_FAILED = "mig.failed"  # an instance cannot be made or removed by need; it is tried again
+    MIG_FAILED = "mig.failed"  # an instance cannot be made or removed on demand; it is tried again
     LEDGER_RECONCILED = "ledger.reconciled"
     LEDGER_FAILED = "ledger.failed"
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant

@@ -36,21 +36,21 @@ class Place(_Wire, frozen=True):
 
 
 class MigInstance(_Wire, frozen=True):
-    """An instance; or, with `slices`, a place where the node makes one by need (lading/devices/mig.py)."""
+    """An instance; or, with `slices`, a position where the node makes one on demand (lading/devices/mig.py)."""
 
     uuid: str  # MIG-…
-    gpu_instance: int  # of a place: its first memory slice
+    gpu_instance: int  # of a position: its first memory slice
     compute_instance: int
     memory_mib: int = msgspec.field(name="memoryMiB")
     profile: str = ""  # 1g.10gb; absent where the driver does not report it
-    slices: int = 0  # of a place: how many memory slices of its card it takes; 0: an instance that is there
+    slices: int = 0  # of a position: how many memory slices of its card it takes; 0: an instance that is there
 
     @property
     def span(self) -> Span | None:
         return Span(self.gpu_instance, self.slices) if self.slices else None
 
     def overlaps(self, other: "MigInstance") -> bool:
-        """Return whether the two are places that take the same memory: one of them has an instance at a time."""
+        """Return whether the two are positions that take the same memory: one of them has an instance at a time."""
         return self.span is not None and other.span is not None and self.span.overlaps(other.span)
 
 

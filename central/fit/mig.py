@@ -1,17 +1,17 @@
 """MIG instances as devices of their own: to a demand with a profile, each instance of it is a card that is free or held.
 
 So all that holds for whole cards holds for them: how many there are, which are near which VFs, what lies within a scope, that
-two containers of one phase never have the same one, and that init containers use again what later ones have. A place where the
-node makes an instance by need is an instance too, and free while no pod holds one that takes the same memory; places of one
-profile never do. It takes a room and a demand. It returns the room as such a demand sees it, and converts what was chosen there
-back. What it never takes: an instance of another profile, which is another size, and one whose card is unusable or was given
-whole.
+two containers of one phase never have the same one, and that init containers use again what later ones have. A position where
+the node makes an instance on demand is an instance too. It is free while no pod holds one that takes the same memory; positions
+of one profile never take the same. It takes a room and a demand. It returns the room as such a demand sees it, and converts
+what was chosen there back. What it never takes: an instance of another profile, which is another size, and one whose card is
+unusable or was given whole.
 
 Preferred are, of what is equally near to free VFs, the instances of cards that have the fewest left, so that others stay whole
-for a new division into instances; under the policy spread of those with the most. Of one card's places, those come first that
-take from the fewest others. Instances are picked by how many of each
-switch, beside VFs, or one by one, and not as a set: no link connects them, and a node may have 56, of which there are too many
-sets. Where those that are picked leave no room for what follows, another number of each kind is tried (turns.py).
+for a new division into instances; under the policy spread of those with the most. Of one card's positions, those come first
+that take memory from the fewest others. Instances are picked by how many of each switch, beside VFs, or one by one, and not as
+a set: no link connects them, and a node may have 56, of which there are too many sets. Where those that are picked leave no
+room for what follows, another number of each kind is tried (turns.py).
 
 Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
 """
@@ -157,7 +157,7 @@ def _instances(gpu: Gpu, profile: str) -> tuple[Gpu, ...]:
 
 
 def _order(gpu: Gpu, mig: MigInstance) -> tuple[int, int, int]:
-    """Return the key by which a card's instances are sorted. Places are taken first that leave most other places, so that
+    """Return the key by which a card's instances are sorted. Positions are taken first that leave most other positions, so that
     larger instances still fit."""
     return sum(map(mig.overlaps, gpu.mig)), mig.gpu_instance, mig.compute_instance
 

@@ -209,7 +209,7 @@ def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use
         for one in gpu.mig
         if not one.slices or one.uuid in holders
     )
-    places = Counter(one.profile for one in gpu.mig if one.slices and one.uuid in card.free_mig) if card.usable else {}
+    positions = Counter(one.profile for one in gpu.mig if one.slices and one.uuid in card.free_mig) if card.usable else {}
     of_card = holders.get(gpu.uuid, ())
     held_mib, held_percent = _held(card, of_card, mig)
     return GpuView(
@@ -225,7 +225,7 @@ def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use
         cordoned=cordoned,
         holders=of_card,
         mig=mig,
-        mig_places=tuple(f"{count} x {profile}" for profile, count in places.items()),
+        mig_positions=tuple(f"{count} x {profile}" for profile, count in positions.items()),
         module_id=gpu.module_id,
         nvlinks=sum(links.count for links in gpu.links),
         use=use,

@@ -127,7 +127,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     mig_cards: Annotated[
         tuple[str, ...],
-        Setting("cards in MIG mode on which instances are made by need, and all others removed: UUIDs, PCI addresses, or all"),
+        Setting("cards in MIG mode where instances are made on demand, and others removed: UUIDs, PCI addresses, or all"),
     ] = ()
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without a GPU from Lading")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()

@@ -66,7 +66,7 @@ def choose(
         holders_of = holders.get(one.gpu.uuid, ())
         refusal = (
             _check_gpu(one, pod, holders_of, foreign)
-            or _check_place(one, wanted, held)
+            or _check_position(one, wanted, held)
             or _check_isolation(one, holders_of, inventory.isolations)
             or _check_number(one, holders_of, inventory)
         )
@@ -179,8 +179,8 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[Gp
     return None if one.request.whole else _check_capacity(one, pod, holders)
 
 
-def _check_place(one: _Wanted, wanted: Sequence[_Wanted], held: Sequence[Holding]) -> Refusal | None:
-    """Refuse a place for a MIG instance whose memory another instance takes, also one of the same pod."""
+def _check_position(one: _Wanted, wanted: Sequence[_Wanted], held: Sequence[Holding]) -> Refusal | None:
+    """Refuse a position for a MIG instance whose memory another instance takes, also one of the same pod."""
     if one.mig is None or one.mig.span is None:
         return None
     of_card = {mig.uuid: mig for mig in one.gpu.mig}

@@ -143,7 +143,7 @@ def _card(gpu: Gpu, holders: Sequence[Holder], foreign: Foreign) -> Iterator[Ent
     for instance in gpu.mig:
         those = tuple(holder for holder in holders if holder.mig_uuid in {"", instance.uuid})
         if not instance.is_made and not those:
-            continue  # a place that nothing takes is no device
+            continue  # a position that nothing takes is no device
         yield Entry(
             kind=Kind.MIG,
             device=instance.uuid,

@@ -1,9 +1,9 @@
-"""MIG instances that are made by need, behind the port `Preparer`: each is made before the first container that was granted its
-place, and removed when no grant has the place.
+"""MIG instances that are made on demand, behind the port `Preparer`: each before the first container that was granted its
+position is created. It is removed when no grant has the position.
 
-The ledger says which places of a card have an instance, so there is no journal: `_divide` brings one card to what the ledger
+The ledger says which positions of a card have an instance, so there is no journal: `_divide` brings one card to what the ledger
 says, and can be repeated at any moment, also by the next instance of lading-hooks. From the moment when an instance is about to
-be removed it is shown as not made: a container that gets its place has another one made.
+be removed it is shown as not made: a container that gets its position has another one made.
 """
 
 import asyncio
@@ -87,7 +87,8 @@ class MigInstances(Preparer):
         return bool(left)
 
     async def _divide(self, gpu: Gpu) -> Mapping[str, str]:
-        """Bring the card to what the ledger says. Return what could not be done, by place, or by card if that is not known."""
+        """Bring the card to what the ledger says. Return what could not be done, by position, or by card if no position
+        is known."""
         async with self._locks[gpu.uuid]:
             granted = self._granted()[gpu.uuid]  # now: a grant is in the ledger before its instance is made
             leaving = _made_besides(gpu, granted)
@@ -100,18 +101,18 @@ class MigInstances(Preparer):
             except HostError as e:
                 self._gone -= leaving.keys()
                 return {gpu.uuid: str(e)}
-            self._gone -= {made for made, place in leaving.items() if place in problems}
+            self._gone -= {made for made, position in leaving.items() if position in problems}
             return problems
 
     def _granted(self) -> dict[GpuUuid, set[str]]:
-        places: dict[GpuUuid, set[str]] = defaultdict(set)
+        positions: dict[GpuUuid, set[str]] = defaultdict(set)
         for grant in self.grants():
             for gpu in grant.devices.gpus:
                 if gpu.mig_uuid:
-                    places[gpu.uuid].add(gpu.mig_uuid)
-        return places
+                    positions[gpu.uuid].add(gpu.mig_uuid)
+        return positions
 
 
 def _made_besides(gpu: Gpu, granted: Collection[str]) -> dict[str, str]:
-    """Return the instances that were made and are not granted: by the driver's name, each with its place."""
+    """Return the instances that were made and are not granted: by the driver's name, each with its position."""
     return {mig.made_uuid: mig.uuid for mig in gpu.mig if mig.made_uuid and mig.uuid not in granted}

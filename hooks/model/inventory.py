@@ -29,16 +29,16 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """An instance; or, on a card that Lading divides, a place for one (lading/devices/mig.py)."""
+    """An instance; or, on a card that Lading divides, a position for one (lading/devices/mig.py)."""
 
-    uuid: str  # MIG-…; of a place, its name
+    uuid: str  # MIG-…; of a position, its name
     gpu_instance: int = -1
     compute_instance: int = -1
     memory_mib: int
     nodes: tuple[CharDevice, ...] = ()  # its own, besides the card's
     profile: str = ""  # its size, as 1g.10gb; empty where the driver does not tell
-    span: Span | None = None  # of a place
-    made_uuid: str = ""  # of a place: the driver's name of the instance there; empty without one
+    span: Span | None = None  # of a position
+    made_uuid: str = ""  # of a position: the driver's name of the instance there; empty without one
 
     @property
     def is_made(self) -> bool:

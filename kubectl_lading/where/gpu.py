@@ -115,8 +115,8 @@ def _facts(found: GpuReport) -> Iterator[tuple[str, str]]:
 
 
 def _left(gpu: GpuView) -> str:
-    if gpu.mig_places and gpu.state is not State.WITHHELD:
-        return f"room for MIG instances, some or others: {', '.join(gpu.mig_places)}"
+    if gpu.mig_positions and gpu.state is not State.WITHHELD:
+        return f"room for MIG instances, some or others: {', '.join(gpu.mig_positions)}"
     if gpu.mig:
         free = [one.profile or gib(one.memory_mib) for one in gpu.mig if one.state is State.FREE]
         return f"MIG instances {', '.join(free)}" if free else "nothing"

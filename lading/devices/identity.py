@@ -16,15 +16,15 @@ _UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 PCI_SHAPE: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 GPU_SHAPE: Final = rf"GPU-{_UUID}"
 MIG_PROFILE_SHAPE: Final = r"(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2}"
-_PLACE: Final = r"[1-9][0-9a-z.+-]{3,31}@[0-9]{1,2}"  # with a profile of that shape; this one is short, for messages
-# The second: drivers before 470. The third: the place on a card where Lading makes an instance (lading/devices/mig.py).
-MIG_SHAPE: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/(?:[0-9]{{1,3}}/[0-9]{{1,3}}|{_PLACE}))"
+_POSITION: Final = r"[1-9][0-9a-z.+-]{3,31}@[0-9]{1,2}"  # with a profile of that shape; this one is short, for messages
+# The second: drivers before 470. The third: the position on a card where Lading makes an instance (lading/devices/mig.py).
+MIG_SHAPE: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/(?:[0-9]{{1,3}}/[0-9]{{1,3}}|{_POSITION}))"
 
 _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])")
 _GPU: Final = re.compile(rf"gpu-({_UUID})")
 _MIG: Final = re.compile(rf"mig-({_UUID})")
 _MIG_BY_CARD: Final = re.compile(rf"mig-gpu-({_UUID})/([0-9]{{1,3}})/([0-9]{{1,3}})")
-_MIG_PLACE: Final = re.compile(rf"mig-gpu-({_UUID})/({_PLACE})")
+_MIG_POSITION: Final = re.compile(rf"mig-gpu-({_UUID})/({_POSITION})")
 _CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _IBDEV: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")  # IB_DEVICE_NAME_MAX is 64 with the NUL
 _IFNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # IFNAMSIZ is 16 with the NUL
@@ -55,7 +55,7 @@ def parse_mig_uuid(text: str) -> str | None:
         return f"MIG-{match[1]}"
     if match := _MIG_BY_CARD.fullmatch(lower):
         return f"MIG-GPU-{match[1]}/{int(match[2])}/{int(match[3])}"
-    if match := _MIG_PLACE.fullmatch(lower):
+    if match := _MIG_POSITION.fullmatch(lower):
         return f"MIG-GPU-{match[1]}/{match[2]}"
     return None
 

@@ -1,7 +1,7 @@
-"""Places for MIG instances on a card that Lading divides: where an instance of each profile can be made, and which of them take
-the same memory.
+"""Positions for MIG instances on a card that Lading divides: where an instance of each profile can be made, and which of them
+take the same memory.
 
-An instance has another UUID each time it is made, and none before. So it is named by its place, which stays the same:
+An instance has another UUID each time it is made, and none before. So it is named by its position, which stays the same:
 `MIG-<the card's UUID>/<profile>@<first memory slice>`.
 
 Source: NVML API reference, nvmlDeviceGetGpuInstancePossiblePlacements; NVIDIA MIG user guide, "MIG Device Placement".
@@ -22,5 +22,5 @@ class Span(NamedTuple):
         return self.start < other.start + other.size and other.start < self.start + self.size
 
 
-def place_name(card: GpuUuid, profile: str, start: int) -> str:
+def position_name(card: GpuUuid, profile: str, start: int) -> str:
     return f"MIG-{card}/{profile}@{start}"

@@ -31,7 +31,7 @@ from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, MigInstan
 from hooks.vendors.nvidia.driver import find_device_root
 from hooks.vendors.nvidia.mig import read_profile
 from hooks.vendors.nvidia.nvlink import read_links
-from hooks.vendors.nvidia.places import divide, find_place, read_places
+from hooks.vendors.nvidia.positions import divide, find_position, read_positions
 from hooks.vendors.nvidia.procfs import (
     is_driver_loaded,
     mig_capabilities,
@@ -103,8 +103,8 @@ def read_gpus(
 
     The device nodes are below `driver_root` if a driver container made them there, else below the host's root. `library` is the
     NVML to load; without one, the dynamic loader's. A process loads only one in its lifetime: after a driver upgrade the daemon
-    has to be restarted, and the problem says so. `divided`: UUIDs and PCI addresses of cards whose instances are made by need,
-    or "all".
+    has to be restarted, and the problem says so. `divided`: UUIDs and PCI addresses of cards whose instances are made on
+    demand, or "all".
     """
     host = replace(_read_host(host_root, driver_root), divided=frozenset(divided))
     problems: list[str] = []
@@ -198,7 +198,7 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
     mig_enabled = _supported(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE, False)
     mig = _read_mig(host, handle, minor, memory_mib, problems) if mig_enabled else ()
     if mig_enabled and host.divided & {ALL_CARDS, uuid, bdf}:
-        mig = _put_in_places(handle, uuid, memory_mib, mig, problems)
+        mig = _put_at_positions(handle, uuid, memory_mib, mig, problems)
     elif host.divided & {uuid, bdf}:
         problems.append(f"cannot divide GPU {uuid}: it is not in MIG mode (nvidia-smi -i {bdf} -mig 1)")
     reasons = []
@@ -309,27 +309,27 @@ def _read_instance(host: _Host, card: Any, slot: int, minor: int, card_mib: int,
     return MigInstance(uuid=uuid, gpu_instance=gi, compute_instance=ci, memory_mib=memory_mib, nodes=nodes, profile=profile)
 
 
-def _put_in_places(
+def _put_at_positions(
     card: Any, uuid: GpuUuid, card_mib: int, instances: tuple[MigInstance, ...], problems: list[str]
 ) -> tuple[MigInstance, ...]:
-    """Return each place of a card that is divided by need, with the instance that is there."""
-    places = read_places(card, uuid, card_mib=card_mib)
+    """Return each position of a card that is divided on demand, with the instance that is there."""
+    positions = read_positions(card, uuid, card_mib=card_mib)
     there = {}
     for instance in instances:
-        place = find_place(card, instance.gpu_instance, places)
-        if place is None or place.name in there:
+        position = find_position(card, instance.gpu_instance, positions)
+        if position is None or position.name in there:
             problems.append(f"cannot give MIG instance {instance.uuid}: its card is divided by Lading, which did not make it")
             continue
-        there[place.name] = instance
+        there[position.name] = instance
     return tuple(
         replace(
-            there.get(name, MigInstance(uuid=name, memory_mib=place.memory_mib)),
+            there.get(name, MigInstance(uuid=name, memory_mib=position.memory_mib)),
             uuid=name,
-            profile=place.profile,
-            span=place.span,
+            profile=position.profile,
+            span=position.span,
             made_uuid=there[name].uuid if name in there else "",
         )
-        for name, place in places.items()
+        for name, position in positions.items()
     )
 
 
@@ -344,21 +344,21 @@ def divide_card(
     host_root: Path, gpu: Gpu, granted: Collection[str], *, library: Path | None, driver_root: str = ""
 ) -> dict[str, str]:
     """Remove the instances of the card that are not granted, and make those that are, with their device nodes. Return what
-    could not be done, by place. It can take seconds, and may be repeated. Raise HostError."""
+    could not be done, by position. It can take seconds, and may be repeated. Raise HostError."""
     host = _read_host(host_root, driver_root)
     try:
         with session(library):
             card = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-            places = read_places(card, gpu.uuid, card_mib=gpu.memory_mib)
-            numbers, problems = divide(card, places, granted)
+            positions = read_positions(card, gpu.uuid, card_mib=gpu.memory_mib)
+            numbers, problems = divide(card, positions, granted)
     except (pynvml.NVMLError, LibraryError) as e:
         raise HostError(f"cannot divide GPU {gpu.uuid}: NVML: {e}") from e
-    for place, (gi, ci) in numbers.items():
+    for position, (gi, ci) in numbers.items():
         try:
             for capability in mig_capabilities(gpu.minor, gi, ci):
                 _make_cap_node(host, capability)
         except OSError as e:
-            problems[place] = f"cannot make {e.filename}: {e.strerror}"
+            problems[position] = f"cannot make {e.filename}: {e.strerror}"
     return problems
 
 

@@ -34,7 +34,7 @@ class Nvidia:
     kernel_log: KernelLog = _NO_LOG
     reset_clocks: bool = False  # of a card whose last holder is gone
     power_limit: PowerLimit | None = None  # likewise; None: as it is
-    divided: frozenset[str] = frozenset()  # cards whose MIG instances are made by need: UUIDs, PCI addresses, or "all"
+    divided: frozenset[str] = frozenset()  # cards whose MIG instances are made on demand: UUIDs, PCI addresses, or "all"
 
     name: ClassVar[str] = NAME
     hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}

@@ -8,6 +8,7 @@ from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import AttachBy, Settings
 from hooks.main import main
+from hooks.mig.instances import DIVIDE_S
 from hooks.mps.daemons import PREPARE_S
 from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
@@ -63,6 +64,11 @@ def test_what_waits_for_mps_daemons_has_time_to_say_that_they_did_not_start() ->
     assert alone.deadline_s("PreCreateContainer") > PREPARE_S
     both = registered(Settings(attach_deadline=30.0, isolations=(IsolationName.MPS,)))
     assert both.deadline_s("PreCreateContainer") > 30.0 + PREPARE_S
+
+
+def test_what_waits_for_mig_instances_has_time_to_say_that_they_were_not_made() -> None:
+    made = registered(Settings(attach=AttachBy.CNI, mig_cards=("all",)))
+    assert made.deadline_s(Stage.CREATE_CONTAINER.pre) > DIVIDE_S
 
 
 @pytest.mark.parametrize("deadline_s", [1, 30, 300])

@@ -167,6 +167,22 @@ def test_hami_core_needs_its_library_by_an_absolute_path(tmp_path: Path, monkeyp
         check(replace(by_hand, hami_dir="shm"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"mig_cards": ("0",)}, "'0' is no card"),
+        ({"mig_cards": ("all", "GPU-ABC")}, "'GPU-ABC' is no card"),
+        ({"mig_cards": ("all",), "gpu_mode": GpuMode.CDI}, "gpu_mode = cdi"),
+    ],
+)
+def test_cards_to_divide_are_named_by_what_stays_the_same(settings: dict[str, Any], word: str) -> None:
+    named = Settings(assignments=(Form.MANUAL,), mig_cards=("0000:1b:00.0", "GPU-00000001-4c61-6469-6e67-000000001efc"))
+    check(named)
+    with pytest.raises(ConfigError, match=word) as e:
+        check(replace(named, **settings))
+    assert e.value.hint
+
+
 def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "k1.pem").write_text("-----BEGIN PRIVATE KEY-----")
     with pytest.raises(ConfigError, match="'k1'"):

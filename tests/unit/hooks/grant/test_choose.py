@@ -215,11 +215,11 @@ def test_mig_instances_are_held_one_by_one() -> None:
     assert ask(gpus(mig_uuid(0), mig_uuid(1)), MIG_NODE) == Devices(gpus=first.gpus + second.gpus)
 
 
-def test_of_places_that_take_the_same_memory_one_is_held() -> None:
+def test_of_positions_that_take_the_same_memory_one_is_held() -> None:
     spans = {"1g@0": Span(0, 1), "1g@1": Span(1, 1), "2g@0": Span(0, 2)}
     names = {name: f"MIG-{uuid(0)}/{name}" for name in spans}
-    places = tuple(MigInstance(uuid=names[name], memory_mib=1000, span=span) for name, span in spans.items())
-    node = inventory(gpus=(replace(gpu(0), mig=places, mig_enabled=True),))
+    positions = tuple(MigInstance(uuid=names[name], memory_mib=1000, span=span) for name, span in spans.items())
+    node = inventory(gpus=(replace(gpu(0), mig=positions, mig_enabled=True),))
     small = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=names["1g@0"]),))
     assert ask(gpus(names["1g@0"]), node) == small
     assert isinstance(ask(gpus(names["1g@1"]), node, held=[holding(OTHER, small)]), Devices)

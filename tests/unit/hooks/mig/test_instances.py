@@ -1,4 +1,4 @@
-"""When MIG instances are made and removed by need; the driver is a set of places."""
+"""When MIG instances are made and removed on demand; the driver is a set of positions."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from hooks.ports import Seen
-from lading.devices.mig import Span, place_name
+from lading.devices.mig import Span, position_name
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -28,12 +28,12 @@ CARD = uuid(0)
 SANDBOX = Sandbox(id="s", uid="p", name="p")
 
 
-def place(start: int) -> str:
-    return place_name(CARD, "1g.10gb", start)
+def position(start: int) -> str:
+    return position_name(CARD, "1g.10gb", start)
 
 
 def holding(*starts: int) -> Grant:
-    gpus = tuple(GrantedGpu(uuid=CARD, mig_uuid=place(start)) for start in starts)
+    gpus = tuple(GrantedGpu(uuid=CARD, mig_uuid=position(start)) for start in starts)
     return grant(f"pod-{starts}", devices=Devices(gpus=gpus))
 
 
@@ -69,11 +69,11 @@ class Rig:
     @property
     def read(self) -> Inventory:
         """Return a reading of the card as it is now."""
-        places = (
-            MigInstance(uuid=place(n), memory_mib=9856, span=Span(n, 1), made_uuid=self.made.get(place(n), ""))
+        positions = (
+            MigInstance(uuid=position(n), memory_mib=9856, span=Span(n, 1), made_uuid=self.made.get(position(n), ""))
             for n in range(3)
         )
-        return inventory(gpus=(replace(gpu(0), mig=tuple(places), mig_enabled=True), gpu(1)))
+        return inventory(gpus=(replace(gpu(0), mig=tuple(positions), mig_enabled=True), gpu(1)))
 
     def prepare(self, *starts: int) -> Adjustment | Refusal:
         self.grants.append(holding(*starts))
@@ -113,10 +113,10 @@ def rig(records: Records) -> Rig:
 def test_what_is_granted_is_made_and_the_rest_is_removed(rig: Rig) -> None:
     assert rig.prepare(0) == Adjustment()
     assert rig.prepare(2) == Adjustment()
-    assert rig.made.keys() == {place(0), place(2)}
+    assert rig.made.keys() == {position(0), position(2)}
     rig.grants.pop(0)
     assert rig.reconcile()
-    assert rig.made.keys() == {place(2)}
+    assert rig.made.keys() == {position(2)}
 
 
 def test_nothing_is_asked_of_the_driver_while_nothing_is_left(rig: Rig) -> None:
@@ -140,16 +140,16 @@ def test_an_instance_that_is_about_to_be_removed_is_shown_as_not_made(rig: Rig) 
     assert rig.shown(before) == []  # also after it, in a reading from before
     rig.during = lambda: None
     assert rig.prepare(0) == Adjustment()
-    assert rig.shown(rig.read) == [place(0)]
+    assert rig.shown(rig.read) == [position(0)]
 
 
 def test_an_instance_that_a_process_uses_stays_shown_and_is_tried_again(rig: Rig, records: Records) -> None:
     rig.prepare(0)
     rig.reconcile()
-    rig.used.add(place(0))
+    rig.used.add(position(0))
     rig.grants.clear()
     rig.reconcile()
-    assert rig.shown(rig.read) == [place(0)]
+    assert rig.shown(rig.read) == [position(0)]
     assert rig.instances.ending(lambda _: False, rig.grants)
     rig.reconcile()
     assert records.events() == [Event.MIG_FAILED]  # once
@@ -160,7 +160,7 @@ def test_an_instance_that_a_process_uses_stays_shown_and_is_tried_again(rig: Rig
 
 def test_one_instance_that_cannot_be_removed_is_no_obstacle_for_another(rig: Rig) -> None:
     rig.prepare(0)
-    rig.used.add(place(0))
+    rig.used.add(position(0))
     rig.grants.clear()
     assert rig.prepare(1) == Adjustment()
 
@@ -172,7 +172,7 @@ def test_a_driver_that_fails_is_a_refusal_and_nothing_is_hidden(rig: Rig) -> Non
     refusal = rig.prepare(1)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.message) == (Reason.ISOLATION_UNAVAILABLE, "the driver is lost")
-    assert rig.shown(rig.read) == [place(0)]
+    assert rig.shown(rig.read) == [position(0)]
 
 
 def test_a_driver_that_hangs_is_waited_for_a_bounded_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,7 @@ def test_uuids_have_one_spelling() -> None:
     assert parse_gpu_uuid(f"gpu-{UUID.upper()}") == f"GPU-{UUID}"
     assert parse_mig_uuid(f"MIG-{UUID}") == f"MIG-{UUID}"
     assert parse_mig_uuid(f"MIG-GPU-{UUID}/01/0") == f"MIG-GPU-{UUID}/1/0"
+    assert parse_mig_uuid(f"mig-gpu-{UUID}/1G.10gb@6") == f"MIG-GPU-{UUID}/1g.10gb@6"
     for wrong in (UUID, f"GPU-{UUID[:-1]}", f"GPU-{UUID} ", f"MIG-{UUID}/1", "GPU-"):
         assert parse_gpu_uuid(wrong) is None
         assert parse_mig_uuid(wrong) is None

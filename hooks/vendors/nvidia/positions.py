@@ -1,8 +1,8 @@
-"""Divide a card by need: the places where MIG instances can be made, and making and removing them there.
+"""Divide a card on demand: the positions where MIG instances can be made, and making and removing them there.
 
 Only the cards that the node's configuration names are divided, and only while they are in MIG mode, which a person sets: some
 cards need a reset for it. All instances of such a card are Lading's, so what no grant holds is removed. What is offered are
-profiles of which as many instances fit as there are places: others (`+me`) are also limited by what no place shows.
+profiles of which as many instances fit as there are positions: others (`+me`) are also limited by what no position shows.
 
 Each instance is a GPU instance with one compute instance that fills it.
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 import pynvml
 
 from hooks.vendors.nvidia.mig import name_profile
-from lading.devices.mig import Span, place_name
+from lading.devices.mig import Span, position_name
 from lading.vocabulary import GpuUuid
 
 _NO_PROFILE: Final = (
@@ -27,11 +27,11 @@ _NO_PROFILE: Final = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
 )
 _NAMED: Final = "MIG "
-_MOST: Final = 32  # instances or places of one profile; cards have 8 memory slices
+_MOST: Final = 32  # instances or positions of one profile; cards have 8 memory slices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Position:
     name: str
     profile: str
     profile_id: int
@@ -40,8 +40,8 @@ class Place:
     memory_mib: int
 
 
-def read_places(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Place]:
-    """Return the places of a card by name, whether or not there is an instance. Raise NVMLError."""
+def read_positions(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Position]:
+    """Return the positions of a card by name, whether or not there is an instance. Raise NVMLError."""
     found = {}
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
@@ -57,8 +57,8 @@ def read_places(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Place]:
             compute_slices=info.sliceCount, gpu_slices=info.sliceCount, memory_mib=info.memorySizeMB, card_mib=card_mib
         )
         for span in spans:
-            name = place_name(uuid, profile, span.start)
-            found[name] = Place(
+            name = position_name(uuid, profile, span.start)
+            found[name] = Position(
                 name=name,
                 profile=profile,
                 profile_id=info.id,
@@ -70,47 +70,47 @@ def read_places(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Place]:
 
 
 def _read_spans(card: Any, profile_id: int) -> list[Span]:
-    places, count = (pynvml.c_nvmlGpuInstancePlacement_t * _MOST)(), ctypes.c_uint(_MOST)
-    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, profile_id, places, ctypes.byref(count))
-    return [Span(place.start, place.size) for place in places[: count.value]]
+    positions, count = (pynvml.c_nvmlGpuInstancePlacement_t * _MOST)(), ctypes.c_uint(_MOST)
+    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, profile_id, positions, ctypes.byref(count))
+    return [Span(position.start, position.size) for position in positions[: count.value]]
 
 
-def find_place(card: Any, gpu_instance: int, places: Mapping[str, Place]) -> Place | None:
+def find_position(card: Any, gpu_instance: int, positions: Mapping[str, Position]) -> Position | None:
     """Return where this GPU instance is. None if Lading would not have made it. Raise NVMLError."""
     info = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(card, gpu_instance))
-    return _place_of(info, places)
+    return _position_of(info, positions)
 
 
-def _place_of(info: Any, places: Mapping[str, Place]) -> Place | None:
+def _position_of(info: Any, positions: Mapping[str, Position]) -> Position | None:
     at = (info.profileId, info.placement.start)
-    return next((place for place in places.values() if (place.profile_id, place.span.start) == at), None)
+    return next((position for position in positions.values() if (position.profile_id, position.span.start) == at), None)
 
 
 def divide(
-    card: Any, places: Mapping[str, Place], granted: Collection[str]
+    card: Any, positions: Mapping[str, Position], granted: Collection[str]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Remove the instances at places that are not granted, then make those at places that are, unless they are there.
+    """Remove the instances at positions that are not granted, then make those at positions that are, unless they are there.
 
     Return the numbers of the granted ones (GPU instance, compute instance), and what could not be done, in words; both by
-    place. An instance that a process uses stays, and memory that another one has is not free. Raise NVMLError.
+    position. An instance that a process uses stays, and memory that another one has is not free. Raise NVMLError.
     """
     there: dict[str, Any] = {}
     numbers: dict[str, tuple[int, int]] = {}
     problems: dict[str, str] = {}
-    for handle, info in list(_instances(card, places.values())):
-        place = _place_of(info, places)
-        if place is None:
+    for handle, info in list(_instances(card, positions.values())):
+        position = _position_of(info, positions)
+        if position is None:
             continue
-        if place.name in granted:
-            there[place.name] = handle
+        if position.name in granted:
+            there[position.name] = handle
             continue
         try:
             _remove(handle)
         except pynvml.NVMLError as e:
-            problems[place.name] = f"cannot remove MIG instance {place.name}: NVML: {e}"
+            problems[position.name] = f"cannot remove MIG instance {position.name}: NVML: {e}"
     for name in sorted(granted):
-        if (wanted := places.get(name)) is None:
-            problems[name] = f"cannot make MIG instance {name}: its card has no such place"
+        if (wanted := positions.get(name)) is None:
+            problems[name] = f"cannot make MIG instance {name}: its card has no such position"
             continue
         try:
             numbers[name] = _make(card, wanted, there.get(name))
@@ -119,13 +119,13 @@ def divide(
     return numbers, problems
 
 
-def _make(card: Any, place: Place, handle: Any | None) -> tuple[int, int]:
+def _make(card: Any, position: Position, handle: Any | None) -> tuple[int, int]:
     if handle is None:
-        at = pynvml.c_nvmlGpuInstancePlacement_t(start=place.span.start, size=place.span.size)
-        handle = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, place.profile_id, ctypes.byref(at))
+        at = pynvml.c_nvmlGpuInstancePlacement_t(start=position.span.start, size=position.span.size)
+        handle = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, position.profile_id, ctypes.byref(at))
     compute = next(_compute_instances(handle), None)  # a GPU instance without one is left by a daemon that was killed
     if compute is None:
-        compute = pynvml.nvmlGpuInstanceCreateComputeInstance(handle, _whole_profile(handle, place.slices))
+        compute = pynvml.nvmlGpuInstanceCreateComputeInstance(handle, _whole_profile(handle, position.slices))
     return pynvml.nvmlGpuInstanceGetInfo(handle).id, pynvml.nvmlComputeInstanceGetInfo(compute).id
 
 
@@ -135,9 +135,9 @@ def _remove(handle: Any) -> None:
     pynvml.nvmlGpuInstanceDestroy(handle)
 
 
-def _instances(card: Any, places: Collection[Place]) -> Iterator[tuple[Any, Any]]:
-    """Yield the GPU instances of these places' profiles, each with what NVML says of it."""
-    for profile_id in sorted({place.profile_id for place in places}):
+def _instances(card: Any, positions: Collection[Position]) -> Iterator[tuple[Any, Any]]:
+    """Yield the GPU instances of these positions' profiles, each with what NVML says of it."""
+    for profile_id in sorted({position.profile_id for position in positions}):
         handles, count = (pynvml.c_nvmlGpuInstance_t * _MOST)(), ctypes.c_uint(_MOST)
         pynvml.nvmlDeviceGetGpuInstances(card, profile_id, handles, ctypes.byref(count))
         yield from ((handle, pynvml.nvmlGpuInstanceGetInfo(handle)) for handle in handles[: count.value])

@@ -1,4 +1,4 @@
-"""MIG instances that the node makes by need, through filter, bind and watch: places that take the same memory exclude each
+"""MIG instances that the node makes on demand, through filter, bind and watch: positions that take the same memory exclude each
 other. The node is the simulated one, as its own code reports it."""
 
 import json
@@ -22,7 +22,7 @@ def world() -> World:
     made = World()
     made.node("n1", 0)
     metadata = Metadata(name="n1", resource_version=str(made.next_version()))
-    made.devices_feed.changed(NodeDevices(metadata=metadata, status=read_status("mig-by-need")))
+    made.devices_feed.changed(NodeDevices(metadata=metadata, status=read_status("mig-on-demand")))
     return made
 
 
@@ -39,7 +39,7 @@ def fits(world: World, profile: str, limits: dict[str, str] = WHOLE) -> bool:
 
 
 def bind(world: World, name: str, profile: str, limits: dict[str, str] = WHOLE) -> list[str]:
-    """Return the places in its assignment."""
+    """Return the positions in its assignment."""
     create(world, name, profile, limits)
     world.filter(name, "n1")
     reserved = world.scheduler.reserve(uid_of(name), "n1")
@@ -63,7 +63,7 @@ def test_small_instances_leave_room_for_large_ones(world: World) -> None:
     assert "of 7 such 7 held" in why.detail
 
 
-def test_a_place_is_free_again_when_the_last_pod_that_takes_its_memory_has_ended(world: World) -> None:
+def test_a_position_is_free_again_when_the_last_pod_that_takes_its_memory_has_ended(world: World) -> None:
     bind(world, "a", "1g.10gb")
     bind(world, "b", "1g.10gb")
     world.gone("a")
@@ -72,17 +72,17 @@ def test_a_place_is_free_again_when_the_last_pod_that_takes_its_memory_has_ended
     assert fits(world, "7g.80gb")
 
 
-def test_one_pod_gets_places_that_do_not_overlap(world: World) -> None:
+def test_one_pod_gets_positions_that_do_not_overlap(world: World) -> None:
     assert sorted(bind(world, "a", "3g.40gb", TWO)) == ["3g.40gb@0", "3g.40gb@4"]
     assert not any(fits(world, profile) for profile in ("1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"))
 
 
 def test_seven_small_instances_are_one_card(world: World) -> None:
-    places = [place for number in range(7) for place in bind(world, f"p{number}", "1g.10gb")]
-    assert sorted(places) == [f"1g.10gb@{number}" for number in range(7)]
+    positions = [position for number in range(7) for position in bind(world, f"p{number}", "1g.10gb")]
+    assert sorted(positions) == [f"1g.10gb@{number}" for number in range(7)]
     assert not fits(world, "1g.10gb")
 
 
-def test_a_profile_that_the_card_has_no_place_for_fits_nowhere(world: World) -> None:
+def test_a_profile_that_the_card_has_no_position_for_fits_nowhere(world: World) -> None:
     create(world, "a", "5g.50gb")
     assert world.filter("a").never == {"n1": Missing.TOO_FEW_MIG.shown}

@@ -1,4 +1,4 @@
-"""MIG instances that are made by need: the real pynvml over the fake library, which keeps instances as a driver does."""
+"""MIG instances that are made on demand: the real pynvml over the fake library, which keeps instances as a driver does."""
 
 import stat
 from dataclasses import replace
@@ -30,7 +30,7 @@ class Card:
         self.problems = problems
         return gpus[0]
 
-    def place(self, name: str) -> MigInstance:
+    def position(self, name: str) -> MigInstance:
         return next(mig for mig in self.gpu().mig if mig.uuid.endswith(f"/{name}"))
 
     def made(self) -> dict[str, str]:
@@ -47,17 +47,17 @@ class Card:
 
 @pytest.fixture
 def card(build_node: BuildNode, fake_nvml: Path) -> Card:
-    return Card(build_node("mig-by-need"), fake_nvml)
+    return Card(build_node("mig-on-demand"), fake_nvml)
 
 
-def test_every_place_of_the_card_is_shown_without_an_instance(card: Card) -> None:
+def test_every_position_of_the_card_is_shown_without_an_instance(card: Card) -> None:
     gpu = card.gpu()
     assert card.problems == ()
     names = [mig.uuid.removeprefix(f"MIG-{gpu.uuid}/") for mig in gpu.mig]
     assert [name for name in names if name.startswith("3g")] == ["3g.40gb@0", "3g.40gb@4"]
     assert len(names) == 7 + 4 + 3 + 2 + 1 + 1
-    assert not any("+me" in name for name in names)  # a card has one such instance, in any of seven places
-    assert card.place("2g.20gb@4") == MigInstance(
+    assert not any("+me" in name for name in names)  # a card has one such instance, in any of seven positions
+    assert card.position("2g.20gb@4") == MigInstance(
         uuid=f"MIG-{gpu.uuid}/2g.20gb@4", memory_mib=20096, profile="2g.20gb", span=Span(4, 2)
     )
 
@@ -78,9 +78,9 @@ def test_a_named_card_that_is_not_in_mig_mode_is_a_problem(card: Card) -> None:
 
 def test_an_instance_is_made_with_its_device_nodes_and_once(card: Card) -> None:
     assert card.divide("1g.10gb@6", "3g.40gb@0") == []
-    place = card.place("3g.40gb@0")
-    assert place.made_uuid.startswith("MIG-")
-    for node in place.nodes:
+    position = card.position("3g.40gb@0")
+    assert position.made_uuid.startswith("MIG-")
+    for node in position.nodes:
         status = Path(node.host_path).stat()
         assert stat.S_ISCHR(status.st_mode)
         assert stat.S_IMODE(status.st_mode) == 0o444
@@ -126,9 +126,9 @@ def test_a_gpu_instance_that_was_left_without_a_compute_instance_is_used_or_remo
     assert card.divide("7g.80gb@0") == []
 
 
-def test_a_place_that_the_card_does_not_have_is_said(card: Card) -> None:
+def test_a_position_that_the_card_does_not_have_is_said(card: Card) -> None:
     (problem,) = card.divide("9g.90gb@0")
-    assert "its card has no such place" in problem
+    assert "its card has no such position" in problem
 
 
 def test_an_instance_that_a_person_made_elsewhere_is_a_problem_and_is_not_given(card: Card) -> None:
@@ -159,4 +159,4 @@ def test_a_node_that_cannot_be_made_is_said_for_its_place(card: Card) -> None:
     (card.node.root / "dev" / "nvidia-caps").write_text("in the way")
     (problem,) = card.divide("1g.10gb@0")
     assert "/dev/nvidia-caps" in problem
-    assert not replace(card.place("1g.10gb@0")).is_made
+    assert not replace(card.position("1g.10gb@0")).is_made
