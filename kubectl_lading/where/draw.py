@@ -158,13 +158,15 @@ def _why(why: str, which: str = "") -> Iterator[Text]:
 def _held(gpu: GpuView) -> Text:
     style = _STYLES[gpu.state]
     if not gpu.holders:
-        return text(f"{_bar(0)} {gpu.state.value}", style)
+        only = " for MIG" if gpu.mig_positions else ""
+        return text(f"{_bar(0)} {gpu.state.value}{only}", style)
     filled = gpu.held_mib / gpu.memory_mib if gpu.memory_mib else 1.0
     if any(holder.whole for holder in gpu.holders):
         return text(f"{_bar(1.0)} whole", style)
     if gpu.mig:
         taken = sum(bool(one.holders) for one in gpu.mig)
-        return text(f"{_bar(filled)} {taken}/{len(gpu.mig)} instances", style)
+        most = "" if gpu.mig_positions else f"/{len(gpu.mig)}"  # how many more fit depends on their sizes
+        return text(f"{_bar(filled)} {taken}{most} instances", style)
     return text(f"{_bar(filled)} {of_gib(gpu.held_mib, gpu.memory_mib)} {gpu.held_percent}%", style)
 
 

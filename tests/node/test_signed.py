@@ -79,17 +79,31 @@ def test_each_container_gets_what_the_assignment_names_for_it(site: Site) -> Non
     assert unnamed.env["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
+@pytest.mark.parametrize(
+    ("profile", "divided", "instance", "capability"),
+    [
+        ("mig", (), "MIG-00000052-4c61-5d69-8e67-0000000a0002", "nvidia-cap183"),
+        ("mig-on-demand", ("all",), "MIG-GPU-00000060-4c61-6469-6e67-00000009aabd/2g.20gb@4", "nvidia-cap35"),
+    ],
+)
 def test_an_instance_that_central_chose_by_its_profile(
-    start_lading: StartLading, visit: Callable[[LadingNode], Site], tmp_path: Path
+    start_lading: StartLading,
+    visit: Callable[[LadingNode], Site],
+    tmp_path: Path,
+    profile: str,
+    divided: tuple[str, ...],
+    instance: str,
+    capability: str,
 ) -> None:
     pod = replace(ask(whole("train")), mig_profile="2g.20gb")
-    found = fit(reported_room(read_status("mig")), pod, policy=Policy.BINPACK)
+    found = fit(reported_room(read_status(profile)), pod, policy=Policy.BINPACK)
     assert isinstance(found, Placement)
-    site, uid = visit(start_lading("mig", hooks=trusting(tmp_path))), str(uuid4())
+    hooks = {**trusting(tmp_path), "mig_cards": divided}
+    site, uid = visit(start_lading(profile, hooks=hooks)), str(uuid4())
     text = render_assignment(PodUid(uid), "n1", 1, found.containers, [("train", Role.APP)])
     container = site.kubelet.run_pod("instance", uid=uid, annotations=signed(text)).run_container("train")
-    assert granted_in(container) == (("MIG-00000052-4c61-5d69-8e67-0000000a0002",), ())
-    assert {"/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap183"} <= site.see(container).nodes
+    assert granted_in(container) == ((instance,), ())
+    assert {"/dev/nvidia1", f"/dev/nvidia-caps/{capability}"} <= site.see(container).nodes
 
 
 def test_a_pod_of_no_assignment_runs_without_devices(site: Site) -> None:

@@ -187,6 +187,23 @@ def test_instances_of_a_card_in_mig_mode() -> None:
     assert gpu.holders[0].mig == ("MIG-0",)
 
 
+def test_positions_of_a_card_that_is_divided_on_demand() -> None:
+    """What is held is shown as an instance, and what could be made as numbers."""
+    node = Node(1)
+    large = {"memoryMiB": CARD_MIB // 2, "profile": "3g.40gb", "computeInstance": 0, "slices": 4}
+    small = {"memoryMiB": CARD_MIB // 8, "profile": "1g.10gb", "computeInstance": 0, "slices": 1}
+    mig = [{"uuid": f"MIG-3g@{start}", "gpuInstance": start, **large} for start in (0, 4)]
+    mig += [{"uuid": f"MIG-1g@{start}", "gpuInstance": start, **small} for start in range(7)]
+    node.change_gpu(0, migEnabled=True, mig=mig)
+    assert node.view.gpus[0].mig == ()
+    assert node.view.gpus[0].mig_positions == ("2 x 3g.40gb", "7 x 1g.10gb")
+    taken = [{"pod": "uid-x", "container": "main", "gpus": [{"uuid": gpu_uuid("n1", 0), "migUuid": "MIG-1g@6"}]}]
+    node.change(grants=taken)
+    (gpu,) = node.view.gpus
+    assert (gpu.state, gpu.held_mib, gpu.mig_positions) == (State.SHARED, CARD_MIB // 8, ("1 x 3g.40gb", "6 x 1g.10gb"))
+    assert [(one.uuid, one.state) for one in gpu.mig] == [("MIG-1g@6", State.HELD)]
+
+
 def test_what_several_hold_and_one_should_is_a_problem() -> None:
     grants = [
         {"pod": f"uid-{n}", "podName": f"pod-{n}", "namespace": "ns", "container": "main", "vfs": [vf_address(0)]} for n in "ab"

@@ -1,10 +1,13 @@
 """`gpu CARD`: a card in MIG mode by its instances' names, and whoever holds it as a whole all the same."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from lading.kube.resource import NODE_DEVICES
+from simnode.reported import read_status
 from tests.fakes.kubectl_lading import Cli, served
 from tests.fakes.small_cluster import Json, SmallCluster
 
@@ -24,6 +27,16 @@ def cli(tmp_path_factory: pytest.TempPathFactory, card: Json) -> Iterator[Cli]:
     cluster.objects[NODE_DEVICES.path(name="mig-1")]["status"]["grants"] = [by_hand | {"gpus": [{"uuid": card["uuid"]}]}]
     with served(cluster, tmp_path_factory.mktemp("cli")) as made:
         yield made
+
+
+def test_what_could_be_made_on_demand_is_said(tmp_path: Path, card: Json) -> None:
+    cluster = SmallCluster()
+    (on_demand, _) = msgspec.to_builtins(read_status("mig-on-demand"))["gpus"]
+    cluster.objects[NODE_DEVICES.path(name="mig-1")]["status"]["gpus"] = [on_demand]
+    with served(cluster, tmp_path) as cli:
+        said = cli.run("gpu", on_demand["uuid"]).stdout
+        assert "room for MIG instances, some or others: 7 x 1g.10gb, 3 x 2g.20gb, 2 x 3g.40gb, 1 x 4g.40gb, 1 x 7g.80gb" in said
+        assert "free for MIG" in cli.run("node", "mig-1").stdout
 
 
 def test_an_instance_is_named_with_its_node_or_without(cli: Cli, card: Json) -> None:
