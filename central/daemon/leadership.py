@@ -23,6 +23,7 @@ from central.controllers.conditions import Conditions
 from central.controllers.device_health import Warner
 from central.controllers.events import Teller
 from central.controllers.evict import Evictor
+from central.controllers.gpu_hours import GpuHours, UseFeed
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
 from central.controllers.requeue import Waker
@@ -153,7 +154,9 @@ class Leadership:
             leads=self.leads,
             clock=clock,
         )
-        devices = Both(DevicesFeed(self.ledger, reports), bypasses)
+        use = UseFeed()
+        self.gpu_hours = GpuHours(self.ledger, self.pending, use, clock=clock)
+        devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
@@ -214,7 +217,7 @@ class Leadership:
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
             actors = (self._waker, self._evictor, self._patience, self._warner, self._bypass_ender)
-            for run in (*(actor.run for actor in actors), self._look_around):
+            for run in (*(actor.run for actor in actors), self._look_around, self.gpu_hours.run):
                 group.create_task(run())
 
     async def _look_around(self) -> None:

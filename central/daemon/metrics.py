@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from central.ask.reasons import OfPod
 from central.controllers.evict import CONFLICT, PREEMPTED
+from central.controllers.gpu_hours import GpuHours
 from central.controllers.share_bypass import BYPASSED
 from central.controllers.statistics import Amounts, Overview
 from central.daemon.leadership import Leadership
@@ -94,6 +95,7 @@ class _State(Collector):
             if overview := term.survey.overview:
                 yield from _of_cluster(overview)
                 yield from _of_fragmentation(overview)
+            yield from _of_namespaces(term.gpu_hours)
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
@@ -195,6 +197,18 @@ def _of_fragmentation(seen: Overview) -> Iterator[Metric]:
     for gpus, count in seen.places.items():
         places.add_metric([str(gpus)], count)
     yield places
+
+
+def _of_namespaces(hours: GpuHours) -> Iterator[Metric]:
+    for name, text, seconds in (
+        ("asked", "Seconds of GPUs for which pods waited or held them.", hours.asked),
+        ("held", "Seconds of GPUs for which pods held them.", hours.held),
+        ("used", "Seconds of GPUs for which cards worked for pods.", hours.used),
+    ):
+        family = CounterMetricFamily(f"lading_central_gpu_{name}_seconds", text, labels=["namespace"])
+        for namespace in sorted(seconds):
+            family.add_metric([namespace], seconds[namespace])
+        yield family
 
 
 def _of_workload(forecast: Forecast) -> Iterator[Metric]:

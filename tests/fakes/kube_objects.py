@@ -58,6 +58,7 @@ def pod(
     *,
     version: int = 0,
     uid: str = "",
+    namespace: str = NAMESPACE,
     node: str = "",
     priority: int = 0,
     never: bool = False,
@@ -72,7 +73,7 @@ def pod(
     gang: str = "",
 ) -> Json:
     """One container `main`. With a version it is as a watch shows it, and its uid is `uid-<name>`."""
-    metadata: Json = {"name": name, "namespace": NAMESPACE, "creationTimestamp": created}
+    metadata: Json = {"name": name, "namespace": namespace, "creationTimestamp": created}
     if version:
         metadata |= {"uid": uid or f"uid-{name}", "resourceVersion": str(version)}
     if labels:

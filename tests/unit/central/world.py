@@ -129,7 +129,8 @@ class World:
         reserved = self.scheduler.reserve(uid_of(name), node)
         assert isinstance(reserved, Reservation)
         self.scheduler.confirm(reserved)
-        self.show(name, limits, node=node, annotations={ASSIGNMENT: reserved.assignment}, **words)
+        annotations = {**words.pop("annotations", {}), ASSIGNMENT: reserved.assignment}
+        self.show(name, limits, node=node, annotations=annotations, **words)
 
     def is_free(self, node: str) -> bool:
         """All of its cards and VFs."""

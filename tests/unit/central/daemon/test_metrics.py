@@ -1,5 +1,6 @@
 """What central counts, and the gauges that it reads from the term."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,9 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
         await one.schedule("c")
         await one.pause()
         await one.term.survey.look()
+        for _ in range(2):
+            await one.term.gpu_hours.look()
+            await asyncio.sleep(0.01)
         counts = one.term.scheduler.counts
         metrics = Metrics(counts, term=lambda: one.term, leads=lambda: leads, transitions=lambda: 0)
         assert sample(metrics, "lading_central_watch_failures_total", resource="pods") == 0
@@ -93,6 +97,10 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
             return
         gpus = [sample(metrics, "lading_central_gpus", state=state) for state in ("free", "held", "unusable", "mig")]
         assert gpus == [1, 1, 1, 0]
+        seconds = [
+            sample(metrics, f"lading_central_gpu_{what}_seconds_total", namespace="default") for what in ("asked", "held")
+        ]
+        assert all(seconds), seconds
         assert [sample(metrics, "lading_central_vfs", state=state) for state in ("free", "held", "unusable")] == [1, 1, 0]
         shares = [sample(metrics, "lading_central_gpu_core_percent", state=state) for state in ("free", "held", "unusable")]
         assert shares == [100, 100, 100]
