@@ -65,7 +65,12 @@ async def _of_central(folder: Path, into: Names) -> None:
 async def _wait_for_room(one: Led) -> None:
     await one.put_pod("a", {"lading.dev/gpu": "9"})
     await one.schedule("a")
+    await one.put_pod("b", {"lading.dev/gpu": "1"})
+    await one.schedule("b")
+    await one.pause()
     await one.term.survey.look()
+    for _ in range(2):
+        await one.term.gpu_hours.look()
 
 
 async def _of_hooks(folder: Path, log: Log, into: Names) -> None:
