@@ -75,12 +75,11 @@ class MigInstances(Preparer):
             return False
         self._gone &= {mig.made_uuid for gpu in seen.inventory.gpus for mig in gpu.mig}
         divided = [gpu for gpu in self.shown(seen.inventory).gpus if any(mig.span for mig in gpu.mig)]
-        granted = self._granted()
-        left = [gpu for gpu in divided if self._left or _made_besides(gpu, granted[gpu.uuid])]
+        left = [gpu for gpu in divided if self._left or _made_besides(gpu, self._granted(gpu))]
         problems: dict[str, str] = {}
+        self._left = False
         for gpu in left:
             problems |= await self._divide(gpu)
-        self._left = bool(problems)
         if problems and problems != self._told:
             self.log.error(Event.MIG_FAILED, "; ".join(problems.values()))
         self._told = problems
@@ -90,27 +89,27 @@ class MigInstances(Preparer):
         """Bring the card to what the ledger says. Return what could not be done, by position, or by card if no position
         is known."""
         async with self._locks[gpu.uuid]:
-            granted = self._granted()[gpu.uuid]  # now: a grant is in the ledger before its instance is made
+            granted = self._granted(gpu)  # now: a grant is in the ledger before its instance is made
             leaving = _made_besides(gpu, granted)
             self._gone |= leaving.keys()
+            problems: Mapping[str, str]
             try:
                 async with asyncio.timeout(DIVIDE_S):
                     problems = await in_thread(partial(self.divide, gpu, granted))
+                self._gone -= {made for made, position in leaving.items() if position in problems}
             except TimeoutError:  # it may still be at work
-                return {gpu.uuid: f"the driver of GPU {gpu.uuid} did not answer within {DIVIDE_S:g} s"}
+                problems = {gpu.uuid: f"the driver of GPU {gpu.uuid} did not answer within {DIVIDE_S:g} s"}
             except HostError as e:
+                problems = {gpu.uuid: str(e)}
                 self._gone -= leaving.keys()
-                return {gpu.uuid: str(e)}
-            self._gone -= {made for made, position in leaving.items() if position in problems}
+            self._left = self._left or bool(problems)
             return problems
 
-    def _granted(self) -> dict[GpuUuid, set[str]]:
-        positions: dict[GpuUuid, set[str]] = defaultdict(set)
-        for grant in self.grants():
-            for gpu in grant.devices.gpus:
-                if gpu.mig_uuid:
-                    positions[gpu.uuid].add(gpu.mig_uuid)
-        return positions
+    def _granted(self, gpu: Gpu) -> set[str]:
+        """Return the positions of the card that grants have; also of instances that were granted by UUID, before the card was
+        divided by Lading."""
+        names = {one.mig_uuid for grant in self.grants() for one in grant.devices.gpus if one.uuid == gpu.uuid and one.mig_uuid}
+        return names | {mig.uuid for mig in gpu.mig if mig.made_uuid in names}
 
 
 def _made_besides(gpu: Gpu, granted: Collection[str]) -> dict[str, str]:

@@ -57,6 +57,9 @@ FULL = Status(
             mig_enabled=True,
             mig=(
                 MigInstance(uuid=MIG, gpu_instance=1, compute_instance=2, memory_mib=9856, profile="1c.1g.10gb+me", slices=2),
+                MigInstance(
+                    uuid=f"MIG-{UUID}/1g.10gb@6", gpu_instance=6, compute_instance=3, memory_mib=1, profile="1g.10gb", slices=1
+                ),
             ),
             unhealthy="GPU is lost",
             used_by="process 1",

@@ -61,7 +61,7 @@ class Rig:
         problems = {name: f"{name} is in use" for name in self.made if name not in granted and name in self.used}
         self.made = {name: made for name, made in self.made.items() if name in granted or name in problems}
         for name in granted:
-            if name not in self.made:
+            if name not in self.made and "@" in name:
                 self.serial += 1
                 self.made[name] = f"MIG-{self.serial}"
         return problems
@@ -189,6 +189,15 @@ def test_the_next_instance_of_the_daemon_removes_what_no_reading_shows(rig: Rig)
     assert rig.instances.ending(lambda _: False, rig.grants)
     rig.reconcile()
     assert rig.made == {}
+
+
+def test_an_instance_that_was_granted_by_its_uuid_is_kept(rig: Rig) -> None:
+    """Its pod is older than the setting by which its card is divided."""
+    rig.made = {position(0): "MIG-old", position(1): "MIG-left"}
+    gpus = (GrantedGpu(uuid=CARD, mig_uuid="MIG-old"),)
+    rig.grants.append(grant("older", devices=Devices(gpus=gpus)))
+    rig.reconcile()
+    assert rig.made == {position(0): "MIG-old"}
 
 
 def test_cards_that_are_not_divided_are_left_alone(rig: Rig) -> None:
