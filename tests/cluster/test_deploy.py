@@ -23,7 +23,7 @@ ASSIGNED: Final = {ASSIGNMENT: '{"v":1}', ASSIGNMENT_SIGNATURE: "ed25519:k:x"}
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 
 
-@pytest.mark.parametrize("base", ["", "admission", "central", "crds", "rbac", "scheduler"])
+@pytest.mark.parametrize("base", ["", "admission", "central", "crds", "flavors", "rbac", "scheduler"])
 def test_every_base_applies_again_without_a_warning(base: str, deployed: ControlPlane) -> None:
     again = deployed.kubectl("apply", "--server-side", "--dry-run=server", "-k", str(DEPLOY / base))
     assert (again.returncode, again.stderr) == (0, "")

@@ -11,12 +11,11 @@ from hooks.model.answer import Answer
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
-from hooks.ports import Seen
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 from lading.sharegrant import FILE, ShareGrant, parse_grant
-from lading.vocabulary import SandboxId
 from tests.fakes import holders
+from tests.fakes.compared import seen
 from tests.fakes.share_rig import share, shared
 
 SANDBOX = Sandbox(id="s1", uid="pod-1")
@@ -46,19 +45,7 @@ def granted(container: str = "train", *, pod_wide: bool = False, isolation: Isol
 
 
 def reconcile(folders: ShareFolders, grants: Iterable[Grant]) -> None:
-    async def read_again() -> None: ...
-
-    nothing = frozenset[SandboxId]()
-    seen = Seen(
-        sandboxes=nothing,
-        ready=nothing,
-        live=nothing,
-        stopped=(),
-        grants=tuple(grants),
-        inventory=None,
-        read_again=read_again,
-    )
-    asyncio.run(folders.reconcile(seen, frozenset()))
+    asyncio.run(folders.reconcile(seen(grants), frozenset()))
 
 
 def test_a_grant_is_written_for_the_server(tmp_path: Path) -> None:

@@ -14,12 +14,11 @@ from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory, MigInstance
-from hooks.ports import Seen
 from lading.devices.mig import Span, position_name
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.reasons import Reason
-from lading.vocabulary import SandboxId
+from tests.fakes.compared import seen
 from tests.fakes.holders import grant
 from tests.unit.hooks.inventories import gpu, inventory, uuid
 from tests.unit.runtimeproxy.conftest import Records
@@ -82,19 +81,7 @@ class Rig:
         return asyncio.run(self.instances.prepare(SANDBOX, answer))
 
     def reconcile(self, read: Inventory | None = None) -> bool:
-        async def read_again() -> None: ...
-
-        nothing = frozenset[SandboxId]()
-        seen = Seen(
-            sandboxes=nothing,
-            ready=nothing,
-            live=nothing,
-            stopped=(),
-            grants=self.grants,
-            inventory=read or self.read,
-            read_again=read_again,
-        )
-        return asyncio.run(self.instances.reconcile(seen, frozenset()))
+        return asyncio.run(self.instances.reconcile(seen(self.grants, read or self.read), frozenset()))
 
     def shown(self, read: Inventory) -> list[str]:
         return [mig.uuid for mig in self.instances.shown(read).gpus[0].mig if mig.is_made]

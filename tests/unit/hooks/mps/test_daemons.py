@@ -19,13 +19,13 @@ from hooks.mps import control as control_module
 from hooks.mps import daemons as daemons_module
 from hooks.mps.control import Control
 from hooks.mps.daemons import MpsDaemons
-from hooks.ports import Seen
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, SandboxId
 from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
+from tests.fakes.compared import seen
 from tests.fakes.holders import grant
 from tests.unit.hooks.inventories import gpu, inventory, uuid
 from tests.unit.runtimeproxy.conftest import Records
@@ -81,16 +81,7 @@ class Rig:
         return await self.daemons.prepare(Sandbox(id=one.sandbox, uid=one.pod), answer)
 
     async def compare(self) -> bool:
-        seen = Seen(
-            sandboxes=frozenset(),
-            ready=frozenset(),
-            live=frozenset(),
-            stopped=(),
-            grants=tuple(self.grants),
-            inventory=None,
-            read_again=_no_inventory,
-        )
-        return await self.daemons.reconcile(seen, frozenset())
+        return await self.daemons.reconcile(seen(self.grants), frozenset())
 
     @property
     def pipe(self) -> Path:
@@ -120,10 +111,6 @@ class Rig:
 
     async def ask(self, *commands: str) -> list[str]:
         return (await self.control(uuid(0)).ask(*commands)).split()
-
-
-async def _no_inventory() -> None:
-    return None
 
 
 @pytest.fixture(autouse=True)
