@@ -4,12 +4,11 @@ its grant has ended. An isolation that needs one says what is in it.
 What is in them follows from the ledger, and each is named by its pod and container: they are their own journal.
 """
 
-import contextlib
-import shutil
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from hooks.host.open_folders import make_folder, remove_folder
 from hooks.isolation.hami_core import LIBRARY, preloads_path
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
@@ -24,21 +23,26 @@ from lading.sharegrant import FILE, folder_name, render_grant
 from lading.vocabulary import SandboxId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ShareFolders(Preparer):
     root: Path
     isolation: IsolationName
     fill: Callable[[Path, Answer], None]  # makes the folder what this container needs; OSError, HostError
+    renewed: bool = False  # each container that is created gets an empty folder
+    remove: Callable[[Path], Awaitable[None]] = remove_folder  # HostError
+    _stuck: set[str] = field(default_factory=set)  # folders that could not be removed; each comparison tries again
 
     def wants(self, answer: Answer) -> bool:
         return answer.grant is not None and bool(self._names([answer.grant]))
 
     async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
-        for name in self._names([answer.grant] if answer.grant else []):
+        for folder in (self.root / name for name in self._names([answer.grant] if answer.grant else [])):
             try:
-                self.fill(self.root / name, answer)
+                if self.renewed:
+                    await self.remove(folder)
+                self.fill(folder, answer)
             except (OSError, HostError) as e:
-                message = f"cannot give a share: cannot fill {self.root / name}: {e}"
+                message = f"cannot give a share: cannot fill {folder}: {e}"
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=message)
         return Adjustment()
 
@@ -49,12 +53,16 @@ class ShareFolders(Preparer):
     async def undo(self, sandbox: Sandbox) -> None: ...
 
     async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+        self._stuck.clear()
         for folder in self._unheld(seen.grants):
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                await self.remove(folder)
+            except HostError:
+                self._stuck.add(folder.name)
         return False
 
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
-        return bool(self._unheld(grants))
+        return any(folder.name not in self._stuck for folder in self._unheld(grants))
 
     def _names(self, grants: Collection[Grant]) -> set[str]:
         return {
@@ -82,13 +90,9 @@ def write_grant(folder: Path, answer: Answer) -> None:
 
 
 def make_hami_folder(folder: Path, _: Answer) -> None:
-    """Make the folder anew, for the container to write to as any user, and the list of preloads beside it. What an earlier
-    container of this name left would count for processes that are gone."""
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make the folder, for the container to write to as any user, and the list of preloads beside it."""
+    make_folder(folder.parent, 0o700)
     preloads = Path(preloads_path(str(folder.parent)))
     if not preloads.is_file():
         replace_file(preloads, f"{LIBRARY}\n".encode())
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)
-    folder.mkdir()
-    folder.chmod(0o777)  # independent of the umask
+    make_folder(folder, 0o777)

@@ -120,7 +120,9 @@ def _hami_core(settings: Settings) -> Isolation:
 
 
 def _hami_folders(host: Host) -> Preparer:
-    return ShareFolders(root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder)
+    return ShareFolders(
+        root=Path(host.settings.hami_dir), isolation=IsolationName.HAMI_CORE, fill=make_hami_folder, renewed=True
+    )
 
 
 def _mig_instances(host: Host) -> Preparer:

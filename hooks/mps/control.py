@@ -26,15 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hooks.host.commands import run_command
+from hooks.host.open_folders import make_folder, remove_folder
 from hooks.isolation.mps import PIPE, Limits, MpsFolders
-from hooks.mps.commands import run_command
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
 
 ANSWER_S: Final = 3.0  # for one question; an idle daemon answers in milliseconds
 START_S: Final = 8.0  # for systemd, the daemon, and its first answer
 QUIT_S: Final = 5  # for the server to end with its clients, before it is killed
-REMOVE_S: Final = 10.0  # for what containers left in their /dev/shm
 GONE_S: Final = 2.0  # for a process that was killed
 FAULT: Final = "FAULT"
 
@@ -76,21 +76,13 @@ class Control:
                 (self.folders.log(self.uuid), 0o700),
                 (self.folders.shm(self.uuid), 0o1777),
             ):
-                folder = Path(name)
-                folder.mkdir(parents=True, exist_ok=True)
-                if folder.is_symlink() or folder.stat().st_uid != os.geteuid():  # /dev/shm is open to every user
-                    raise HostError(f"cannot use {folder}: another user made it")
-                folder.chmod(mode)
+                make_folder(Path(name), mode)
         except OSError as e:
             raise HostError(f"cannot make the folders of the MPS daemon: {e}") from e
 
     async def remove_folders(self) -> None:
-        """Remove them, the record last. What containers left in their /dev/shm, systemd removes: perhaps millions of files, in
-        folders that lading-hooks cannot open without CAP_DAC_OVERRIDE."""
-        shm = self.folders.shm(self.uuid)
-        if not _remove_empty(Path(shm)):
-            as_root = [self.systemd_run, "--quiet", "--collect", "--property=Type=oneshot", "--"]
-            await run_command([*as_root, "/bin/rm", "-rf", "--one-file-system", shm], env=self._env, wait_s=REMOVE_S)
+        """Remove them, the record last."""
+        await remove_folder(Path(self.folders.shm(self.uuid)), systemd_run=self.systemd_run)
         shutil.rmtree(self.folders.of(self.uuid), ignore_errors=True)
 
     def pid(self) -> int | None:
@@ -192,10 +184,3 @@ class Control:
         except OSError:
             return False
         return name.encode() in {word.rpartition(b"/")[2] for word in words[:2]} and {*services} <= {self.uuid}
-
-
-def _remove_empty(folder: Path) -> bool:
-    """Return whether it is gone."""
-    with contextlib.suppress(OSError):
-        folder.rmdir()
-    return not folder.exists()

@@ -12,6 +12,7 @@ from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from lading.devices.isolation import IsolationName
+from lading.errors import HostError
 from lading.reasons import Reason
 from lading.sharegrant import FILE, ShareGrant, parse_grant
 from tests.fakes import holders
@@ -26,7 +27,7 @@ def tokens(root: Path) -> ShareFolders:
 
 
 def hami(root: Path) -> ShareFolders:
-    return ShareFolders(root=root, isolation=IsolationName.HAMI_CORE, fill=make_hami_folder)
+    return ShareFolders(root=root, isolation=IsolationName.HAMI_CORE, fill=make_hami_folder, renewed=True)
 
 
 def prepare(folders: ShareFolders, given: ShareGrant) -> Adjustment | Refusal:
@@ -131,3 +132,21 @@ def test_hami_core_gets_an_empty_folder_for_each_container_that_is_created(tmp_p
     assert (root / "ld.so.preload").read_text() == f"{LIBRARY}\n"
     reconcile(folders, [])
     assert [path.name for path in root.iterdir()] == ["ld.so.preload"]
+
+
+def test_a_folder_that_cannot_be_removed_is_tried_at_each_comparison_and_not_in_between(tmp_path: Path) -> None:
+    """Otherwise a container could keep the node busy with what it leaves."""
+    tried: list[Path] = []
+
+    async def fail(folder: Path) -> None:
+        tried.append(folder)
+        raise HostError("no systemd")
+
+    folders = hami(tmp_path)
+    fill(folders, Answer(adjustment=Adjustment(), grant=granted(isolation=IsolationName.HAMI_CORE)))
+    folders.remove = fail
+    assert folders.ending(lambda _: True, [])
+    for _ in range(2):
+        reconcile(folders, [])
+        assert not folders.ending(lambda _: True, [])
+    assert tried == [tmp_path / "pod-1_train"] * 2
