@@ -200,12 +200,23 @@ def _of_fragmentation(seen: Overview) -> Iterator[Metric]:
 
 
 def _of_namespaces(hours: GpuHours) -> Iterator[Metric]:
-    for name, text, seconds in (
-        ("asked", "Seconds of GPUs for which pods waited or held them.", hours.asked),
-        ("held", "Seconds of GPUs for which pods held them.", hours.held),
-        ("used", "Seconds of GPUs for which cards worked for pods.", hours.used),
+    label = ["namespace"]
+    for family, seconds in (
+        (
+            CounterMetricFamily(
+                "lading_central_gpu_asked_seconds", "Seconds of GPUs for which pods waited or held them.", labels=label
+            ),
+            hours.asked,
+        ),
+        (
+            CounterMetricFamily("lading_central_gpu_held_seconds", "Seconds of GPUs for which pods held them.", labels=label),
+            hours.held,
+        ),
+        (
+            CounterMetricFamily("lading_central_gpu_used_seconds", "Seconds for which held GPUs worked.", labels=label),
+            hours.used,
+        ),
     ):
-        family = CounterMetricFamily(f"lading_central_gpu_{name}_seconds", text, labels=["namespace"])
         for namespace in sorted(seconds):
             family.add_metric([namespace], seconds[namespace])
         yield family

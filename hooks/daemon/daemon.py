@@ -1,7 +1,7 @@
 """The daemon: build all parts, start, watch and stop them in order."""
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,7 @@ from hooks.attach.attacher import Attacher
 from hooks.attach.cni import DeviceInfoFiles, keep_device_info
 from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
+from hooks.daemon.hand_over_command import run_hand_over
 from hooks.daemon.metrics import Metrics
 from hooks.daemon.needed import list_needed
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
@@ -24,7 +25,7 @@ from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
 from hooks.ledger.writable import find_ledger_problem
-from hooks.model.inventory import Inventory
+from hooks.model.inventory import Gpu, Inventory
 from hooks.node.node import Node
 from hooks.node.share_watch import ShareWatch
 from hooks.node.telling import Telling
@@ -91,6 +92,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 reconcile_interval_s=settings.reconcile_interval,
                 soon=loop.call_soon,
                 restore=partial(restore, vendors) if any(vendor.restores for vendor in vendors) else None,
+                command=_hand_over_command(settings),
             )
             node.watch = InventoryWatch(
                 partial(read_configured, settings, vendors),
@@ -168,6 +170,14 @@ def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
         shares_per_gpu=settings.shares_per_gpu,
         isolations=settings.isolations,
     )
+
+
+def _hand_over_command(settings: Settings) -> Callable[[Gpu], Awaitable[None]] | None:
+    if not settings.hand_over_command:
+        return None
+    as_service = Path("/run/systemd/system").is_dir()
+    command, deadline_s = settings.hand_over_command, settings.hand_over_deadline
+    return partial(run_hand_over, command=command, deadline_s=deadline_s, as_service=as_service)
 
 
 def restore(vendors: Sequence[Vendor], cards: Collection[GpuUuid]) -> Sequence[str]:

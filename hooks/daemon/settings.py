@@ -175,6 +175,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     power_limit: Annotated[str, Setting("of a card whose last holder is gone: keep, default (the card's own), or watts")] = (
         _KEEP
     )
+    hand_over_command: Annotated[
+        tuple[str, ...],
+        Setting("program, and its arguments, for a card whose last holder is gone, before it is granted again; {uuid}, {bdf}"),
+    ] = ()
+    hand_over_deadline: Annotated[
+        float, msgspec.Meta(ge=1, le=600), Setting("seconds after which the hand_over_command is ended, and has failed")
+    ] = 60.0
     inventory_interval: Annotated[
         float, msgspec.Meta(ge=1, le=3600), Setting("seconds between two readings of the devices")
     ] = 10.0
@@ -211,6 +218,11 @@ def check(settings: Settings) -> None:
     _check_groups(settings)
     _check_isolations(settings)
     _check_mig(settings)
+    if settings.hand_over_command and not Path(settings.hand_over_command[0]).is_absolute():
+        raise ConfigError(
+            f"hand_over_command = {settings.hand_over_command[0]!r} is no absolute path",
+            hint='hand_over_command = ["/usr/bin/nvidia-smi", "--gpu-reset", "-i", "{uuid}"]',
+        )
     read_power_limit(settings)
     read_configured_partitions(settings)
     trust = read_trust(settings)

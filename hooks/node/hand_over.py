@@ -1,13 +1,15 @@
 """Hand cards over from one tenant to the next: what has to happen to a card without a holder before it is granted again, and
 since when it is not clean.
 
-When the last holder of a card is gone, its clocks and its power limit are set to what the configuration says, in a thread, and
-the card is read again: until both are done it waits. Then the inventory shows whether it is clean (grant/dirty.py).
+When the last holder of a card is gone, its clocks and its power limit are set to what the configuration says, in a thread, the
+operator's command is run for it until it succeeds, and the card is read again: until all is done it waits. Then the inventory
+shows whether it is clean (grant/dirty.py). All of it may be repeated: the next instance of the daemon begins with all free
+cards.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +17,12 @@ from typing import Final
 
 from hooks.grant.dirty import HostProcess
 from hooks.ledger.foreign import Foreign, name_processes
+from lading.errors import HostError
 from lading.log import Event, Log
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
+AGAIN_S: Final = 30.0  # between two runs of a command that fails
 LASTS_S: Final = 30.0  # a card that is dirty for so long is logged; memory of a large program is back within seconds
 
 
@@ -40,15 +44,23 @@ class _Dirt:
 @dataclass(slots=True, kw_only=True)
 class HandOver:
     """The cards without a holder. Call all methods on the loop's thread. `restore` sets what a tenant may have changed, in a
-    thread, and returns what could not be set, in words; None: there is nothing to set. `read_soon` has the devices read."""
+    thread, and returns what could not be set, in words; None: there is nothing to set. `command` runs the operator's command
+    for a card, in a bounded time, or raises HostError; None: there is none. `read_soon` has the devices read."""
 
     log: Log
     restore: Callable[[Collection[GpuUuid]], Sequence[str]] | None = None
+    command: Callable[[GpuUuid], Awaitable[None]] | None = None
     read_soon: Callable[[], object] = lambda: None
     clock: Callable[[], float] = time.monotonic
     _left: dict[GpuUuid, float] = field(default_factory=dict)  # when the last holder was gone
     _restoring: dict[GpuUuid, asyncio.Task[None]] = field(default_factory=dict)
+    _failed: dict[GpuUuid, str] = field(default_factory=dict)  # how the last run of the command ended
     _dirty: dict[GpuUuid, _Dirt] = field(default_factory=dict)
+
+    @property
+    def has_work(self) -> bool:
+        """Return whether something is done for a card without a holder, besides reading it."""
+        return self.restore is not None or self.command is not None
 
     @property
     def since(self) -> Mapping[GpuUuid, int]:
@@ -57,17 +69,41 @@ class HandOver:
 
     def waits(self) -> Mapping[GpuUuid, str]:
         """Return the cards that are not handed over yet, each with what is missing."""
-        restoring = dict.fromkeys(self._restoring, "its clocks and its power limit are being set after its last holder")
-        return dict.fromkeys(self._left, "it has not been read since its last holder was gone") | restoring
+        restoring = dict.fromkeys(self._restoring, "it is being handed over after its last holder")
+        failed = {card: f"the hand-over command fails: {why}" for card, why in self._failed.items()}
+        return dict.fromkeys(self._left, "it has not been read since its last holder was gone") | restoring | failed
 
     def left(self, cards: Collection[GpuUuid]) -> None:
         """Begin with cards that no grant holds any more."""
         now = self.clock()
         self._left.update(dict.fromkeys(cards, now))
-        if self.restore is not None:
-            task = asyncio.get_running_loop().create_task(self._restore(frozenset(cards)))
+        if self.has_work:
+            task = asyncio.get_running_loop().create_task(self._ready(frozenset(cards)))
             self._restoring.update(dict.fromkeys(cards, task))
         self.read_soon()
+
+    async def _ready(self, cards: frozenset[GpuUuid]) -> None:
+        own = asyncio.current_task()
+        await self._restore(cards)
+        async with asyncio.TaskGroup() as group:
+            for card in cards:
+                group.create_task(self._run_command(card))
+        self._restoring = {card: task for card, task in self._restoring.items() if task is not own}
+
+    async def _run_command(self, card: GpuUuid) -> None:
+        """Run the operator's command for the card until it succeeds. Then the card is read once more."""
+        while self.command is not None:
+            try:
+                await self.command(card)
+            except HostError as e:
+                self._failed[card] = str(e)
+                self.log.warning(Event.DEVICE_NOT_RESTORED, f"the hand-over command fails: {e}", device=card)
+                await asyncio.sleep(AGAIN_S)
+            else:
+                self._left[card] = self.clock()
+                self.read_soon()
+                break
+        self._failed.pop(card, None)
 
     async def _restore(self, cards: frozenset[GpuUuid]) -> None:
         restore = self.restore
@@ -76,9 +112,6 @@ class HandOver:
                 self.log.warning(Event.DEVICE_NOT_RESTORED, problem)
         except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the card is not kept for ever
             self.log.warning(Event.DEVICE_NOT_RESTORED, str(e), device=",".join(sorted(cards)))
-        finally:
-            own = asyncio.current_task()
-            self._restoring = {card: task for card, task in self._restoring.items() if task is not own}
 
     def read(self, began: float, found: Mapping[GpuUuid, str], now: int) -> None:
         """Take what a reading that began then found: the dirt of cards without a holder, in words. `now`: Unix time."""

@@ -30,7 +30,7 @@ from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Container, Sandbox, merge
 from hooks.model.grant import Grant
-from hooks.model.inventory import Inventory
+from hooks.model.inventory import Gpu, Inventory
 from hooks.model.lists import Lists
 from hooks.node.bypass import Bypassed, find_bypassed
 from hooks.node.hand_over import HandOver, name_host_processes
@@ -72,6 +72,7 @@ class Node:
     answered: Callable[[Answer | Refusal, float], object] = lambda *_: None  # with the seconds of deciding and recording
     released: Callable[[float], object] = lambda _: None  # is called with the seconds from a stop until a grant is freed
     restore: Callable[[Collection[GpuUuid]], Sequence[str]] | None = None  # sets what tenants may change of cards, in a thread
+    command: Callable[[Gpu], Awaitable[None]] | None = None  # the operator's, for a card without a holder; HostError
     watch: InventoryWatch | None = None
     reconciled: bool = False
     reconcile_failures: int = 0
@@ -87,7 +88,8 @@ class Node:
 
     def __post_init__(self) -> None:
         self._telling = Telling(self.log)
-        self.hand_over = HandOver(log=self.log, restore=self.restore, read_soon=self._look_soon)
+        command = None if self.command is None else self._run_command
+        self.hand_over = HandOver(log=self.log, restore=self.restore, command=command, read_soon=self._look_soon)
 
     def _look_soon(self) -> None:
         if self.watch is not None:
@@ -412,7 +414,7 @@ class Node:
     def _restore_free(self) -> None:
         """Hand over the cards that lost their last holder while the daemon did not run: which these are is not known."""
         inventory = self.inventory
-        if inventory is not None and self.hand_over.restore is not None:
+        if inventory is not None and self.hand_over.has_work:
             self._hand_over(frozenset(gpu.uuid for gpu in inventory.gpus) - self._held_cards())
 
     def _held_cards(self) -> frozenset[GpuUuid]:
@@ -427,8 +429,15 @@ class Node:
         """Have cards without a holder made ready for the next one, where the node's rules ask for it."""
         if not cards:
             return
-        if self.hand_over.restore is not None or self.rules().clean.checks:
+        if self.hand_over.has_work or self.rules().clean.checks:
             self.hand_over.left(cards)
+
+    async def _run_command(self, card: GpuUuid) -> None:
+        """Run the operator's command, unless the card is gone, or divided: then its instances are made anew instead."""
+        gpus = self.inventory.gpus if self.inventory else ()
+        gpu = next((gpu for gpu in gpus if gpu.uuid == card), None)
+        if gpu is not None and not gpu.mig_enabled and self.command is not None:
+            await self.command(gpu)
 
     def inventory_read(self, began: float, found: Inventory) -> None:
         """Take a reading of the devices, whether or not it differs from the one before. `began`: on time.monotonic()."""

@@ -71,7 +71,7 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
     files = [file for generator in kustomization.get("configMapGenerator", []) for file in generator["files"]]
     there = {path for path in folder.iterdir() if path.name != "kustomization.yaml"} - BY_HAND
     if folder == DEPLOY:
-        there -= {MONITORING, DEPLOY / "samples", DEPLOY / "acceptance"}
+        there -= {MONITORING, DEPLOY / "samples", DEPLOY / "acceptance", DEPLOY / "flavors"}
         there -= {DEPLOY / name for name in ("install-node.sh", "wheel.py", "image", "__pycache__")}  # of nodes, and of a build
     assert {folder / name for name in [*kustomization["resources"], *files]} == there
 
@@ -80,7 +80,7 @@ def test_what_has_a_namespace_says_it() -> None:
     cluster_wide = {"Namespace", "CustomResourceDefinition", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}
     for document in itertools.chain.from_iterable(map(read_file, MANIFESTS)):
         kind = document["kind"]
-        if kind in cluster_wide or kind.startswith(("Validating", "KubeScheduler", "Kustomization")):
+        if kind in cluster_wide or kind.startswith(("Validating", "Mutating", "KubeScheduler", "Kustomization")):
             continue
         namespace = document["metadata"].get("namespace")
         assert namespace in ({None} if kind in ("Pod", "ResourceQuota") else {"lading-system", "kube-system"})
@@ -260,7 +260,7 @@ def test_the_scheduler_that_the_policy_wants_is_the_profile() -> None:
 
 def test_status_looks_for_every_policy() -> None:
     names = [d["metadata"]["name"] for d in documents() if d["kind"] == "ValidatingAdmissionPolicy"]
-    assert set(control_checks.POLICIES) == {name for name in names if name != "lading-networks"}
+    assert set(control_checks.POLICIES) == set(names) - {"lading-networks", "lading-flavors"}
 
 
 def test_every_policy_is_bound_and_denies() -> None:

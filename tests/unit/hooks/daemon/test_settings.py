@@ -88,6 +88,7 @@ def test_a_report_needs_a_name() -> None:
             Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.NVIDIA_RUNTIME, driver_groups=(DriverGroup.GDS,)),
             ("driver_groups", "gds", "gpu_mode", "nvidia-runtime"),
         ),
+        (Settings(assignments=(Form.MANUAL,), hand_over_command=("scrub", "{uuid}")), ("hand_over_command", "'scrub'")),
         (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="h1000"), ("nvswitch_partitions", "h1000")),
         (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="/absent.json"), ("nvswitch_partitions", "/absent.json")),
     ],

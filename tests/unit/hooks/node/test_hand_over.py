@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Coroutine, Sequence
 
 import pytest
 
+from hooks.node import hand_over
 from hooks.node.hand_over import LASTS_S, HandOver
 from lading.errors import HostError
 from lading.log import Event, Log
@@ -115,3 +116,31 @@ def test_what_could_not_be_restored_is_logged_and_the_card_goes_on(play: Play, r
 
     play(scenario)
     assert records.events().count(Event.DEVICE_NOT_RESTORED) == 1
+
+
+def test_a_card_waits_for_the_operators_command_and_a_reading_after_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand_over, "AGAIN_S", 0.0)
+    outcomes: list[str] = ["exit 3: busy", ""]
+    ran: list[GpuUuid] = []
+
+    async def scenario(world: World) -> None:
+        async def command(card: GpuUuid) -> None:
+            ran.append(card)
+            seen.append(world.hand_over.waits()[card])
+            if problem := outcomes.pop(0):
+                raise HostError(problem)
+
+        seen: list[str] = []
+        world.hand_over.command = command
+        world.hand_over.left([CARD])
+        world.now = 101.0
+        world.hand_over.read(100.5, {CARD: ""}, 7)
+        await world.until_restored()
+        assert ran == [CARD, CARD]
+        assert "being handed over" in seen[0]
+        assert "the hand-over command fails: exit 3: busy" in seen[1]
+        assert world.hand_over.waits() == {CARD: "it has not been read since its last holder was gone"}
+        world.hand_over.read(101.5, {CARD: ""}, 8)
+        assert world.hand_over.waits() == {}
+
+    play(scenario)

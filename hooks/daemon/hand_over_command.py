@@ -1,0 +1,28 @@
+"""The operator's command for a card without a holder: a reset, a check, a clean-up.
+
+Where systemd runs, it is a transient service, `lading-hand-over-<UUID>`: outside the sandbox of lading-hooks, and one at a time
+for a card, also when lading-hooks is started again meanwhile. Source: systemd-run(1), sd_booted(3).
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from hooks.host.commands import run_command
+from hooks.model.inventory import Gpu
+
+_MARGIN_S: Final = 5.0  # for systemd, which ends the command at its deadline
+_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+async def run_hand_over(gpu: Gpu, *, command: Sequence[str], deadline_s: float, as_service: bool) -> None:
+    """Run the command, with {uuid} and {bdf} in its words replaced by the card's. Raise HostError if it fails, or has not ended
+    by then."""
+    words = [word.replace("{uuid}", gpu.uuid).replace("{bdf}", gpu.bdf) for word in command]
+    env = {"PATH": os.environ.get("PATH", _PATH)}
+    if not as_service:
+        await run_command(words, env=env, wait_s=deadline_s)
+        return
+    service = [f"--unit=lading-hand-over-{gpu.uuid}", f"--property=RuntimeMaxSec={deadline_s:g}"]
+    systemd_run = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe", *service, "--"]
+    await run_command([*systemd_run, *words], env=env, wait_s=deadline_s + _MARGIN_S)
