@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -16,7 +18,9 @@ async def run_command(argv: Sequence[str], *, env: Mapping[str, str], text: str 
     """Return what it writes. Raise HostError if it fails, or has not ended by then; it is killed in that case."""
     name = argv[0].rpartition("/")[2]
     try:
-        process = await asyncio.create_subprocess_exec(*argv, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=env)
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=PIPE, stdout=PIPE, stderr=STDOUT, env=env, start_new_session=True
+        )
     except OSError as e:
         raise HostError(f"cannot start {argv[0]}: {e.strerror or e}") from e
     try:
@@ -34,9 +38,9 @@ async def run_command(argv: Sequence[str], *, env: Mapping[str, str], text: str 
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill it. One that is stuck in the kernel is left to the loop, which collects it when it ends."""
+    """Kill it, and what it started. One that is stuck in the kernel is left to the loop, which collects it when it ends."""
     with contextlib.suppress(ProcessLookupError):
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_KILLED_S):
-            await process.wait()
+            await process.communicate()  # until nothing has its output open any more
