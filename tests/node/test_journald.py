@@ -146,6 +146,7 @@ def seed(journald: PrivateJournald) -> None:
         log.warning(Event.RELEASE_FORCED, "freed", device="GPU-1")
         log.error(Event.SHARE_BYPASSED, "uses GPU-1 past the share server", **pod, device="GPU-1")
         log.error(Event.MPS_FAILED, "no answer", device="GPU-1")
+        log.error(Event.MIG_FAILED, "in use", device="GPU-1")
         log.error(Event.MPS_FAULT, "a fatal fault", device="GPU-1")
         log.warning(Event.ENV_PRELOADS, "LD_PRELOAD", **pod)
         log.warning(Event.DEVICE_DIRTY, "a process computes on it", device="GPU-1")
