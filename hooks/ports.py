@@ -5,7 +5,7 @@
 | `Dialect` | how the annotations of a pod say what it was given | `forms/` |
 | `Vendor` | a maker of cards: how they are read, given to containers, and hidden from others | `vendors/` |
 | `Isolation` | what keeps a container within its share of a card | `isolation/` |
-| `Preparer` | work outside a container, before it is created, that is undone later | `attach/`, `mps/` |
+| `Preparer` | work outside a container, before it is created, that is undone later | `attach/`, `mig/`, `mps/` |
 | `NodePort` | what a front end asks of the node | `node/` |
 | `FrontEnd` | a way in: its protocol's messages as the values of `model/container.py`, and back | `frontends/` |
 """
