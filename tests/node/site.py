@@ -28,7 +28,7 @@ from simnode.kubelet import ContainerOptions, Device
 
 T = TypeVar("T")
 
-RELEASE_S = 5.0  # nominally two seconds after the pod is gone; a busy two-core machine gets some more
+RELEASE_S = 30.0  # nominally two seconds after the pod is gone; a busy two-core machine may stand still for twenty
 _LOOK_EVERY_S = 0.05
 
 # ENXIO: no driver behind the number; ENODEV: what misc devices (rdma_cm) say for it; ok: this machine has such a device.
