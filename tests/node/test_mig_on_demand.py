@@ -8,6 +8,7 @@ import pytest
 from hooks.vendors.nvidia.nvml import read_gpus
 from lading.log import Event
 from lading.reasons import Reason
+from simnode.containerd import PrivateContainerd
 from simnode.cri import Container
 from simnode.nvml import NvmlState, Running
 from tests.node.conftest import StartLading
@@ -20,9 +21,9 @@ GPU = "lading.dev/gpus"
 
 
 @pytest.fixture
-def site(start_lading: StartLading, containerd: object) -> Iterator[Site]:
+def site(start_lading: StartLading, containerd: PrivateContainerd) -> Iterator[Site]:
     lading = start_lading("mig-on-demand", hooks={"mig_cards": ["all"], "inventory_interval": 1})
-    with open_site(lading, containerd) as site:  # type: ignore[arg-type]
+    with open_site(lading, containerd) as site:
         yield site
     eventually(site.check_nothing_granted)
 
