@@ -18,8 +18,9 @@ from typing import Final
 
 from central.api.known import Ident
 from central.api.watch import Unreadable
-from central.ask.model import Ask, ContainerAsk, Role
+from central.ask.model import Ask, ContainerAsk
 from central.assignment.model import Part
+from central.fit.workload import at_one_time
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.loop.slices import Slices
@@ -183,14 +184,7 @@ def gpus_asked(ask: Ask, average_mib: float) -> float:
     if ask.mig_profile:
         gigabytes = _GIGABYTES.search(ask.mig_profile)
         each = min(1.0, int(gigabytes[1]) * 1024 / average_mib) if gigabytes and average_mib else 1.0
-    stay = most = 0.0
-    for one in ask.containers:
-        asked = one.gpus * each + _of_share(one, average_mib)
-        if one.role is Role.INIT:
-            most = max(most, stay + asked)
-        else:
-            stay += asked
-    return max(most, stay)
+    return at_one_time(ask.containers, lambda one: one.gpus * each + _of_share(one, average_mib))
 
 
 def _of_share(container: ContainerAsk, average_mib: float) -> float:

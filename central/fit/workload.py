@@ -7,9 +7,9 @@ Shapes that differ only in what no node has to tell apart are one kind: the name
 containers with shares counts by its largest one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from central.ask.own import MAX_DEVICES
 from central.ask.requests import MOST
 from lading.devices.assignment import MAX_MEMORY_MIB
 
+Amount = TypeVar("Amount", int, float)
 MASS: Final = 1 << 20
 # Kinds that are kept: the most frequent ones. A cluster has some hundred templates.
 MOST_KINDS: Final = 512
@@ -55,7 +56,9 @@ def workload_of(weights: Mapping[PodKind, float]) -> Workload:
 
 def kind_of(shape: Shape) -> PodKind:
     containers = shape.ask.containers
-    gpus = 0 if shape.ask.mig_profile else _whole_at_one_time(containers)  # MIG instances are on cards that are not scored
+    gpus = (
+        0 if shape.ask.mig_profile else at_one_time(containers, lambda one: one.gpus)
+    )  # MIG instances are on cards that are not scored
     if gpus:
         return PodKind(requests=shape.requests, gpus=gpus, models=shape.ask.gpu_models)
     shares = [one.share for one in containers if one.share is not None]
@@ -70,13 +73,15 @@ def kind_of(shape: Shape) -> PodKind:
     )
 
 
-def _whole_at_one_time(containers: Iterable[ContainerAsk]) -> int:
-    stay = most = 0
+def at_one_time(containers: Iterable[ContainerAsk], amount: Callable[[ContainerAsk], Amount]) -> Amount:
+    """Return the most that the containers have of something at one time: init containers run before those after them."""
+    stay: Amount = 0
+    most: Amount = 0
     for one in containers:
         if one.role is Role.INIT:
-            most = max(most, stay + one.gpus)
+            most = max(most, stay + amount(one))
         else:
-            stay += one.gpus
+            stay += amount(one)
     return max(most, stay)
 
 

@@ -4,22 +4,20 @@ Where systemd runs, it is a transient service, `lading-hand-over-<UUID>`: outsid
 for a card, also when lading-hooks is started again meanwhile. Source: systemd-run(1), sd_booted(3).
 """
 
-import os
 from collections.abc import Sequence
 from typing import Final
 
-from hooks.host.commands import run_command
+from hooks.host.commands import bare_env, run_command
 from hooks.model.inventory import Gpu
 
 _MARGIN_S: Final = 5.0  # for systemd, which ends the command at its deadline
-_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 async def run_hand_over(gpu: Gpu, *, command: Sequence[str], deadline_s: float, as_service: bool) -> None:
     """Run the command, with {uuid} and {bdf} in its words replaced by the card's. Raise HostError if it fails, or has not ended
     by then."""
     words = [word.replace("{uuid}", gpu.uuid).replace("{bdf}", gpu.bdf) for word in command]
-    env = {"PATH": os.environ.get("PATH", _PATH)}
+    env = bare_env()
     if not as_service:
         await run_command(words, env=env, wait_s=deadline_s)
         return

@@ -10,8 +10,14 @@ from typing import Final
 
 from lading.errors import HostError
 
+_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _KILLED_S: Final = 1.0  # for the end of a program that was killed
 _SHOWN: Final = 300  # characters of a program's output in a message
+
+
+def bare_env() -> dict[str, str]:
+    """Return the environment in which programs are found, and nothing else."""
+    return {"PATH": os.environ.get("PATH", _PATH)}
 
 
 async def run_command(argv: Sequence[str], *, env: Mapping[str, str], text: str = "", wait_s: float) -> str:

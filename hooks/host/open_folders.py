@@ -11,12 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from hooks.host.commands import run_command
+from hooks.host.commands import bare_env, run_command
 from lading.errors import HostError
 
 REMOVE_S: Final = 10.0
 _FEW: Final = 16  # files that are removed here
-_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def make_folder(folder: Path, mode: int) -> None:
@@ -32,8 +31,7 @@ async def remove_folder(folder: Path, *, systemd_run: str = "systemd-run") -> No
     if _remove_few(folder):
         return
     as_root = [systemd_run, "--quiet", "--collect", "--property=Type=oneshot", "--"]
-    env = {"PATH": os.environ.get("PATH", _PATH)}
-    await run_command([*as_root, "/bin/rm", "-rf", "--one-file-system", str(folder)], env=env, wait_s=REMOVE_S)
+    await run_command([*as_root, "/bin/rm", "-rf", "--one-file-system", str(folder)], env=bare_env(), wait_s=REMOVE_S)
 
 
 def _remove_few(folder: Path) -> bool:

@@ -109,7 +109,7 @@ class MigInstances(Preparer):
         """Return the positions of the card that grants have; also of instances that were granted by UUID, before the card was
         divided by Lading."""
         names = {one.mig_uuid for grant in self.grants() for one in grant.devices.gpus if one.uuid == gpu.uuid and one.mig_uuid}
-        return names | {mig.uuid for mig in gpu.mig if mig.made_uuid in names}
+        return {mig.uuid for mig in gpu.mig if mig.uuid in names or mig.made_uuid in names}
 
 
 def _made_besides(gpu: Gpu, granted: Collection[str]) -> dict[str, str]:

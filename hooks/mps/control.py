@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hooks.host.commands import run_command
+from hooks.host.commands import bare_env, run_command
 from hooks.host.open_folders import make_folder, remove_folder
 from hooks.isolation.mps import PIPE, Limits, MpsFolders
 from lading.errors import HostError
@@ -40,7 +40,6 @@ FAULT: Final = "FAULT"
 
 _SERVICE: Final = re.compile(r"/lading-mps-([^/]+)\.service")  # in a cgroup's path
 _SERVER: Final = "nvidia-cuda-mps-server"
-_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _POLL_S: Final = 0.05
 
 
@@ -57,7 +56,7 @@ class Control:
     @property
     def _env(self) -> dict[str, str]:
         return {
-            "PATH": os.environ.get("PATH", _PATH),
+            **bare_env(),
             "CUDA_VISIBLE_DEVICES": self.uuid,
             PIPE: self.folders.pipe(self.uuid),
             "CUDA_MPS_LOG_DIRECTORY": self.folders.log(self.uuid),

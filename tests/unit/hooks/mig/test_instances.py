@@ -60,7 +60,7 @@ class Rig:
         problems = {name: f"{name} is in use" for name in self.made if name not in granted and name in self.used}
         self.made = {name: made for name, made in self.made.items() if name in granted or name in problems}
         for name in granted:
-            if name not in self.made and "@" in name:
+            if name not in self.made:
                 self.serial += 1
                 self.made[name] = f"MIG-{self.serial}"
         return problems
