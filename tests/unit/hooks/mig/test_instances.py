@@ -185,6 +185,7 @@ def test_an_instance_that_was_granted_by_its_uuid_is_kept(rig: Rig) -> None:
     rig.grants.append(grant("older", devices=Devices(gpus=gpus)))
     rig.reconcile()
     assert rig.made == {position(0): "MIG-old"}
+    assert not rig.instances.ending(lambda _: False, rig.grants)
 
 
 def test_cards_that_are_not_divided_are_left_alone(rig: Rig) -> None:
