@@ -56,9 +56,8 @@ def workload_of(weights: Mapping[PodKind, float]) -> Workload:
 
 def kind_of(shape: Shape) -> PodKind:
     containers = shape.ask.containers
-    gpus = (
-        0 if shape.ask.mig_profile else at_one_time(containers, lambda one: one.gpus)
-    )  # MIG instances are on cards that are not scored
+    # MIG instances are on cards that are not scored.
+    gpus = 0 if shape.ask.mig_profile else at_one_time(containers, lambda one: one.gpus)
     if gpus:
         return PodKind(requests=shape.requests, gpus=gpus, models=shape.ask.gpu_models)
     shares = [one.share for one in containers if one.share is not None]
