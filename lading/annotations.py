@@ -14,6 +14,7 @@ from lading.vocabulary import (
     ASSIGNMENT,
     ASSIGNMENT_SIGNATURE,
     ATTACHMENTS,
+    GANG_ANNOTATIONS,
     GRANT,
     MANUAL_GPUS,
     MANUAL_VFS,
@@ -24,7 +25,7 @@ from lading.vocabulary import (
 
 _BY_HAND: Final = (f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")  # a container's name follows
 _WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT})  # by central or by nodes
-_OF_PEOPLE: Final = REQUEST_ANNOTATIONS | {MANUAL_GPUS, MANUAL_VFS}
+_OF_PEOPLE: Final = REQUEST_ANNOTATIONS | GANG_ANNOTATIONS | {MANUAL_GPUS, MANUAL_VFS}
 _LONGEST: Final = 128  # characters of a key that are compared; Kubernetes allows 63 after the slash
 
 

@@ -115,6 +115,9 @@ class Event(StrEnum):
     WATCH_FAILED = "watch.failed"
     ANNOUNCE_FAILED = "announce.failed"  # the Service may still point at the previous leader
     ROOM_KEPT = "room.kept"  # for a pod that waited for several GPUs for too long
+    GANG_PLANNED = "gang.planned"  # each of its members has a node, and the devices there are held
+    GANG_PLACED = "gang.placed"  # its minimum is bound
+    GANG_UNDONE = "gang.undone"  # its plan ended before its minimum was bound
     POD_WOKEN = "pod.woken"  # it is requeued, because capacity became free
     BIND_CONFIRMED = "bind.confirmed"
     BIND_REFUSED = "bind.refused"

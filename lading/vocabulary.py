@@ -56,6 +56,15 @@ def is_request_annotation(key: str) -> bool:
     return key in REQUEST_ANNOTATIONS or key.startswith(f"{GPU_CORE_LIMIT}.")
 
 
+# What a pod says of the gang that it belongs to. They ask for no device, and a node ignores them.
+GANG: Final = "lading.dev/gang"  # its name, within the namespace
+GANG_MIN: Final = "lading.dev/gang-min"  # how many members start together: 4, or by role: ps=1,worker=4
+GANG_ROLE: Final = "lading.dev/gang-role"
+GANG_MODE: Final = "lading.dev/gang-mode"
+GANG_REQUIRED_TOPOLOGY: Final = "lading.dev/gang-required-topology"  # a node label: all members have one value of it
+GANG_PREFERRED_TOPOLOGY: Final = "lading.dev/gang-preferred-topology"
+GANG_ANNOTATIONS: Final = frozenset({GANG, GANG_MIN, GANG_ROLE, GANG_MODE, GANG_REQUIRED_TOPOLOGY, GANG_PREFERRED_TOPOLOGY})
+
 # Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
 GRANT: Final = "lading.dev/grant"
 NOTHING: Final = ""  # the grant of a container that went through the hooks and gets no device
@@ -69,6 +78,7 @@ RESOURCE_GPU: Final = "lading.dev/gpu"  # whole cards
 RESOURCE_GPU_MEMORY: Final = "lading.dev/gpu-memory"  # a share of one card, bytes
 RESOURCE_GPU_CORE: Final = "lading.dev/gpu-core"  # a share of one card's compute, percent
 RESOURCE_RDMA: Final = "lading.dev/rdma"  # VFs
+RESOURCE_GANG_MEMBER: Final = "lading.dev/gang-member"  # 1: a pod without devices that starts with its gang
 
 # With one of these a container opens every device of its node: on cgroup v1 it writes devices.allow of its own group, on v2 it
 # detaches the device program of its own group (bpf(2), BPF_PROG_DETACH).

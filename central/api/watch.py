@@ -26,12 +26,13 @@ from central.api.objects import Metadata
 from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient, WatchEvent
-from lading.kube.errors import KubeError, MalformedError, UnclearError, UnreachableError
+from lading.kube.errors import ForbiddenError, KubeError, MalformedError, NotFoundError, UnclearError, UnreachableError
 from lading.kube.resource import Resource
 from lading.log import Event, Log
 
 # Watches that fail one after the other, before a list at least says how things are now.
 WATCH_TRIES: Final = 3
+ABSENT_S: Final = 60.0  # until a kind that does not exist is asked for again
 _TOO_SHORT_S: Final = 1.0  # a watch that ends sooner, without a word, is a server in trouble
 
 
@@ -105,13 +106,16 @@ class Reflector(Generic[T]):
         log: Log,
         read: Callable[[T], T] = lambda obj: obj,
         prepare: Callable[[T], object] | None = None,
+        optional: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Create the reflector. `read` changes each object before the sink gets it. `prepare` does slow work for each object of
-        a list, in slices, before the sink gets the list."""
+        a list, in slices, before the sink gets the list. `optional`: the kind may not exist, or may not be read; then there are
+        none of it, and it is asked for again now and then."""
         self._read = read
         self._prepare = prepare
+        self._optional = optional
         self._clock = clock
         self.synced = asyncio.Event()
         self.failures = 0
@@ -147,6 +151,11 @@ class Reflector(Generic[T]):
                     listed = True
                 listed = await self._follow()
             except KubeError as e:
+                if self._optional and isinstance(e, NotFoundError | ForbiddenError):
+                    listed = False
+                    self._take_none(e)
+                    await self._sleep(ABSENT_S)
+                    continue
                 self.failures += 1
                 wait_s = self._backoff.failed(at_least_s=e.retry_after_s)
                 may_go_on = isinstance(e, UnclearError | UnreachableError) and self._backoff.failures < WATCH_TRIES
@@ -155,6 +164,16 @@ class Reflector(Generic[T]):
                     self._failing = True
                     self._log.warning(Event.WATCH_FAILED, str(e), resource=self._resource.plural)
                 await self._sleep(wait_s)
+
+    def _take_none(self, why: KubeError) -> None:
+        """Go on as if there were no object of the kind. A missing kind is not worth a line in the log; a missing right is."""
+        if len(self._known) or not self.synced.is_set():
+            self._known.listed([], "")
+            self._sink.replaced([], "")
+        self.synced.set()
+        if isinstance(why, ForbiddenError) and not self._failing:
+            self._failing = True
+            self._log.warning(Event.WATCH_FAILED, str(why), resource=self._resource.plural)
 
     async def _list(self) -> None:
         objects: list[T | Unreadable] = []

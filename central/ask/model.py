@@ -62,6 +62,7 @@ class ContainerAsk:
     gpus: int = 0  # whole cards
     share: Share | None = None
     vfs: int = 0
+    gang_member: bool = False  # it asks for no device, and says that the pod starts with its gang
 
     @property
     def empty(self) -> bool:
@@ -82,7 +83,7 @@ class Sharing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """Hold a pod's device request. Containers are in the order in which kubelet starts them: init containers and sidecars as
-    written, then apps. Containers without a request are left out."""
+    written, then apps. Containers without a request are left out. A member of a gang that asks for no device has none."""
 
     containers: tuple[ContainerAsk, ...]
     policy: Policy | None = None  # None: the cluster's default

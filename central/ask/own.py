@@ -36,6 +36,7 @@ from lading.vocabulary import (
     POLICY,
     PREFIX,
     RDMA_POLICY,
+    RESOURCE_GANG_MEMBER,
     RESOURCE_GPU,
     RESOURCE_GPU_CORE,
     RESOURCE_GPU_MEMORY,
@@ -59,12 +60,14 @@ _RIGHT: Final = {
     RESOURCE_GPU_MEMORY: "an amount of one card's memory with its unit, 1Mi or more: 8Gi, 8138Mi",
     RESOURCE_GPU_CORE: f"a whole number of percent of one card, 1 to 100; {RESOURCE_GPU} is for whole cards",
     RESOURCE_RDMA: f"a whole number of VFs, 1 to {MAX_DEVICES}",
+    RESOURCE_GANG_MEMBER: "1, in a pod without devices that starts with its gang",
 }
 _MOST: Final = {
     RESOURCE_GPU: MAX_DEVICES,
     RESOURCE_GPU_MEMORY: MAX_MEMORY_MIB,
     RESOURCE_GPU_CORE: 100,
     RESOURCE_RDMA: MAX_DEVICES,
+    RESOURCE_GANG_MEMBER: 1,
 }
 _SHARING: Final = (SHARE_AFFINITY, SHARE_ANTI_AFFINITY, SHARE_EXCLUSION)
 _MIG_PROFILE: Final = re.compile(MIG_PROFILE_SHAPE)  # as the node reports it
@@ -102,9 +105,9 @@ def _container(container: Container, role: Role) -> ContainerAsk:
     if not ours:
         return ContainerAsk(name=container.name, role=role)
     asked = {resource: _amount(container.name, resource, limits, requests) for resource in ours}
-    gpus, memory, core, vfs = (asked.get(resource, 0) for resource in _RIGHT)
+    gpus, memory, core, vfs, member = (asked.get(resource, 0) for resource in _RIGHT)
     if not memory and not core:
-        return ContainerAsk(name=container.name, role=role, gpus=gpus, vfs=vfs)
+        return ContainerAsk(name=container.name, role=role, gpus=gpus, vfs=vfs, gang_member=member > 0)
     if gpus > MAX_SHARED:
         raise _BadAskError(
             f"cannot use {RESOURCE_GPU} of container {container.name}: it is {gpus}, and the container asks for a share of "
@@ -151,7 +154,7 @@ def _ask(asks: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespa
     if not containers:
         if refining:
             raise _BadAskError(f"cannot use {refining[0]}: the pod asks for no device; {_listed(_RIGHT)}")
-        return None
+        return Ask(containers=()) if any(ask.gang_member for ask in asks) else None
     _check_number(containers)
     _check_nobody_else_gives(annotations)
     if unknown := find_unknown(annotations):

@@ -96,6 +96,7 @@ class Status(_Wire, frozen=True):
     """Keep only the condition of Lading: every pod has some five others."""
 
     phase: str = ""
+    start_time: str | None = None  # when its kubelet saw it first: RFC 3339
     conditions: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:

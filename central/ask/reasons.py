@@ -33,6 +33,11 @@ class OfPod(Coded):
     REQUEST_MALFORMED = "request-malformed", "invalid device request"
     BOUND_ELSEWHERE = "bound-elsewhere", "pod is being bound to another node"
     POD_ENDED = "pod-ended", "pod has ended"
+    GANG_WAITS_FOR_MEMBERS = "gang-waits-for-members", "members of its gang are missing"
+    GANG_NO_ROOM = "gang-no-room", "no room for all members of its gang that start together"
+    GANG_TOO_LARGE = "gang-too-large", "its gang would not fit if all nodes were empty"
+    GANG_ELSEWHERE = "gang-elsewhere", "its gang has a place for it on another node"
+    GANG_WAITS_FOR_TURN = "gang-waits-for-turn", "its gang is being planned, or another one comes first"
 
 
 class OfBinding(Coded):
@@ -40,6 +45,7 @@ class OfBinding(Coded):
 
     POD_UNKNOWN = "pod-unknown", "central does not know the pod yet; this is retried automatically"
     DEVICES_TAKEN = "devices-taken", "its devices are not free there any more; this is retried automatically"
+    GANG_INCOMPLETE = "gang-incomplete", "not all members of its gang can be bound yet; this is retried automatically"
     BINDING_REFUSED = "binding-refused", "the API server refused the Binding"
     BINDING_UNCLEAR = "binding-unclear", "it is not known whether the pod is bound"
     NOT_LEADING = "not-leading", "this replica is no longer the leader; the next leader finds out whether the pod is bound"

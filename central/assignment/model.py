@@ -6,7 +6,7 @@ of a card is the most that it ever uses there at one time (phases.py), not the s
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from central.ask.model import Sharing
 from lading.devices.isolation import IsolationName
@@ -57,3 +57,6 @@ class Taken:
 
     gpus: Mapping[GpuUuid, Part] = field(default_factory=dict)
     vfs: frozenset[PciAddress] = frozenset()
+
+
+NOTHING_TAKEN: Final = Taken()

@@ -33,7 +33,9 @@ LOOK_S: Final = 10.0
 MOST_NAMESPACES: Final = 500  # that are counted apart, the first ones; series of a metric stay
 OTHERS: Final = "(others)"  # no namespace has such a name
 _MILLI: Final = 1000
-_PLANNED: Final = frozenset({Claim.PREDICTED, Claim.NOMINATED, Claim.RESERVED})  # the pod is not bound, and still waits
+_PLANNED: Final = frozenset(
+    {Claim.PREDICTED, Claim.NOMINATED, Claim.PLANNED, Claim.RESERVED}
+)  # the pod is not bound, and still waits
 _GIGABYTES: Final = re.compile(r"\.([0-9]+)gb")  # of a MIG profile
 
 

@@ -14,7 +14,7 @@ from central.api.known import Ident
 from central.api.objects import Node
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
-from central.ask.model import NO_REQUESTS, Ask, Requests
+from central.ask.model import NO_REQUESTS, Ask, BadAsk, Requests
 from central.ask.other_systems import OtherClaim, read_offered, read_other_claim
 from central.ask.parse import mentions_devices, parse_ask
 from central.ask.pod import Pod, roles_of
@@ -126,7 +126,7 @@ class PodFeed:
             self._pending.add(pending_of(pod, ask))
         elif waits:
             self._pending.remove(metadata.uid)  # its annotations were changed into an invalid request
-        elif ask is not None and spec.node_name and not ended and self._first_time(metadata.uid):
+        elif _asks_for_devices(ask) and spec.node_name and not ended and self._first_time(metadata.uid):
             self._unassigned(pod)
         return self._holding(pod, text if spec.node_name else None, terminal=ended)
 
@@ -164,6 +164,10 @@ class PodFeed:
         first = uid not in self._told
         self._told.add(uid)
         return first
+
+
+def _asks_for_devices(ask: Ask | BadAsk | None) -> bool:
+    return bool(ask.containers) if isinstance(ask, Ask) else ask is not None
 
 
 def _other_claim(pod: Pod) -> OtherClaim | None:

@@ -75,6 +75,7 @@ class Waker:
         self._rounds: dict[Ask, _Round] = {}
         self._look = 0
         self._waking: set[PodUid] = set()
+        self._wanted: dict[PodUid, None] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def run(self) -> None:
@@ -85,6 +86,10 @@ class Waker:
                     self._waking.add(pod.uid)
                     touches.create_task(self._wake(pod))
                 await asyncio.sleep(LOOK_S)
+
+    def want(self, uids: Iterable[PodUid]) -> None:
+        """Requeue these refused pods with the next look, all at once."""
+        self._wanted.update(dict.fromkeys(uids))
 
     async def look(self) -> list[Pending]:
         """Return the pods to wake now. A returned pod had its turn in this round."""
@@ -102,7 +107,9 @@ class Waker:
         decided = await self._go_on(slices)
         nominated = [pod async for pod in self._nominated(frozenset(freed), slices)]
         chosen = await self._choose(slices)
-        return [*{pod.uid: pod for pod in (*nominated, *decided, *chosen)}.values()]
+        wanted, self._wanted = [*self._wanted], {}
+        together = [pod for uid in wanted if uid not in self._waking and (pod := self._scheduler.pending.get_refused(uid))]
+        return [*{pod.uid: pod for pod in (*together, *nominated, *decided, *chosen)}.values()]
 
     # ---- what got room
 

@@ -12,9 +12,10 @@ from typing import Final, Self
 import msgspec
 
 from central.api.objects import Node
+from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.api.times import micro_time_now, time_now
 from central.api.watch import Both, Reflector
-from central.ask.model import Policy
+from central.ask.model import Ask, Policy
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod, without_annotations
 from central.assignment.networks import VfNetwork
@@ -23,6 +24,7 @@ from central.controllers.conditions import Conditions
 from central.controllers.device_health import Warner
 from central.controllers.events import Teller
 from central.controllers.evict import Evictor
+from central.controllers.gangs import GangFeed, GangKeeper, GangObjectFeed
 from central.controllers.gpu_hours import GpuHours, UseFeed
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
@@ -33,12 +35,14 @@ from central.controllers.statistics import Survey
 from central.controllers.touch import Toucher
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
+from central.gang.gangs import Gangs
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder
 from central.loop.slices import SLICE_S, Slices, in_slices
 from central.loop.steps import Steps
 from central.page.live import Live
 from central.scheduling.configuration import reckoning_of
+from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import NodeWhy, look_at_nodes, why_by_nodes
 from central.state.budgets import Budget
@@ -85,6 +89,7 @@ class Leadership:
         self._foreign = foreign
         self.ledger = Ledger()
         self.pending = PendingPods()
+        self._gangs = Gangs()
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
@@ -94,6 +99,7 @@ class Leadership:
             forecast=forecast,
             refused=self._make_room,
             counts=counts,
+            gangs=self._gangs,
             slice_s=SLICE_S,
         )
         self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
@@ -117,6 +123,14 @@ class Leadership:
             clock=clock,
             log=log,
         )
+        self._gang_keeper = GangKeeper(
+            self.scheduler,
+            GangPlanner(self.scheduler),
+            requeue=self._waker.want,
+            evict=self._evictor.evict,
+            clock=clock,
+            log=log,
+        )
         self._patience = Patience(self.scheduler, patience_s=patience_s, clock=clock, log=log)
         conditions = Conditions()
         self._warner = Warner(
@@ -136,7 +150,7 @@ class Leadership:
             client,
             PODS,
             Pod,
-            Both(feed, self.seen),
+            Both(Both(feed, GangFeed(self._gangs, self.ledger)), self.seen),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
@@ -159,6 +173,10 @@ class Leadership:
         devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
+        self._gang_objects = [
+            Reflector(client, kind.resource, PodGroup, GangObjectFeed(self._gangs, kind), log=log, optional=True)
+            for kind in GANG_KINDS
+        ]
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
 
     @property
@@ -187,7 +205,7 @@ class Leadership:
     def begin(self, *, after_s: float = 0.0) -> Self:
         """Begin. `after_s`: seconds until a former term's Bindings are certainly over, so that the lists show them."""
         loop = asyncio.get_running_loop()
-        work = [watch.run for watch in self.watches]
+        work = [*(watch.run for watch in self.watches), *(watch.run for watch in self._gang_objects)]
         self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
         self.tasks += [loop.create_task(run()) for run in (self._expire, self._teller.run, self._when_ready)]
         return self
@@ -216,7 +234,7 @@ class Leadership:
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
-            actors = (self._waker, self._evictor, self._patience, self._warner, self._bypass_ender)
+            actors = (self._waker, self._evictor, self._gang_keeper, self._patience, self._warner, self._bypass_ender)
             for run in (*(actor.run for actor in actors), self._look_around, self.gpu_hours.run):
                 group.create_task(run())
 
@@ -251,8 +269,11 @@ class Leadership:
     async def bind(self, uid: PodUid, node: str) -> str:
         """Bind a pod. Return an empty text, or why not. kube-scheduler has central bind a pod whose amounts are all zero,
         too."""
+        if why := await self._gang_keeper.arrive(uid, node):
+            return why
         pod = self.seen.get(uid)
-        if pod is not None and parse_ask(pod) is None:
+        ask = None if pod is None else parse_ask(pod)
+        if pod is not None and (ask is None or (isinstance(ask, Ask) and not ask.containers)):
             return await self._binder.bind_plainly(pod, node)
         return await self._binder.bind(uid, node)
 

@@ -70,6 +70,10 @@ class CachedVerdicts(ABC):
         """Return the best of these nodes for a pod with these requests beside its devices, the first by name if several are
         equal; None if none of them fits."""
 
+    @abstractmethod
+    def ranked(self, requests: Requests) -> list[str]:
+        """Return all nodes that fit, the best first."""
+
     def settle(self, name: str) -> None:
         """Judge this node now, if it is open."""
         room = self._open.get(name) or self._hard.get(name)

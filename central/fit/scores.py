@@ -127,6 +127,12 @@ class ShapeScores:
         rows = self._top(rows_of(self._columns, among))
         return self._columns.names[first_of(self._columns, rows)] if len(rows) else None
 
+    def ranked(self) -> list[str]:
+        """Return all nodes that fit, the best first, of equal ones the first."""
+        scores, columns = self._now.scores, self._columns
+        rows = (scores > _NOWHERE).nonzero()[0]
+        return [columns.names[row] for row in rows[np.lexsort((columns.ranks[rows], -scores[rows]))].tolist()]
+
     def _top(self, rows: Ints | None = None) -> Ints:
         """Return the rows that have the highest score, of all or of these."""
         scores = self._now.scores if rows is None else self._now.scores[rows]
@@ -249,3 +255,6 @@ class ScoredVerdicts(CountedVerdicts):
 
     def best(self, requests: Requests, among: Collection[str]) -> str | None:
         return self._counting.scores(self, requests).best(among)
+
+    def ranked(self, requests: Requests) -> list[str]:
+        return self._counting.scores(self, requests).ranked()

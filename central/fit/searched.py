@@ -79,8 +79,13 @@ class SearchedVerdicts(CachedVerdicts):
 
     def _best_of(self, among: Collection[str]) -> str | None:
         """Return the same by reading the score of each node."""
-        fitting = (name for name in among if name in self.fits)
-        return min(fitting, key=lambda name: (_reversed(self.fits[name]), name), default=None)
+        return min((name for name in among if name in self.fits), key=self._order, default=None)
+
+    def ranked(self, requests: Requests) -> list[str]:
+        return sorted(self.fits, key=self._order)
+
+    def _order(self, name: str) -> tuple[Score, str]:
+        return _reversed(self.fits[name]), name
 
 
 def _reversed(score: Score) -> Score:

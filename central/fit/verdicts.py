@@ -81,6 +81,10 @@ class Verdicts:
         """Return the best of these nodes by the policy, of those that were judged; None if none of them fits."""
         return self.of(shape.ask).best(shape.requests, among)
 
+    def ranked(self, shape: Shape) -> list[str]:
+        """Return all nodes that were judged to fit, the best by the policy first."""
+        return self.of(shape.ask).ranked(shape.requests)
+
     def place(self, room: NodeRoom, shape: Shape) -> Placement | NoFit:
         """Return the devices that the pod gets in that room, or what is missing. Its requests make no difference to whether it
         fits, but to which card is the best."""

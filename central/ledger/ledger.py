@@ -20,12 +20,12 @@ for each node, which of them changed, which got room, and which pods hold what. 
 No await between a look at a room and the reservation.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 from central.ask.model import NO_REQUESTS, Requests
-from central.assignment.model import Taken
+from central.assignment.model import NOTHING_TAKEN, Taken
 from central.assignment.sharing import Group
 from central.ledger.facts import Facts
 from central.ledger.groups import CardOf, cards_in_groups
@@ -44,7 +44,7 @@ UNREPORTED_S: Final = 10.0
 # How long room is held for a preemptor when its victims are gone: kube-scheduler has to ask again and bind it.
 NOMINATION_S: Final = 120.0
 
-_PLANS: Final = (Claim.PREDICTED, Claim.NOMINATED)
+_PLANS: Final = (Claim.PREDICTED, Claim.NOMINATED, Claim.PLANNED)
 
 
 class Ledger(Facts):
@@ -94,6 +94,21 @@ class Ledger(Facts):
             who = holder or Holder(pod=uid)
             claim = OwnClaim(holder=who, node=node, taken=taken, until=until, victims=victims, evicts=evicts)
             self._claim(Claim.NOMINATED, claim)
+
+    def plan(self, claims: Sequence[OwnClaim]) -> Conflict | None:
+        """Hold what the members of a gang will take: all of it, or nothing. Each claim replaces an earlier plan for that pod,
+        and ends with the pod's binding or end, or by `forget_plan`."""
+        for number, claim in enumerate(claims):
+            conflict = self._check(claim.holder.pod, claim.node, claim.taken)
+            if conflict is not None:
+                for made in claims[:number]:
+                    self.forget_plan(made.holder.pod)
+                return conflict
+            self._claim(Claim.PLANNED, claim)
+        return None
+
+    def forget_plan(self, uid: PodUid) -> None:
+        self._drop(uid, [Claim.PLANNED])
 
     def reserve(
         self,
@@ -172,6 +187,8 @@ class Ledger(Facts):
     def _check(self, uid: PodUid, name: str, taken: Taken) -> Conflict | None:
         if obstacle := self._obstacle(uid):
             return Conflict(obstacle=obstacle)
+        if taken == NOTHING_TAKEN:  # a member of a gang without devices: any node will do
+            return None
         node = self._nodes.get(name)
         if node is None or not node.serving:
             return Conflict(obstacle=Obstacle.NODE)

@@ -27,6 +27,7 @@ class Claim(StrEnum):
 
     PREDICTED = "predicted"  # the winner of a filter that has not been bound yet; given up after a moment
     NOMINATED = "nominated"  # room that preemption makes for a pod
+    PLANNED = "planned"  # where a member of a gang will be, as all others have a place too
     RESERVED = "reserved"  # central is binding it, or does not know yet how that ended
     BOUND = "bound"  # the pod's annotation says so
     GRANTED = "granted"  # the node's ledger says so

@@ -7,7 +7,10 @@ cpu and memory count where the Node says what there is. What only kube-scheduler
 not looked at.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
 
 from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.sharing import Group
@@ -27,23 +30,34 @@ class Put:
     requests: Requests = NO_REQUESTS
 
 
+_NOTHING: Final[Mapping[str, tuple[Put, ...]]] = MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
     ledger: Books
     gone: frozenset[PodUid] = frozenset()
-    put: tuple[Put, ...] = ()
+    put: Mapping[str, tuple[Put, ...]] = field(default_factory=lambda: _NOTHING)  # by node: a gang has hundreds of members
 
     def without(self, *pods: PodUid) -> "Overlay":
         return replace(self, gone=self.gone.union(pods))
 
     def with_put(self, *put: Put) -> "Overlay":
-        return replace(self, put=(*self.put, *put))
+        by_node = dict(self.put)
+        for one in put:
+            by_node[one.node] = (*by_node.get(one.node, ()), one)
+        return replace(self, put=by_node)
+
+    def without_put(self, put: Put) -> "Overlay":
+        """Return the cluster without a pod that would be there."""
+        left = tuple(one for one in self.put[put.node] if one is not put)
+        return replace(self, put={**self.put, put.node: left})
 
     def room(self, name: str) -> NodeRoom:
-        put = [(one.hold, one.requests) for one in self.put if one.node == name]
-        return self.ledger.room_as_if(name, self.gone, put)
+        return self.ledger.room_as_if(name, self.gone, [(one.hold, one.requests) for one in self.put.get(name, ())])
 
     def group_cards(self, group: Group) -> frozenset[CardOf]:
         """Return the cards of an affinity group. Empty: any card may become the group's."""
-        put = (card for one in self.put for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)
+        every = (one for put in self.put.values() for one in put)
+        put = (card for one in every for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)
         return self.ledger.group_cards(group, self.gone).union(put)

@@ -25,6 +25,7 @@ class Filtered:
     fitting: Sequence[str] = ()
     fails: dict[str, str] = field(default_factory=dict)  # an eviction might change it
     never: dict[str, str] = field(default_factory=dict)
+    reason: Coded | None = None  # of all nodes, where that is known
 
 
 def sort_nodes(
@@ -55,10 +56,15 @@ def sort_nodes(
     return Filtered(fitting=fitting, fails=fails, never=never)
 
 
+def refuse_everywhere(names: Sequence[str], reason: Coded, message: str) -> Filtered:
+    """Refuse the pod on all nodes, for a reason that does not depend on the node."""
+    return Filtered(never=dict.fromkeys(names, reason.about(message)), reason=reason)
+
+
 def main_reason(answer: Filtered) -> Coded | None:
     """Return the reason of most nodes if the pod fits on none; None if it fits, or there are no nodes."""
-    if answer.fitting:
-        return None
+    if answer.fitting or answer.reason:
+        return answer.reason
     said = Counter(answer.fails.values())
     said.update(answer.never.values())
     if not said:

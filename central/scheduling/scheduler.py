@@ -28,12 +28,16 @@ from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.verdicts import Verdicts
+from central.gang.answers import answer as answer_member
+from central.gang.claims import drop_member, drop_plan
+from central.gang.gangs import Gangs
+from central.gang.model import Gang, Member, Phase
 from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
-from central.scheduling.filtered import Filtered, main_reason, sort_nodes
+from central.scheduling.filtered import Filtered, main_reason, refuse_everywhere, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
 from lading.vocabulary import PciAddress, PodUid
@@ -41,10 +45,6 @@ from lading.vocabulary import PciAddress, PodUid
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
 # second filter; too late, room that no pod uses.
 PREDICTION_S: Final = 5.0
-# kube-scheduler tries all members of a PodGroup and binds none if one does not fit. A pod that is filtered again without a
-# Binding in between counts as such a trial: it holds devices for TRIAL_S, and for PREDICTION_S only once in HELD_AGAIN_S.
-TRIAL_S: Final = 0.5
-HELD_AGAIN_S: Final = 60.0
 
 NO_DEVICES: Final = Ask(containers=(), policy=Policy.FRAGMENTATION)
 
@@ -94,6 +94,7 @@ class Scheduler:
         forecast: Forecast | None = None,
         refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
         counts: Counts | None = None,
+        gangs: Gangs | None = None,
         slice_s: float = math.inf,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
@@ -108,7 +109,7 @@ class Scheduler:
         self._slice_s = slice_s
         self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
         self.counts = counts or Counts()
-        self._failed_trials: set[tuple[str, ...]] = set()  # gangs of which a member was refused
+        self.gangs = gangs or Gangs()
         rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
         self.verdicts = Verdicts(
             rooms, loads, policy=policy, limits=limits, forecast=forecast, turnover=lambda: ledger.turnover
@@ -124,7 +125,8 @@ class Scheduler:
         """Judge nodes for `filter`, one in each step. `filter` does not judge these again."""
         ask = parse_ask(pod)
         uid = pod.metadata.uid
-        if isinstance(ask, Ask) and not self._settled_node(uid) and not self.group_nodes(ask, self.ledger.without(uid)):
+        waits = isinstance(ask, Ask) and not self._settled_node(uid) and self._waits_for_gang(uid) is None
+        if waits and isinstance(ask, Ask) and not self.group_nodes(ask, self.ledger.without(uid)):
             yield from self.verdicts.judging(ask)
 
     def prioritize_steps(self, pod: Pod) -> Steps:
@@ -160,8 +162,12 @@ class Scheduler:
         if settled := self._settled_node(uid):
             return Decision(uid=uid, answer=self._only(settled, uid, names))
         pending = self.pending.add(pending_of(pod, ask))
-        self._end_failed_trials(pending.gang)
-        self.verdicts.learn(uid, pending.shape)
+        if ask.containers:
+            self.verdicts.learn(uid, pending.shape)
+        if (found := self._waits_for_gang(uid)) is not None:
+            return self._decide_in_gang(pending, names, *found)
+        if not ask.containers:
+            return Decision(uid=uid, answer=Filtered(fitting=names))
         self.ledger.forget_prediction(uid)
         if group := self.group_nodes(ask, self.ledger.without(uid)):
             node, answer = self._judge_in_group(pending, names, group)
@@ -180,6 +186,21 @@ class Scheduler:
             self.counts.refused[reason] += 1
             if refused := self.pending.get_refused(decision.uid):
                 refused.refused_for = reason
+
+    def _waits_for_gang(self, uid: PodUid) -> tuple[Gang, Member] | None:
+        """Return the gang with which the pod starts, and the pod as its member; None if it is placed like other pods."""
+        found = self.gangs.of(uid)
+        return None if found is None or found[0].ordinary else found
+
+    def _decide_in_gang(self, pod: Pending, names: Sequence[str], gang: Gang, member: Member) -> Decision:
+        answer = answer_member(self.gangs, gang, member, names)
+        if isinstance(answer, str):
+            self.pending.fitted(pod)
+            return Decision(uid=pod.uid, answer=sort_nodes(names, fits={answer}, otherwise=OfPod.GANG_ELSEWHERE.shown))
+        if answer.vetoed:
+            drop_member(self.ledger, member) if gang.phase is Phase.BINDING else drop_plan(self.ledger, gang)
+        self.pending.waits_for_gang(pod, self._clock())
+        return Decision(uid=pod.uid, answer=refuse_everywhere(names, answer.reason, answer.message))
 
     def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
         """Return the node to hold room on, and the answer."""
@@ -205,9 +226,10 @@ class Scheduler:
 
     def prioritize(self, pod: Pod, names: Collection[str]) -> str | None:
         """Return the one node to take; None if central has no preference."""
-        predicted = self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED)
-        if predicted and predicted.node in names:
-            return predicted.node
+        for kind in (Claim.PLANNED, Claim.PREDICTED):
+            claim = self.ledger.own_claim(pod.metadata.uid, kind)
+            if claim and claim.node in names:
+                return claim.node
         ask = parse_ask(pod)
         if ask is None:
             return self._beside_devices(pod, names)
@@ -236,11 +258,12 @@ class Scheduler:
     def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
         """Add to `suffice` the nodes where the devices suffice once these pods are gone, which kube-scheduler would evict for
         cpu or memory, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
-        ask = parse_ask(pod)
+        ask, own = parse_ask(pod), pod.metadata.uid
+        if self._waits_for_gang(own) is not None:
+            return  # an eviction for one member is of no use, and the gang may have its place elsewhere
         if not isinstance(ask, Ask):
             suffice.extend(victims)
             return
-        own = pod.metadata.uid
         for name, gone in victims.items():
             if gone and isinstance(self.verdict(ask, name, self.ledger.without(own, *gone)), Placement):
                 suffice.append(name)
@@ -304,30 +327,12 @@ class Scheduler:
         placement = self.placement(pod, node) if node else None
         if placement is None:
             self.pending.refused(pod, self._clock())
-            if pod.gang:
-                self._failed_trials.add(pod.gang)
             return
         self.pending.fitted(pod)
-        until = self._hold_until(pod)
+        until = self._clock() + PREDICTION_S
         refused = self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.requests)
         if refused is None:
             pod.predicted = self.ledger.room(node), placement
-
-    def _hold_until(self, pod: Pending) -> float:
-        now = self._clock()
-        if now >= pod.held_until + HELD_AGAIN_S:
-            pod.held_until = now + PREDICTION_S
-        return max(pod.held_until, now + TRIAL_S)
-
-    def _end_failed_trials(self, gang: tuple[str, ...]) -> None:
-        """End the predictions of gangs that were refused in part. A trial is over when a pod outside the gang is filtered:
-        until then two members must not be given the same devices."""
-        over = self._failed_trials - {gang}
-        for claim in self.ledger.predictions() if over else ():
-            member = self.pending.get(claim.holder.pod)
-            if member is not None and member.gang in over:
-                self.ledger.forget_prediction(member.uid)
-        self._failed_trials -= over
 
     def _settled_node(self, uid: PodUid) -> str:
         """Return the node where the pod is bound, or will be, as far as is known."""
@@ -357,19 +362,24 @@ class Scheduler:
         pod = self.pending.get(uid)
         if pod is None:
             return NotBound(why=OfBinding.POD_UNKNOWN.shown)
-        placement = self._predicted(pod, node) or self.placement(pod, node)
+        placement = self._planned(uid, node) or self._predicted(pod, node) or self.placement(pod, node)
         if placement is None:
             return NotBound(why=OfBinding.DEVICES_TAKEN.shown)
         gen = pod.gen + 1
         conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder, pod.requests)
         if conflict is not None:
             return NotBound(why=_in_words(conflict, node))
-        pod.held_until = -math.inf  # a Binding follows: it was no trial
         self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
         pod.gen = gen
         text = render_assignment(uid, node, gen, placement.containers, pod.roles, pod.ask.sharing)
         vfs = tuple(name_vfs(placement.containers, pod.roles).items())
         return Reservation(pod=pod, node=node, gen=gen, assignment=text, vfs=vfs)
+
+    def _planned(self, uid: PodUid, node: str) -> Placement | None:
+        """Return what the plan of its gang holds for the pod there."""
+        found = self.gangs.of(uid)
+        planned = found[1].planned if found is not None else None
+        return planned.placement if planned is not None and planned.node == node else None
 
     def _predicted(self, pod: Pending, node: str) -> Placement | None:
         """Return what was predicted for the pod if the node has not changed since. The card of a group may have changed on any

@@ -3,7 +3,6 @@
 Pods come from the watch or from kube-scheduler's requests, whichever is first. A pod leaves when it is bound, ends or is gone.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,8 +37,7 @@ class Pending:
     refused_for: Coded | None = None  # what was true of most nodes then; None: no request about it in this term
     undecided: bool = False  # refused before all nodes were judged
     woken_in: int = 0  # the last round of central.controllers.requeue
-    gang: tuple[str, ...] = ()  # namespace and name of a native PodGroup; empty: none
-    held_until: float = -math.inf  # the end of its first prediction since the last Binding was tried
+    in_gang: bool = False  # it waits for its gang, with which it is requeued
     predicted: tuple[NodeRoom, Placement] | None = None  # what it would get there, and the room with that taken
 
     @property
@@ -65,7 +63,6 @@ def pending_of(pod: Pod, ask: Ask) -> Pending:
         created=metadata.creation_timestamp or "",
         requests=requests_of(pod),
         networks=metadata.annotations.get(NETWORKS, ""),
-        gang=(metadata.namespace, *spec.gang) if spec.gang else (),
     )
 
 
@@ -100,12 +97,12 @@ class PendingPods:
             if version_of(known.resource_version) > version_of(pod.resource_version):
                 return known
             pod.gen, pod.refused_at, pod.woken_in = known.gen, known.refused_at, known.woken_in
-            pod.refused_for, pod.undecided, pod.held_until = known.refused_for, known.undecided, known.held_until
+            pod.refused_for, pod.undecided, pod.in_gang = known.refused_for, known.undecided, known.in_gang
             if pod.ask == known.ask:
                 pod.predicted = known.predicted
             self._forget_refusal(known)
         self._pods[pod.uid] = pod
-        if pod.refused_at is not None:
+        if pod.refused_at is not None and not pod.in_gang:
             self._refused[pod.ask][pod.uid] = pod
         return pod
 
@@ -116,11 +113,19 @@ class PendingPods:
     def refused(self, pod: Pending, now: float) -> None:
         if pod.refused_at is None:
             pod.refused_at = now
+        pod.in_gang = False
         self._refused[pod.ask][pod.uid] = pod
+
+    def waits_for_gang(self, pod: Pending, now: float) -> None:
+        """Record a refusal that room for this pod alone does not change."""
+        self._forget_refusal(pod)
+        if pod.refused_at is None:
+            pod.refused_at = now
+        pod.in_gang = True
 
     def fitted(self, pod: Pending) -> None:
         self._forget_refusal(pod)
-        pod.refused_at, pod.undecided = None, False
+        pod.refused_at, pod.undecided, pod.in_gang = None, False, False
 
     def refused_asks(self) -> list[Ask]:
         return list(self._refused)

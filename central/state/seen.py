@@ -14,11 +14,13 @@ import msgspec
 
 from central.api.known import Ident
 from central.api.watch import Unreadable
+from central.ask.gang import FOREIGN_PREFIXES
 from central.ask.pod import Pod
 from central.ledger.model import version_of
 from lading.vocabulary import NETWORKS, PREFIX, PodUid
 
 SEEN_WITHIN_S: Final = 1.0  # of kube-scheduler's 5 s
+READ: Final = (PREFIX, NETWORKS, *FOREIGN_PREFIXES)  # how the annotations begin that decide about a waiting pod
 
 
 class SeenPods:
@@ -81,5 +83,5 @@ def _waits(pod: Pod) -> bool:
 
 def _slim(pod: Pod) -> Pod:
     """Drop annotations that central does not read: a pod may have 256 KiB of them."""
-    ours = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(PREFIX) or key == NETWORKS}
+    ours = {key: value for key, value in pod.metadata.annotations.items() if key.startswith(READ)}
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=ours))

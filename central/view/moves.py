@@ -102,7 +102,7 @@ def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
     fits = search.scheduler.judged(pod.ask).fits
     best = search.scheduler.verdicts.best(pod.shape, search.scheduler.ledger.nodes())
     freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
-    first = dict.fromkeys(name for name in (best, *(put.node for put in state.put), *sorted(freed)) if name)
+    first = dict.fromkeys(name for name in (best, *state.put, *sorted(freed)) if name)
     others = (name for name in sorted(fits) if name not in first)
     for count, name in enumerate((*first, *others)):
         if count > ELSEWHERE + len(first):

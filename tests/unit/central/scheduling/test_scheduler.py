@@ -10,7 +10,7 @@ from central.fit.model import Missing
 from central.fit.workload import PodKind
 from central.ledger.model import Claim
 from central.loop.steps import exhaust
-from central.scheduling.scheduler import PREDICTION_S, TRIAL_S, Bound, NotBound, Reservation
+from central.scheduling.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, POLICY, PodUid
 from tests.fakes.kube_objects import decoded, gpu_uuid, pod, share, vfs
 from tests.unit.central.world import World, uid_of
@@ -535,39 +535,6 @@ def test_nobody_is_evicted_before_all_nodes_were_judged() -> None:
     assert (made.is_refused("a"), made.refused) == (True, [])
     made.filter("a", "n1", "n2")
     assert made.refused == ["a"]
-
-
-# trials of a scheduler with PodGroups
-
-
-def test_a_gang_that_does_not_fit_holds_nothing_against_other_pods() -> None:
-    made = world(n1=4)
-    made.show("alone")
-    for _ in range(3):  # each time anew
-        for number in range(5):
-            made.show(f"m{number}", gang="g")
-        assert [bool(made.filter(f"m{number}").fitting) for number in range(5)] == [True] * 4 + [False]
-        assert not made.filter("m4").fitting  # it does not take what the others are tried with
-        assert made.filter("alone").fitting == ["n1"]
-        made.ledger.forget_prediction(uid_of("alone"))
-        made.now += 1.0
-        made.ledger.expire(made.now)
-
-
-def test_a_pod_that_is_tried_again_and_again_without_a_binding_lets_others_have_the_room() -> None:
-    """All members fit as far as central knows; kube-scheduler refuses one for its cpu, and tries again every second."""
-    made = world()
-    made.show("tried", gang="g")
-    made.show("alone")
-    fits = []
-    for second in range(10):
-        made.now = float(second)
-        made.filter("tried")
-        made.now += TRIAL_S
-        made.ledger.expire(made.now)
-        fits.append(bool(made.filter("alone").fitting))
-        made.ledger.forget_prediction(uid_of("alone"))
-    assert fits == [second + TRIAL_S >= PREDICTION_S for second in range(10)]
 
 
 def test_a_pod_whose_binding_failed_is_held_for_as_long_as_any_other() -> None:

@@ -1,0 +1,351 @@
+"""Parse which gang a pod belongs to, in whichever dialect it says so: pods of one gang start together or not at all.
+
+A *gang* has roles, each with a minimum of members; a gang without roles has one, with an empty name. A pod names its gang, and
+the minimum stands on the pod itself or in the gang's own object (`central.api.pod_groups`).
+
+    dialect       member says                                                     minimum
+    lading        annotation lading.dev/gang                                      annotation lading.dev/gang-min
+    coscheduling  label scheduling.x-k8s.io/pod-group                             PodGroup scheduling.x-k8s.io
+    koordinator   label pod-group.scheduling.sigs.k8s.io                          PodGroup scheduling.sigs.k8s.io
+    koordinator   label …sigs.k8s.io/name or annotation gang.scheduling.koordinator.sh/name   the same prefixes, min-available
+    kubernetes    spec.schedulingGroup (1.36) or spec.workloadRef (1.35)          PodGroup or Workload scheduling.k8s.io
+    kueue         label kueue.x-k8s.io/pod-group-name                             annotation …/pod-group-total-count
+
+A group of Koordinator's gangs is one gang here, with a role for each of them. The result is None for a pod without a gang, and
+BadAsk for one whose words contradict each other or cannot be read.
+
+Source: kubernetes-sigs/scheduler-plugins (coscheduling), koordinator.sh gang scheduling, KEP-4671, kueue.sigs.k8s.io.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from central.ask.model import BadAsk
+from central.ask.pod import Pod
+from lading.vocabulary import (
+    GANG,
+    GANG_ANNOTATIONS,
+    GANG_MIN,
+    GANG_MODE,
+    GANG_PREFERRED_TOPOLOGY,
+    GANG_REQUIRED_TOPOLOGY,
+    GANG_ROLE,
+)
+
+MAX_MIN: Final = 4096  # members that start together
+MAX_ROLES: Final = 32
+_LONGEST: Final = 4096  # characters of a value that are parsed
+_SHOWN: Final = 60  # characters of a value that a message repeats
+
+_GROUPS: Final = {
+    "coscheduling": "scheduling.x-k8s.io",
+    "koordinator": "scheduling.sigs.k8s.io",
+    "kubernetes": "scheduling.k8s.io",
+}
+COSCHEDULING_LABEL: Final = "scheduling.x-k8s.io/pod-group"
+KOORDINATOR_LABEL: Final = "pod-group.scheduling.sigs.k8s.io"
+_LIGHT: Final = f"{KOORDINATOR_LABEL}/"
+_KOORDINATOR: Final = "gang.scheduling.koordinator.sh/"
+KUEUE_LABEL: Final = "kueue.x-k8s.io/pod-group-name"
+_KUEUE_TOTAL: Final = "kueue.x-k8s.io/pod-group-total-count"
+_INDEX: Final = ("batch.kubernetes.io/job-completion-index", f"{_KOORDINATOR}network-topology-index")
+
+_SECONDS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
+_COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
+_LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?")
+
+# Annotations that are not below lading.dev/ and say something of a gang; their prefixes.
+FOREIGN_PREFIXES: Final = (_KOORDINATOR, _LIGHT, "kueue.x-k8s.io/", "batch.kubernetes.io/")
+
+
+class GangDialect(StrEnum):
+    LADING = "lading"
+    COSCHEDULING = "coscheduling"
+    KOORDINATOR = "koordinator"
+    KUBERNETES = "kubernetes"
+    KUEUE = "kueue"
+
+
+class GangKey(NamedTuple):
+    """Identify a gang. Two dialects may use one name without meaning the same gang."""
+
+    dialect: GangDialect
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class Mode(StrEnum):
+    """Say what becomes of the members that are bound if the others do not follow in time."""
+
+    STRICT = "strict"  # they are evicted
+    NON_STRICT = "non-strict"  # they stay
+
+
+class Match(StrEnum):
+    """Say which members count for the minimum. Source: Koordinator's match-policy."""
+
+    ONCE_SATISFIED = "once-satisfied"  # a gang that was whole once is a gang no more: its later members are ordinary pods
+    WAITING_AND_RUNNING = "waiting-and-running"
+    ONLY_WAITING = "only-waiting"
+
+
+NO_ROLES: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is said of a gang, by its object or by each of its members."""
+
+    least: Mapping[str, int] = field(default_factory=lambda: NO_ROLES)  # members of each role that start together
+    mode: Mode = Mode.STRICT
+    match: Match = Match.ONCE_SATISFIED
+    wait_s: float | None = None  # for the members that are missing after the first was bound; None: central's default
+    required_topology: str = ""  # a label of nodes: all members have the same value
+    preferred_topology: str = ""
+
+
+class ObjectKey(NamedTuple):
+    """Name the object that has the terms of a gang, or of one role of it."""
+
+    dialect: GangDialect
+    namespace: str
+    name: str
+
+    @property
+    def kind(self) -> str:
+        return f"PodGroup {self.namespace}/{self.name} ({_GROUPS[self.dialect]})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """What one pod says of its gang."""
+
+    gang: GangKey
+    role: str = ""
+    roles: tuple[str, ...] = ("",)  # all that the gang must have
+    terms: Terms | None = None  # None: those of `source`
+    source: ObjectKey | None = None
+    rank: int | None = None  # its number among the members, where pods have one
+    wrong: str = ""  # why the words of its object cannot be used
+
+
+class _BadGangError(Exception):
+    """End the parse from any depth; `parse_membership` returns it as a value."""
+
+
+def parse_membership(pod: Pod) -> Membership | BadAsk | None:
+    """Return the gang of the pod. A pod that names two gangs is refused."""
+    try:
+        found = [membership for read in _DIALECTS if (membership := read(pod)) is not None]
+    except _BadGangError as e:
+        return BadAsk(message=str(e))
+    if len(found) > 1:
+        first, second = (f"gang {one.gang.name} ({one.gang.dialect})" for one in found[:2])
+        return BadAsk(message=f"cannot use {first} with {second}: a pod belongs to one gang; keep one")
+    return replace(found[0], rank=_rank(pod)) if found else None
+
+
+# ---- Lading's own
+
+
+def _read_own(pod: Pod) -> Membership | None:
+    said = pod.metadata.annotations
+    written = sorted(GANG_ANNOTATIONS & said.keys())
+    if not written:
+        return None
+    if GANG not in said:
+        raise _BadGangError(f"cannot use {written[0]}: the pod names no gang; add {GANG}, or remove it")
+    if GANG_MIN not in said:
+        raise _BadGangError(
+            f"cannot use {GANG}: {GANG_MIN} is missing; write how many members start together, 4, or ps=1,worker=4"
+        )
+    least = _own_least(said[GANG_MIN])
+    role = said.get(GANG_ROLE, "")
+    if role not in least:
+        right = " or ".join(least) if any(least) else f"no {GANG_ROLE}, because {GANG_MIN} names none"
+        raise _BadGangError(f"cannot use {GANG_ROLE}: it is {_shown(role)}; write {right}")
+    terms = Terms(
+        least=least,
+        mode=_choice(said, GANG_MODE, Mode, Mode.STRICT),
+        required_topology=_label_key(said, GANG_REQUIRED_TOPOLOGY),
+        preferred_topology=_label_key(said, GANG_PREFERRED_TOPOLOGY),
+    )
+    key = GangKey(GangDialect.LADING, pod.metadata.namespace, _name(GANG, said[GANG]))
+    return Membership(gang=key, role=role, roles=tuple(least), terms=terms)
+
+
+def _own_least(written: str) -> Mapping[str, int]:
+    """Return the minimum of each role: `4`, or `ps=1,worker=4`."""
+    parts = [part.strip() for part in written[:_LONGEST].split(",")]
+    if len(parts) == 1 and "=" not in parts[0]:
+        return {"": _count(GANG_MIN, parts[0])}
+    least: dict[str, int] = {}
+    for part in parts:
+        role, _, count = (one.strip() for one in part.partition("="))
+        least[_name(GANG_MIN, role)] = _count(GANG_MIN, count)
+    if len(least) < len(parts) or len(least) > MAX_ROLES:
+        raise _BadGangError(f"cannot use {GANG_MIN}: it is {_shown(written)}; name each role once, {MAX_ROLES} at most")
+    return least
+
+
+# ---- other systems
+
+
+def _read_coscheduling(pod: Pod) -> Membership | None:
+    name = pod.metadata.labels.get(COSCHEDULING_LABEL)
+    return _by_object(pod, GangDialect.COSCHEDULING, name) if name else None
+
+
+def _read_koordinator(pod: Pod) -> Membership | None:
+    labels, said, namespace = pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace
+    if name := labels.get(KOORDINATOR_LABEL):
+        return _by_object(pod, GangDialect.KOORDINATOR, name)
+    name = labels.get(f"{_LIGHT}name") or said.get(f"{_KOORDINATOR}name")
+    if not name:
+        return None
+    least = labels.get(f"{_LIGHT}min-available") or said.get(f"{_KOORDINATOR}min-available")
+    if not least:
+        raise _BadGangError(
+            f"cannot use gang {_shown(name)}: {_KOORDINATOR}min-available is missing; write a number of members"
+        )
+    parsed = parse_group(namespace, _name(f"{_KOORDINATOR}name", name), said)
+    if isinstance(parsed, BadAsk):
+        raise _BadGangError(parsed.message)
+    role, group = parsed
+    terms = koordinator_terms(said, {role: _count(f"{_KOORDINATOR}min-available", least)})
+    return Membership(gang=group_key(group), role=role, roles=group, terms=terms)
+
+
+def parse_group(namespace: str, name: str, annotations: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | BadAsk:
+    """Return this gang as `namespace/name`, and all gangs of its group, itself too."""
+    own, written = f"{namespace}/{name}", annotations.get(f"{_KOORDINATOR}groups", "")
+    listed = _strings(written) if written else [own]
+    if own not in listed or len(listed) > MAX_ROLES:
+        right = f"a JSON list of namespace/gang with {own} among them, {MAX_ROLES} at most"
+        return BadAsk(message=f"cannot use {_KOORDINATOR}groups: it is {_shown(written)}; write {right}")
+    return own, tuple(sorted(set(listed)))
+
+
+def group_key(group: Sequence[str]) -> GangKey:
+    """Return the key of a group of Koordinator's gangs. Only gangs that list the same group have the same key."""
+    namespace, _, name = group[0].partition("/")
+    return GangKey(GangDialect.KOORDINATOR, namespace, ",".join((name, *group[1:])))
+
+
+def koordinator_terms(annotations: Mapping[str, str], least: Mapping[str, int]) -> Terms:
+    """Return the terms that Koordinator's annotations give. An illegal value counts as its default, as in Koordinator."""
+    mode = annotations.get(f"{_KOORDINATOR}mode", "")
+    match = annotations.get(f"{_KOORDINATOR}match-policy") or annotations.get(f"{_LIGHT}match-policy", "")
+    waits = annotations.get(f"{_KOORDINATOR}waiting-time", "")
+    return Terms(
+        least=least,
+        mode=Mode.NON_STRICT if mode == "NonStrict" else Mode.STRICT,
+        match=Match(match) if match in set(Match) else Match.ONCE_SATISFIED,
+        wait_s=_duration_s(waits),
+    )
+
+
+def _read_kubernetes(pod: Pod) -> Membership | None:
+    if not pod.spec.gang:
+        return None
+    name = "/".join(pod.spec.gang)
+    membership = _by_object(pod, GangDialect.KUBERNETES, name)
+    if len(pod.spec.gang) == 1:
+        return membership
+    workload, group, _ = pod.spec.gang  # each replica key is a gang of its own, with the terms of its group
+    return replace(membership, source=ObjectKey(GangDialect.KUBERNETES, pod.metadata.namespace, f"{workload}/{group}"))
+
+
+def _read_kueue(pod: Pod) -> Membership | None:
+    name = pod.metadata.labels.get(KUEUE_LABEL)
+    if not name:
+        return None
+    total = pod.metadata.annotations.get(_KUEUE_TOTAL, "")
+    key = GangKey(GangDialect.KUEUE, pod.metadata.namespace, _name(KUEUE_LABEL, name))
+    return Membership(gang=key, terms=Terms(least={"": _count(_KUEUE_TOTAL, total)}))
+
+
+_DIALECTS: Final[Sequence[Callable[[Pod], Membership | None]]] = (
+    _read_own,
+    _read_coscheduling,
+    _read_koordinator,
+    _read_kubernetes,
+    _read_kueue,
+)
+
+
+def _by_object(pod: Pod, dialect: GangDialect, name: str) -> Membership:
+    """Return a membership whose terms, and group, stand in an object."""
+    namespace = pod.metadata.namespace
+    source = ObjectKey(dialect, namespace, name)
+    if dialect is GangDialect.KOORDINATOR:
+        own = f"{namespace}/{name}"
+        return Membership(gang=group_key([own]), role=own, roles=(own,), source=source)
+    return Membership(gang=GangKey(dialect, namespace, name), source=source)
+
+
+# ---- values
+
+
+def _rank(pod: Pod) -> int | None:
+    said = {**pod.metadata.annotations, **pod.metadata.labels}
+    written = next((said[key] for key in _INDEX if key in said), "")
+    return int(written) if re.fullmatch(r"[0-9]{1,9}", written) else None
+
+
+def _duration_s(written: str) -> float | None:
+    """Return a duration as Go writes it, `1h30m` or `600s`, in seconds; None if it is none, or zero."""
+    if len(written) > _LONGEST or not re.fullmatch(r"([0-9.]+(h|ms|m|s))+", written):
+        return None
+    parts = re.findall(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s)", written)
+    return sum(float(amount) * _SECONDS[unit] for amount, unit in parts) or None
+
+
+def _name(key: str, written: str) -> str:
+    if not _NAME.fullmatch(written):
+        right = "1 to 253 letters, digits, dashes, underscores and dots, a letter or digit first and last"
+        raise _BadGangError(f"cannot use {key}: {_shown(written)} is no name; write {right}")
+    return written
+
+
+def _count(key: str, written: str) -> int:
+    if not _COUNT.fullmatch(written) or int(written) > MAX_MIN:
+        raise _BadGangError(f"cannot use {key}: it is {_shown(written)}; write a number of members, 1 to {MAX_MIN}")
+    return int(written)
+
+
+def _label_key(said: Mapping[str, str], key: str) -> str:
+    written = said.get(key)
+    if written is not None and not _LABEL_KEY.fullmatch(written):
+        raise _BadGangError(f"cannot use {key}: it is {_shown(written)}; write the key of a node label, or remove it")
+    return written or ""
+
+
+def _choice(said: Mapping[str, str], key: str, kind: type[Mode], otherwise: Mode) -> Mode:
+    written = said.get(key, otherwise)
+    if written not in set(kind):
+        raise _BadGangError(f"cannot use {key}: it is {_shown(written)}; write {' or '.join(kind)}, or remove it")
+    return kind(written)
+
+
+def _strings(written: str) -> list[str]:
+    """Return a JSON list of texts; nothing if it is anything else."""
+    try:
+        read = json.loads(written) if len(written) <= _LONGEST else None
+    except (ValueError, RecursionError):
+        read = None
+    return read if isinstance(read, list) and all(isinstance(one, str) for one in read) else []
+
+
+def _shown(written: str) -> str:
+    text = repr(written)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -1,0 +1,350 @@
+"""Follow gangs: who belongs to them, plans for those that are complete, one Binding after all are ready, and the end of a plan.
+
+    watch ─▶ GangFeed ─▶ gang ─▶ plan, in slices ─▶ members are requeued ─▶ filter names the node ─▶ bind ─▶ barrier ─▶ Bindings
+
+One gang is planned at a time, in the order of the queue: a gang of which some members are bound comes first, then by priority
+and age. A gang that cannot be placed lets the next one pass. If it waited for its patience, the room for all of its members is
+kept together as pods end; for one gang at a time.
+
+No plan is waited for without an end: if the first Binding is not possible in PLAN_S, the plan is dropped, and made again after
+a pause. If the minimum is not bound in time after the first Binding, the bound members of a strict gang are evicted.
+"""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+from central.api.known import Ident
+from central.api.pod_groups import GangKind, PodGroup
+from central.api.times import parse_seconds
+from central.api.watch import Unreadable
+from central.ask.gang import GangKey, Membership, Mode, ObjectKey, parse_membership
+from central.ask.model import BadAsk
+from central.ask.parse import mentions_devices
+from central.ask.pod import Pod
+from central.ask.reasons import OfBinding, OfPod
+from central.gang.claims import drop_plan, follow_end
+from central.gang.gangs import Gangs
+from central.gang.model import Gang, Member, Phase
+from central.gang.queue import in_line
+from central.ledger.ledger import Ledger
+from central.ledger.model import PodRecord
+from central.loop.slices import Slices
+from central.scheduling.gangs import GangPlanner
+from central.scheduling.scheduler import Scheduler
+from lading.log import Event, Log
+from lading.vocabulary import PodUid
+
+LOOK_S: Final = 0.1
+# From a plan to the first Binding. kube-scheduler asks about some hundred pods a second, and tries a pod again after 1 s.
+PLAN_S: Final = 60.0
+# From the first Binding until the minimum is bound, where the gang says nothing else.
+FINISH_S: Final = 60.0
+LONGEST_FINISH_S: Final = 3600.0
+# kube-scheduler gives up a request after 5 s, and a Binding follows the wait.
+BARRIER_S: Final = 3.0
+ARRIVED_S: Final = 10.0  # how long a member counts that was sent to bind and was not waited for
+LONGEST_PAUSE_S: Final = 60.0
+ASKED_WITHIN_S: Final = 2.0  # kube-scheduler asks about a new pod by then; of others it is told again
+REST: Final = 4  # a search without result is followed by so many times its duration without another one for that gang
+CLOCKS_S: Final = 30.0  # by which a node's clock may differ
+TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+INCOMPLETE: Final = "GangIncomplete"
+
+
+class GangFeed:
+    """Take in the watch of pods, after the ledger did."""
+
+    def __init__(self, gangs: Gangs, ledger: Ledger, *, now: Callable[[], float] = time.time) -> None:
+        """Create the handler. `now`: Unix seconds."""
+        self._gangs = gangs
+        self._ledger = ledger
+        self._now = now
+
+    def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
+        listed = {PodUid(one.metadata.uid) for one in objects}
+        for uid in [uid for uid in self._gangs.uids() if uid not in listed]:
+            self._end(uid)
+        for one in objects:
+            self.changed(one)
+
+    def changed(self, obj: Pod | Unreadable) -> None:
+        if isinstance(obj, Unreadable):
+            return
+        metadata, spec = obj.metadata, obj.spec
+        said = None if obj.status.phase in TERMINAL else parse_membership(obj)
+        if said is None or isinstance(said, BadAsk):
+            self._end(metadata.uid)
+            return
+        member = Member(
+            uid=metadata.uid,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            membership=said,
+            created=metadata.creation_timestamp or "",
+            priority=spec.priority,
+            node=spec.node_name,
+            old=bool(spec.node_name) and self._is_old(obj, said),
+            asks=mentions_devices(obj),
+            deleting=metadata.deletion_timestamp is not None,
+        )
+        self._gangs.put(member)
+
+    def _is_old(self, pod: Pod, said: Membership) -> bool:
+        """Return whether the pod runs for longer than its gang may take to start. Another leader may have seen it start."""
+        started, wait_s = pod.status.start_time, said.terms.wait_s if said.terms else None
+        return started is not None and self._now() - parse_seconds(started) > finish_s(wait_s) + CLOCKS_S
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._end(PodUid(gone.uid))
+
+    def _end(self, uid: PodUid) -> None:
+        found = self._gangs.remove(uid)
+        if found is not None:
+            follow_end(self._ledger, *found)
+
+
+class GangObjectFeed:
+    """Take in the watch of one kind of objects that say how many members start together."""
+
+    def __init__(self, gangs: Gangs, kind: GangKind) -> None:
+        self._gangs = gangs
+        self._read = kind.read
+        self._known: dict[str, set[ObjectKey]] = {}  # by uid
+
+    def replaced(self, objects: Sequence[PodGroup | Unreadable], version: str) -> None:
+        for uid in self._known.keys() - {one.metadata.uid for one in objects}:
+            self._forget(uid)
+        for one in objects:
+            self.changed(one)
+
+    def changed(self, obj: PodGroup | Unreadable) -> None:
+        if isinstance(obj, Unreadable):
+            return
+        said = list(self._read(obj))
+        now = {one.key for one in said}
+        for key in self._known.get(obj.metadata.uid, set()) - now:
+            self._gangs.remove_object(key)
+        self._known[obj.metadata.uid] = now
+        for one in said:
+            self._gangs.put_object(one)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._forget(gone.uid)
+
+    def _forget(self, uid: str) -> None:
+        for key in self._known.pop(uid, set()):
+            self._gangs.remove_object(key)
+
+
+class Evict(Protocol):
+    async def __call__(self, victim: PodRecord, reason: str, why: str) -> bool: ...
+
+
+class GangKeeper:
+    """Plan for gangs and hold their members at the barrier."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        planner: GangPlanner,
+        *,
+        requeue: Callable[[Iterable[PodUid]], None],
+        evict: Evict,
+        clock: Callable[[], float],
+        log: Log,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Create it. `requeue` has kube-scheduler ask about these refused pods again. `clock`: that of the scheduler."""
+        self._scheduler = scheduler
+        self._planner = planner
+        self._requeue = requeue
+        self._evict = evict
+        self._clock = clock
+        self._log = log
+        self._sleep = sleep
+        self._opened: dict[GangKey, asyncio.Event] = {}  # of gangs with members at the barrier
+
+    @property
+    def _gangs(self) -> Gangs:
+        return self._scheduler.gangs
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._scheduler.ledger
+
+    async def run(self) -> None:
+        """Run until it is cancelled."""
+        while True:
+            await self.look()
+            await self._sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Follow what became of each gang, then plan for those that wait, one after the other."""
+        for gang in self._gangs:
+            await self._follow(gang)
+        for gang in in_line(gang for gang in self._gangs if self._is_due(gang)):
+            if gang.members and self._is_due(gang):
+                await self._plan(gang)
+
+    # ---- what became of it
+
+    async def _follow(self, gang: Gang) -> None:
+        now, phase = self._clock(), gang.phase
+        self._forget_arrivals(gang, now)
+        gang.undone &= phase is Phase.BINDING
+        match phase:
+            case Phase.PLACED:
+                self._settle(gang)
+            case Phase.BINDING:
+                await self._finish(gang, now)
+            case Phase.PLANNED if now >= gang.until:
+                self._undo(gang, "its members could not all be bound in time")
+            case Phase.QUEUED:
+                self._call_members(gang, now)
+            case Phase.GATHERING:
+                gang.since = math.inf
+                if gang.plan:
+                    drop_plan(self._ledger, gang)
+            case _:
+                pass
+
+    def _settle(self, gang: Gang) -> None:
+        """Requeue the members that waited for the start of their gang, and drop what is left of its plan in time."""
+        if gang.until < math.inf and (self._clock() >= gang.until or not gang.plan):
+            drop_plan(self._ledger, gang)
+            gang.failures = 0
+            self._log.info(Event.GANG_PLACED, gang=str(gang.key), members=len(gang.members))
+        waiting = [uid for uid, member in gang.members.items() if member.waits]
+        held = [pod for uid in waiting if (pod := self._scheduler.pending.get_refused(uid)) and pod.in_gang]
+        for pod in held:
+            self._scheduler.pending.refused(pod, self._clock())  # from now on room for it alone will do
+        self._requeue(pod.uid for pod in held)
+
+    async def _finish(self, gang: Gang, now: float) -> None:
+        """End a gang that is bound in part when its time is over."""
+        if gang.undone:
+            await self._evict_bound(gang)
+            return
+        if gang.until == math.inf:  # another leader began it, or its plan was dropped
+            gang.until = now + finish_s(gang.terms.wait_s)
+        if now < gang.until:
+            return
+        strict = gang.terms.mode is Mode.STRICT and not gang.started
+        self._undo(gang, "its minimum was not bound in time" + ("; its bound members are evicted" if strict else ""))
+        gang.undone = strict
+
+    async def _evict_bound(self, gang: Gang) -> None:
+        for member in [*gang.members.values()]:
+            record = self._ledger.pod(member.uid)
+            if member.node and member.asks and record is not None and not record.deleting:
+                await self._evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
+
+    def _undo(self, gang: Gang, why: str) -> None:
+        drop_plan(self._ledger, gang)
+        gang.failures += 1
+        gang.not_before = self._clock() + min(LONGEST_PAUSE_S, 2.0 ** (gang.failures - 1))
+        gang.refuse(OfPod.GANG_WAITS_FOR_TURN, f"{why}; it is planned again")
+        self._log.warning(Event.GANG_UNDONE, why, gang=str(gang.key), members=len(gang.members))
+
+    def _call_members(self, gang: Gang, now: float) -> None:
+        """Have kube-scheduler ask about members that it did not ask about since this leadership began."""
+        gang.since = min(gang.since, now)
+        if now < gang.since + ASKED_WITHIN_S:
+            return
+        silent = [uid for uid, member in gang.members.items() if member.waits and member.names is None]
+        pods = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None and pod.refused_at is None]
+        for pod in pods:
+            self._scheduler.pending.waits_for_gang(pod, now)
+        self._requeue(pod.uid for pod in pods)
+
+    # ---- plans
+
+    def _is_due(self, gang: Gang) -> bool:
+        """Return whether a plan may be found now that could not be found before."""
+        missing = gang.phase is Phase.QUEUED or (gang.finishing and not gang.undone and self._lacks_places(gang))
+        if not missing or self._clock() < gang.not_before:
+            return False
+        return gang.tried != self._state(gang)
+
+    def _lacks_places(self, gang: Gang) -> bool:
+        planned = gang.planned()
+        return any(planned[role] < lacking for role, lacking in gang.lacking().items())
+
+    def _state(self, gang: Gang) -> object:
+        asked = sum(member.names is not None for member in gang.members.values())
+        return self._ledger.version, self._ledger.loads_version, self._gangs.version, asked
+
+    async def _plan(self, gang: Gang) -> None:
+        began, slices, state = self._clock(), Slices(self._clock), self._state(gang)
+        steps = self._planner.planning(gang)
+        found = False
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found = end.value
+                break
+            await slices.pause()
+        if found:
+            self._planned(gang)
+        elif gang.members:
+            gang.tried = state
+            gang.not_before = self._clock() + REST * (self._clock() - began)
+
+    def _planned(self, gang: Gang) -> None:
+        now = self._clock()
+        if not gang.finishing:
+            gang.until = now + PLAN_S
+        gang.tried = None
+        self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.nodes))
+        refused = [uid for uid in gang.plan if self._scheduler.pending.get_refused(uid)]
+        self._requeue(refused)
+
+    # ---- the barrier
+
+    async def arrive(self, uid: PodUid, node: str) -> str:
+        """Wait until all members of the pod's gang that start together were sent to bind. Return an empty text: the pod may be
+        bound now; or why not."""
+        found = self._gangs.of(uid)
+        if found is None or found[0].ordinary:
+            return ""
+        gang, member = found
+        if member.planned is None or member.planned.node != node:
+            return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key} has no place for the pod on {node} any more")
+        member.arrived, member.arrived_at = True, self._clock()
+        if not self._open(gang):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BARRIER_S):
+                    await self._opened.setdefault(gang.key, asyncio.Event()).wait()
+        if gang.opened and member.planned is not None and member.planned.node == node:
+            return ""
+        counts = ", ".join(
+            f"{arrived} of {lacking}{f' of role {role}' if role else ''}" for role, lacking, arrived in gang.required()
+        )
+        return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key}: {counts} members are ready to be bound; this is retried")
+
+    def _open(self, gang: Gang) -> bool:
+        """Open the barrier if all that start together are there."""
+        if not gang.opened and gang.at_barrier:
+            gang.opened = True
+            gang.until = self._clock() + finish_s(gang.terms.wait_s)
+            if opened := self._opened.pop(gang.key, None):
+                opened.set()
+        return gang.opened
+
+    def _forget_arrivals(self, gang: Gang, now: float) -> None:
+        """Members that were sent to bind long ago, and not again, are not about to be bound."""
+        if gang.opened:
+            return
+        for member in gang.members.values():
+            if member.arrived and now - member.arrived_at > ARRIVED_S:
+                member.arrived = False
+
+
+def finish_s(wait_s: float | None) -> float:
+    """Return how long the members that are missing after the first Binding are waited for. `wait_s`: what the gang says."""
+    return min(wait_s or FINISH_S, LONGEST_FINISH_S)

@@ -1,0 +1,234 @@
+"""Define a gang as central sees it: its members, what is said of it, and how far it is.
+
+    gathering   members, or the object with the minimum, are missing
+    queued      the gang is complete and has no plan: it holds nothing
+    planned     each member of the plan has one node, where its devices are claimed; no Binding was sent
+    binding     Bindings are sent, or were: the gang's room is kept for the members that are missing
+    placed      the minimum of each role is bound; later members are ordinary pods
+
+Only values and how they follow from each other: what changes the ledger is `central.scheduling.gangs`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from central.ask.gang import GangKey, Match, Membership, Terms
+from central.ask.reasons import OfPod
+from central.fit.model import Placement
+from central.ledger.model import Holder, OwnClaim
+from lading.vocabulary import PodUid
+
+
+class Phase(StrEnum):
+    GATHERING = "gathering"
+    QUEUED = "queued"
+    PLANNED = "planned"
+    BINDING = "binding"
+    PLACED = "placed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Where one member will be."""
+
+    node: str
+    placement: Placement
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    uid: PodUid
+    namespace: str
+    name: str
+    membership: Membership  # with what its object says
+    wrong: str = ""  # why the pod cannot be a member
+    created: str = ""  # RFC 3339, in UTC
+    priority: int = 0
+    node: str = ""  # where it is bound
+    old: bool = False  # bound for so long that its gang has started, or was given up
+    asks: bool = True  # kube-scheduler asks central about it; False: it is bound without central
+    deleting: bool = False
+    names: Collection[str] | None = None  # where kube-scheduler lets it go, as of its last question; None: no question yet
+    guessed: bool = False  # that question was about one node alone, which is not the planned one
+    planned: Planned | None = None
+    arrived: bool = False  # kube-scheduler sent it to bind since the plan was made
+    arrived_at: float = -math.inf  # and when, last
+
+    @property
+    def holder(self) -> Holder:
+        return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
+
+    @property
+    def waits(self) -> bool:
+        """Return whether central has to place it."""
+        return self.asks and not self.node and not self.deleting and not self.wrong
+
+
+@dataclass(slots=True, kw_only=True)
+class Gang:
+    key: GangKey
+    members: dict[PodUid, Member] = field(default_factory=dict)
+    terms: Terms = field(default_factory=Terms)
+    roles: tuple[str, ...] = ("",)
+    known: bool = False  # the minimum of each role is known
+    started: bool = False  # each role had its minimum bound once, or a member is bound for longer than a gang takes to start
+    opened: bool = False  # all members of the plan arrived: Bindings are sent
+    until: float = math.inf  # when the plan ends, on the clock of the scheduler
+    kept: dict[PodUid, OwnClaim] = field(default_factory=dict)  # room of bound members that are gone, by the uid of its claim
+    since: float = math.inf  # when it became complete; infinite: it is not
+    not_before: float = -math.inf  # no plan is made until then
+    failures: int = 0  # plans that ended without all members bound, one after the other
+    refused_for: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # why there is no plan, as of the last try
+    refused: str = ""  # the same in words
+    tried: object = None  # the state of ledger and members in which there was no plan
+    named: bool = False  # some member was given its node: kube-scheduler may count its cpu there
+    nodes: frozenset[str] = frozenset()  # of the plan
+    undone: bool = False  # its bound members are being evicted, because the others did not follow in time
+
+    # ---- what is said of it
+
+    def settle(self) -> None:
+        """Derive the terms from the members: the oldest one decides, and a member that says otherwise is none."""
+        line = sorted(self.members.values(), key=lambda member: (member.created, member.uid))
+        least: dict[str, int] = {}
+        first: Terms | None = None
+        for member in line:
+            terms = member.membership.terms
+            if terms is None:
+                continue
+            first = first or terms
+            member.wrong = member.membership.wrong or _differs(first, least, terms)
+            if not member.wrong:
+                least.update(terms.least)
+        self.roles = line[0].membership.roles if line else ("",)
+        self.known = first is not None and all(role in least for role in self.roles)
+        self.terms = replace(first or Terms(), least=least)
+        whole = self.known and not any(self.lacking().values())
+        self.started |= whole or any(member.old for member in self.members.values()) or self._one_by_one
+        if not self.complete:
+            self.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, self._shown_members())
+        elif self.refused_for is OfPod.GANG_WAITS_FOR_MEMBERS:
+            self.refuse(OfPod.GANG_WAITS_FOR_TURN, "its members are complete, and a place for all of them is searched")
+
+    def refuse(self, reason: OfPod, why: str) -> None:
+        """Set what members without a plan are told."""
+        self.refused_for, self.refused = reason, f"gang {self.key}: {why}"
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Return whether the gang's object says that its pods are scheduled one by one."""
+        return not self.terms.least and any(member.membership.terms is not None for member in self.members.values())
+
+    # ---- how far it is
+
+    @property
+    def phase(self) -> Phase:
+        if self.ordinary or (self.opened and not any(self.lacking().values())):
+            return Phase.PLACED
+        if self.opened or self.finishing:
+            return Phase.BINDING
+        if self.plan:
+            return Phase.PLANNED
+        return Phase.QUEUED if self.complete else Phase.GATHERING
+
+    @property
+    def plan(self) -> dict[PodUid, Planned]:
+        """Return the members that have a node and are not bound."""
+        return {uid: member.planned for uid, member in self.members.items() if member.planned is not None and not member.node}
+
+    @property
+    def ordinary(self) -> bool:
+        """Return whether its members are placed like other pods now."""
+        match self.terms.match:
+            case Match.ONCE_SATISFIED:
+                return self.started
+            case Match.WAITING_AND_RUNNING:
+                return self.known and not any(self.lacking().values())
+            case Match.ONLY_WAITING:
+                return self._one_by_one
+
+    def bound(self) -> Counter[str]:
+        """Return the number of bound members of each role, of those that central binds."""
+        return Counter(member.membership.role for member in self.members.values() if member.node and member.asks)
+
+    def planned(self) -> Counter[str]:
+        """Return the number of members of each role that have a node and are not bound."""
+        return Counter(self.members[uid].membership.role for uid in self.plan)
+
+    def existing(self) -> Counter[str]:
+        """Return the number of members of each role that count for the minimum."""
+        every = (member for member in self.members.values() if not member.deleting and not member.wrong)
+        return Counter(one.membership.role for one in every if self._counts_bound or not one.node)
+
+    def lacking(self) -> dict[str, int]:
+        """Return how many members of each role have to be bound. A member that central is not asked about is not lacking."""
+        there = Counter(
+            member.membership.role
+            for member in self.members.values()
+            if not member.wrong and (not member.asks or (member.node and self._counts_bound))
+        )
+        return {role: max(0, count - there[role]) for role, count in self.terms.least.items()}
+
+    @property
+    def _counts_bound(self) -> bool:
+        return self.terms.match is not Match.ONLY_WAITING or self.opened
+
+    @property
+    def complete(self) -> bool:
+        """Return whether the members that start together exist."""
+        have = self.existing()
+        return self.known and all(have[role] >= count for role, count in self.terms.least.items())
+
+    @property
+    def finishing(self) -> bool:
+        """Return whether some members are bound, and others have to be."""
+        return not self.ordinary and self._counts_bound and any(self.bound().values())
+
+    def waiting(self) -> list[Member]:
+        """Return the members to place, by rank and age."""
+        waiting = [member for member in self.members.values() if member.waits]
+        return sorted(waiting, key=lambda member: (member.membership.rank or 0, member.created, member.name, member.uid))
+
+    def required(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each role with the number of members that must reach the barrier, and how many have."""
+        arrived = Counter(member.membership.role for member in self.members.values() if member.arrived and not member.node)
+        for role, lacking in self.lacking().items():
+            yield role, lacking, arrived[role]
+
+    @property
+    def at_barrier(self) -> bool:
+        return all(arrived >= lacking for _, lacking, arrived in self.required())
+
+    # ---- its place in the queue
+
+    @property
+    def priority(self) -> int:
+        return max((member.priority for member in self.members.values()), default=0)
+
+    @property
+    def created(self) -> str:
+        return min((member.created for member in self.members.values()), default="")
+
+    def _shown_members(self) -> str:
+        """Return which members are missing, in words."""
+        have, least = self.existing(), self.terms.least
+        if unknown := [role for role in self.roles if role not in least]:
+            where = next((member.membership.source for member in self.members.values() if member.membership.source), None)
+            return f"its minimum is not known: there is no {where.kind}" if where else f"there is no member of {unknown[0]} yet"
+        counts = [f"{have[role]} of {least[role]}{f' of role {role}' if role else ''}" for role in self.roles]
+        return f"{', '.join(counts)} members exist"
+
+
+def _differs(first: Terms, least: Mapping[str, int], terms: Terms) -> str:
+    """Return in words where a member's terms differ from what older members say; empty if they agree."""
+    for role, count in terms.least.items():
+        if least.get(role, count) != count:
+            of = f" of role {role}" if role else ""
+            return f"the minimum{of} is {count}, and older members of the gang say {least[role]}; all say the same"
+    told = [(one.mode, one.match, one.required_topology, one.preferred_topology) for one in (first, terms)]
+    if told[0] != told[1]:
+        return "mode, match policy or topology differs from what older members of the gang say; all say the same"
+    return ""
