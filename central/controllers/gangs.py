@@ -292,14 +292,21 @@ class GangKeeper:
         if found:
             self._planned(gang)
         elif gang.members:
+            self._tell(gang)
             gang.tried = state
             gang.not_before = self._clock() + REST * (self._clock() - began)
+
+    def _tell(self, gang: Gang) -> None:
+        """Have kube-scheduler ask again, so that the members' events say why they wait, once for each reason."""
+        if gang.told is not gang.refused_for:
+            gang.told = gang.refused_for
+            self._requeue(member.uid for member in gang.waiting())
 
     def _planned(self, gang: Gang) -> None:
         now = self._clock()
         if not gang.finishing:
             gang.until = now + PLAN_S
-        gang.tried = None
+        gang.tried = gang.told = None
         self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.nodes))
         refused = [uid for uid in gang.plan if self._scheduler.pending.get_refused(uid)]
         self._requeue(refused)

@@ -83,6 +83,7 @@ class Gang:
     failures: int = 0  # plans that ended without all members bound, one after the other
     refused_for: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # why there is no plan, as of the last try
     refused: str = ""  # the same in words
+    told: OfPod | None = None  # the reason that kube-scheduler was asked to show last
     tried: object = None  # the state of ledger and members in which there was no plan
     named: bool = False  # some member was given its node: kube-scheduler may count its cpu there
     nodes: frozenset[str] = frozenset()  # of the plan

@@ -109,7 +109,7 @@ class Scheduler:
         self._slice_s = slice_s
         self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
         self.counts = counts or Counts()
-        self.gangs = gangs or Gangs()
+        self.gangs = Gangs() if gangs is None else gangs
         rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
         self.verdicts = Verdicts(
             rooms, loads, policy=policy, limits=limits, forecast=forecast, turnover=lambda: ledger.turnover
@@ -190,7 +190,7 @@ class Scheduler:
     def _waits_for_gang(self, uid: PodUid) -> tuple[Gang, Member] | None:
         """Return the gang with which the pod starts, and the pod as its member; None if it is placed like other pods."""
         found = self.gangs.of(uid)
-        return None if found is None or found[0].ordinary else found
+        return None if found is None or (found[0].ordinary and found[1].planned is None) else found
 
     def _decide_in_gang(self, pod: Pending, names: Sequence[str], gang: Gang, member: Member) -> Decision:
         answer = answer_member(self.gangs, gang, member, names)
@@ -198,7 +198,7 @@ class Scheduler:
             self.pending.fitted(pod)
             return Decision(uid=pod.uid, answer=sort_nodes(names, fits={answer}, otherwise=OfPod.GANG_ELSEWHERE.shown))
         if answer.vetoed:
-            drop_member(self.ledger, member) if gang.phase is Phase.BINDING else drop_plan(self.ledger, gang)
+            drop_plan(self.ledger, gang) if gang.phase is Phase.PLANNED else drop_member(self.ledger, member)
         self.pending.waits_for_gang(pod, self._clock())
         return Decision(uid=pod.uid, answer=refuse_everywhere(names, answer.reason, answer.message))
 

@@ -1,0 +1,91 @@
+"""kube-scheduler as central knows it: it asks about one pod at a time, binds each in the background, and tries again.
+
+A pod is tried when it is new, when it was touched, and RETRY_S after its Binding failed. It says which nodes are possible as the
+test has it: `possible` maps a pod to these. Never more than one filter at a time, as in the original; any number of Bindings.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from tests.fakes.kube_objects import pod_path
+from tests.fakes.led import REFUSED, Led, is_touch
+
+RETRY_S = 1.0
+STEP_S = 0.01  # of one pod; a hundred pods a second
+
+
+class KubeScheduler:
+    def __init__(self, one: Led, *, possible: Callable[[str], Sequence[str]] | None = None) -> None:
+        self._one = one
+        self._possible = possible or (lambda name: one.node_names())
+        self._due: dict[str, float] = {}  # pods to be tried, from when
+        self._seen: set[str] = set()
+        self._read = 0  # requests of the API server that were looked at
+        self._binding: dict[str, asyncio.Task[None]] = {}
+        self.refusals: dict[str, list[str]] = {}
+        self.asked: Counter[str] = Counter()
+        self.said: dict[str, str] = {}  # the last refusal of a Binding
+        self.ignores: set[str] = set()  # pods that are never sent to bind, whatever central answers
+
+    def waiting(self) -> list[str]:
+        pods = {path.rpartition("/")[2]: pod for path, pod in self._one.server.objects.items() if path.startswith(pod_path(""))}
+        open_ones = [name for name, pod in pods.items() if not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]]
+        return sorted(open_ones, key=lambda name: (-pods[name]["spec"]["priority"], pods[name]["metadata"]["creationTimestamp"], name))
+
+    async def run(self, seconds: float) -> None:
+        """Schedule for so long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until:
+            self._hear(loop.time())
+            tried = next((name for name in self.waiting() if self._is_due(name, loop.time())), None)
+            if tried is not None:
+                self.ask(tried)
+            await asyncio.sleep(STEP_S)
+
+    def _hear(self, now: float) -> None:
+        requests = self._one.server.requests
+        for request in requests[self._read :]:
+            if is_touch(request):
+                self._due[request.path.split("/")[-2]] = now
+        self._read = len(requests)
+        for name in self.waiting():
+            uid = self._one.uid(name)
+            if uid not in self._seen:
+                self._seen.add(uid)
+                self._due[name] = now
+
+    def _is_due(self, name: str, now: float) -> bool:
+        return name not in self._binding and self._due.get(name, float("inf")) <= now
+
+    def ask(self, name: str) -> str:
+        """Ask about one pod, and bind it if it fits. Return its node, or REFUSED."""
+        self._due.pop(name, None)
+        self.asked[name] += 1
+        names = list(self._possible(name))
+        found = self._one.term.scheduler.filter(self._one.shown(name), names)
+        fits = list(found.fitting)
+        if not fits:
+            self.refusals[name] = [*found.fails.values(), *found.never.values()]
+            return REFUSED
+        best = self._one.term.scheduler.prioritize(self._one.shown(name), fits) if len(fits) > 1 else fits[0]
+        assert best is not None
+        if name not in self.ignores:
+            self._binding[name] = asyncio.get_running_loop().create_task(self._bind(name, best))
+        return best
+
+    async def _bind(self, name: str, node: str) -> None:
+        try:
+            why = await self._one.bind(name, node)
+        finally:
+            del self._binding[name]
+        if why:
+            self.said[name] = why
+            self._due[name] = asyncio.get_running_loop().time() + RETRY_S
+
+    async def end(self) -> None:
+        tasks = [*self._binding.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
