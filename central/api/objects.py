@@ -21,6 +21,7 @@ class Metadata(_Wire, frozen=True):
     uid: str = ""
     resource_version: str = ""
     deletion_timestamp: str | None = None  # RFC 3339
+    labels: dict[str, str] = {}
 
 
 class NodeCondition(_Wire, frozen=True):

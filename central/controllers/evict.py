@@ -99,7 +99,7 @@ class Evictor:
         while pod := self._next():
             await asyncio.sleep(0)  # a plan that is known already takes no turn of the loop
             names = self._wanting.pop(pod.uid)
-            protection = self._protection()
+            protection = self.protection()
             found = None if protection is None else await self._plan_new(pod, names, protection)
             if found is not None:
                 self._nominate(found, pod)
@@ -198,7 +198,8 @@ class Evictor:
         waits = self._scheduler.nominated_node(pod.uid) == found.node
         return waits and now is not None and not (now.deleting or now.terminal)
 
-    def _protection(self) -> Protection | None:
+    def protection(self) -> Protection | None:
+        """Return which pods cannot go now; None while the disruption budgets are not known."""
         budgets = self._budgets()
         return None if budgets is None else Protection(spared=self._now_spared(), budgets=budgets)
 
@@ -231,9 +232,9 @@ class Evictor:
         if goes.uid not in self._now_spared():
             await self._evict(goes, CONFLICT, f"another pod holds {clash.device} on {clash.node}")
 
-    async def evict(self, victim: PodRecord, reason: str, why: str) -> bool:
-        """Evict a pod, unless it could not go a while ago. Return whether it goes."""
-        return victim.uid not in self._now_spared() and await self._evict(victim, reason, why)
+    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+        """Evict a pod, unless it could not go a while ago. Return whether it goes. A dry run only asks."""
+        return victim.uid not in self._now_spared() and await self._evict(victim, reason, why, dry_run=dry_run)
 
     async def _evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
         """Return False if the pod cannot go now; it is spared for a while. Gone, or another pod of the same name, is as good as

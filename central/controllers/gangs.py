@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from typing import Final, Protocol, TypeVar
 
 from central.api.known import Ident
 from central.api.pod_groups import GangKind, PodGroup
@@ -26,14 +26,18 @@ from central.ask.model import BadAsk
 from central.ask.parse import mentions_devices
 from central.ask.pod import Pod
 from central.ask.reasons import OfBinding, OfPod
+from central.controllers.evict import PREEMPTED
 from central.gang.claims import drop_plan, follow_end
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
+from central.gang.plan import Where
 from central.gang.queue import in_line
-from central.ledger.ledger import Ledger
-from central.ledger.model import PodRecord
+from central.ledger.ledger import NOMINATION_S, Ledger
+from central.ledger.model import Holder, PodRecord
 from central.loop.slices import Slices
+from central.scheduling.gang_room import evicting, keeping
 from central.scheduling.gangs import GangPlanner
+from central.scheduling.preempt import Protection
 from central.scheduling.scheduler import Scheduler
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
@@ -53,6 +57,10 @@ REST: Final = 4  # a search without result is followed by so many times its dura
 CLOCKS_S: Final = 30.0  # by which a node's clock may differ
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 INCOMPLETE: Final = "GangIncomplete"
+KEEP_LOOK_S: Final = 1.0  # between two looks at the room that is made for gangs
+KEPT_S: Final = 30.0  # of what is held then, which each look renews
+
+T = TypeVar("T")
 
 
 class GangFeed:
@@ -140,8 +148,12 @@ class GangObjectFeed:
             self._gangs.remove_object(key)
 
 
-class Evict(Protocol):
-    async def __call__(self, victim: PodRecord, reason: str, why: str) -> bool: ...
+class Evictions(Protocol):
+    """Evict pods; see central.controllers.evict."""
+
+    def protection(self) -> Protection | None: ...
+
+    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool: ...
 
 
 class GangKeeper:
@@ -153,20 +165,25 @@ class GangKeeper:
         planner: GangPlanner,
         *,
         requeue: Callable[[Iterable[PodUid]], None],
-        evict: Evict,
+        evictions: Evictions,
+        patience_s: float,
         clock: Callable[[], float],
         log: Log,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Create it. `requeue` has kube-scheduler ask about these refused pods again. `clock`: that of the scheduler."""
+        """Create it. `requeue` has kube-scheduler ask about these refused pods again. `patience_s`: how long a gang waits until
+        room is kept for it; 0: never. `clock`: that of the scheduler."""
         self._scheduler = scheduler
         self._planner = planner
         self._requeue = requeue
-        self._evict = evict
+        self._evictions = evictions
+        self._patience_s = patience_s
         self._clock = clock
         self._log = log
         self._sleep = sleep
         self._opened: dict[GangKey, asyncio.Event] = {}  # of gangs with members at the barrier
+        self._kept: dict[PodUid, str] = {}  # where room is kept for members of one gang
+        self._looked_at = -math.inf
 
     @property
     def _gangs(self) -> Gangs:
@@ -189,6 +206,9 @@ class GangKeeper:
         for gang in in_line(gang for gang in self._gangs if self._is_due(gang)):
             if gang.members and self._is_due(gang):
                 await self._plan(gang)
+        if self._clock() >= self._looked_at + KEEP_LOOK_S:
+            self._looked_at = self._clock()
+            await self._make_room()
 
     # ---- what became of it
 
@@ -241,7 +261,7 @@ class GangKeeper:
         for member in [*gang.members.values()]:
             record = self._ledger.pod(member.uid)
             if member.node and member.asks and record is not None and not record.deleting:
-                await self._evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
+                await self._evictions.evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
 
     def _undo(self, gang: Gang, why: str) -> None:
         drop_plan(self._ledger, gang)
@@ -279,17 +299,8 @@ class GangKeeper:
         return self._ledger.version, self._ledger.loads_version, self._gangs.version, asked
 
     async def _plan(self, gang: Gang) -> None:
-        began, slices, state = self._clock(), Slices(self._clock), self._state(gang)
-        steps = self._planner.planning(gang)
-        found = False
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found = end.value
-                break
-            await slices.pause()
-        if found:
+        began, state = self._clock(), self._state(gang)
+        if await self._in_slices(self._planner.planning(gang)):
             self._planned(gang)
         elif gang.members:
             self._tell(gang)
@@ -297,9 +308,11 @@ class GangKeeper:
             gang.not_before = self._clock() + REST * (self._clock() - began)
 
     def _tell(self, gang: Gang) -> None:
-        """Have kube-scheduler ask again, so that the members' events say why they wait, once for each reason."""
-        if gang.told is not gang.refused_for:
-            gang.told = gang.refused_for
+        """Have kube-scheduler ask again: once for each reason, so that the members' events say why they wait; and when there
+        are other nodes, of which it has not said yet whether they are possible."""
+        told = gang.refused_for, len(self._ledger.nodes())
+        if gang.told != told:
+            gang.told = told
             self._requeue(member.uid for member in gang.waiting())
 
     def _planned(self, gang: Gang) -> None:
@@ -310,6 +323,80 @@ class GangKeeper:
         self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.nodes))
         refused = [uid for uid in gang.plan if self._scheduler.pending.get_refused(uid)]
         self._requeue(refused)
+
+    # ---- room for the first in line
+
+    async def _make_room(self) -> None:
+        """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience."""
+        kept: dict[PodUid, str] = {}
+        for gang in in_line(gang for gang in self._gangs if gang.phase is Phase.QUEUED and not gang.too_large):
+            if gang.evicting:
+                continue
+            if await self._evict_for(gang):
+                continue
+            waited = self._clock() - gang.since
+            if self._patience_s and waited >= self._patience_s and not kept and gang.phase is Phase.QUEUED:
+                kept = await self._keep_room(gang)
+        for uid in self._kept.keys() - kept.keys():
+            self._ledger.forget_nomination(uid)
+        self._kept = kept
+
+    async def _keep_room(self, gang: Gang) -> dict[PodUid, str]:
+        """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""
+        where = await self._in_slices(keeping(self._planner, gang, self._kept))
+        if where is None or gang.phase is not Phase.QUEUED:
+            return {}
+        if not self._kept.keys() & where.keys():
+            self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(where))
+        until = self._clock() + KEPT_S
+        for uid, planned in where.items():
+            holder = gang.members[uid].holder if uid in gang.members else Holder(pod=uid)
+            self._ledger.nominate(uid, planned.node, planned.placement.taken, until, holder, evicts=False)
+        gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(where)} members is kept on {len(set(_nodes(where)))} nodes as pods end")
+        return {uid: planned.node for uid, planned in where.items()}
+
+    async def _evict_for(self, gang: Gang) -> bool:
+        """Evict pods of lower priority, if the gang fits then. Return whether that was begun."""
+        protection = self._evictions.protection()
+        state = self._state(gang), protection and protection.spared
+        if protection is None or gang.no_victims == state:
+            return False
+        made = await self._in_slices(evicting(self._planner, gang, protection))
+        if made is None or gang.phase is not Phase.QUEUED:
+            gang.no_victims = state
+            return False
+        victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
+        until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
+        for uid, planned in made.where.items():
+            gone = frozenset(made.gone)
+            self._ledger.nominate(uid, planned.node, planned.placement.taken, until, gang.members[uid].holder, victims=gone)
+        gang.evicting = True
+        try:
+            await self._evict_all(gang, victims)
+        finally:
+            gang.evicting = False
+        return True
+
+    async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord]) -> None:
+        """Evict all of these, after a dry run of all: none goes if one of them cannot."""
+        why = f"for gang {gang.key} of higher priority"
+        for victim in victims:
+            if not await self._evictions.evict(victim, PREEMPTED, why, dry_run=True):
+                for member in gang.waiting():
+                    self._ledger.forget_nomination(member.uid)
+                return
+        for victim in victims:
+            await self._evictions.evict(victim, PREEMPTED, why)
+
+    async def _in_slices(self, steps: Generator[None, None, T]) -> T:
+        slices = Slices(self._clock)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: T = end.value
+                return found
+            await slices.pause()
 
     # ---- the barrier
 
@@ -355,3 +442,7 @@ class GangKeeper:
 def finish_s(wait_s: float | None) -> float:
     """Return how long the members that are missing after the first Binding are waited for. `wait_s`: what the gang says."""
     return min(wait_s or FINISH_S, LONGEST_FINISH_S)
+
+
+def _nodes(where: Where) -> Iterator[str]:
+    return (planned.node for planned in where.values())

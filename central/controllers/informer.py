@@ -27,6 +27,7 @@ from central.ledger.parts import containers_placed
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.node_reports import Reports
 from central.state.pending import PendingPods, pending_of
+from central.state.topology import Topology
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
@@ -201,16 +202,18 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """Handle Nodes: whether kubelet answers, by the Ready condition, and the allocatable cpu and memory."""
+    """Handle Nodes: whether kubelet answers, by the Ready condition, the allocatable cpu and memory, and labels of topology."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, topology: Topology | None = None) -> None:
         self._ledger = ledger
+        self._topology = Topology(()) if topology is None else topology
 
     def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
         ready = {one.metadata.name: _readiness(one) for one in objects}
         sizes = {one.metadata.name: _size(one) for one in objects if not isinstance(one, Unreadable)}
         self._ledger.replace_reachable(ready, version_of(version))
         self._ledger.replace_allocatable(sizes, version_of(version))
+        self._topology.keep_only(ready)
         for one in objects:
             self._offer(one)
 
@@ -223,8 +226,10 @@ class NodeFeed:
     def _offer(self, obj: Node | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
             self._ledger.set_offered(obj.metadata.name, read_offered(obj.status.allocatable))
+            self._topology.set(obj.metadata.name, obj.metadata.labels)
 
     def removed(self, gone: Ident, version: str) -> None:
+        self._topology.remove(gone.name)
         self._ledger.set_offered(gone.name, frozenset())
         self._ledger.set_reachable(gone.name, False, version_of(version))
         self._ledger.set_allocatable(gone.name, None, version_of(version))

@@ -137,6 +137,7 @@ async def run(settings: Settings, log: Log) -> None:
                 signer,
                 policy=settings.policy,
                 patience_s=settings.patience,
+                topology_keys=settings.topology_keys,
                 bypassed=settings.bypassed,
                 forecast=Forecast(prior, learns=settings.learn_workload),
                 limits=Limits(

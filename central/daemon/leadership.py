@@ -6,7 +6,7 @@ consistent lists, and only then are kube-scheduler's requests answered (`ready`)
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Self
 
 import msgspec
@@ -50,6 +50,7 @@ from central.state.counts import Counts
 from central.state.node_reports import Reports
 from central.state.pending import Pending, PendingPods
 from central.state.seen import SeenPods
+from central.state.topology import KNOWN_KEYS, Topology
 from lading.kube.client import KubeClient
 from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
 from lading.log import Event, Log
@@ -82,6 +83,7 @@ class Leadership:
         page: bool = False,
         counts: Counts | None = None,
         patience_s: float = 0.0,
+        topology_keys: Iterable[str] = KNOWN_KEYS,
         bypassed: Bypassed = Bypassed.REPORT,
     ) -> None:
         """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
@@ -123,11 +125,13 @@ class Leadership:
             clock=clock,
             log=log,
         )
+        topology = Topology(topology_keys)
         self._gang_keeper = GangKeeper(
             self.scheduler,
-            GangPlanner(self.scheduler),
+            GangPlanner(self.scheduler, domains=topology.domains),
             requeue=self._waker.want,
-            evict=self._evictor.evict,
+            evictions=self._evictor,
+            patience_s=patience_s,
             clock=clock,
             log=log,
         )
@@ -172,7 +176,7 @@ class Leadership:
         self.gpu_hours = GpuHours(self.ledger, self.pending, use, clock=clock)
         devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
-        self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
+        self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology), log=log)
         self._gang_objects = [
             Reflector(client, kind.resource, PodGroup, GangObjectFeed(self._gangs, kind), log=log, optional=True)
             for kind in GANG_KINDS

@@ -15,6 +15,7 @@ from central.controllers.share_bypass import Bypassed
 from central.controllers.signer import Signer, load_signer
 from central.fit.workload import PodKind, parse_workload
 from central.http.server import server_tls
+from central.state.topology import KNOWN_KEYS
 from lading.errors import ConfigError
 from lading.health import Address, parse_address
 from lading.log import Level
@@ -50,6 +51,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0, le=604_800),
         Setting("seconds until the room of a node is kept together for a pod that waits for several whole GPUs; 0: never"),
     ] = 600
+    topology_keys: Annotated[
+        tuple[str, ...], Setting("labels of nodes that say which are near each other, for gangs that ask for one")
+    ] = KNOWN_KEYS
     bypassed: Annotated[Bypassed, Setting("a pod that does not keep to its share of a card: report, or end: evict it too")] = (
         Bypassed.REPORT
     )

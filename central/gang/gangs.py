@@ -53,6 +53,23 @@ class Gangs:
             self._named = {key: gang for key, gang in self._named.items() if gang.named and not gang.opened}
         return [*self._named.values()]
 
+    def may_go(self, uid: PodUid) -> bool:
+        """Return whether the pod may be evicted alone."""
+        found = self.of(uid)
+        return found is None or uid in self.spare(found[0])
+
+    def spare(self, gang: Gang) -> frozenset[PodUid]:
+        """Return the bound members that may be evicted without the others: those beyond the minimum of their role, the last
+        ones first. In a gang that is being bound there is none."""
+        if not gang.started:
+            return frozenset()
+        found: set[PodUid] = set()
+        for role in gang.roles:
+            bound = [one for one in gang.members.values() if one.node and one.asks and one.membership.role == role]
+            bound.sort(key=lambda one: (one.membership.rank or 0, one.created, one.uid))
+            found.update(one.uid for one in bound[gang.terms.least.get(role, 0) :])
+        return frozenset(found)
+
     def uids(self) -> Collection[PodUid]:
         return self._of.keys()
 

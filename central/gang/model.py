@@ -83,7 +83,12 @@ class Gang:
     failures: int = 0  # plans that ended without all members bound, one after the other
     refused_for: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # why there is no plan, as of the last try
     refused: str = ""  # the same in words
-    told: OfPod | None = None  # the reason that kube-scheduler was asked to show last
+    sized: tuple[int, int] = (0, 0)  # nodes and members for which the next two are known
+    too_large: bool = False  # it would not fit if no pod held a device
+    size_in_words: str = ""
+    evicting: bool = False  # pods are being evicted for it
+    no_victims: object = None  # the state in which no eviction would have helped
+    told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was asked to show last, and the number of nodes
     tried: object = None  # the state of ledger and members in which there was no plan
     named: bool = False  # some member was given its node: kube-scheduler may count its cpu there
     nodes: frozenset[str] = frozenset()  # of the plan

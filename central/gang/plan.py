@@ -77,7 +77,7 @@ def _within(
             limited = _limited(wants, allowed)
             if (yield from draft.put_all(limited)):
                 return draft
-            room[domain] = yield from _most(limited, state, place)
+            room[domain] = yield from count_placeable(limited, state, place)
         spread = _balanced(wants, room, preferred)
         draft = _Draft(state, place)
         if spread and (yield from draft.put_all(spread)):
@@ -86,7 +86,7 @@ def _within(
     return draft if (yield from draft.put_all(wants)) else None
 
 
-def _most(wants: Sequence[Want], state: Overlay, place: Place) -> Generator[None, None, int]:
+def count_placeable(wants: Sequence[Want], state: Overlay, place: Place) -> Generator[None, None, int]:
     """Return how many of these find room, one after the other."""
     draft = _Draft(state, place)
     for want in wants:
@@ -145,6 +145,12 @@ def _balanced(wants: Sequence[Want], room: Mapping[str, int], domain_of: Mapping
         allowed = {name for name, its in domain_of.items() if its == domain}
         spread += _limited([next(rest) for _ in range(parts[domain])], allowed)
     return spread
+
+
+def put_of(want: Want, planned: Planned) -> Put:
+    """Return the member as one that is there."""
+    hold = Hold(planned.placement.taken, containers_placed(planned.placement.containers))
+    return Put(node=planned.node, hold=hold, requests=want.shape.requests)
 
 
 class _Draft:
@@ -206,8 +212,7 @@ class _Draft:
         return True
 
     def _store(self, want: Want, planned: Planned) -> None:
-        hold = Hold(planned.placement.taken, containers_placed(planned.placement.containers))
-        put = Put(node=planned.node, hold=hold, requests=want.shape.requests)
+        put = put_of(want, planned)
         self._state = self._state.with_put(put)
         self._wants[want.uid], self._put[want.uid], self.where[want.uid] = want, put, planned
         self._on[planned.node].append(want.uid)

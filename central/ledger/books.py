@@ -42,6 +42,11 @@ class Books:
             return NodeRoom(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
         return node.room_as_if(gone, put)
 
+    def holders_on(self, name: str) -> Collection[PodUid]:
+        """Return the pods that hold something of this node, by any claim."""
+        node = self._nodes.get(name)
+        return node.holds.keys() if node is not None else ()
+
     def group_cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
         """Return the cards of an affinity group, as if these pods held nothing. Empty: any card may become the group's."""
         return self._groups.cards(group, without)

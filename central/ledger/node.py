@@ -86,6 +86,8 @@ class NodeState:
 
     def room_as_if(self, gone: Collection[PodUid], put: Sequence[tuple[Hold, Requests]] = ()) -> NodeRoom:
         """Return the room as if some pods held nothing here, and others held this in addition."""
+        if len(gone) > len(self.holds):  # the victims of a whole gang, of which most are elsewhere
+            gone = [uid for uid in self.holds if uid in gone]
         freed = [self.holds[uid] for uid in gone if uid in self.holds]
         if not freed and not put:
             return self.room()

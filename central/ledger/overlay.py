@@ -35,6 +35,8 @@ _NOTHING: Final[Mapping[str, tuple[Put, ...]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
+    """The cluster with these changes."""
+
     ledger: Books
     gone: frozenset[PodUid] = frozenset()
     put: Mapping[str, tuple[Put, ...]] = field(default_factory=lambda: _NOTHING)  # by node: a gang has hundreds of members
@@ -61,3 +63,12 @@ class Overlay:
         every = (one for put in self.put.values() for one in put)
         put = (card for one in every for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)
         return self.ledger.group_cards(group, self.gone).union(put)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyNodes(Overlay):
+    """The cluster as if no pod held a device, but those that are put there."""
+
+    def room(self, name: str) -> NodeRoom:
+        put = [(one.hold, one.requests) for one in self.put.get(name, ())]
+        return self.ledger.room_as_if(name, self.ledger.holders_on(name), put)

@@ -18,8 +18,9 @@ from central.assignment.model import NOTHING_TAKEN
 from central.fit.model import Placement
 from central.gang.claims import hold_plan
 from central.gang.model import Gang, Member
-from central.gang.plan import Topology, Want, Where, find_plan
-from central.ledger.overlay import Overlay
+from central.gang.plan import Topology, Want, Where, count_placeable, find_plan
+from central.ledger.model import Claim
+from central.ledger.overlay import EmptyNodes, Overlay
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
@@ -32,7 +33,7 @@ Domains = Callable[[str], Mapping[str, str] | None]
 class GangPlanner:
     def __init__(self, scheduler: Scheduler, *, domains: Domains = lambda key: None) -> None:
         """Create it. `domains` returns the value that each node has of a label; None: the label is not one of topology."""
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._domains = domains
         self._names: dict[frozenset[str], frozenset[str]] = {}  # members of one template have the same nodes: kept once
 
@@ -40,7 +41,7 @@ class GangPlanner:
         """Search a plan in steps, and hold it with the last one. Return whether there is one; if there is none, what the gang
         is refused for says why."""
         members = gang.waiting()
-        pods = {one.uid: pod for one in members if (pod := self._scheduler.pending.get(one.uid)) is not None}
+        pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
         topology = self._topology(gang)
         if isinstance(topology, str):
             gang.refuse(OfPod.REQUEST_MALFORMED, topology)
@@ -49,26 +50,58 @@ class GangPlanner:
         if first is None:
             gang.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, "kube-scheduler has not asked about all of its members yet")
             return False
-        wants = yield from self._wants([*first, *surplus], pods)
-        state = self._scheduler.ledger.without(*pods, *gang.kept)
-        where = yield from find_plan(wants[: len(first)], wants[len(first) :], state, self._place, topology)
+        wants = yield from self._wants([*first, *surplus], pods, self._held_nodes(gang))
+        state = self.scheduler.ledger.without(*pods, *gang.kept)
+        where = yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology)
         if where is None:
-            yield from self._say_why_not(gang, wants[: len(first)], state, topology)
+            yield from self._say_why_not(gang)
             return False
         return self._hold(gang, where, pods)
+
+    def asked(self, gang: Gang) -> Generator[None, None, tuple[list[Want], Topology, Overlay] | None]:
+        """Return the members that start together, with all nodes where kube-scheduler lets them go, whether or not these have
+        room; None if that is not known."""
+        members = gang.waiting()
+        pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
+        topology = self._topology(gang)
+        first, _ = _split(gang, [one for one in members if one.uid in pods])
+        if first is None or isinstance(topology, str):
+            return None
+        every, known, wants = self.scheduler.ledger.nodes(), dict[frozenset[str] | None, list[str]](), list[Want]()
+        for member in first:
+            names = self._names_of(member)
+            if names not in known:
+                known[names] = [name for name in every if names is None or name in names]
+            nodes = known[names] if pods[member.uid].ask.containers else sorted(names or every)
+            wants.append(Want(uid=member.uid, shape=pods[member.uid].shape, nodes=nodes))
+            yield
+        return wants, topology, self.scheduler.ledger.without(*pods, *gang.kept)
 
     def _hold(self, gang: Gang, where: Where, pods: Mapping[PodUid, Pending]) -> bool:
         """Hold the plan, if every member is still there and still waits."""
         if any(uid not in gang.members or not gang.members[uid].waits for uid in where):
             return False
         requests = {uid: pods[uid].requests for uid in where}
-        return hold_plan(self._scheduler.ledger, gang, where, requests) is None
+        return hold_plan(self.scheduler.ledger, gang, where, requests) is None
 
-    def _say_why_not(
-        self, gang: Gang, wants: Sequence[Want], state: Overlay, topology: Topology
-    ) -> Generator[None, None, None]:
-        gang.refuse(OfPod.GANG_NO_ROOM, f"{len(wants)} members start together, and there is no room for all of them now")
-        yield
+    def _say_why_not(self, gang: Gang) -> Generator[None, None, None]:
+        """Set what the gang is refused for: too little is free, or it is too large for the cluster."""
+        asked = yield from self.asked(gang)
+        if asked is None:
+            return
+        wants, topology, _ = asked
+        size = len(self.scheduler.ledger.nodes()), len(wants)
+        if gang.sized != size:  # to look at all nodes as if they were empty takes as long as a plan
+            empty = EmptyNodes(ledger=self.scheduler.ledger)
+            fits = yield from find_plan(wants, (), empty, self.place, topology)
+            most = len(wants) if fits is not None else (yield from count_placeable(wants, empty, self.place))
+            gang.sized, gang.too_large = size, fits is None
+            within = f" within one {gang.terms.required_topology}" if topology.required is not None else ""
+            gang.size_in_words = f"of {len(wants)} members that start together{within}, {most} would have room on empty nodes"
+        if gang.too_large:
+            gang.refuse(OfPod.GANG_TOO_LARGE, gang.size_in_words)
+        else:
+            gang.refuse(OfPod.GANG_NO_ROOM, f"{len(wants)} members start together, and there is no room for all of them now")
 
     def _topology(self, gang: Gang) -> Topology | str:
         found: list[Mapping[str, str] | None] = []
@@ -81,13 +114,20 @@ class GangPlanner:
 
     # ---- what each member may have
 
-    def _wants(self, members: Sequence[Member], pods: Mapping[PodUid, Pending]) -> Generator[None, None, list[Want]]:
+    def _held_nodes(self, gang: Gang) -> list[str]:
+        """Return the nodes where the gang has something already: room that is kept or made for it."""
+        claims = (self.scheduler.ledger.own_claim(uid, Claim.NOMINATED) for uid in gang.members)
+        return [*dict.fromkeys(claim.node for claim in (*gang.kept.values(), *claims) if claim is not None)]
+
+    def _wants(
+        self, members: Sequence[Member], pods: Mapping[PodUid, Pending], held: Sequence[str]
+    ) -> Generator[None, None, list[Want]]:
         known: dict[tuple[Shape, frozenset[str] | None], Sequence[str]] = {}
         wants = []
         for member in members:
             shape, names = pods[member.uid].shape, self._names_of(member)
             if (shape, names) not in known:
-                known[shape, names] = yield from self._nodes(shape, names)
+                known[shape, names] = yield from self._nodes(shape, names, held)
             wants.append(Want(uid=member.uid, shape=shape, nodes=known[shape, names]))
             yield
         return wants
@@ -99,20 +139,21 @@ class GangPlanner:
         member.names = names = self._names.setdefault(names, names)
         return names
 
-    def _nodes(self, shape: Shape, names: Collection[str] | None) -> Generator[None, None, Sequence[str]]:
-        """Return the nodes where such a pod may be, the best first."""
+    def _nodes(self, shape: Shape, names: Collection[str] | None, held: Sequence[str]) -> Generator[None, None, Sequence[str]]:
+        """Return the nodes where such a pod may be, the best first; before these, `held`, which may look full to others."""
         if not shape.ask.containers:
-            return sorted(self._scheduler.ledger.nodes() if names is None else names)
-        yield from self._scheduler.verdicts.judging(shape.ask)
-        ranked = self._scheduler.verdicts.ranked(shape)
+            return sorted(self.scheduler.ledger.nodes() if names is None else names)
+        yield from self.scheduler.verdicts.judging(shape.ask)
+        ranked = [*dict.fromkeys([*held, *self.scheduler.verdicts.ranked(shape)])]
         return ranked if names is None else [name for name in ranked if name in names]
 
-    def _place(self, shape: Shape, name: str, state: Overlay) -> Placement | None:
+    def place(self, shape: Shape, name: str, state: Overlay) -> Placement | None:
+        """Return what such a pod would have on the node in that state; None if it does not fit."""
         if not state.room(name).has_resources(shape.requests):
             return None
         if not shape.ask.containers:
             return WITHOUT_DEVICES
-        found = self._scheduler.verdict(shape.ask, name, state, shape.requests)
+        found = self.scheduler.verdict(shape.ask, name, state, shape.requests)
         return found if isinstance(found, Placement) else None
 
 

@@ -8,8 +8,9 @@ and where the pod's devices will be. A victim has strictly lower priority, is bo
 is needed: with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; a
 pod that cannot be put back is a victim. A pod that is being deleted is counted as gone, and costs nothing. A pod that a
 disruption budget protects stays, and of the pods that share a budget no more are evicted than it allows: otherwise the Eviction
-API refuses the last victim after the first ones have ended without use. Nodes are compared as kube-scheduler compares them: the
-lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of the most important victims.
+API refuses the last victim after the first ones have ended without use. A gang keeps its minimum: only members beyond it go.
+Nodes are compared as kube-scheduler compares them: the lowest highest priority, then the lowest sum, then the fewest victims,
+then the youngest of the most important victims.
 
 To find the victims takes a dozen fits for each node; a lower bound of their number, and so of the cost, follows from the
 numbers of cards and VFs. So the nodes with the lowest bound come first, and the search ends with a plan that no other can
@@ -126,7 +127,7 @@ def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) ->
 def _victims(scheduler: Scheduler, pod: Pending, name: str, protection: Protection) -> Sequence[PodRecord]:
     """Return pods that are bound by an assignment: what only the node grants cannot be evicted."""
     lower = [held for held in scheduler.ledger.bound_on(name) if held.priority < pod.priority]
-    return [held for held in lower if not protection.covers(held)]
+    return [held for held in lower if scheduler.gangs.may_go(held.uid) and not protection.covers(held)]
 
 
 # ---- what it costs at least

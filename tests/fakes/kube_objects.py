@@ -103,9 +103,14 @@ def decoded(pod_json: Json) -> Pod:
     return msgspec.convert(pod_json, Pod)
 
 
-def node(name: str, *, ready: bool = True, allocatable: Mapping[str, str] | None = None) -> Json:
+def node(
+    name: str, *, ready: bool = True, allocatable: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None
+) -> Json:
     status: Json = {"conditions": [{"type": "Ready", "status": str(ready)}]}
-    return {"metadata": {"name": name}, "status": status | ({"allocatable": dict(allocatable)} if allocatable else {})}
+    return {
+        "metadata": {"name": name, "labels": dict(labels or {})},
+        "status": status | ({"allocatable": dict(allocatable)} if allocatable else {}),
+    }
 
 
 def gpu_uuid(node: str, card: int) -> str:

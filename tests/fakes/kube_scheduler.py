@@ -1,7 +1,7 @@
 """kube-scheduler as central knows it: it asks about one pod at a time, binds each in the background, and tries again.
 
-A pod is tried when it is new, when it was touched, and RETRY_S after its Binding failed. It says which nodes are possible as the
-test has it: `possible` maps a pod to these. Never more than one filter at a time, as in the original; any number of Bindings.
+A pod is tried when it is new, when it was touched, and RETRY_S after its Binding failed. Which nodes are possible for a pod is
+for the test to say. There is never more than one filter at a time, as in the original, and any number of Bindings.
 """
 
 import asyncio
@@ -30,8 +30,12 @@ class KubeScheduler:
 
     def waiting(self) -> list[str]:
         pods = {path.rpartition("/")[2]: pod for path, pod in self._one.server.objects.items() if path.startswith(pod_path(""))}
-        open_ones = [name for name, pod in pods.items() if not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]]
-        return sorted(open_ones, key=lambda name: (-pods[name]["spec"]["priority"], pods[name]["metadata"]["creationTimestamp"], name))
+        open_ones = [
+            name for name, pod in pods.items() if not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+        ]
+        return sorted(
+            open_ones, key=lambda name: (-pods[name]["spec"]["priority"], pods[name]["metadata"]["creationTimestamp"], name)
+        )
 
     async def run(self, seconds: float) -> None:
         """Schedule for so long."""

@@ -66,8 +66,17 @@ class Led:
 
     # ---- what others do to the cluster
 
-    async def put_node(self, name: str, gpus: int = 1, vfs: int = 0, **words: Any) -> None:
-        await self.server.put(node_path(name), node(name))
+    async def put_node(
+        self,
+        name: str,
+        gpus: int = 1,
+        vfs: int = 0,
+        *,
+        allocatable: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        **words: Any,
+    ) -> None:
+        await self.server.put(node_path(name), node(name, allocatable=allocatable, labels=labels))
         await self.report(name, gpus, vfs, **words)
 
     async def report(self, name: str, gpus: int = 1, vfs: int = 0, **words: Any) -> None:

@@ -1,54 +1,17 @@
 """Gangs on a simulated cluster: they start whole or not at all, whatever the order of questions, failures and ends."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from central.controllers.gangs import FINISH_S, INCOMPLETE, PLAN_S
-from central.ledger.model import Claim
-from lading.vocabulary import GANG, GANG_MIN, GANG_MODE, GANG_ROLE, RESOURCE_GANG_MEMBER, RESOURCE_GPU
-from tests.fakes.kube_objects import Json, gpu_uuid, node, node_path, pod_path
+from central.controllers.gangs import FINISH_S
+from lading.vocabulary import GANG_MODE, GANG_ROLE, RESOURCE_GANG_MEMBER
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.kube_server import Fault
 from tests.fakes.led import REFUSED, Led, is_binding, play
+from tests.unit.central.gang.stories import bound, claims, put_gang, put_member, reasons
 
 WITHOUT_DEVICES = {RESOURCE_GANG_MEMBER: "1"}
-
-
-async def put_member(one: Led, name: str, gang: str, least: str, *, age: int = 0, gpus: int = 1, **words: Any) -> None:
-    """`age`: seconds after the oldest."""
-    said = {GANG: gang, GANG_MIN: least, **words.pop("says", {})}
-    limits: Mapping[str, str] = words.pop("limits", {RESOURCE_GPU: str(gpus)})
-    created = f"2026-11-21T00:{age // 60:02d}:{age % 60:02d}Z"
-    await one.put_pod(name, limits, annotations=said, created=created, **words)
-
-
-async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **words: Any) -> list[str]:
-    names = [f"{gang}{number}" for number in range(size)]
-    for name in names:
-        await put_member(one, name, gang, str(least or size), **words)
-    return names
-
-
-def bound(one: Led) -> list[str]:
-    pods = [path.rpartition("/")[2] for path in one.server.objects if path.startswith(pod_path(""))]
-    return [name for name in pods if one.bound_to(name) and "deletionTimestamp" not in one.json(name)["metadata"]]
-
-
-def claims(one: Led) -> int:
-    """How many plans the ledger holds."""
-    return sum(len([kind for kind in own if kind is not Claim.RESERVED]) for own in one.term.ledger.snapshot().own.values())
-
-
-def bindings(one: Led) -> int:
-    return sum(map(is_binding, one.server.requests))
-
-
-def reasons(scheduler: KubeScheduler, name: str) -> set[str]:
-    """The codes with which the pod was refused last."""
-    return {said.rpartition("(")[2].rstrip(")") for said in scheduler.refusals[name]}
 
 
 def test_of_two_gangs_that_do_not_fit_together_the_older_starts_and_the_other_follows(tmp_path: Path) -> None:
@@ -221,5 +184,3 @@ def test_room_is_kept_for_a_member_that_is_gone_until_the_time_of_the_gang_is_ov
         await scheduler.end()
 
     play(story, tmp_path)
-
-

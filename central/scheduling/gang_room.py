@@ -1,0 +1,175 @@
+"""Make room for a whole gang: keep together what pods leave as they end, or choose pods of lower priority to evict.
+
+It takes a gang without a plan. It returns where each member that starts together would be, and which pods are in the way there;
+nothing is held or evicted here.
+
+To *keep* room, each member gets the node where the fewest devices are missing; the same one each time, as long as it can do.
+To *evict*, all pods of lower priority are put out of the way in thought; if the gang fits then, they are put back, the most
+important first, as long as it still fits. The others are the victims. A running gang is one unit, and goes as a whole or not at
+all, but for members beyond its minimum. Without a plan that stands after all evictions no pod is evicted.
+"""
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from central.fit.demand import policy_of, read_demand
+from central.fit.shortage import asked_cards
+from central.gang.model import Gang, Planned
+from central.gang.plan import Topology, Want, Where, find_plan, put_of
+from central.ledger.model import PodRecord
+from central.ledger.overlay import Overlay
+from central.scheduling.gangs import GangPlanner
+from central.scheduling.preempt import Protection
+from lading.vocabulary import PodUid
+
+MOST_UNITS: Final = 4096  # pods and gangs of lower priority that are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """Where the members would be, and the pods that have to be gone first."""
+
+    where: Where
+    gone: tuple[PodUid, ...]
+
+
+# ---- what pods leave as they end
+
+
+def keeping(planner: GangPlanner, gang: Gang, before: Mapping[PodUid, str]) -> Generator[None, None, Where | None]:
+    """Search, one node in each step. `before`: where room is kept already. None: no node can do for some member."""
+    asked = yield from planner.asked(gang)
+    if asked is None:
+        return None
+    wants, topology, state = asked
+    for allowed in _domains(wants, state, topology):
+        where: dict[PodUid, Planned] = {}
+        now = state
+        for want in wants:
+            placed = yield from _keep(planner, want, now, allowed, before.get(want.uid, ""))
+            if placed is None:
+                break
+            planned, now = placed
+            where[want.uid] = planned
+        else:
+            return where
+    return None
+
+
+def _domains(wants: Sequence[Want], state: Overlay, topology: Topology) -> Sequence[Collection[str] | None]:
+    """Return the nodes of each required domain, the one with the most free cards first. None: any node."""
+    if topology.required is None:
+        return [None]
+    nodes: dict[str, set[str]] = {}
+    for name in {name for want in wants for name in want.nodes}:
+        if domain := topology.required.get(name):
+            nodes.setdefault(domain, set()).add(name)
+    free = {domain: sum(card.free for name in names for card in state.room(name).cards) for domain, names in nodes.items()}
+    return [nodes[domain] for domain in sorted(nodes, key=lambda domain: (-free[domain], domain))]
+
+
+def _keep(
+    planner: GangPlanner, want: Want, state: Overlay, allowed: Collection[str] | None, before: str
+) -> Generator[None, None, tuple[Planned, Overlay] | None]:
+    """Return the place of one member, and the cluster with it there and the pods in its way gone."""
+    demand = read_demand(want.shape.ask, policy_of(want.shape.ask, planner.scheduler.policy), planner.scheduler.limits)
+    missing = []
+    for name in want.nodes:
+        if allowed is None or name in allowed:
+            room = state.room(name)
+            free = sum(card.free for card in asked_cards(room, demand))
+            vfs = max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
+            missing.append((name != before, max(0, demand.whole_peak - free) + vfs, name))
+            yield
+    for _, _, name in sorted(missing):
+        now = state
+        holders = sorted(planner.scheduler.ledger.holds_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
+        for uid in ["", *(holder for holder, _ in holders)]:
+            now = now.without(PodUid(uid)) if uid else now
+            yield
+            placement = planner.place(want.shape, name, now)
+            if placement is not None:
+                planned = Planned(node=name, placement=placement)
+                return planned, now.with_put(put_of(want, planned))
+    return None
+
+
+# ---- pods of lower priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """Pods that go together."""
+
+    pods: tuple[PodRecord, ...]
+
+    @property
+    def importance(self) -> tuple[int, int, int, str]:
+        """Return the sort key: the most important first, as kube-scheduler compares pods, and a gang before a pod alone."""
+        cards = sum(len(pod.taken.gpus) for pod in self.pods if pod.taken)
+        return -max(pod.priority for pod in self.pods), -cards, min(pod.created for pod in self.pods), self.pods[0].uid
+
+
+def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Generator[None, None, Made | None]:
+    """Search, one fit in each step. None: no eviction would help, or none is needed."""
+    lowest = planner.scheduler.ledger.lowest_priority()
+    if lowest is None or lowest >= gang.priority:
+        return None
+    asked = yield from planner.asked(gang)
+    if asked is None:
+        return None
+    wants, topology, state = asked
+    units = _units(planner, gang, {name for want in wants for name in want.nodes}, protection)
+
+    def search(gone: Collection[_Unit]) -> Generator[None, None, Where | None]:
+        uids = (pod.uid for unit in gone for pod in unit.pods)
+        return (yield from find_plan(wants, (), state.without(*uids), planner.place, topology))
+
+    if not units or (yield from search(units)) is None:
+        return None
+    victims = yield from _put_back(units, [], search)
+    where = yield from search(victims)
+    pods = tuple(pod for unit in reversed(victims) for pod in unit.pods)
+    if where is None or not pods or protection.forbids(pods):
+        return None
+    return Made(where=where, gone=tuple(pod.uid for pod in pods))
+
+
+def _put_back(
+    units: Sequence[_Unit], gone: Sequence[_Unit], search: Callable[[Collection[_Unit]], Generator[None, None, Where | None]]
+) -> Generator[None, None, list[_Unit]]:
+    """Put back as many of these as possible, the first ones first. `gone` are away in any case. Return those that have to go:
+    half of them are tried at once, so that many that stay cost one search."""
+    if (yield from search(gone)) is not None:
+        return []
+    if len(units) == 1:
+        return [*units]
+    half = len(units) // 2
+    first = yield from _put_back(units[:half], [*gone, *units[half:]], search)
+    second = yield from _put_back(units[half:], [*gone, *first], search)
+    return [*first, *second]
+
+
+def _units(planner: GangPlanner, gang: Gang, names: Collection[str], protection: Protection) -> list[_Unit]:
+    """Return what may be evicted on these nodes, the most important first."""
+    ledger, gangs = planner.scheduler.ledger, planner.scheduler.gangs
+    lower = [
+        pod
+        for name in sorted(names)
+        for pod in ledger.bound_on(name)
+        if pod.priority < gang.priority and not protection.covers(pod)
+    ]
+    units: list[_Unit] = []
+    whole: set[object] = set()
+    for pod in lower:
+        found = gangs.of(pod.uid)
+        if found is None or pod.uid in gangs.spare(found[0]):
+            units.append(_Unit(pods=(pod,)))
+        elif found[0].key not in whole:
+            whole.add(found[0].key)
+            mates = [ledger.pod(uid) for uid, member in found[0].members.items() if member.node and member.asks]
+            pods = tuple(mate for mate in mates if mate is not None and mate.holds is not None)
+            if all(mate.priority < gang.priority and not protection.covers(mate) for mate in pods):
+                units.append(_Unit(pods=pods))
+    return sorted(units, key=lambda unit: unit.importance)[-MOST_UNITS:]

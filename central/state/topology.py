@@ -1,0 +1,51 @@
+"""Keep which nodes are near each other: the values of the labels that say so, for all nodes.
+
+Only labels that are configured as such are kept, because a node has some dozens of others.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+# Rack, block and spine as topograph and cloud providers label them, the NVLink partition of NVIDIA's GPU operator, and those of
+# Kubernetes itself.
+KNOWN_KEYS: Final = (
+    "network.topology.nvidia.com/core",
+    "network.topology.nvidia.com/spine",
+    "network.topology.nvidia.com/leaf",
+    "network.topology.nvidia.com/accelerator",
+    "nvidia.com/gpu.clique",
+    "cloud.google.com/gce-topology-block",
+    "cloud.google.com/gce-topology-subblock",
+    "cloud.google.com/gce-topology-host",
+    "topology.k8s.aws/network-node-layer-1",
+    "topology.k8s.aws/network-node-layer-2",
+    "topology.k8s.aws/network-node-layer-3",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/rack",
+    "kubernetes.io/hostname",
+)
+
+
+class Topology:
+    def __init__(self, keys: Iterable[str] = KNOWN_KEYS) -> None:
+        self._values: dict[str, dict[str, str]] = {key: {} for key in keys}
+
+    def set(self, node: str, labels: Mapping[str, str]) -> None:
+        for key, values in self._values.items():
+            if value := labels.get(key, ""):
+                values[node] = value
+            else:
+                values.pop(node, None)
+
+    def remove(self, node: str) -> None:
+        self.set(node, {})
+
+    def keep_only(self, nodes: Iterable[str]) -> None:
+        """Forget all other nodes."""
+        kept = set(nodes)
+        self._values = {key: {node: of[node] for node in of if node in kept} for key, of in self._values.items()}
+
+    def domains(self, key: str) -> Mapping[str, str] | None:
+        """Return the value of each node that has the label; None if the label is not one of topology."""
+        return self._values.get(key)

@@ -1,0 +1,62 @@
+"""What the stories of gangs have in common: how members are made, and what is true of them then."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from central.ledger.model import Claim
+from lading.vocabulary import GANG, GANG_MIN, RESOURCE_GPU
+from tests.fakes.kube_objects import pod_path
+from tests.fakes.kube_scheduler import KubeScheduler
+from tests.fakes.led import Led, is_binding
+
+
+async def put_member(one: Led, name: str, gang: str, least: str, *, age: int = 0, gpus: int = 1, **words: Any) -> None:
+    """`age`: seconds after the oldest."""
+    said = {GANG: gang, GANG_MIN: least, **words.pop("says", {})}
+    limits: Mapping[str, str] = words.pop("limits", {RESOURCE_GPU: str(gpus)})
+    await one.put_pod(name, limits, annotations=said, created=created(age), **words)
+
+
+def created(age: int) -> str:
+    return f"2026-11-21T00:{age // 60:02d}:{age % 60:02d}Z"
+
+
+async def put_gang(one: Led, gang: str, size: int, *, least: int = 0, **words: Any) -> list[str]:
+    names = [f"{gang}{number}" for number in range(size)]
+    for name in names:
+        await put_member(one, name, gang, str(least or size), **words)
+    return names
+
+
+def bound(one: Led) -> list[str]:
+    """The bound pods, but for those that are being deleted."""
+    pods = [path.rpartition("/")[2] for path in one.server.objects if path.startswith(pod_path(""))]
+    return [name for name in pods if one.bound_to(name) and "deletionTimestamp" not in one.json(name)["metadata"]]
+
+
+def nodes_of(one: Led, *names: str) -> list[str]:
+    return [one.bound_to(name) for name in names]
+
+
+def claims(one: Led) -> int:
+    """How many plans of any kind the ledger holds."""
+    return sum(len([kind for kind in own if kind is not Claim.RESERVED]) for own in one.term.ledger.snapshot().own.values())
+
+
+def bindings(one: Led) -> int:
+    return sum(map(is_binding, one.server.requests))
+
+
+def reasons(scheduler: KubeScheduler, name: str) -> set[str]:
+    """The codes with which the pod was refused last."""
+    return {said.rpartition("(")[2].rstrip(")") for said in scheduler.refusals[name]}
+
+
+async def end_evicted(one: Led) -> list[str]:
+    """End the pods that are being deleted, as their nodes do. Return their names."""
+    pods = [path.rpartition("/")[2] for path in one.server.objects if path.startswith(pod_path(""))]
+    going = [name for name in pods if "deletionTimestamp" in one.json(name)["metadata"]]
+    for name in going:
+        await one.server.remove(pod_path(name))
+    await one.pause()
+    return going

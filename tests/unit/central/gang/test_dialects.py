@@ -1,0 +1,222 @@
+"""How a pod says to which gang it belongs, in each dialect, and what is refused."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from central.api.pod_groups import GANG_KINDS, GangObject, PodGroup
+from central.ask.gang import GangDialect, GangKey, Match, Membership, Mode, Terms, parse_membership
+from central.ask.model import BadAsk
+from lading.vocabulary import (
+    GANG,
+    GANG_MIN,
+    GANG_MODE,
+    GANG_PREFERRED_TOPOLOGY,
+    GANG_REQUIRED_TOPOLOGY,
+    GANG_ROLE,
+)
+from tests.fakes.kube_objects import decoded, pod
+
+KOORDINATOR = "gang.scheduling.koordinator.sh/"
+SIGS = "pod-group.scheduling.sigs.k8s.io"
+
+
+def said(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **spec: Any) -> Any:
+    made = pod("a", annotations=annotations or {}, labels=labels or {})
+    made["spec"] |= spec
+    return parse_membership(decoded(made))
+
+
+def membership(*args: Any, **words: Any) -> Membership:
+    found = said(*args, **words)
+    assert isinstance(found, Membership), found
+    return found
+
+
+def key(dialect: GangDialect, name: str) -> GangKey:
+    return GangKey(dialect, "default", name)
+
+
+def test_a_pod_without_a_word_belongs_to_no_gang() -> None:
+    assert said({"other": "x"}, {"app": "x"}) is None
+
+
+def test_a_name_and_a_minimum() -> None:
+    found = membership({GANG: "train", GANG_MIN: "4"})
+    assert (found.gang, found.role, found.terms) == (key(GangDialect.LADING, "train"), "", Terms(least={"": 4}))
+
+
+def test_roles_each_with_a_minimum() -> None:
+    found = membership({GANG: "train", GANG_MIN: "ps=1, worker=4", GANG_ROLE: "worker", GANG_MODE: "non-strict"})
+    assert (found.role, found.roles) == ("worker", ("ps", "worker"))
+    assert found.terms == Terms(least={"ps": 1, "worker": 4}, mode=Mode.NON_STRICT)
+
+
+def test_topology() -> None:
+    found = membership({GANG: "g", GANG_MIN: "2", GANG_REQUIRED_TOPOLOGY: "a.io/block", GANG_PREFERRED_TOPOLOGY: "a.io/rack"})
+    assert found.terms is not None
+    assert (found.terms.required_topology, found.terms.preferred_topology) == ("a.io/block", "a.io/rack")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "names", "right"),
+    [
+        ({GANG_MIN: "4"}, GANG_MIN, f"add {GANG}"),
+        ({GANG: "g"}, GANG_MIN, "how many members start together"),
+        ({GANG: "g", GANG_MIN: "0"}, GANG_MIN, "1 to 4096"),
+        ({GANG: "g", GANG_MIN: "5000"}, GANG_MIN, "1 to 4096"),
+        ({GANG: "g", GANG_MIN: "four"}, "'four'", "1 to 4096"),
+        ({GANG: "", GANG_MIN: "4"}, GANG, "1 to 253 letters"),
+        ({GANG: "g" * 300, GANG_MIN: "4"}, GANG, "1 to 253 letters"),
+        ({GANG: "g", GANG_MIN: "ps=1,worker=4"}, GANG_ROLE, "write ps or worker"),
+        ({GANG: "g", GANG_MIN: "4", GANG_ROLE: "ps"}, "'ps'", f"no {GANG_ROLE}"),
+        ({GANG: "g", GANG_MIN: "ps=1,ps=2", GANG_ROLE: "ps"}, GANG_MIN, "name each role once"),
+        ({GANG: "g", GANG_MIN: ",".join(f"r{n}=1" for n in range(99)), GANG_ROLE: "r1"}, GANG_MIN, "32 at most"),
+        ({GANG: "g", GANG_MIN: "4", GANG_MODE: "Strict"}, "'Strict'", "strict or non-strict"),
+        ({GANG: "g", GANG_MIN: "4", GANG_REQUIRED_TOPOLOGY: "a b"}, "'a b'", "key of a node label"),
+        ({GANG: "g", GANG_MIN: "4", f"{KOORDINATOR}name": "h", f"{KOORDINATOR}min-available": "2"}, "gang h", "keep one"),
+        ({f"{KOORDINATOR}name": "h"}, "min-available", "write a number of members"),
+        (
+            {f"{KOORDINATOR}name": "h", f"{KOORDINATOR}min-available": "2", f"{KOORDINATOR}groups": '["default/x"]'},
+            "groups",
+            "with default/h among them",
+        ),
+        (
+            {f"{KOORDINATOR}name": "h", f"{KOORDINATOR}min-available": "2", f"{KOORDINATOR}groups": "[" * 3000},
+            "groups",
+            "a JSON list",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name_with_what_would_be_right(
+    annotations: dict[str, str], names: str, right: str
+) -> None:
+    found = said(annotations)
+    assert isinstance(found, BadAsk)
+    assert names in found.message
+    assert right in found.message
+    assert len(found.message) < 400
+
+
+def test_koordinators_light_form() -> None:
+    found = membership(
+        {
+            f"{KOORDINATOR}name": "train",
+            f"{KOORDINATOR}min-available": "3",
+            f"{KOORDINATOR}mode": "NonStrict",
+            f"{KOORDINATOR}match-policy": "waiting-and-running",
+            f"{KOORDINATOR}waiting-time": "1h30m",
+        }
+    )
+    assert found.gang == key(GangDialect.KOORDINATOR, "train")
+    assert found.terms == Terms(
+        least={"default/train": 3}, mode=Mode.NON_STRICT, match=Match.WAITING_AND_RUNNING, wait_s=5400.0
+    )
+
+
+def test_koordinators_labels_come_before_its_annotations() -> None:
+    labels = {f"{SIGS}/name": "a", f"{SIGS}/min-available": "2"}
+    found = membership({f"{KOORDINATOR}name": "b", f"{KOORDINATOR}min-available": "3"}, labels)
+    assert (found.gang.name, found.terms) == ("a", Terms(least={"default/a": 2}))
+
+
+def test_gangs_of_one_group_are_roles_of_one_gang() -> None:
+    group = '["default/b", "default/a"]'
+    both = [
+        membership({f"{KOORDINATOR}name": name, f"{KOORDINATOR}min-available": "2", f"{KOORDINATOR}groups": group})
+        for name in "ab"
+    ]
+    assert len({one.gang for one in both}) == 1
+    assert [one.role for one in both] == ["default/a", "default/b"]
+    assert {one.roles for one in both} == {("default/a", "default/b")}
+
+
+def test_a_group_of_another_namespace_that_does_not_list_the_gang_has_nothing_in_common_with_it() -> None:
+    ours = membership({f"{KOORDINATOR}name": "a", f"{KOORDINATOR}min-available": "2"})
+    theirs = said(
+        {f"{KOORDINATOR}name": "b", f"{KOORDINATOR}min-available": "2", f"{KOORDINATOR}groups": '["default/b","default/a"]'}
+    )
+    assert ours.gang != theirs.gang
+
+
+@pytest.mark.parametrize(
+    ("labels", "spec", "dialect", "name"),
+    [
+        ({"scheduling.x-k8s.io/pod-group": "g"}, {}, GangDialect.COSCHEDULING, "g"),
+        ({SIGS: "g"}, {}, GangDialect.KOORDINATOR, "g"),
+        ({}, {"schedulingGroup": {"podGroupName": "g"}}, GangDialect.KUBERNETES, "g"),
+        ({}, {"workloadRef": {"name": "w", "podGroup": "g", "podGroupReplicaKey": "1"}}, GangDialect.KUBERNETES, "w/g/1"),
+    ],
+)
+def test_a_gang_whose_minimum_stands_in_an_object(
+    labels: dict[str, str], spec: dict[str, Any], dialect: GangDialect, name: str
+) -> None:
+    found = membership({}, labels, **spec)
+    assert (found.gang, found.terms) == (key(dialect, name), None)
+    assert found.source is not None
+
+
+def test_a_pod_group_of_kueue_has_all_its_pods_as_minimum() -> None:
+    found = membership({"kueue.x-k8s.io/pod-group-total-count": "4"}, {"kueue.x-k8s.io/pod-group-name": "g"})
+    assert (found.gang, found.terms) == (key(GangDialect.KUEUE, "g"), Terms(least={"": 4}))
+
+
+def test_the_rank_of_a_member_is_its_index_in_the_job() -> None:
+    found = membership({GANG: "g", GANG_MIN: "4"}, {"batch.kubernetes.io/job-completion-index": "7"})
+    assert found.rank == 7
+
+
+def objects(group: str, version: str, body: dict[str, Any]) -> list[GangObject]:
+    (kind,) = [kind for kind in GANG_KINDS if (kind.resource.group, kind.resource.version) == (group, version)]
+    metadata = {"name": "g", "namespace": "default", "uid": "u"} | body.pop("metadata", {})
+    return list(kind.read(msgspec.convert({"metadata": metadata, **body}, PodGroup)))
+
+
+@pytest.mark.parametrize(
+    ("group", "version", "body", "terms"),
+    [
+        (
+            "scheduling.x-k8s.io",
+            "v1alpha1",
+            {"spec": {"minMember": 3, "scheduleTimeoutSeconds": 20}},
+            Terms(least={"": 3}, wait_s=20),
+        ),
+        ("scheduling.k8s.io", "v1alpha2", {"spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}}, Terms(least={"": 4})),
+        ("scheduling.k8s.io", "v1alpha2", {"spec": {"schedulingPolicy": {"basic": {}}}}, Terms()),
+        (
+            "scheduling.k8s.io",
+            "v1alpha2",
+            {
+                "spec": {
+                    "schedulingPolicy": {"gang": {"minCount": 2}},
+                    "schedulingConstraints": {"topology": [{"key": "a.io/rack"}]},
+                }
+            },
+            Terms(least={"": 2}, required_topology="a.io/rack"),
+        ),
+        (
+            "scheduling.k8s.io",
+            "v1alpha1",
+            {"spec": {"podGroups": [{"name": "w", "policy": {"gang": {"minCount": 4}}}]}},
+            Terms(least={"": 4}),
+        ),
+    ],
+)
+def test_what_an_object_says(group: str, version: str, body: dict[str, Any], terms: Terms) -> None:
+    (found,) = objects(group, version, body)
+    assert found.terms == terms
+
+
+def test_a_pod_group_of_koordinator_says_its_group_and_policies_by_annotations() -> None:
+    annotations = {f"{KOORDINATOR}groups": '["default/g","default/h"]', f"{KOORDINATOR}mode": "NonStrict"}
+    body = {"metadata": {"annotations": annotations}, "spec": {"minMember": 2}}
+    (found,) = objects("scheduling.sigs.k8s.io", "v1alpha1", body)
+    assert found.roles == ("default/g", "default/h")
+    assert found.terms == Terms(least={"default/g": 2}, mode=Mode.NON_STRICT)
+
+
+def test_a_pod_group_whose_group_does_not_list_it_says_what_is_wrong() -> None:
+    body = {"metadata": {"annotations": {f"{KOORDINATOR}groups": '["default/h"]'}}, "spec": {"minMember": 2}}
+    (found,) = objects("scheduling.sigs.k8s.io", "v1alpha1", body)
+    assert "default/g among them" in found.wrong

@@ -1,0 +1,189 @@
+"""Room for a gang that waits: kept together as pods end, or made by evictions; and gangs that others may not take apart."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from central.controllers.evict import PREEMPTED
+from central.controllers.gangs import BARRIER_S
+from tests.fakes.kube_scheduler import KubeScheduler
+from tests.fakes.led import Led, play
+from tests.unit.central.gang.stories import bound, claims, created, end_evicted, nodes_of, put_gang, put_member, reasons
+
+PATIENCE_S = 60.0
+
+
+async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **words: Any) -> list[str]:
+    names = [f"{node}-single{number}" for number in range(count)]
+    for name in names:
+        await one.put_pod(name, **words)
+        one.filter(name, node)
+        assert await one.bind(name, node) == ""
+    await one.pause()
+    return names
+
+
+@pytest.mark.parametrize("patience_s", [0.0, PATIENCE_S])
+def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_path: Path, patience_s: float) -> None:
+    """Each small pod runs for 60 s, and one comes every 5 s: more than the eight cards can hold."""
+
+    async def story(one: Led) -> None:
+        await one.report("n1", 8)
+        scheduler = KubeScheduler(one)
+        names: list[str] = []
+        ends: dict[str, float] = {}
+        waited = 0
+        for round_number in range(60):
+            now = 5.0 * round_number
+            for name in [name for name, end in ends.items() if end <= now]:
+                await one.remove_pod(name)
+                del ends[name]
+            await one.put_pod(f"small{round_number}", created=created(round_number))
+            if round_number == 10:
+                names = await put_gang(one, "big", 8, age=round_number)
+                await put_gang(one, "later", 8, age=round_number + 1)
+            await scheduler.run(5)
+            ends |= {name: now + 60 for name in bound(one) if name.startswith("small") and name not in ends}
+            if names:
+                waited += 5
+                assert len({name[:3] for name in map(holder_of, one.term.ledger.nominations())}) <= 1
+                if set(names) <= set(bound(one)):
+                    break
+        assert (set(names) <= set(bound(one))) == bool(patience_s)
+        assert not patience_s or waited <= PATIENCE_S + 60 + 10
+        await scheduler.end()
+
+    def holder_of(claim: Any) -> str:
+        return str(claim.holder.name)
+
+    play(story, tmp_path, patience_s=patience_s)
+
+
+def test_a_gang_that_fits_no_empty_cluster_keeps_no_room(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 4)
+        scheduler = KubeScheduler(one)
+        await put_gang(one, "big", 5)
+        await scheduler.run(PATIENCE_S + 5)
+        assert (one.term.ledger.nominations(), reasons(scheduler, "big0")) == ((), {"gang-too-large"})
+        await one.put_pod("single")
+        assert scheduler.ask("single") == "n1"
+        await scheduler.end()
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+async def gang_and_singles(one: Led, scheduler: KubeScheduler, *, third: bool) -> None:
+    """n1: a gang of eight members. n2, and n3: eight pods each."""
+    await one.report("n1", 8)
+    await put_gang(one, "low", 8)
+    await scheduler.run(3)
+    assert len(bound(one)) == 8
+    for node in ["n2", "n3"] if third else ["n2"]:
+        await one.put_node(node, 8)
+        await singles(one, scheduler, node, 8)
+
+
+def test_pods_alone_are_evicted_before_a_gang(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        scheduler = KubeScheduler(one)
+        await gang_and_singles(one, scheduler, third=True)
+        await put_gang(one, "high", 2, gpus=8, priority=100)
+        await scheduler.run(3)
+        gone = await end_evicted(one)
+        assert (len(gone), {name[:2] for name in gone}) == (16, {"n2", "n3"})
+        await scheduler.run(3)
+        assert sorted(nodes_of(one, "high0", "high1")) == ["n2", "n3"]
+        assert len([name for name in bound(one) if name.startswith("low")]) == 8
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_a_gang_is_evicted_as_a_whole_if_nothing_else_will_do(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        scheduler = KubeScheduler(one)
+        await gang_and_singles(one, scheduler, third=False)
+        await put_gang(one, "high", 2, gpus=8, priority=100)
+        await scheduler.run(3)
+        assert len(await end_evicted(one)) == 16
+        await scheduler.run(3)
+        assert sorted(bound(one)) == ["high0", "high1"]
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_no_pod_is_evicted_for_a_gang_that_would_not_fit_then(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        scheduler = KubeScheduler(one)
+        await gang_and_singles(one, scheduler, third=False)
+        await singles(one, scheduler, "n2", 0)
+        await put_gang(one, "high", 3, gpus=8, priority=100)
+        await scheduler.run(5)
+        assert await end_evicted(one) == []
+        assert one.term.ledger.nominations() == ()
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_a_budget_protects_pods_from_a_gang(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        scheduler = KubeScheduler(one)
+        await one.put_budget("careful", {"app": "careful"})
+        await singles(one, scheduler, "n1", 2, labels={"app": "careful"})
+        await put_gang(one, "high", 2, priority=100)
+        await scheduler.run(5)
+        assert await end_evicted(one) == []
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_a_pod_alone_takes_only_members_beyond_the_minimum_of_a_gang(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 4)
+        scheduler = KubeScheduler(one)
+        await put_gang(one, "low", 4, least=2)
+        await scheduler.run(5)
+        assert len(bound(one)) == 4
+        for number in range(3):
+            await one.put_pod(f"high{number}", priority=100)
+            await scheduler.run(3)
+            await end_evicted(one)
+            await scheduler.run(3)
+        left = bound(one)
+        assert (len(left), left[2:]) == (4, ["high0", "high1"])  # and two of the gang
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_members_that_wait_hold_nothing_while_their_victims_cannot_go(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        scheduler = KubeScheduler(one)
+        await singles(one, scheduler, "n1", 2)
+        one.server.evictable = False
+        await put_gang(one, "high", 2, priority=100)
+        await scheduler.run(BARRIER_S)
+        assert claims(one) == 0
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_preemption_by_a_gang_is_counted_as_such(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        scheduler = KubeScheduler(one)
+        await singles(one, scheduler, "n1", 2)
+        await put_member(one, "high", "high", "1", gpus=2, priority=100)
+        await scheduler.run(3)
+        assert {reason for reason, _ in one.term.scheduler.counts.evicted} == {PREEMPTED}
+        await scheduler.end()
+
+    play(story, tmp_path)
