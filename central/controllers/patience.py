@@ -134,7 +134,7 @@ class Patience:
         scheduler, pod = self._scheduler, self._scheduler.pending.get_refused(uid)
         if pod is None:
             return False
-        holders = sorted(scheduler.ledger.holds_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
+        holders = sorted(scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
         gone: list[PodUid] = []
         for other in [uid, *(holder for holder, _ in holders if holder != uid)]:
             gone.append(other)

@@ -349,6 +349,10 @@ class Ledger(Facts):
         node = self._nodes.get(name)
         return ((uid, hold.taken) for uid, hold in (node.holds.items() if node is not None else ()))
 
+    def facts_on(self, name: str) -> Iterator[tuple[PodUid, Taken]]:
+        """Yield the same of pods for which central itself claims nothing: what they hold is free when they end."""
+        return ((uid, taken) for uid, taken in self.holds_on(name) if not self._own.of(uid))
+
     def holders(self, name: str) -> tuple[Held, ...]:
         """Return which pods hold something of this node, and by which claims."""
         node = self._nodes.get(name)

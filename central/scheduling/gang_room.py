@@ -84,7 +84,7 @@ def _keep(
             yield
     for _, _, name in sorted(missing):
         now = state
-        holders = sorted(planner.scheduler.ledger.holds_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
+        holders = sorted(planner.scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
         for uid in ["", *(holder for holder, _ in holders)]:
             now = now.without(PodUid(uid)) if uid else now
             yield

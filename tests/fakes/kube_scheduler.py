@@ -13,6 +13,7 @@ from tests.fakes.led import REFUSED, Led, is_touch
 
 RETRY_S = 1.0
 STEP_S = 0.01  # of one pod; a hundred pods a second
+IDLE_S = 0.1  # until it looks again, if no pod is to be tried
 
 
 class KubeScheduler:
@@ -46,7 +47,7 @@ class KubeScheduler:
             tried = next((name for name in self.waiting() if self._is_due(name, loop.time())), None)
             if tried is not None:
                 self.ask(tried)
-            await asyncio.sleep(STEP_S)
+            await asyncio.sleep(STEP_S if tried is not None else IDLE_S)
 
     def _hear(self, now: float) -> None:
         requests = self._one.server.requests

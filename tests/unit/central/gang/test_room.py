@@ -34,7 +34,7 @@ def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_
         names: list[str] = []
         ends: dict[str, float] = {}
         waited = 0
-        for round_number in range(60):
+        for round_number in range(40):
             now = 5.0 * round_number
             for name in [name for name, end in ends.items() if end <= now]:
                 await one.remove_pod(name)
