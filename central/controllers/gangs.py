@@ -403,23 +403,32 @@ class GangKeeper:
     async def arrive(self, uid: PodUid, node: str) -> str:
         """Wait until all members of the pod's gang that start together were sent to bind. Return an empty text: the pod may be
         bound now; or why not."""
+        waits = self.enter(uid, node)
+        if isinstance(waits, str):
+            return waits
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BARRIER_S):
+                await self._opened.setdefault(waits.key, asyncio.Event()).wait()
+        again = self.enter(uid, node)
+        if isinstance(again, str):
+            return again
+        gang = again
+        counts = ", ".join(
+            f"{arrived} of {lacking}{f' of role {role}' if role else ''}" for role, lacking, arrived in gang.required()
+        )
+        return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key}: {counts} members are ready to be bound; this is retried")
+
+    def enter(self, uid: PodUid, node: str) -> str | Gang:
+        """Have a pod enter the barrier of its gang. Return an empty text if it may be bound, why it cannot be bound there, or
+        the gang whose other members it has to wait for."""
         found = self._gangs.of(uid)
-        if found is None or found[0].ordinary:
+        if found is None or (found[0].ordinary and found[1].planned is None):
             return ""
         gang, member = found
         if member.planned is None or member.planned.node != node:
             return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key} has no place for the pod on {node} any more")
         member.arrived, member.arrived_at = True, self._clock()
-        if not self._open(gang):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BARRIER_S):
-                    await self._opened.setdefault(gang.key, asyncio.Event()).wait()
-        if gang.opened and member.planned is not None and member.planned.node == node:
-            return ""
-        counts = ", ".join(
-            f"{arrived} of {lacking}{f' of role {role}' if role else ''}" for role, lacking, arrived in gang.required()
-        )
-        return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key}: {counts} members are ready to be bound; this is retried")
+        return "" if gang.ordinary or self._open(gang) else gang
 
     def _open(self, gang: Gang) -> bool:
         """Open the barrier if all that start together are there."""

@@ -1,0 +1,263 @@
+"""Gangs under filter, bind, watch, failures, deletions and new leaders in any order: what has to be true at each step.
+
+`Play` is the cluster: what it knows is the truth. kube-scheduler asks in any order; a Binding succeeds, is refused, or is done
+without central knowing. LADING_GANG_PLAYS makes it long; each play has a seed of its own.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+from central.api.known import Ident
+from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper
+from central.gang.model import Gang
+from central.ledger.model import Claim, PodRecord
+from central.scheduling.gangs import GangPlanner
+from central.scheduling.preempt import Protection
+from central.scheduling.scheduler import Reservation
+from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, PodUid
+from tests.unit.central.world import World, uid_of
+
+PLAYS = int(os.environ.get("LADING_GANG_PLAYS", "150"))
+STEPS = 120
+T = TypeVar("T")
+
+
+def run(steps: Coroutine[Any, Any, T]) -> T:
+    """Run what never has to wait: the clock stands still meanwhile."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        done: T = end.value
+        return done
+    raise AssertionError("it waits for something")
+
+
+class Play:
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)  # noqa: S311  a seeded story, no secret
+        self.truth: dict[str, dict[str, Any]] = {}  # pods, as the API server has them
+        self.least: dict[str, int] = {}
+        self.made = 0
+        self.now = 0.0
+        self.unclear: dict[str, Reservation] = {}
+        self.evicted: set[str] = set()
+        self.partly: dict[str, float] = {}  # gangs that are bound in part, since when
+        self.lead()
+
+    def lead(self) -> None:
+        """A new leader knows what the API server has, and nothing else."""
+        self.world = World(now=self.now, version=getattr(self, "world", World()).version)
+        self.world.node("n1", 3)
+        self.world.node("n2", 2)
+        self.feed = GangFeed(self.world.scheduler.gangs, self.world.ledger, now=lambda: self.now)
+        self.keeper = GangKeeper(
+            self.world.scheduler,
+            GangPlanner(self.world.scheduler),
+            requeue=lambda uids: None,
+            evictions=self,
+            patience_s=30.0,
+            clock=lambda: self.world.now,
+            log=self.world.records.log,
+        )
+        self.unclear.clear()
+        for name in self.truth:
+            self.show(name)
+
+    # ---- evictions, as central has them carried out
+
+    def protection(self) -> Protection | None:
+        return Protection()
+
+    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+        if not dry_run:
+            self.evicted.add(victim.name)
+        return True
+
+    # ---- what happens
+
+    def show(self, name: str) -> None:
+        words = self.truth[name]
+        shown = self.world.show(name, **words)
+        self.feed.changed(shown)
+
+    def step(self) -> None:
+        chosen = self.random.choice(
+            [self.create, *[self.ask] * 6, *[self.bind] * 6, self.wait, self.look, self.look, self.delete]
+        )
+        chosen()
+        if self.random.random() < 0.01:
+            self.lead()
+        for name in [*self.evicted]:
+            self.remove(name)
+        self.evicted.clear()
+
+    def create(self) -> None:
+        if len(self.truth) > 12:
+            return
+        gang = f"g{self.random.randrange(3)}"
+        least = self.least.setdefault(gang, self.random.randint(2, 4))
+        self.made += 1
+        name = f"{gang}-{self.made}"
+        annotations = {GANG: gang, GANG_MIN: str(least)} if self.random.random() < 0.9 else {}
+        created = f"2026-11-21T00:00:{self.made % 60:02d}Z"
+        self.truth[name] = {"annotations": annotations, "created": created}
+        self.show(name)
+
+    def some(self, *, bound: bool) -> str | None:
+        names = [name for name, words in self.truth.items() if bool(words.get("node")) is bound]
+        return self.random.choice(names) if names else None
+
+    def ask(self) -> None:
+        name = self.some(bound=False)
+        if name is not None:
+            before = self.plans()
+            names = ["n1", "n2"] if self.random.random() < 0.95 else ["n2"]
+            first = [*self.world.filter(name, *names).fitting]
+            if first and self.world.scheduler.gangs.of(uid_of(name)):
+                assert [*self.world.filter(name, *names).fitting] == first  # asked again, the answer is the same
+            assert self.plans() <= before  # a question may end a plan, and makes none
+
+    def plans(self) -> set[PodUid]:
+        return {uid for uid, own in self.world.ledger.snapshot().own.items() if Claim.PLANNED in own}
+
+    def bind(self) -> None:
+        name = self.some(bound=False)
+        found = self.world.scheduler.gangs.of(uid_of(name)) if name else None
+        if name is None or name in self.unclear:
+            return
+        planned = found[1].planned if found else None
+        node = planned.node if planned else self.random.choice(["n1", "n2"])
+        said = self.keeper.enter(uid_of(name), node)
+        if said != "":
+            return
+        if found is not None and not found[0].ordinary:
+            self.check_barrier(found[0])
+        reserved = self.world.scheduler.reserve(uid_of(name), node)
+        if isinstance(reserved, Reservation):
+            outcome = self.random.choice(["done", "done", "done", "refused", "unseen"])
+            if outcome == "refused":
+                self.world.scheduler.release(reserved)
+                return
+            self.truth[name] |= {
+                "node": node,
+                "annotations": self.truth[name]["annotations"] | {ASSIGNMENT: reserved.assignment},
+            }
+            if outcome == "done":
+                self.world.scheduler.confirm(reserved)
+                self.show(name)
+            else:
+                self.unclear[name] = reserved
+
+    def check_barrier(self, gang: Gang) -> None:
+        """No Binding before all that start together arrived: the barrier is open, and no plan opens without enough members."""
+        assert gang.opened
+
+    def wait(self) -> None:
+        self.now += self.random.choice([0.1, 1.0, 5.0, FINISH_S / 2])
+        self.world.now = self.now
+        self.world.ledger.expire(self.now)
+        for name in [*self.unclear]:
+            del self.unclear[name]
+            if name in self.truth:
+                self.show(name)
+
+    def look(self) -> None:
+        run(self.keeper.look())
+
+    def delete(self) -> None:
+        name = self.some(bound=self.random.random() < 0.3)
+        if name is not None and self.random.random() < 0.4:
+            self.remove(name)
+
+    def remove(self, name: str) -> None:
+        if self.truth.pop(name, None) is not None:
+            self.unclear.pop(name, None)
+            self.world.gone(name)
+            self.feed.removed(_ident(name), "")
+
+    # ---- what has to be true
+
+    def check(self) -> None:
+        own = self.world.ledger.snapshot().own
+        for node, cards in (("n1", 3), ("n2", 2)):
+            holders = [uid for uid, held in self.world.ledger.holds_on(node) for _ in held.gpus if not self.only_wished(uid)]
+            assert len(holders) <= cards, "more is claimed than there is"
+        cards_held = Counter(card for held in self.truth.values() for card in assigned(held))
+        assert all(count == 1 for count in cards_held.values()), "a card has two pods"
+        for gang in self.world.scheduler.gangs:
+            planned = {uid for uid in gang.members if Claim.PLANNED in own.get(uid, {})}
+            assert planned >= gang.plan.keys(), "a plan that the ledger does not hold"
+            assert planned == gang.plan.keys() | (planned & self.reserved()), "a claim without a plan"
+            if gang.plan and not gang.opened and not gang.ordinary and not gang.finishing:
+                planned_of = gang.planned()
+                assert all(planned_of[role] >= lacking for role, lacking in gang.lacking().items()), "a plan for a part"
+
+    def reserved(self) -> set[PodUid]:
+        return {uid for uid, own in self.world.ledger.snapshot().own.items() if Claim.RESERVED in own}
+
+    def only_wished(self, uid: PodUid) -> bool:
+        """Whether it holds by a nomination alone, which is beyond what there is."""
+        own = self.world.ledger.snapshot().own.get(uid, {})
+        record = self.world.ledger.pod(uid)
+        return own.keys() == {Claim.NOMINATED} and not (record and record.node)
+
+    def settle(self) -> None:
+        """No more trouble: each gang is whole, or nothing of it is bound, and nothing is held without need."""
+        for _ in range(60):
+            self.now += 2.0
+            self.world.now = self.now
+            self.world.ledger.expire(self.now)
+            for name in [*self.unclear]:
+                del self.unclear[name]
+                if name in self.truth:
+                    self.show(name)
+            self.look()
+            for name in [name for name, words in self.truth.items() if not words.get("node")]:
+                fits = [*self.world.filter(name, "n1", "n2").fitting]
+                if fits and self.keeper.enter(uid_of(name), fits[0]) == "":
+                    self.finish(name, fits[0])
+            for name in [*self.evicted]:
+                self.remove(name)
+            self.evicted.clear()
+            self.check()
+        for gang in self.world.scheduler.gangs:
+            bound = sum(gang.bound().values())
+            assert gang.ordinary or not bound, "a gang that is bound in part outlives its time"
+
+    def finish(self, name: str, node: str) -> None:
+        reserved = self.world.scheduler.reserve(uid_of(name), node)
+        if isinstance(reserved, Reservation):
+            self.world.scheduler.confirm(reserved)
+            self.truth[name] |= {
+                "node": node,
+                "annotations": self.truth[name]["annotations"] | {ASSIGNMENT: reserved.assignment},
+            }
+            self.show(name)
+
+
+def assigned(words: dict[str, Any]) -> list[str]:
+    text = words["annotations"].get(ASSIGNMENT, "") if words.get("node") else ""
+    return [part[:40] for part in text.split('"uuid":"')[1:]]
+
+
+def _ident(name: str) -> Any:
+
+    return Ident("default", name, uid_of(name))
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_no_half_gang_outlives_its_time_and_no_card_has_two_pods(block: int) -> None:
+    for seed in range(block, PLAYS, 8):
+        play = Play(seed)
+        try:
+            for _ in range(STEPS):
+                play.step()
+                play.check()
+            play.settle()
+        except AssertionError as e:
+            raise AssertionError(f"play {seed}: {e}") from e
