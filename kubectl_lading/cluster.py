@@ -16,6 +16,7 @@ from central.api.known import Ident
 from central.api.watch import Reflector, Unreadable
 from central.ask import pod as ask
 from central.controllers.conditions import Conditions
+from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
 from central.scheduling.configuration import Reckoning
@@ -92,6 +93,7 @@ def compute(devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod], rec
     NodeFeed(ledger).replaced(*nodes)
     DevicesFeed(ledger).replaced(*devices)
     PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
+    GangFeed(scheduler.gangs, ledger).replaced(*pods)
     for kind, (objects, _) in (("NodeDevices", devices), ("Node", nodes), ("Pod", pods)):
         problems.said += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
     return Cluster(

@@ -14,6 +14,7 @@ from central.ask.model import Ask, ContainerAsk, RdmaPolicy, Scope, Sharing
 from central.assignment.sharing import groups_of
 from central.fit.model import Missing, Placement
 from central.fit.why import explain
+from central.gang.model import Phase
 from central.ledger.model import Claim
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
@@ -28,6 +29,7 @@ from lading.vocabulary import (
     SHARE_ANTI_AFFINITY,
     SHARE_EXCLUSION,
     TOPOLOGY,
+    PodUid,
 )
 
 FITS: Final = "fits"  # in place of a reason
@@ -50,6 +52,46 @@ class NodeWhy(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
 
+class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the gang is with which the pod starts."""
+
+    name: str  # namespace/name
+    phase: Phase
+    least: dict[str, int] = {}  # members that start together, by role; an empty role: it has none
+    exist: dict[str, int] = {}  # of these, and of members beyond the minimum
+    bound: dict[str, int] = {}
+    reason: str = ""  # one of OfPod, of a gang without a plan
+    said: str = ""  # the same in words
+    nodes: list[str] = []  # of its plan, or where room is kept or made for it
+
+    def in_words(self) -> str:
+        roles = [
+            f"{f'{role}: ' if role else ''}{self.exist.get(role, 0)} exist and {self.bound.get(role, 0)} are bound of {count}"
+            for role, count in self.least.items()
+        ]
+        said = f"; {self.said} ({self.reason})" if self.reason else ""
+        return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{said}"
+
+
+def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
+    """Return the gang that the pod waits for; None if it is placed like other pods."""
+    found = scheduler.gangs.of(uid)
+    if found is None or found[0].ordinary:
+        return None
+    gang = found[0]
+    rooms = (scheduler.ledger.own_claim(member, Claim.NOMINATED) for member in gang.members)
+    return GangWhy(
+        name=str(gang.key),
+        phase=gang.phase,
+        least=dict(gang.terms.least),
+        exist=dict(gang.existing()),
+        bound=dict(gang.bound()),
+        reason="" if gang.plan else gang.refused_for.value,
+        said="" if gang.plan else gang.refused,
+        nodes=sorted(gang.nodes or {claim.node for claim in rooms if claim is not None}),
+    )
+
+
 class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     name: str
@@ -60,6 +102,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     refused_s: float | None = None  # for how long
     making_room_on: str = ""  # where preemption evicts for it
     keeping_room_on: str = ""  # where what becomes free is kept for it
+    gang: GangWhy | None = None  # with which it starts, in place of what follows for the pod alone
     reasons: dict[str, int] = {}  # nodes by reason
     nodes: list[NodeWhy] = []
 
@@ -101,6 +144,7 @@ def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[Nod
         refused_s=None if pod.refused_at is None else round(now - pod.refused_at, 1),
         making_room_on=making_room_on,
         keeping_room_on=keeping_room_on,
+        gang=why_gang(scheduler, pod.uid),
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,
     )

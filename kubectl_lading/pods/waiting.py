@@ -115,7 +115,7 @@ def explain_wait(
             break
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     preemption = None
-    if not why.making_room_on and not why.keeping_room_on and not why.reasons.get(FITS):
+    if not (why.gang or why.making_room_on or why.keeping_room_on or why.reasons.get(FITS)):
         for found in find_preemption(scheduler, pod, later, budgets):
             preemption = found
             yield None
@@ -146,6 +146,8 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
     known."""
     if why.state == "reserved":
         return "nothing: it is being bound."
+    if why.gang is not None:
+        return "nothing for this pod alone: it starts with its gang."
     if not able:
         return "ask for less cpu or memory, or wait until pods end there."
     if silent:

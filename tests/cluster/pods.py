@@ -25,13 +25,14 @@ class Pods:
         name: str,
         *,
         annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         containers: Sequence[Mapping[str, Any]] = (),
         **spec: Any,
     ) -> None:
         manifest = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "annotations": dict(annotations or {})},
+            "metadata": {"name": name, "annotations": dict(annotations or {}), "labels": dict(labels or {})},
             "spec": {"terminationGracePeriodSeconds": 1, "containers": list(containers) or [container()], **spec},
         }
         self._cluster.api.create_pod(manifest)

@@ -13,7 +13,8 @@ import central.daemon.settings
 import hooks.daemon.settings
 import runtimeproxy.settings
 import shares.settings
-from central.ask.model import Ask
+from central.ask.gang import parse_membership
+from central.ask.model import Ask, BadAsk
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from lading.settings import declared
@@ -97,9 +98,12 @@ def _manifests() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "manifest"), _manifests())
 def test_manifests_ask_for_something_that_has_a_meaning(page: str, manifest: str) -> None:
     said = yaml.safe_load(manifest)
+    said = said["spec"].get("template", said)
     said["metadata"] = {"name": "shown", "namespace": "default", "uid": "u"} | said.get("metadata", {})
     for container in said["spec"]["containers"]:
         container.setdefault("name", "shown")
         limits = container.get("resources", {}).get("limits", {})
         limits.update({name: str(amount) for name, amount in limits.items()})
-    assert isinstance(parse_ask(msgspec.convert(said, Pod)), Ask)
+    pod = msgspec.convert(said, Pod)
+    assert isinstance(parse_ask(pod), Ask)
+    assert not isinstance(parse_membership(pod), BadAsk)
