@@ -9,7 +9,7 @@ GET    := $(PYTHON) simnode/progress.py
 # after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
-.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
+.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -98,6 +98,10 @@ bench-proxy: setup
 # The scheduler extender at 1,000, 5,000 and 15,000 nodes: bench/out/central.json. About 3 minutes.
 bench-central: setup
 	$(PY) -m bench.central
+
+# What a gang of 512 pods costs central at 5,000 nodes: bench/out/gangs.json. A minute.
+bench-gangs: setup
+	$(PY) -m bench.gangs
 
 # A first filter for pods of several containers, where every node is in another state: bench/out/diverse.json. About 2 minutes.
 bench-diverse: setup

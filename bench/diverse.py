@@ -139,7 +139,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
         decision = scheduler.decide(pod, names)
         first_s = time.monotonic() - began
         scheduler.apply(decision)
-        not_reached = _not_reached(decision.answer.fails | decision.answer.never)
+        not_reached = _not_reached({**decision.answer.fails, **decision.answer.never})
         reasons = scheduler.known_reasons(ask) or {}  # which central updates
         async with asyncio.timeout(MOST_S):
             while _not_reached(reasons):  # noqa: ASYNC110  the waker sets no event

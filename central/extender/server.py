@@ -32,8 +32,10 @@ from central.extender.wire import (
     PreemptResult,
     name_nodes,
     name_winner,
+    render_same,
 )
 from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
+from central.scheduling.filtered import SameReason
 from central.scheduling.scheduler import Decision
 from lading.health import Address
 from lading.log import Event, Log, printable
@@ -272,4 +274,6 @@ def _names_read(args: ExtenderArgs) -> Iterator[Names | None]:
 def _as_it_came(value: object) -> msgspec.Raw:
     if isinstance(value, Names):
         return value.raw
+    if isinstance(value, SameReason):
+        return render_same(value)
     raise TypeError(f"no JSON for {type(value).__name__}")

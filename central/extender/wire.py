@@ -3,13 +3,13 @@
 With `nodeCacheCapable` requests carry node names and no Node objects. Unknown keys are ignored.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, overload
 
 import msgspec
 
 from central.ask.pod import Pod
-from central.scheduling.filtered import Filtered
+from central.scheduling.filtered import Filtered, SameReason
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
@@ -66,13 +66,25 @@ _NAMES: Final = msgspec.json.Decoder(list[str])
 class FilterResult(msgspec.Struct, frozen=True, omit_defaults=True):
     NodeNames: Sequence[str] = ()
     FailedNodes: dict[str, str] = {}
-    FailedAndUnresolvableNodes: dict[str, str] = {}
+    FailedAndUnresolvableNodes: Mapping[str, str] = {}
     Error: str = ""
 
 
 def name_nodes(filtered: Filtered) -> FilterResult:
     """Return the answer to filter. What an eviction might change is in FailedNodes, all else in FailedAndUnresolvableNodes."""
     return FilterResult(NodeNames=filtered.fitting, FailedNodes=filtered.fails, FailedAndUnresolvableNodes=filtered.never)
+
+
+def render_same(said: SameReason) -> msgspec.Raw:
+    """Render one reason for thousands of nodes out of the names as they came."""
+    text = bytes(said.names.raw) if isinstance(said.names, Names) else b""
+    reason = msgspec.json.encode(said.text)
+    if not text.startswith(b'["') or b'", ' in text:
+        return msgspec.Raw(msgspec.json.encode(dict(said)))
+    pairs = b"," + text[1:-1].replace(b'",', b'":' + reason + b",") + b":" + reason
+    if said.but:
+        pairs = pairs.replace(b"," + msgspec.json.encode(said.but) + b":" + reason, b"")
+    return msgspec.Raw(b"{" + pairs[1:] + b"}")
 
 
 class BindArgs(msgspec.Struct, frozen=True):

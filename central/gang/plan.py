@@ -14,7 +14,7 @@ The search is done in steps, so that others have their turn in between.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from central.ask.model import Shape
@@ -157,7 +157,8 @@ class _Draft:
     """Where the members would be, as far as that is decided."""
 
     def __init__(self, state: Overlay, place: Place) -> None:
-        self._state = state
+        self._by_node = dict(state.put)
+        self._state = replace(state, put=self._by_node)  # so that a step costs the same for any number of members
         self._place = place
         self._wants: dict[PodUid, Want] = {}
         self._put: dict[PodUid, Put] = {}
@@ -213,12 +214,13 @@ class _Draft:
 
     def _store(self, want: Want, planned: Planned) -> None:
         put = put_of(want, planned)
-        self._state = self._state.with_put(put)
+        self._by_node[planned.node] = (*self._by_node.get(planned.node, ()), put)
         self._wants[want.uid], self._put[want.uid], self.where[want.uid] = want, put, planned
         self._on[planned.node].append(want.uid)
 
     def _drop(self, uid: PodUid) -> Planned:
         planned = self.where.pop(uid)
-        self._state = self._state.without_put(self._put.pop(uid))
+        put = self._put.pop(uid)
+        self._by_node[planned.node] = tuple(one for one in self._by_node[planned.node] if one is not put)
         self._on[planned.node].remove(uid)
         return planned

@@ -50,11 +50,6 @@ class Overlay:
             by_node[one.node] = (*by_node.get(one.node, ()), one)
         return replace(self, put=by_node)
 
-    def without_put(self, put: Put) -> "Overlay":
-        """Return the cluster without a pod that would be there."""
-        left = tuple(one for one in self.put[put.node] if one is not put)
-        return replace(self, put={**self.put, put.node: left})
-
     def room(self, name: str) -> NodeRoom:
         return self.ledger.room_as_if(name, self.gone, [(one.hold, one.requests) for one in self.put.get(name, ())])
 

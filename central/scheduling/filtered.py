@@ -5,7 +5,7 @@ every pod, so each name is looked up once, by functions that loop in C.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from types import MappingProxyType
@@ -18,13 +18,38 @@ NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 _CODES: Final[Mapping[str, Coded]] = {**BY_SHOWN, **{code.shown: code for code in OfPod}}
 
 
+class SameReason(Mapping[str, str]):
+    """Refuse all of these nodes, but one, for one reason: a mapping that is made only if it is read."""
+
+    def __init__(self, names: Sequence[str], text: str, but: str = "") -> None:
+        self.names = names
+        self.text = text
+        self.but = but
+        self._made: dict[str, str] | None = None
+
+    def _all(self) -> dict[str, str]:
+        if self._made is None:
+            self._made = dict.fromkeys(self.names, self.text)
+            self._made.pop(self.but, None)
+        return self._made
+
+    def __getitem__(self, name: str) -> str:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
     """The nodes on which a pod fits, and for each other node the reason."""
 
     fitting: Sequence[str] = ()
     fails: dict[str, str] = field(default_factory=dict)  # an eviction might change it
-    never: dict[str, str] = field(default_factory=dict)
+    never: Mapping[str, str] = field(default_factory=dict)
     reason: Coded | None = None  # of all nodes, where that is known
 
 
@@ -58,7 +83,12 @@ def sort_nodes(
 
 def refuse_everywhere(names: Sequence[str], reason: Coded, message: str) -> Filtered:
     """Refuse the pod on all nodes, for a reason that does not depend on the node."""
-    return Filtered(never=dict.fromkeys(names, reason.about(message)), reason=reason)
+    return Filtered(never=SameReason(names, reason.about(message)), reason=reason)
+
+
+def only(name: str, names: Sequence[str], otherwise: str) -> Filtered:
+    """Let the pod go to this one of the nodes."""
+    return Filtered(fitting=[name], never=SameReason(names, otherwise, but=name))
 
 
 def main_reason(answer: Filtered) -> Coded | None:

@@ -37,7 +37,7 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
-from central.scheduling.filtered import Filtered, main_reason, refuse_everywhere, sort_nodes
+from central.scheduling.filtered import Filtered, main_reason, only, refuse_everywhere, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
 from lading.vocabulary import PciAddress, PodUid
@@ -196,7 +196,7 @@ class Scheduler:
         answer = answer_member(self.gangs, gang, member, names)
         if isinstance(answer, str):
             self.pending.fitted(pod)
-            return Decision(uid=pod.uid, answer=sort_nodes(names, fits={answer}, otherwise=OfPod.GANG_ELSEWHERE.shown))
+            return Decision(uid=pod.uid, answer=only(answer, names, OfPod.GANG_ELSEWHERE.shown))
         if answer.vetoed:
             drop_plan(self.ledger, gang) if gang.phase is Phase.PLANNED else drop_member(self.ledger, member)
         self.pending.waits_for_gang(pod, self._clock())

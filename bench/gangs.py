@@ -1,0 +1,159 @@
+"""`python -m bench.gangs`: what a large gang costs central, in this process, without HTTP and the API server.
+
+5,000 nodes with 8 GPUs, of which one in five has pods; a gang of 512 pods with 8 GPUs each. Everything is processor time.
+
+* `plan_s`: the search of a node for each member, and the claims in the ledger; `plan_turn_ms`: its longest step.
+* `again_s`: the same search for a gang that has no room, which is what a waiting gang costs when something changed.
+* `refusal_us`: the decision about one of its members without a plan, names of all nodes included; `named_us`: with one.
+* `single_us`: the decision about a pod alone beside the waiting gang; `single_before_us`: without any gang.
+"""
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from bench.figures import percentile
+from central.api.objects import Node
+from central.ask.gang import MAX_MIN
+from central.ask.model import Policy
+from central.ask.pod import Pod
+from central.controllers.conditions import Conditions
+from central.controllers.gangs import GangFeed
+from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
+from central.gang.model import Gang
+from central.ledger.ledger import Ledger
+from central.scheduling.gangs import GangPlanner
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import PendingPods
+from lading.log import Level, open_log
+from lading.nodedevices import NodeDevices
+from lading.vocabulary import GANG, GANG_MIN, RESOURCE_GPU
+
+OUT: Final = Path("bench/out/gangs.json")
+MEMBERS: Final = 512
+MODEL: Final = {"model": "NVIDIA H100 80GB HBM3", "memoryMiB": 81920}
+ASKED: Final = 200  # questions for a median
+
+
+class Rig:
+    def __init__(self, nodes: int) -> None:
+        self.version = 0
+        self.ledger, pending = Ledger(), PendingPods()
+        self.scheduler = Scheduler(self.ledger, pending, clock=time.monotonic, policy=Policy.FRAGMENTATION)
+        self.planner = GangPlanner(self.scheduler)
+        log = open_log("lading-bench", Level.ERROR)
+        self._feed = PodFeed(self.ledger, pending, Conditions(), log=log, unassigned=lambda pod: None)
+        self._gangs = GangFeed(self.scheduler.gangs, self.ledger)
+        self.names = [f"node-{number:05d}" for number in range(nodes)]
+        for name in self.names:
+            NodeFeed(self.ledger).changed(msgspec.convert(self._node(name), Node))
+            DevicesFeed(self.ledger).changed(msgspec.convert(self._devices(name), NodeDevices))
+
+    def _metadata(self, name: str) -> dict[str, Any]:
+        self.version += 1
+        return {"name": name, "uid": f"uid-{name}", "resourceVersion": str(self.version)}
+
+    def _node(self, name: str) -> dict[str, Any]:
+        status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "128", "memory": "2Ti"}}
+        return {"metadata": self._metadata(name), "status": status}
+
+    def _devices(self, name: str) -> dict[str, Any]:
+        cards = [
+            {"uuid": f"GPU-{name[5:]:0>8}-0000-0000-0000-{card:012x}", "bdf": f"0000:{0x10 + card:02x}:00.0", **MODEL}
+            for card in range(8)
+        ]
+        return {"metadata": self._metadata(name), "status": {"reconciled": True, "gpus": cards}}
+
+    def show(self, name: str, gpus: int, annotations: dict[str, str] | None = None) -> Pod:
+        metadata = self._metadata(name) | {"namespace": "default", "annotations": annotations or {}}
+        resources = {"limits": {RESOURCE_GPU: str(gpus)}, "requests": {"cpu": "8"}}
+        spec = {"containers": [{"name": "main", "resources": resources}], "schedulerName": "lading"}
+        pod = msgspec.convert({"metadata": metadata, "spec": spec}, Pod)
+        self._feed.changed(pod)
+        self._gangs.changed(pod)
+        return pod
+
+    def gang(self, name: str, members: int) -> tuple[Gang, list[Pod]]:
+        pods = [self.show(f"{name}-{number}", 8, {GANG: name, GANG_MIN: str(members)}) for number in range(members)]
+        for pod in pods:
+            self.scheduler.filter(pod, self.names)
+        (gang,) = [gang for gang in self.scheduler.gangs if gang.key.name == name]
+        return gang, pods
+
+    def fill(self, count: int) -> None:
+        """Have one pod with a GPU on each of so many nodes, as a prediction that stays."""
+        for number in range(count):
+            pod = self.show(f"single-{number}", 1)
+            self.scheduler.filter(pod, [self.names[5 * number]])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="bench.gangs", description="What a large gang costs central.")
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
+    args = parser.parse_args(argv)
+    results = measure(args.nodes)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    for name, figure in results.items():
+        print(f"{name:18} {figure:10.3f}")
+
+
+def measure(nodes: int) -> dict[str, float]:
+    rig = Rig(nodes)
+    rig.fill(nodes // 5)
+    alone = rig.show("alone", 1)
+    before = _microseconds(lambda: rig.scheduler.decide(alone, rig.names))
+    gang, pods = rig.gang("large", min(MEMBERS, nodes // 2))
+    gc.freeze()  # as central does once it has read the cluster
+    refusal = _microseconds(lambda: rig.scheduler.decide(pods[0], rig.names))
+    plan_s, turn_ms, found = _steps(rig.planner, gang)
+    assert found, gang.refused
+    named = _microseconds(lambda: rig.scheduler.decide(pods[0], rig.names))
+    other, _ = rig.gang("larger", min(MAX_MIN, int(0.8 * nodes)))
+    _steps(rig.planner, other)  # the first time all nodes are looked at as if they were empty, too
+    again_s, again_ms, found = _steps(rig.planner, other)
+    assert not found
+    return {
+        "plan_s": plan_s,
+        "plan_turn_ms": turn_ms,
+        "again_s": again_s,
+        "again_turn_ms": again_ms,
+        "refusal_us": refusal,
+        "named_us": named,
+        "single_before_us": before,
+        "single_us": _microseconds(lambda: rig.scheduler.decide(alone, rig.names)),
+    }
+
+
+def _steps(planner: GangPlanner, gang: Gang) -> tuple[float, float, bool]:
+    """Return the seconds of a search, the milliseconds of its longest step, and whether it found a plan."""
+    steps, total, longest = planner.planning(gang), 0.0, 0.0
+    while True:
+        began = time.process_time()
+        try:
+            next(steps)
+        except StopIteration as end:
+            took = time.process_time() - began
+            return total + took, max(longest, took) * 1e3, bool(end.value)
+        took = time.process_time() - began
+        total, longest = total + took, max(longest, took)
+
+
+def _microseconds(decide: Callable[[], object]) -> float:
+    took = []
+    for _ in range(ASKED):
+        began = time.process_time()
+        decide()
+        took.append(time.process_time() - began)
+    return percentile(took, 0.5) * 1e6
+
+
+if __name__ == "__main__":
+    main()

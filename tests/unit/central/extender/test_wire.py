@@ -1,0 +1,17 @@
+"""The extender's protocol as it is on the wire."""
+
+import msgspec
+import pytest
+
+from central.extender.wire import Names, render_same
+from central.scheduling.filtered import SameReason
+
+
+@pytest.mark.parametrize("sent", [b'["a","b-1","c"]', b'["a", "b-1", "c"]', b'["b-1"]', b"[]"])
+@pytest.mark.parametrize("but", ["", "a", "b-1", "c"])
+def test_one_reason_for_all_nodes_is_rendered_as_the_mapping_that_it_is(sent: bytes, but: str) -> None:
+    names = Names.read(msgspec.Raw(sent))
+    assert names is not None
+    said = SameReason(names, 'a "reason" (code)', but=but)
+    assert msgspec.json.decode(bytes(render_same(said))) == dict(said)
+    assert but not in said
