@@ -113,6 +113,7 @@ def measure(nodes: int) -> dict[str, float]:
     gang, pods = rig.gang("large", min(MEMBERS, nodes // 2))
     gc.freeze()  # as central does once it has read the cluster
     refusal = _microseconds(lambda: rig.scheduler.decide(pods[0], rig.names))
+    single = _microseconds(lambda: rig.scheduler.decide(alone, rig.names))
     plan_s, turn_ms, found = _steps(rig.planner, gang)
     assert found, gang.refused
     named = _microseconds(lambda: rig.scheduler.decide(pods[0], rig.names))
@@ -128,7 +129,7 @@ def measure(nodes: int) -> dict[str, float]:
         "refusal_us": refusal,
         "named_us": named,
         "single_before_us": before,
-        "single_us": _microseconds(lambda: rig.scheduler.decide(alone, rig.names)),
+        "single_us": single,
     }
 
 

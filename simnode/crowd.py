@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import yaml
 
-from lading.vocabulary import PREFIX
+from lading.vocabulary import GANG, GANG_MIN, PREFIX
 
 NAMESPACE: Final = "default"
 SAMPLES: Final = Path(__file__).parents[1] / "deploy" / "samples"
@@ -41,6 +41,20 @@ TOO_LARGE: Final = _pod("too-large", {"gpu_memory": "200Gi"})
 WAITS: Final = _pod("next-run", {"gpu": 4, "rdma": 4}, gpu_model=_A100)
 URGENT: Final = _pod("urgent", {"gpu": 1}, gpu_model=_ADA, priority=100_000)
 ENDS: Final = "gpus-and-rdma"  # the sample whose devices WAITS gets
+
+
+LAST_BUT_TWO: Final = _pod("one-more", {"gpu": 1}, gpu_model=_A100)  # with it two cards of that model are free
+JOBS: Final = ("left", "right")
+
+
+def jobs(*, gangs: bool) -> list[dict[str, Any]]:
+    """Return two jobs of two pods with one card each, in turns, as two controllers create them. `gangs`: the pods of each start
+    together."""
+    pods = [_pod(f"{job}-{number}", {"gpu": 1}, gpu_model=_A100) for number in range(2) for job in JOBS]
+    for pod in pods if gangs else ():
+        job = pod["metadata"]["name"].partition("-")[0]
+        pod["metadata"]["annotations"] |= {GANG: job, GANG_MIN: "2"}
+    return pods
 
 
 def read_samples() -> list[dict[str, Any]]:

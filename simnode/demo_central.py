@@ -35,7 +35,20 @@ from simnode import kept
 from simnode.api_server import ApiServer, write_kubeconfig
 from simnode.api_store import Store
 from simnode.child import tail
-from simnode.crowd import ENDS, FILLING, MISSPELT, NAMESPACE, PROFILES, TOO_LARGE, URGENT, WAITS, read_samples
+from simnode.crowd import (
+    ENDS,
+    FILLING,
+    JOBS,
+    LAST_BUT_TWO,
+    MISSPELT,
+    NAMESPACE,
+    PROFILES,
+    TOO_LARGE,
+    URGENT,
+    WAITS,
+    jobs,
+    read_samples,
+)
 from simnode.decisions import Decision, GivenGpu, find_clashes, read_decision
 from simnode.extender_calls import ExtenderCalls, Outcome
 from simnode.node_agents import NodeAgents
@@ -107,6 +120,12 @@ class Stage:
         await self.calls.await_all(bound, f"a node for {name}")
         return self.calls.outcomes[uid].at
 
+    async def await_gone(self, names: Iterable[str]) -> None:
+        paths = {PODS.path(NAMESPACE, name) for name in names}
+        async with asyncio.timeout(TAKE_S):
+            while paths & self.store.objects.keys():  # noqa: ASYNC110  the store sets no event
+                await asyncio.sleep(0.01)
+
     async def await_taken(self, uids: set[str]) -> bool:
         """Report whether the nodes grant exactly these pods what they were assigned; the last ones may take a moment."""
         until = time.monotonic() + TAKE_S
@@ -128,6 +147,7 @@ class Story:
         await self._pods_wait()
         await self._a_pod_ends()
         await self._a_pod_is_urgent()
+        await self._two_jobs_come()
         self._nodes()
         await self._checks()
 
@@ -198,6 +218,41 @@ class Story:
         out.check("notebook was evicted, and no other pod", evicted == {before.uid})
         out.said(f"bound {took:.1f} s after it came")
         out.check("urgent has notebook's card, whole", stage.decision("urgent").containers[0].gpus == whole)
+
+    async def _two_jobs_come(self) -> None:
+        out, stage = self._out, self._stage
+        out.step("Two jobs of two pods come for two free cards: first pod by pod, then as gangs")
+        one_more = LAST_BUT_TWO["metadata"]["name"]
+        await stage.await_bound(await stage.create(LAST_BUT_TWO), one_more)
+        names = [pod["metadata"]["name"] for pod in jobs(gangs=False)]
+        uids = [await stage.create(pod) for pod in jobs(gangs=False)]
+        await stage.await_decided(uids)
+        self._table(*map(stage.decision, names))
+        out.check(
+            "pod by pod: each job holds one card, waits for the other one, and can never start",
+            self._started() == ["left-0", "right-0"],
+        )
+        for name, uid in zip(names, uids, strict=True):
+            await stage.client.delete(PODS.path(NAMESPACE, name), uid=uid)
+        await stage.await_gone(names)
+        gangs = {pod["metadata"]["name"]: await stage.create(pod) for pod in jobs(gangs=True)}
+        for name in ("left-0", "left-1"):
+            await stage.await_bound(gangs[name], name)
+        await stage.await_decided(gangs.values())
+        self._table(*map(stage.decision, names))
+        out.check("as gangs: left has started whole, and right holds nothing", self._started() == ["left-0", "left-1"])
+        said = (await stage.why("right-0")).get("gang", {})
+        out.shown("right-0", [f"gang {said.get('name')} is {said.get('phase')}: {said.get('said')} ({said.get('reason')})"])
+        for name in ("left-0", "left-1"):
+            await stage.client.delete(PODS.path(NAMESPACE, name), uid=gangs[name])
+        for name in ("right-0", "right-1"):
+            await stage.await_bound(gangs[name], name)
+        out.check("left ends, and right starts whole", self._started() == ["right-0", "right-1"])
+
+    def _started(self) -> list[str]:
+        """Return the pods of the two jobs that are bound."""
+        pods = (decision for decision in self._stage.decisions if decision.pod.rpartition("-")[0] in JOBS)
+        return sorted(decision.pod for decision in pods if decision.node)
 
     def _nodes(self) -> None:
         out, stage = self._out, self._stage

@@ -82,7 +82,7 @@ class Gang:
     not_before: float = -math.inf  # no plan is made until then
     failures: int = 0  # plans that ended without all members bound, one after the other
     refused_for: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # why there is no plan, as of the last try
-    refused: str = ""  # the same in words
+    waits_for: str = ""  # the same in words
     sized: tuple[int, int] = (0, 0)  # nodes and members for which the next two are known
     too_large: bool = False  # it would not fit if no pod held a device
     size_in_words: str = ""
@@ -121,7 +121,12 @@ class Gang:
 
     def refuse(self, reason: OfPod, why: str) -> None:
         """Set what members without a plan are told."""
-        self.refused_for, self.refused = reason, f"gang {self.key}: {why}"
+        self.refused_for, self.waits_for = reason, why
+
+    @property
+    def refused(self) -> str:
+        """Return the words for the events of its members."""
+        return f"gang {self.key}: {self.waits_for}"
 
     @property
     def _one_by_one(self) -> bool:

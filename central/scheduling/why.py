@@ -87,7 +87,7 @@ def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
         exist=dict(gang.existing()),
         bound=dict(gang.bound()),
         reason="" if gang.plan else gang.refused_for.value,
-        said="" if gang.plan else gang.refused,
+        said="" if gang.plan else gang.waits_for,
         nodes=sorted(gang.nodes or {claim.node for claim in rooms if claim is not None}),
     )
 
