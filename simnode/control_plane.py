@@ -32,8 +32,12 @@ class ControlPlane(Block):
     """A running control plane. `api` has an administrator's rights; `api_of` and `api_of_account` those of any other user. A
     test may stop and start `server`."""
 
-    def __init__(self, folder: Path, *, assets: Path) -> None:
+    def __init__(self, folder: Path, *, assets: Path, gates: Sequence[str] = (), apis: Sequence[str] = ()) -> None:
+        """Prepare it. `gates`: features of API server and schedulers to switch on. `apis`: group/version, to serve beside those
+        of the default."""
         self.folder = folder
+        self._gates = {"feature-gates": ",".join(f"{gate}=true" for gate in gates)} if gates else {}
+        self._apis = {"runtime-config": ",".join(f"{api}=true" for api in apis)} if apis else {}
         self.address = own_address()
         self.logs: list[Path] = [folder / "etcd.log", folder / "kube-apiserver.log"]
         self._assets = assets
@@ -119,10 +123,11 @@ class ControlPlane(Block):
         (clientConnection). `name` is its log's, where there are two."""
         if config is None:
             mine = str(self.sign_in(name, "system:kube-scheduler"))
-            return self.start("kube-scheduler", {"kubeconfig": mine, "leader-elect": "false", "secure-port": "0"}, name=name)
+            flags = {"kubeconfig": mine, "leader-elect": "false", "secure-port": "0", **self._gates}
+            return self.start("kube-scheduler", flags, name=name)
         path = self.folder / f"{name}.yaml"
         path.write_text(json.dumps(config))
-        return self.start("kube-scheduler", {"config": str(path), "secure-port": "0"}, name=name)
+        return self.start("kube-scheduler", {"config": str(path), "secure-port": "0", **self._gates}, name=name)
 
     def _start_server(self) -> None:
         store, peers = free_port(), free_port()
@@ -162,6 +167,8 @@ class ControlPlane(Block):
             **_tls("kubelet-client-certificate", "kubelet-client-key", kubelet_client),
             "kubelet-preferred-address-types": "InternalIP",
             "allow-privileged": "true",
+            **self._gates,
+            **self._apis,
         }
 
     def _client(self, credentials: KeyPair | Token) -> KubeApi:
