@@ -91,7 +91,7 @@ class Leadership:
         self._foreign = foreign
         self.ledger = Ledger()
         self.pending = PendingPods()
-        self._gangs = Gangs()
+        self.gangs = Gangs()
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
@@ -101,7 +101,7 @@ class Leadership:
             forecast=forecast,
             refused=self._make_room,
             counts=counts,
-            gangs=self._gangs,
+            gangs=self.gangs,
             slice_s=SLICE_S,
         )
         self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
@@ -154,7 +154,7 @@ class Leadership:
             client,
             PODS,
             Pod,
-            Both(Both(feed, GangFeed(self._gangs, self.ledger)), self.seen),
+            Both(Both(feed, GangFeed(self.gangs, self.ledger)), self.seen),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
@@ -178,7 +178,7 @@ class Leadership:
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology), log=log)
         self._gang_objects = [
-            Reflector(client, kind.resource, PodGroup, GangObjectFeed(self._gangs, kind), log=log, optional=True)
+            Reflector(client, kind.resource, PodGroup, GangObjectFeed(self.gangs, kind), log=log, optional=True)
             for kind in GANG_KINDS
         ]
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves

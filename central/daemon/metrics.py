@@ -24,6 +24,8 @@ from central.controllers.statistics import Amounts, Overview
 from central.daemon.leadership import Leadership
 from central.fit.forecast import Forecast, Source
 from central.fit.model import Missing
+from central.gang.gangs import Gangs
+from central.gang.model import Phase
 from central.state.counts import BindOutcome, Counts, EvictOutcome
 from central.state.pending import PendingPods
 from lading import __version__
@@ -90,6 +92,7 @@ class _State(Collector):
         yield from _of_watches(term)
         if self._leads():
             yield from _of_pods(term.pending)
+            yield from _of_gangs(term.gangs)
             yield from _of_bindings(term)
             yield from _of_workload(term.scheduler.forecast)
             if overview := term.survey.overview:
@@ -148,6 +151,14 @@ def _of_pods(pending: PendingPods) -> Iterator[Metric]:
     for reason in (*_REASONS, _UNKNOWN):
         waiting.add_metric([reason], tally[reason])
     yield waiting
+
+
+def _of_gangs(gangs: Gangs) -> Iterator[Metric]:
+    phases = Tally(gang.phase for gang in gangs)
+    family = GaugeMetricFamily("lading_central_gangs", "Gangs, by how far they are.", labels=["phase"])
+    for phase in Phase:
+        family.add_metric([phase], phases[phase])
+    yield family
 
 
 def _of_bindings(term: Leadership) -> Iterator[Metric]:
