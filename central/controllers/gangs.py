@@ -43,6 +43,7 @@ from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
 LOOK_S: Final = 0.1
+LOOK_MOST_S: Final = 0.5  # of one look for plans, and for evictions
 # From a plan to the first Binding. kube-scheduler asks about some hundred pods a second, and tries a pod again after 1 s.
 PLAN_S: Final = 60.0
 # From the first Binding until the minimum is bound, where the gang says nothing else.
@@ -203,9 +204,12 @@ class GangKeeper:
         """Follow what became of each gang, then plan for those that wait, one after the other."""
         for gang in self._gangs:
             await self._follow(gang)
+        until = self._clock() + LOOK_MOST_S
         for gang in in_line(gang for gang in self._gangs if self._is_due(gang)):
             if gang.members and self._is_due(gang):
                 await self._plan(gang)
+            if self._clock() >= until:
+                break  # those first in line may have room by now; those after them have their turn while these rest
         if self._clock() >= self._looked_at + KEEP_LOOK_S:
             self._looked_at = self._clock()
             await self._make_room()
@@ -329,10 +333,9 @@ class GangKeeper:
     async def _make_room(self) -> None:
         """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience."""
         kept: dict[PodUid, str] = {}
+        until = self._clock() + LOOK_MOST_S
         for gang in in_line(gang for gang in self._gangs if gang.phase is Phase.QUEUED and not gang.too_large):
-            if gang.evicting:
-                continue
-            if await self._evict_for(gang):
+            if gang.evicting or (self._clock() < until and await self._evict_for(gang)):
                 continue
             waited = self._clock() - gang.since
             if self._patience_s and waited >= self._patience_s and not kept and gang.phase is Phase.QUEUED:
