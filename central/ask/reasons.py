@@ -33,6 +33,9 @@ class OfPod(Coded):
     REQUEST_MALFORMED = "request-malformed", "invalid device request"
     BOUND_ELSEWHERE = "bound-elsewhere", "pod is being bound to another node"
     POD_ENDED = "pod-ended", "pod has ended"
+    QUOTA_EXCEEDED = "quota-exceeded", "its quota does not allow it now"
+    QUOTA_TURN = "quota-turn", "it is larger than what its quota may use, and waits for its turn to borrow"
+    QUOTA_INVALID = "quota-invalid", "its quota cannot be used as it is written"
 
 
 class OfBinding(Coded):

@@ -27,6 +27,7 @@ class Tree:
     problems: Mapping[QuotaId, str] = field(default_factory=dict)  # why the others do not count
     by_namespace: Mapping[str, QuotaId] = field(default_factory=dict)  # Koordinator's
     flat: Mapping[str, QuotaId] = field(default_factory=dict)  # scheduler-plugins', by namespace
+    dividing: frozenset[QuotaId] = frozenset()  # the members of all groups
 
     def quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
         """Return the quotas that the pod is counted in: one of each dialect at most. One that is refused is among them."""
@@ -157,6 +158,7 @@ class _Building:
             problems=self._problems,
             by_namespace=by_namespace,
             flat=self._flat,
+            dividing=frozenset(member for members in self._groups.values() for member in members),
         )
 
 
