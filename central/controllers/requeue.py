@@ -15,6 +15,8 @@ may be more than one look has time for (all nodes of a cluster at once when cent
 and the oldest take turns, so that a release is seen soon whatever else waits, and nothing waits for ever. All of it is done in
 slices: a look never blocks the loop.
 
+Pods that their quota refused are in no round: they are woken when the quota has room for them.
+
 Room that is held for a pod (*nominated*) is in no round: that pod is woken when its room is complete.
 
 Source: k8s.io/kubernetes/pkg/scheduler (activeQ, backoffQ, unschedulable pods), checked in tests/cluster.
@@ -102,7 +104,8 @@ class Waker:
         decided = await self._go_on(slices)
         nominated = [pod async for pod in self._nominated(frozenset(freed), slices)]
         chosen = await self._choose(slices)
-        return [*{pod.uid: pod for pod in (*nominated, *decided, *chosen)}.values()]
+        free = [pod for pod in self._scheduler.quotas.take_free() if pod.uid not in self._waking]
+        return [*{pod.uid: pod for pod in (*nominated, *decided, *chosen, *free)}.values()]
 
     # ---- what got room
 

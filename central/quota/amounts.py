@@ -124,8 +124,7 @@ def asked(ask: Ask, requests: Requests, models: Mapping[str, int]) -> dict[str, 
     by_model = {model: _on(ask, models.get(model)) for model in ask.gpu_models or models}
     possible = {model: milli for model, milli in by_model.items() if milli is not None}
     cards = max(possible.values(), default=_on(ask, None) or 0)
-    amounts = {model_key(model): milli for model, milli in possible.items()}
-    amounts[RESOURCE_GPU] = cards
+    amounts = {RESOURCE_GPU: cards} | {model_key(model): milli for model, milli in possible.items()}
     amounts[RESOURCE_RDMA] = at_one_time(ask.containers, lambda one: one.vfs)
     return _with_requests(amounts, requests)
 

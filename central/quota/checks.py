@@ -6,8 +6,8 @@
     together   quotas of scheduler-plugins use no more than the mins of all of them
 
 Runtime is divided in units, but a pod or gang needs all of its devices: three quotas with a gang of 8 each get 6, 5 and 5 of
-16 cards, and none of the gangs would start. So a gang may borrow beyond the runtime, up to max, while what is free covers it and
-all that others are guaranteed and ask for. A single pod may if it is larger than the runtime. Whose turn that is says
+16 cards, and none of the gangs would start. So a gang may borrow beyond the runtime, up to max, while what is free covers it
+and all that others are guaranteed and ask for. A single pod may if it is larger than the runtime. Whose turn that is says
 `turn_key`.
 """
 
@@ -62,9 +62,8 @@ def check(
         why = f"quota {quota} is divided among other quotas; name one of them in the label of the pod"
         return Refusal(code=OfPod.QUOTA_INVALID, quota=quota, why=why)
     more = {key: amount - own.get(key, 0) for key, amount in amounts.items()}
-    growing = {key: amount for key, amount in more.items() if amount > 0}
-    found = next(_limits(standing, leaf, growing, preemptible=preemptible), None)
-    return found or next(_beyond_runtime(standing, leaf, growing, amounts, gang=gang, has_turn=has_turn), None)
+    found = next(_limits(standing, leaf, more, preemptible=preemptible), None)
+    return found or next(_beyond_runtime(standing, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
 
 
 def _limits(standing: Standing, leaf: Quota, more: Amounts, *, preemptible: bool) -> Iterator[Refusal]:

@@ -44,6 +44,7 @@ class Quota:
     is_parent: bool = False  # has quotas, no pods
     tree: str = ""  # empty: the one that divides the cluster
     total: Amounts | None = None  # what a tree of its own divides; None: it is no root of one
+    apart: bool = False  # what that tree divides is not there for the tree of the cluster
     namespaces: tuple[str, ...] = ()  # whose pods belong to it
     uncounted: tuple[str, ...] = ()  # resources of its min or max that Lading does not count
     problem: str = ""  # why it cannot be read
@@ -62,6 +63,9 @@ class Owner(NamedTuple):
     namespace: str
     named: str = ""  # the quota that a label of the pod names
     preemptible: bool = True
+
+
+NO_OWNER: Final = Owner("")
 
 
 def owner_of(namespace: str, labels: Mapping[str, str]) -> Owner:

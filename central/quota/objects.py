@@ -22,6 +22,7 @@ IS_PARENT: Final = f"{KOORDINATOR_PREFIX}is-parent"
 LENDS: Final = f"{KOORDINATOR_PREFIX}allow-lent-resource"
 TREE: Final = f"{KOORDINATOR_PREFIX}tree-id"
 IS_ROOT: Final = f"{KOORDINATOR_PREFIX}is-root"
+APART: Final = f"{KOORDINATOR_PREFIX}ignore-default-tree"
 WEIGHT: Final = f"{KOORDINATOR_PREFIX}shared-weight"
 NAMESPACES: Final = f"{KOORDINATOR_PREFIX}namespaces"
 TOTAL: Final = f"{KOORDINATOR_PREFIX}total-resource"
@@ -92,7 +93,8 @@ def _with_annotations(quota: Quota, metadata: Metadata) -> Quota:
     weights, _ = _amounts(WEIGHT, _json(annotations, WEIGHT, dict[str, Amount], {}))
     namespaces = tuple(_json(annotations, NAMESPACES, list[str], []))
     total = _total(annotations) if metadata.labels.get(IS_ROOT) == "true" and quota.id not in BUILT_IN else None
-    return replace(quota, weights=weights, namespaces=namespaces, total=total)
+    apart = metadata.labels.get(APART) == "true"
+    return replace(quota, weights=weights, namespaces=namespaces, total=total, apart=apart)
 
 
 def _total(annotations: Mapping[str, str]) -> Amounts:

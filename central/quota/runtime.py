@@ -109,11 +109,13 @@ def divide_down(
     runtime: dict[QuotaId, int] = {}
     for group, members in tree.groups.items():
         total = runtime.get(group, totals.get(group, 0))
-        runtime.update(_divided(total, [tree.quotas[member] for member in members], key, limited, unit))
+        runtime.update(divide_group(total, [tree.quotas[member] for member in members], key, limited, unit))
     return runtime
 
 
-def _divided(total: int, quotas: Sequence[Quota], key: str, limited: Mapping[QuotaId, int], unit: int) -> dict[QuotaId, int]:
+def divide_group(
+    total: int, quotas: Sequence[Quota], key: str, limited: Mapping[QuotaId, int], unit: int
+) -> dict[QuotaId, int]:
     of = [
         Sibling(quota.id, quota.weight_of(key), limited.get(quota.id, 0), quota.min.get(key, 0), quota.lends)
         for quota in quotas

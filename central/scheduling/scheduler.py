@@ -14,7 +14,7 @@ every method here may be called again for the same pod uid.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from central.ask.model import NO_REQUESTS, Ask, BadAsk, Policy, Requests, Shape
 from central.ask.parse import parse_ask
@@ -33,6 +33,7 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
+from central.quota.checks import Refusal
 from central.scheduling.filtered import Filtered, main_reason, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
@@ -80,6 +81,27 @@ class Decision:
     answer: Filtered
     pod: Pending | None = None  # None: nothing is held, and the pod is not recorded as refused
     node: str = ""  # whose room is held for the pod; empty: it is refused
+    quota: Refusal | None = None  # why its quota refuses it
+
+
+class QuotaGate(Protocol):
+    """Say whether quotas allow that pods start."""
+
+    def admits(self, pods: Sequence[Pending]) -> Refusal | None:
+        """Return why these pods may not start now; None if they may."""
+
+    def take_free(self) -> list[Pending]:
+        """Return refused pods for which there is room in their quota now."""
+
+
+class NoQuotas:
+    """Allow everything."""
+
+    def admits(self, pods: Sequence[Pending]) -> Refusal | None:
+        return None
+
+    def take_free(self) -> list[Pending]:
+        return []
 
 
 class Scheduler:
@@ -95,6 +117,7 @@ class Scheduler:
         refused: Callable[[Pending, Sequence[str]], None] = lambda pod, names: None,
         counts: Counts | None = None,
         slice_s: float = math.inf,
+        quotas: QuotaGate | None = None,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
         that fits on none of these nodes, where everything but the devices suffices. `slice_s`: how long one call judges nodes;
@@ -102,6 +125,7 @@ class Scheduler:
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
+        self.quotas = quotas or NoQuotas()
         self.limits = limits
         self._clock = clock
         self._refused = refused
@@ -163,6 +187,8 @@ class Scheduler:
         self._end_failed_trials(pending.gang)
         self.verdicts.learn(uid, pending.shape)
         self.ledger.forget_prediction(uid)
+        if refusal := self.quotas.admits([pending]):
+            return Decision(uid=uid, answer=sort_nodes(names, otherwise=refusal.shown), pod=pending, quota=refusal)
         if group := self.group_nodes(ask, self.ledger.without(uid)):
             node, answer = self._judge_in_group(pending, names, group)
         else:
@@ -173,10 +199,13 @@ class Scheduler:
         """Hold the room that was chosen for the pod, or record that it was refused."""
         pod, answer = decision.pod, decision.answer
         if pod is not None and self.pending.get(pod.uid) is pod:  # else it ended while the answer was sent
-            self._predict(pod, decision.node)
-            if not decision.node and not pod.undecided:
-                self._refused(pod, [*answer.fails, *answer.never])
-        if (reason := main_reason(answer)) is not None:
+            if decision.quota is not None:
+                self._refuse(pod, decision.quota)
+            else:
+                self._predict(pod, decision.node)
+                if not decision.node and not pod.undecided:
+                    self._refused(pod, [*answer.fails, *answer.never])
+        if (reason := decision.quota.code if decision.quota else main_reason(answer)) is not None:
             self.counts.refused[reason] += 1
             if refused := self.pending.get_refused(decision.uid):
                 refused.refused_for = reason
@@ -303,15 +332,21 @@ class Scheduler:
     def _predict(self, pod: Pending, node: str) -> None:
         placement = self.placement(pod, node) if node else None
         if placement is None:
-            self.pending.refused(pod, self._clock())
-            if pod.gang:
-                self._failed_trials.add(pod.gang)
+            self._refuse(pod)
             return
         self.pending.fitted(pod)
         until = self._hold_until(pod)
         refused = self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.requests)
         if refused is None:
             pod.predicted = self.ledger.room(node), placement
+
+    def _refuse(self, pod: Pending, by: Refusal | None = None) -> None:
+        if by is not None:
+            self.pending.refused_by_quota(pod, by, self._clock())
+        else:
+            self.pending.refused(pod, self._clock())
+        if pod.gang:
+            self._failed_trials.add(pod.gang)
 
     def _hold_until(self, pod: Pending) -> float:
         now = self._clock()
@@ -357,6 +392,8 @@ class Scheduler:
         pod = self.pending.get(uid)
         if pod is None:
             return NotBound(why=OfBinding.POD_UNKNOWN.shown)
+        if refusal := self.quotas.admits([pod]):
+            return NotBound(why=refusal.shown)
         placement = self._predicted(pod, node) or self.placement(pod, node)
         if placement is None:
             return NotBound(why=OfBinding.DEVICES_TAKEN.shown)

@@ -3,10 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.quota.model import ROOT
-from central.quota.runtime import Sibling, divide
+from central.quota.divided import Divided
+from central.quota.model import ROOT, QuotaId
+from central.quota.runtime import Sibling, ask_up, divide, divide_down
 from lading.vocabulary import RESOURCE_GPU
-from tests.unit.central.quota.trees import Of, runtimes
+from tests.unit.central.quota.trees import Of, runtimes, tree_of
 
 AMOUNTS = st.integers(0, 40)
 SIBLINGS = st.lists(
@@ -74,3 +75,30 @@ def test_children_have_no_more_than_their_parent(total: int, made: tuple[list[Of
 def test_thousandths_of_whole_cards_are_divided_as_whole_cards(total: int, siblings: list[Sibling]) -> None:
     milli = [one._replace(asks=one.asks * 1000, min=one.min * 1000) for one in siblings]
     assert divide(total * 1000, milli, unit=1000) == {name: amount * 1000 for name, amount in divide(total, siblings).items()}
+
+
+@given(made=trees(), data=st.data())
+def test_what_is_kept_current_is_what_the_whole_tree_gives(made: tuple[list[Of], dict[str, int]], data: st.DataObject) -> None:
+    quotas, asks = made
+    tree = tree_of(quotas, RESOURCE_GPU)
+    kept = Divided(tree)
+    now: dict[QuotaId, int] = {}
+    steps = data.draw(st.lists(st.tuples(st.sampled_from(sorted(asks)), AMOUNTS, st.none() | st.integers(0, 200)), max_size=12))
+    total = 0
+    for name, amount, new_total in steps:
+        quota = QuotaId(name)
+        kept.ask(quota, RESOURCE_GPU, amount - now.get(quota, 0))
+        now[quota] = amount
+        if new_total is not None:
+            total = new_total
+            kept.set_total(ROOT, {RESOURCE_GPU: total})
+        before = dict(kept.runtime[RESOURCE_GPU])
+        grown = kept.refresh()
+        asking = ask_up(tree, RESOURCE_GPU, now)
+        assert {quota: asked for quota, asked in kept.asked[RESOURCE_GPU].items() if asked} == {
+            quota: asked for quota, asked in asking.requested.items() if asked
+        }
+        assert kept.limited[RESOURCE_GPU] == asking.limited
+        expected = divide_down(tree, RESOURCE_GPU, {ROOT: total}, asking.limited, 1000)
+        assert kept.runtime[RESOURCE_GPU] == expected
+        assert grown == {quota for quota, amount in expected.items() if amount > before.get(quota, 0)}
