@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from central.quota.amounts import unit_of
 from central.quota.model import Amounts, QuotaId
-from central.quota.runtime import ask_up, divide_group, limit
+from central.quota.runtime import Sibling, ask_up, divide, limit, sibling
 from central.quota.tree import Tree
 
 
@@ -22,11 +22,15 @@ class Divided:
         self.asked: dict[str, dict[QuotaId, int]] = {}
         self.limited: dict[str, dict[QuotaId, int]] = {}
         self._stale: defaultdict[str, set[QuotaId]] = defaultdict(set)  # groups, by resource
+        self._siblings: defaultdict[tuple[str, QuotaId], dict[QuotaId, Sibling]] = defaultdict(dict)
         for key in {key for quota in tree.quotas.values() for key in quota.max}:
             asking = ask_up(tree, key, {})
             self.asked[key], self.limited[key] = dict(asking.requested), dict(asking.limited)
             self.runtime[key] = {}
             self._stale[key].update(tree.groups)
+            for group, members in tree.groups.items():
+                for quota in [tree.quotas[member] for member in members if key in tree.quotas[member].max]:
+                    self._siblings[key, group][quota.id] = sibling(quota, key, self.limited[key].get(quota.id, 0))
 
     def ask(self, quota: QuotaId, key: str, more: int) -> None:
         """Add to what the pods of a quota ask for."""
@@ -40,7 +44,11 @@ class Divided:
             more = limited[step] - before
             if not more:
                 return
-            self._stale[key].add(self._tree.quotas[step].parent)
+            group = self._tree.quotas[step].parent
+            self._stale[key].add(group)
+            siblings = self._siblings[key, group]
+            if step in siblings:
+                siblings[step] = siblings[step]._replace(asks=limited[step])
 
     def set_total(self, group: QuotaId, total: Amounts) -> None:
         """Set what the quotas of a group divide, which have no parent of whose runtime it follows."""
@@ -64,9 +72,9 @@ class Divided:
         """Divide a group. Return the quotas of which the runtime has changed."""
         runtime = self.runtime[key]
         total = runtime[group] if group in runtime else self.totals.get(group, {}).get(key, 0)
-        members = [self._tree.quotas[member] for member in self._tree.groups[group]]
         changed = set()
-        for quota, amount in divide_group(total, members, key, self.limited[key], unit_of(key)).items():
+        for name, amount in divide(total, self._siblings[key, group].values(), unit=unit_of(key)).items():
+            quota = QuotaId(name)
             before = runtime.get(quota, 0)
             if amount != before or quota not in runtime:
                 changed.add(quota)

@@ -14,7 +14,9 @@ scale_minquota_when_over_root_res.go); its proposals multi-hierarchy-elastic-quo
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from heapq import nlargest
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from central.quota.model import Quota, QuotaId
 from central.quota.tree import Tree
@@ -39,37 +41,37 @@ class Asking(NamedTuple):
 
 
 def divide(total: int, siblings: Iterable[Sibling], *, unit: int = 1) -> dict[str, int]:
-    """Return the runtime by name. All of it is in whole units if all amounts are."""
-    ordered = sorted(siblings, key=lambda one: one.name)
-    if unit > 1 and not total % unit and not any(one.asks % unit or one.min % unit or one.guarantee % unit for one in ordered):
-        whole = divide(total // unit, [_in_units(one, unit) for one in ordered])
-        return {name: amount * unit for name, amount in whole.items()}
-    mins = _scaled_mins(total, ordered)
+    """Return the runtime by name. It is in whole units if all amounts are."""
+    ordered = sorted(siblings, key=_name)
+    if unit > 1 and (total % unit or any(one.asks % unit or one.min % unit or one.guarantee % unit for one in ordered)):
+        unit = 1
     runtime, hungry = {}, []
-    for one, scaled in zip(ordered, mins, strict=True):
+    for one, scaled in zip(ordered, _scaled_mins(total, ordered, unit), strict=True):
         own = max(scaled, one.guarantee)
         if one.asks > own:
             hungry.append(one)
         runtime[one.name] = own if one.asks > own or not one.lends else one.asks
-    _give_rest(total - sum(runtime.values()), hungry, runtime)
+    _give_rest(total - sum(runtime.values()), hungry, runtime, unit)
     return runtime
 
 
-def _in_units(one: Sibling, unit: int) -> Sibling:
-    return one._replace(asks=one.asks // unit, min=one.min // unit, guarantee=one.guarantee // unit)
+_name: Final = attrgetter("name")
 
 
-def _scaled_mins(total: int, siblings: Sequence[Sibling]) -> list[int]:
-    together = sum(one.min for one in siblings)
-    if together <= total:
-        return [one.min for one in siblings]
-    return [max(0, total) * one.min // together for one in siblings]
+def _scaled_mins(total: int, siblings: Sequence[Sibling], unit: int) -> list[int]:
+    mins = [one.min for one in siblings]
+    together = sum(mins)
+    return mins if together <= total else [max(0, total) // unit * least // together * unit for least in mins]
 
 
-def _give_rest(rest: int, hungry: list[Sibling], runtime: dict[str, int]) -> None:
+def _give_rest(rest: int, hungry: list[Sibling], runtime: dict[str, int], unit: int) -> None:
     """Give what is left to the hungry, by weight, in rounds: what one of them does not need is the rest of the next round."""
-    while rest > 0 and (weights := sum(one.weight for one in hungry)) > 0:
-        for one, given in zip(hungry, _in_proportion(rest, hungry, weights), strict=True):
+    hungry = [one for one in hungry if one.weight]
+    while rest > 0 and hungry:
+        if sum(one.asks - runtime[one.name] for one in hungry) <= rest:  # as all rounds would end
+            runtime.update((one.name, one.asks) for one in hungry)
+            return
+        for one, given in zip(hungry, _in_proportion(rest, hungry, unit), strict=True):
             runtime[one.name] += given
         rest = sum(max(0, runtime[one.name] - one.asks) for one in hungry)
         for one in hungry:
@@ -77,11 +79,14 @@ def _give_rest(rest: int, hungry: list[Sibling], runtime: dict[str, int]) -> Non
         hungry = [one for one in hungry if runtime[one.name] < one.asks]
 
 
-def _in_proportion(amount: int, siblings: Sequence[Sibling], weights: int) -> list[int]:
-    given = [amount * one.weight // weights for one in siblings]
-    by_remainder = sorted(range(len(siblings)), key=lambda at: (-(amount * siblings[at].weight % weights), siblings[at].name))
-    for at in by_remainder[: amount - sum(given)]:
-        given[at] += 1
+def _in_proportion(amount: int, siblings: Sequence[Sibling], unit: int) -> list[int]:
+    units, weights = amount // unit, sum(one.weight for one in siblings)
+    parts = [divmod(units * one.weight, weights) for one in siblings]
+    given = [part * unit for part, _ in parts]
+    left = units - sum(part for part, _ in parts)
+    # The siblings are in the order of their names, and so are equal remainders.
+    for at in nlargest(left, range(len(parts)), key=lambda at: parts[at][1]):
+        given[at] += unit
     return given
 
 
@@ -116,9 +121,9 @@ def divide_down(
 def divide_group(
     total: int, quotas: Sequence[Quota], key: str, limited: Mapping[QuotaId, int], unit: int
 ) -> dict[QuotaId, int]:
-    of = [
-        Sibling(quota.id, quota.weight_of(key), limited.get(quota.id, 0), quota.min.get(key, 0), quota.lends)
-        for quota in quotas
-        if key in quota.max
-    ]
+    of = [sibling(quota, key, limited.get(quota.id, 0)) for quota in quotas if key in quota.max]
     return {QuotaId(name): amount for name, amount in divide(total, of, unit=unit).items()}
+
+
+def sibling(quota: Quota, key: str, asks: int) -> Sibling:
+    return Sibling(quota.id, quota.weight_of(key), asks, quota.min.get(key, 0), quota.lends)

@@ -12,7 +12,7 @@ of those groups of quotas in which an amount changed.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from central.ask.reasons import OfPod
 from central.ask.requests import CPU, MEMORY
@@ -22,7 +22,7 @@ from central.loop.steps import Steps
 from central.quota.amounts import CARD, add, asked, held, model_key, total_of
 from central.quota.checks import Refusal, check, lendable, turn_key
 from central.quota.divided import Divided
-from central.quota.model import DEFAULT, FLAT, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId, owner_of
+from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId, owner_of
 from central.quota.standing import Standing
 from central.quota.tree import Tree, build
 from central.state.pending import Pending, PendingPods, in_line
@@ -39,10 +39,10 @@ ObjectKey = tuple[Dialect, str]  # with the object's uid
 class Counted(NamedTuple):
     """Hold what one pod counts."""
 
+    owner: Owner = NO_OWNER
     quotas: tuple[QuotaId, ...] = ()
     held: Amounts = NONE
     asked: Amounts = NONE  # of a pod that does not wait: what it holds
-    preemptible: bool = True
 
 
 class _Capacity(NamedTuple):
@@ -51,6 +51,33 @@ class _Capacity(NamedTuple):
 
 
 NOTHING: Final = Counted()
+
+
+class _Own:
+    """Hold what the pods of one quota have together, or how that changes."""
+
+    __slots__ = ("asked", "fixed", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}
+        self.fixed: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
+
+    def count(self, pod: Counted, times: int) -> Self:
+        add(self.held, pod.held, times)
+        add(self.asked, pod.asked, times)
+        if not pod.owner.preemptible:
+            add(self.fixed, pod.held, times)
+        return self
+
+    def add(self, change: "_Own") -> None:
+        add(self.held, change.held)
+        add(self.fixed, change.fixed)
+        add(self.asked, change.asked)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.held or self.fixed or self.asked)
 
 
 class Quotas:
@@ -80,9 +107,11 @@ class Quotas:
         self._refused: dict[QuotaId, dict[PodUid, None]] = {}
         self._turns: dict[PodUid, QuotaId] = {}  # of the pods that wait to borrow; the longest ago first
         self._freed: set[QuotaId] = set()
+        self._own: dict[QuotaId, _Own] = {}
         self._begin_sums()
 
     def _begin_sums(self) -> None:
+        """Add up for the tree what the pods of each quota have."""
         self._used: dict[QuotaId, dict[str, int]] = {}
         self._fixed: dict[QuotaId, dict[str, int]] = {}
         self._divided = Divided(self._tree)
@@ -95,6 +124,8 @@ class Quotas:
             runtime=self._divided.runtime,
             totals=self._divided.totals,
         )
+        for quota, own in self._own.items():
+            self._add_up(quota, own)
 
     # ---- quota objects
 
@@ -151,7 +182,7 @@ class Quotas:
         whole = pods[0].asked if len(pods) == 1 else total_of(of.asked for of in pods)
         own = total_of(of.held for of in pods) if any(of.held for of in pods) else {}
         add(own, beside, -1)
-        preemptible = all(of.preemptible for of in pods)
+        preemptible = all(of.owner.preemptible for of in pods)
         return check(self._standing, quota, whole, preemptible=preemptible, gang=gang, own=own, has_turn=self._has_turn)
 
     def _has_turn(self, quota: QuotaId) -> bool:
@@ -254,11 +285,10 @@ class Quotas:
             if uid is None:
                 self._labels_seen = iter([*self._counted])
                 return
-            record, counted = self._ledger.pod(uid), self._counted.get(uid, NOTHING)
-            if record is not None and self._pending.get(uid) is None:
-                owner = owner_of(record.namespace, record.labels)
-                if counted.quotas != self._quotas_of(owner) or counted.preemptible != owner.preemptible:
-                    self._changed.add(uid)
+            record = self._ledger.pod(uid)
+            owner = NO_OWNER if record is None else owner_of(record.namespace, record.labels)
+            if owner != self._counted.get(uid, NOTHING).owner:
+                self._changed.add(uid)
             yield
 
     def _count_all(self) -> Steps:
@@ -292,12 +322,12 @@ class Quotas:
         self._freed |= self._divided.refresh()
 
     def _rebuild(self) -> None:
-        """Build the tree anew, and all sums by it."""
+        """Build the tree anew, and the sums by it. Only pods that are in another quota now are counted again."""
         self._tree, self._stale = build(self._quotas.values()), False
-        self._of_owner.clear()
-        counted, self._counted = self._counted, {}
+        before, self._of_owner = self._of_owner, {}
         self._begin_sums()
-        for uid in counted:
+        moved = {owner for owner, quotas in before.items() if self._quotas_of(owner) != quotas}
+        for uid in [uid for uid, counted in self._counted.items() if counted.owner in moved]:
             self._count_pod(uid)
         self._totals_stale = True
         refused = [uid for waiting in self._refused.values() for uid in waiting]
@@ -344,9 +374,12 @@ class Quotas:
         before = self._counted.get(uid, NOTHING)
         if counted == before:
             return
-        self._add(before, -1)
-        self._add(counted, 1)
-        self._ask(before, counted)
+        change = _Own()
+        if before.quotas == counted.quotas and before.owner == counted.owner:
+            self._change(counted.quotas, change.count(before, -1).count(counted, 1))
+        else:
+            self._change(before.quotas, change.count(before, -1))
+            self._change(counted.quotas, _Own().count(counted, 1))
         if counted is NOTHING:
             self._counted.pop(uid, None)
             self._turns.pop(uid, None)
@@ -361,11 +394,11 @@ class Quotas:
         holds = on_nodes[0] if len(on_nodes) == 1 else _largest(on_nodes)
         if pod is not None:
             asks = asked(pod.ask, pod.requests, self._models)
-            return Counted(self._quotas_of(pod.owner), holds, asks, pod.owner.preemptible)
+            return Counted(pod.owner, self._quotas_of(pod.owner), holds, asks)
         if record is None or not holds:
             return NOTHING
         owner = owner_of(record.namespace, record.labels)
-        return Counted(self._quotas_of(owner), holds, holds, owner.preemptible)
+        return Counted(owner, self._quotas_of(owner), holds, holds)
 
     def _quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
         found = self._of_owner.get(owner)
@@ -373,26 +406,27 @@ class Quotas:
             found = self._of_owner[owner] = self._tree.quotas_of(owner)
         return found
 
-    def _add(self, counted: Counted, times: int) -> None:
-        if not counted.held:
-            return
-        for quota in counted.quotas:
-            path = self._tree.paths.get(quota, (quota,))
-            for step in path:
-                add(self._used.setdefault(step, {}), counted.held, times)
-                if not counted.preemptible:
-                    add(self._fixed.setdefault(step, {}), counted.held, times)
-            if times < 0:
-                self._freed.update(path)
-                if quota in self._tree.quotas:
-                    self._freed.add(self._tree.group_of(quota))
-            self._totals_stale |= quota in {DEFAULT, SYSTEM}
+    def _change(self, quotas: Iterable[QuotaId], change: "_Own") -> None:
+        for quota in quotas:
+            own = self._own.setdefault(quota, _Own())
+            own.add(change)
+            if own.empty:
+                del self._own[quota]
+            self._add_up(quota, change)
 
-    def _ask(self, before: Counted, after: Counted) -> None:
-        for counted, times in ((before, -1), (after, 1)):
-            for quota in counted.quotas:
-                for key, amount in counted.asked.items():
-                    self._divided.ask(quota, key, times * amount)
+    def _add_up(self, quota: QuotaId, change: "_Own") -> None:
+        """Add a change of what the pods of a quota have to the sums of the quotas on its path."""
+        path = self._tree.paths.get(quota, (quota,))
+        for step in path:
+            add(self._used.setdefault(step, {}), change.held)
+            add(self._fixed.setdefault(step, {}), change.fixed)
+        for key, amount in change.asked.items():
+            self._divided.ask(quota, key, amount)
+        if any(amount < 0 for amount in change.held.values()):
+            self._freed.update(path)
+            if quota in self._tree.quotas:
+                self._freed.add(self._tree.group_of(quota))
+        self._totals_stale |= quota in {DEFAULT, SYSTEM}
 
     # ---- what there is
 
