@@ -26,6 +26,7 @@ from central.controllers.evict import Evictor
 from central.controllers.gpu_hours import GpuHours, UseFeed
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
+from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed, QuotaKeeper
 from central.controllers.requeue import Waker
 from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
@@ -38,6 +39,7 @@ from central.ledger.model import Holder
 from central.loop.slices import SLICE_S, Slices, in_slices
 from central.loop.steps import Steps
 from central.page.live import Live
+from central.quota.objects import ElasticQuota
 from central.scheduling.configuration import reckoning_of
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import NodeWhy, look_at_nodes, why_by_nodes
@@ -45,6 +47,7 @@ from central.state.budgets import Budget
 from central.state.counts import Counts
 from central.state.node_reports import Reports
 from central.state.pending import Pending, PendingPods
+from central.state.quotas import Quotas
 from central.state.seen import SeenPods
 from lading.kube.client import KubeClient
 from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
@@ -57,6 +60,8 @@ EXPIRE_S: Final = 0.5  # between two looks at what is held for a moment
 # 5 s. 5,000 nodes in states of their own take 0.4 s for a GPU with a VF.
 REQUEST_S: Final = 0.2
 NO_ASSIGNMENT: Final = "NoAssignment"
+
+Watch = Reflector[Pod] | Reflector[NodeDevices] | Reflector[Node] | Reflector[Budget] | Reflector[ElasticQuota]
 
 
 class Leadership:
@@ -85,6 +90,7 @@ class Leadership:
         self._foreign = foreign
         self.ledger = Ledger()
         self.pending = PendingPods()
+        self.quotas = Quotas(self.ledger, self.pending)
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
@@ -95,6 +101,7 @@ class Leadership:
             refused=self._make_room,
             counts=counts,
             slice_s=SLICE_S,
+            quotas=self.quotas,
         )
         self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
         self._leads = leads
@@ -159,6 +166,11 @@ class Leadership:
         devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
+        self._quota_watches = tuple(
+            Reflector(client, resource, ElasticQuota, QuotaFeed(self.quotas, dialect), log=log, optional=True)
+            for dialect, resource in QUOTA_RESOURCES.items()
+        )
+        self._quota_keeper = QuotaKeeper(self.quotas, clock=clock)
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
 
     @property
@@ -167,8 +179,9 @@ class Leadership:
         return self._warm
 
     @property
-    def watches(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node], Reflector[Budget]]:
-        return *self._needed, self._budgets
+    def watches(self) -> tuple[Watch, ...]:
+        """Return the watches of kinds that the API server knows."""
+        return *self._needed, self._budgets, *(watch for watch in self._quota_watches if not watch.absent)
 
     @property
     def _needed(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node]]:
@@ -187,7 +200,8 @@ class Leadership:
     def begin(self, *, after_s: float = 0.0) -> Self:
         """Begin. `after_s`: seconds until a former term's Bindings are certainly over, so that the lists show them."""
         loop = asyncio.get_running_loop()
-        work = [watch.run for watch in self.watches]
+        watches: tuple[Watch, ...] = (*self._needed, self._budgets, *self._quota_watches)
+        work = [watch.run for watch in watches]
         self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
         self.tasks += [loop.create_task(run()) for run in (self._expire, self._teller.run, self._when_ready)]
         return self
@@ -209,14 +223,17 @@ class Leadership:
     async def _when_ready(self) -> None:
         for reflector in self._needed:
             await reflector.synced.wait()
+        for watch in self._quota_watches:  # else pods would be let in that their quota does not allow
+            await watch.settled.wait()
         await in_slices(self.scheduler.warming(), self._clock)
+        await self._quota_keeper.look()
         self._warm = True
         for pod in self.pending:  # kube-scheduler does not ask again about a pod refused in an earlier term: it has to be woken
             self.pending.refused(pod, self._clock())
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
-            actors = (self._waker, self._evictor, self._patience, self._warner, self._bypass_ender)
+            actors = (self._waker, self._evictor, self._patience, self._warner, self._bypass_ender, self._quota_keeper)
             for run in (*(actor.run for actor in actors), self._look_around, self.gpu_hours.run):
                 group.create_task(run())
 

@@ -66,6 +66,11 @@ def read_quota(dialect: Dialect, obj: ElasticQuota) -> Quota:
         return replace(quota, problem=str(e))
 
 
+def unreadable_quota(dialect: Dialect, namespace: str, name: str, why: str) -> Quota:
+    """Return the quota of an object that cannot be decoded."""
+    return replace(_named(dialect, Metadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}")
+
+
 def _named(dialect: Dialect, metadata: Metadata) -> Quota:
     flat = dialect is Dialect.SCHEDULER_PLUGINS
     labels = metadata.labels

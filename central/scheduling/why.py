@@ -60,6 +60,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     refused_s: float | None = None  # for how long
     making_room_on: str = ""  # where preemption evicts for it
     keeping_room_on: str = ""  # where what becomes free is kept for it
+    quota: str = ""  # why its quota refuses it, with the code
     reasons: dict[str, int] = {}  # nodes by reason
     nodes: list[NodeWhy] = []
 
@@ -101,6 +102,7 @@ def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[Nod
         refused_s=None if pod.refused_at is None else round(now - pod.refused_at, 1),
         making_room_on=making_room_on,
         keeping_room_on=keeping_room_on,
+        quota=pod.quota.shown if pod.quota is not None else "",
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,
     )

@@ -73,6 +73,8 @@ def _for_how_long(wait: Wait | None) -> str:
 def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
     if wait.why.state == "reserved":
         yield "now", text(f"its devices are reserved on node {wait.why.node}, and it is being bound", "good")
+    if wait.why.quota:
+        yield "now", text(f"its quota refuses it, on every node: {wait.why.quota}", "warn")
     if wait.why.making_room_on:
         yield "now", text(f"central evicts pods of lower priority on node {wait.why.making_room_on} for it", "good")
     if wait.why.keeping_room_on:

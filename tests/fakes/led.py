@@ -20,8 +20,21 @@ from central.controllers.signer import Signer
 from central.daemon.leadership import Leadership
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
-from lading.vocabulary import ASSIGNMENT, PodUid
-from tests.fakes.kube_objects import WHOLE, Json, budget, budget_path, devices, devices_path, node, node_path, pod, pod_path
+from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU, PodUid
+from tests.fakes.kube_objects import (
+    WHOLE,
+    Json,
+    budget,
+    budget_path,
+    devices,
+    devices_path,
+    elastic_quota,
+    node,
+    node_path,
+    pod,
+    pod_path,
+    quota_path,
+)
 from tests.fakes.kube_server import FakeKubeServer, Request
 from tests.fakes.records import Records
 from tests.fakes.simulated_time import run_simulated
@@ -80,6 +93,12 @@ class Led:
 
     async def put_budget(self, name: str, labels: Mapping[str, str], allowed: int = 0) -> None:
         await self.server.put(budget_path(name), budget(name, labels, allowed))
+        await self.pause()
+
+    async def put_quota(self, name: str, *, least: int = 0, most: int = 100, flat: bool = False, **words: Any) -> None:
+        """Of cards."""
+        made = elastic_quota(name, {RESOURCE_GPU: str(least)}, {RESOURCE_GPU: str(most)}, **words)
+        await self.server.put(quota_path(name, flat=flat), made)
         await self.pause()
 
     async def remove_pod(self, name: str, *, forced: bool = False) -> None:
