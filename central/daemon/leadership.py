@@ -26,6 +26,7 @@ from central.controllers.evict import Evictor
 from central.controllers.gpu_hours import GpuHours, UseFeed
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
+from central.controllers.quota_status import QuotaWriter
 from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed, QuotaKeeper
 from central.controllers.requeue import Waker
 from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
@@ -84,6 +85,7 @@ class Leadership:
         counts: Counts | None = None,
         patience_s: float = 0.0,
         bypassed: Bypassed = Bypassed.REPORT,
+        quota_status: bool = True,
     ) -> None:
         """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
         read."""
@@ -166,11 +168,14 @@ class Leadership:
         devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger), log=log)
+        quota_feeds = {dialect: QuotaFeed(self.quotas, dialect) for dialect in QUOTA_RESOURCES}
         self._quota_watches = tuple(
-            Reflector(client, resource, ElasticQuota, QuotaFeed(self.quotas, dialect), log=log, optional=True)
-            for dialect, resource in QUOTA_RESOURCES.items()
+            Reflector(client, QUOTA_RESOURCES[dialect], ElasticQuota, feed, log=log, optional=True)
+            for dialect, feed in quota_feeds.items()
         )
         self._quota_keeper = QuotaKeeper(self.quotas, clock=clock)
+        writer = QuotaWriter(self.quotas, quota_feeds, client, leads=self.leads, clock=clock, log=log)
+        self._quota_writers = (writer,) if quota_status else ()
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
 
     @property
@@ -234,7 +239,8 @@ class Leadership:
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
             actors = (self._waker, self._evictor, self._patience, self._warner, self._bypass_ender, self._quota_keeper)
-            for run in (*(actor.run for actor in actors), self._look_around, self.gpu_hours.run):
+            every = (*actors, *self._quota_writers)
+            for run in (*(actor.run for actor in every), self._look_around, self.gpu_hours.run):
                 group.create_task(run())
 
     async def _look_around(self) -> None:

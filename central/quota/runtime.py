@@ -103,8 +103,13 @@ def ask_up(tree: Tree, key: str, requested: Mapping[QuotaId, int]) -> Asking:
 
 def limit(quota: Quota, key: str, requested: int) -> int:
     """Return what the quota asks its parent for, if its pods or children request so much."""
-    asks = requested if quota.lends else max(requested, quota.min.get(key, 0))
+    asks = least_asked(quota, key, requested)
     return min(asks, quota.max[key]) if key in quota.max else asks
+
+
+def least_asked(quota: Quota, key: str, requested: int) -> int:
+    """Return the request of the quota itself: its min counts as requested if it does not lend."""
+    return requested if quota.lends else max(requested, quota.min.get(key, 0))
 
 
 def divide_down(
