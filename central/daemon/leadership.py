@@ -32,6 +32,7 @@ from central.controllers.requeue import Waker
 from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
 from central.controllers.statistics import Survey
+from central.controllers.take_back import TakeBack
 from central.controllers.touch import Toucher
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
@@ -86,6 +87,7 @@ class Leadership:
         patience_s: float = 0.0,
         bypassed: Bypassed = Bypassed.REPORT,
         quota_status: bool = True,
+        quota_delay_s: float = 0.0,
     ) -> None:
         """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
         read."""
@@ -126,6 +128,7 @@ class Leadership:
             clock=clock,
             log=log,
         )
+        self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
         self._patience = Patience(self.scheduler, patience_s=patience_s, clock=clock, log=log)
         conditions = Conditions()
         self._warner = Warner(
@@ -238,8 +241,8 @@ class Leadership:
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
-            actors = (self._waker, self._evictor, self._patience, self._warner, self._bypass_ender, self._quota_keeper)
-            every = (*actors, *self._quota_writers)
+            actors = (self._waker, self._evictor, self._patience, self._warner, self._bypass_ender)
+            every = (*actors, self._quota_keeper, self._take_back, *self._quota_writers)
             for run in (*(actor.run for actor in every), self._look_around, self.gpu_hours.run):
                 group.create_task(run())
 
@@ -256,6 +259,7 @@ class Leadership:
     def _make_room(self, pod: Pending, names: Sequence[str]) -> None:
         self._evictor.refused(pod, names)  # which is made from the scheduler, as the other one
         self._patience.refused(pod, names)
+        self._take_back.refused(pod, names)
 
     def _unassigned(self, pod: Pod) -> None:
         """Report a pod that runs without the devices that it asks for, or is refused by its node."""

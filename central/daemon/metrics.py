@@ -21,6 +21,7 @@ from central.controllers.evict import CONFLICT, PREEMPTED
 from central.controllers.gpu_hours import GpuHours
 from central.controllers.share_bypass import BYPASSED
 from central.controllers.statistics import Amounts, Overview
+from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import Leadership
 from central.fit.forecast import Forecast, Source
 from central.fit.model import Missing
@@ -118,7 +119,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     evictions = CounterMetricFamily(
         "lading_central_evictions", "Evictions of pods, by reason and outcome.", labels=["reason", "outcome"]
     )
-    for cause in (PREEMPTED, CONFLICT, BYPASSED):
+    for cause in (PREEMPTED, CONFLICT, BYPASSED, TAKEN_BACK):
         for evicted in EvictOutcome:
             evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
     yield evictions

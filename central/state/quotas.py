@@ -10,6 +10,7 @@ of those groups of quotas in which an amount changed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from heapq import nsmallest
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple, Self
 from central.ask.reasons import OfPod
 from central.ask.requests import CPU, MEMORY
 from central.ledger.ledger import Ledger
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeRoom, PodRecord
 from central.loop.steps import Steps
 from central.quota.amounts import CARD, add, asked, held, model_key, total_of
 from central.quota.checks import Refusal, check, lendable, turn_key
@@ -151,6 +152,17 @@ class Quotas:
     def quotas(self) -> Mapping[ObjectKey, Quota]:
         """Return all quotas, also those that are refused."""
         return self._quotas
+
+    def counted(self, uid: PodUid) -> Counted:
+        """Return what a pod counted at the last question; nothing if it is in no quota."""
+        return self._counted.get(uid, NOTHING)
+
+    def holders_in(self, quotas: AbstractSet[QuotaId]) -> Iterator[tuple[PodRecord, Counted]]:
+        """Yield the bound pods of these quotas, with what they hold."""
+        for uid, counted in self._counted.items():
+            record = self._ledger.pod(uid) if counted.held and not quotas.isdisjoint(counted.quotas) else None
+            if record is not None and record.node and not record.terminal:
+                yield record, counted
 
     # ---- questions
 

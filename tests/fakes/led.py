@@ -52,6 +52,7 @@ class Led:
     foreign: frozenset[str] = frozenset()
     patience_s: float = 0.0
     bypassed: Bypassed = Bypassed.REPORT
+    quota_delay_s: float = 0.0
 
     def make_term(self) -> Leadership:
         clock = asyncio.get_running_loop().time
@@ -65,6 +66,7 @@ class Led:
             foreign=self.foreign,
             patience_s=self.patience_s,
             bypassed=self.bypassed,
+            quota_delay_s=self.quota_delay_s,
         )
 
     async def begin(self) -> None:
@@ -168,13 +170,18 @@ Story = Callable[[Led], Coroutine[Any, Any, None]]
 
 @contextlib.asynccontextmanager
 async def led(
-    folder: Path, signer: Signer | None = None, *, patience_s: float = 0.0, bypassed: Bypassed = Bypassed.REPORT
+    folder: Path,
+    signer: Signer | None = None,
+    *,
+    patience_s: float = 0.0,
+    bypassed: Bypassed = Bypassed.REPORT,
+    quota_delay_s: float = 0.0,
 ) -> AsyncIterator[Led]:
     async with FakeKubeServer() as server:
         server.grace = True
         access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
         async with KubeClient(access, user_agent="lading-test") as client:
-            one = Led(server, client, signer, patience_s=patience_s, bypassed=bypassed)
+            one = Led(server, client, signer, patience_s=patience_s, bypassed=bypassed, quota_delay_s=quota_delay_s)
             await one.put_node("n1")
             await one.begin()
             try:
@@ -190,9 +197,10 @@ def play(
     *,
     patience_s: float = 0.0,
     bypassed: Bypassed = Bypassed.REPORT,
+    quota_delay_s: float = 0.0,
 ) -> None:
     async def whole() -> None:
-        async with led(folder, signer, patience_s=patience_s, bypassed=bypassed) as one:
+        async with led(folder, signer, patience_s=patience_s, bypassed=bypassed, quota_delay_s=quota_delay_s) as one:
             await story(one)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert left == set()
