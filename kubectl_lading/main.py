@@ -20,6 +20,7 @@ from kubectl_lading.where.cordon import cordon, uncordon
 from kubectl_lading.where.gpu import gpu
 from kubectl_lading.where.node import node
 from kubectl_lading.where.nodes import nodes
+from kubectl_lading.where.quota import quota
 from lading import __version__
 
 
@@ -32,7 +33,24 @@ def main() -> None:
             stream.reconfigure(errors="replace")
 
 
-for one in (completion, cordon, defrag, gpu, node, nodes, pod, pods, preflight, simulate, status, sysdump, top, uncordon, why):
+for one in (
+    completion,
+    cordon,
+    defrag,
+    gpu,
+    node,
+    nodes,
+    pod,
+    pods,
+    preflight,
+    quota,
+    simulate,
+    status,
+    sysdump,
+    top,
+    uncordon,
+    why,
+):
     main.add_command(one)
 
 

@@ -114,6 +114,8 @@ class Event(StrEnum):
     WATCH_SYNCED = "watch.synced"
     WATCH_FAILED = "watch.failed"
     ANNOUNCE_FAILED = "announce.failed"  # the Service may still point at the previous leader
+    QUOTA_UNWRITTEN = "quota.unwritten"  # what quotas use is not written into their objects; logged once, until it is
+    QUOTA_TAKEN_BACK = "quota.taken-back"  # pods of a quota that uses more than it may are evicted
     ROOM_KEPT = "room.kept"  # for a pod that waited for several GPUs for too long
     GANG_PLANNED = "gang.planned"  # each of its members has a node, and the devices there are held
     GANG_PLACED = "gang.placed"  # its minimum is bound

@@ -7,6 +7,9 @@ in it. The sink is called on the loop's thread, between two lines; an exception 
 An object that cannot be decoded exists nevertheless, and may hold devices: the sink gets an `Unreadable` for it, the log has it
 once, and only its deletion removes it. After a line without the identity of an object the list is read again.
 
+An *optional* kind may be unknown to the API server: then there are no objects of it, which is no failure, and it is asked for
+again now and then. Without the right to read it, it is asked for as seldom; the log says that once.
+
 Source: Kubernetes "API concepts": efficient detection of changes, watch bookmarks, 410 Gone.
 """
 
@@ -32,7 +35,7 @@ from lading.log import Event, Log
 
 # Watches that fail one after the other, before a list at least says how things are now.
 WATCH_TRIES: Final = 3
-ABSENT_S: Final = 60.0  # until a kind that does not exist is asked for again
+ABSENT_S: Final = 60.0  # until an optional kind is asked for again; a cluster gets one once in its life
 _TOO_SHORT_S: Final = 1.0  # a watch that ends sooner, without a word, is a server in trouble
 
 
@@ -93,7 +96,8 @@ _BARE: Final = msgspec.json.Decoder(_Bare)
 
 
 class Reflector(Generic[T]):
-    """List and watch one kind. `synced` is set once the sink has a whole list, and stays set. `failures`: failed calls,
+    """List and watch one kind. `synced` is set once the sink has a whole list, and stays set. `settled`: or once it is known
+    that there is none to have, of an optional kind. `absent`: the API server does not know the kind. `failures`: failed calls,
     each counted once."""
 
     def __init__(
@@ -111,13 +115,14 @@ class Reflector(Generic[T]):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Create the reflector. `read` changes each object before the sink gets it. `prepare` does slow work for each object of
-        a list, in slices, before the sink gets the list. `optional`: the kind may not exist, or may not be read; then there are
-        none of it, and it is asked for again now and then."""
+        a list, in slices, before the sink gets the list."""
         self._read = read
         self._prepare = prepare
-        self._optional = optional
         self._clock = clock
         self.synced = asyncio.Event()
+        self.settled = asyncio.Event()
+        self.absent = False
+        self._optional = optional
         self.failures = 0
         self._client = client
         self._resource = resource
@@ -133,7 +138,8 @@ class Reflector(Generic[T]):
 
     @property
     def resource(self) -> str:
-        return self._resource.plural
+        """Return the kind's name; with its group if it is optional, because several groups have such a kind."""
+        return f"{self._resource.plural}.{self._resource.group}" if self._optional else self._resource.plural
 
     @property
     def silent_s(self) -> float:
@@ -151,29 +157,32 @@ class Reflector(Generic[T]):
                     listed = True
                 listed = await self._follow()
             except KubeError as e:
-                if self._optional and isinstance(e, NotFoundError | ForbiddenError):
+                if self._optional and isinstance(e, NotFoundError):
                     listed = False
-                    self._take_none(e)
+                    self._is_absent()
                     await self._sleep(ABSENT_S)
                     continue
                 self.failures += 1
                 wait_s = self._backoff.failed(at_least_s=e.retry_after_s)
+                if self._optional and isinstance(e, ForbiddenError):
+                    self.settled.set()
+                    wait_s = ABSENT_S
                 may_go_on = isinstance(e, UnclearError | UnreachableError) and self._backoff.failures < WATCH_TRIES
                 listed = listed and may_go_on
                 if not self._failing:
                     self._failing = True
-                    self._log.warning(Event.WATCH_FAILED, str(e), resource=self._resource.plural)
+                    self._log.warning(Event.WATCH_FAILED, str(e), resource=self.resource)
                 await self._sleep(wait_s)
 
-    def _take_none(self, why: KubeError) -> None:
-        """Go on as if there were no object of the kind. A missing kind is not worth a line in the log; a missing right is."""
-        if len(self._known) or not self.synced.is_set():
-            self._known.listed([], "")
-            self._sink.replaced([], "")
-        self.synced.set()
-        if isinstance(why, ForbiddenError) and not self._failing:
-            self._failing = True
-            self._log.warning(Event.WATCH_FAILED, str(why), resource=self._resource.plural)
+    def _is_absent(self) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        self._backoff.succeeded()
+        if not self.absent:
+            self.absent = True
+            self._known.listed((), "")
+            self._sink.replaced((), "")
+            self.synced.set()
+            self.settled.set()
 
     async def _list(self) -> None:
         objects: list[T | Unreadable] = []
@@ -191,7 +200,9 @@ class Reflector(Generic[T]):
         self._unreadable &= present
         self._sink.replaced(objects, version)
         self._heard_at = asyncio.get_running_loop().time()
+        self.absent = False
         self.synced.set()
+        self.settled.set()
         self._succeeded(f"{len(objects)} listed", always=True)
 
     async def _prepare_all(self, objects: "Sequence[T | Unreadable]") -> None:
@@ -259,10 +270,10 @@ class Reflector(Generic[T]):
         if metadata.uid not in self._unreadable:
             self._unreadable.add(metadata.uid)
             whom = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
-            self._log.error(Event.OBJECT_UNREADABLE, why, resource=self._resource.plural, **whom)
+            self._log.error(Event.OBJECT_UNREADABLE, why, resource=self.resource, **whom)
         return Unreadable(metadata=metadata, why=why)
 
     def _succeeded(self, message: str, *, always: bool = False) -> None:
         if self._failing or always:
-            self._log.info(Event.WATCH_SYNCED, message, resource=self._resource.plural)
+            self._log.info(Event.WATCH_SYNCED, message, resource=self.resource)
         self._failing = False

@@ -38,6 +38,9 @@ class OfPod(Coded):
     GANG_TOO_LARGE = "gang-too-large", "its gang would not fit if all nodes were empty"
     GANG_ELSEWHERE = "gang-elsewhere", "its gang has a place for it on another node"
     GANG_WAITS_FOR_TURN = "gang-waits-for-turn", "its gang is being planned, or another one comes first"
+    QUOTA_EXCEEDED = "quota-exceeded", "its quota does not allow it now"
+    QUOTA_TURN = "quota-turn", "it is larger than what its quota may use, and waits for its turn to borrow"
+    QUOTA_INVALID = "quota-invalid", "its quota cannot be used as it is written"
 
 
 class OfBinding(Coded):

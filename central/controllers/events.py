@@ -27,7 +27,7 @@ _LONGEST_NAME: Final = 253 - 33  # of an object, less a dot and 32 hexadecimal d
 
 class Teller:
     """Write Events. `now`: RFC 3339. The reasons are API, in CamelCase: NoAssignment, Preempted, GangIncomplete,
-    DeviceConflict, DeviceUnhealthy, DeviceHealthy, ShareBypassed."""
+    DeviceConflict, DeviceUnhealthy, DeviceHealthy, ShareBypassed, QuotaTakenBack."""
 
     def __init__(self, client: KubeClient, *, now: Callable[[], str], log: Log) -> None:
         self._client = client

@@ -89,7 +89,7 @@ class Evictor:
         """Plan for a pod that fits nowhere, unless it waits for its victims or no pod has a lower priority."""
         if not can_preempt(self._scheduler, pod):
             return
-        if pod.uid not in self._busy and not self._scheduler.nominated_node(pod.uid):
+        if not self.works_for(pod.uid):
             self._wanting[pod.uid] = names
             if self._planner is None or self._planner.done():
                 self._planner = asyncio.get_running_loop().create_task(self._plan_all())
@@ -102,11 +102,21 @@ class Evictor:
             protection = self.protection()
             found = None if protection is None else await self._plan_new(pod, names, protection)
             if found is not None:
-                self._nominate(found, pod)
-                self._work_for(pod, names, self._carry_out(found, pod))
+                self._counts.nominated += 1
+                why = f"for {pod.namespace}/{pod.name} of higher priority"
+                self.make_room(found, pod, names, reason=PREEMPTED, why=why)
                 await asyncio.sleep(PAUSE_S)
             elif protection is None or protection.applied:
                 self._work_for(pod, names, asyncio.sleep(SPARED_S))
+
+    def works_for(self, uid: PodUid) -> bool:
+        """Return whether pods are evicted for this one already, or room is kept for it."""
+        return uid in self._busy or bool(self._scheduler.nominated_node(uid))
+
+    def make_room(self, found: Plan, pod: Pending, names: Sequence[str], *, reason: str, why: str) -> None:
+        """Carry out a plan, in the turn of the loop in which it was made. `reason` and `why`: of the victims' Events."""
+        self._nominate(found, pod)
+        self._work_for(pod, names, self._carry_out(found, pod, reason, why))
 
     def _next(self) -> Pending | None:
         waiting = [pod for uid in self._wanting if (pod := self._scheduler.pending.get_refused(uid))]
@@ -160,21 +170,19 @@ class Evictor:
     def _nominate(self, found: Plan, pod: Pending) -> None:
         """Hold the devices, in the turn of the loop in which they were planned. A victim that does not end within its grace
         period is waited for NOMINATION_S longer: then another node may do."""
-        self._counts.nominated += 1
         until = self._clock() + max(victim.grace_s for victim in found.victims) + NOMINATION_S
         victims = frozenset(victim.uid for victim in found.victims)
         self._scheduler.ledger.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder, victims=victims)
 
-    async def _carry_out(self, found: Plan, pod: Pending) -> None:
+    async def _carry_out(self, found: Plan, pod: Pending, reason: str, why: str) -> None:
         """Evict the victims. If one cannot go before the first was evicted, the nomination ends: another plan may do."""
-        why = f"for {pod.namespace}/{pod.name} of higher priority"
         for victim in found.victims:
-            if self._has_to_go(victim, found, pod) and not await self._evict(victim, PREEMPTED, why, dry_run=True):
+            if self._has_to_go(victim, found, pod) and not await self._evict(victim, reason, why, dry_run=True):
                 self._scheduler.ledger.forget_nomination(pod.uid)
         evicted = False
         for victim in found.victims:
             while self._has_to_go(victim, found, pod):
-                if await self._evict(victim, PREEMPTED, why):
+                if await self._evict(victim, reason, why):
                     evicted = True
                     break
                 if not evicted:
@@ -199,7 +207,7 @@ class Evictor:
         return waits and now is not None and not (now.deleting or now.terminal)
 
     def protection(self) -> Protection | None:
-        """Return which pods cannot go now; None while the disruption budgets are not known."""
+        """Return which pods cannot be evicted now; None while budgets are not known: then none is evicted for another."""
         budgets = self._budgets()
         return None if budgets is None else Protection(spared=self._now_spared(), budgets=budgets)
 

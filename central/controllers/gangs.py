@@ -54,6 +54,8 @@ BARRIER_S: Final = 3.0
 ARRIVED_S: Final = 10.0  # how long a member counts that was sent to bind and was not waited for
 LONGEST_PAUSE_S: Final = 60.0
 ASKED_WITHIN_S: Final = 2.0  # kube-scheduler asks about a new pod by then; of others it is told again
+QUOTA_S: Final = 0.5  # until a gang that its quota refused is tried again
+OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
 REST: Final = 4  # a search without result is followed by so many times its duration without another one for that gang
 CLOCKS_S: Final = 30.0  # by which a node's clock may differ
 TERMINAL: Final = frozenset({"Succeeded", "Failed"})
@@ -205,7 +207,7 @@ class GangKeeper:
         for gang in self._gangs:
             await self._follow(gang)
         until = self._clock() + LOOK_MOST_S
-        for gang in in_line(gang for gang in self._gangs if self._is_due(gang)):
+        for gang in self._in_line(gang for gang in self._gangs if self._is_due(gang)):
             if gang.members and self._is_due(gang):
                 await self._plan(gang)
             if self._clock() >= until:
@@ -213,6 +215,9 @@ class GangKeeper:
         if self._clock() >= self._looked_at + KEEP_LOOK_S:
             self._looked_at = self._clock()
             await self._make_room()
+
+    def _in_line(self, gangs: Iterable[Gang]) -> list[Gang]:
+        return in_line(gangs, self._scheduler.quotas.turn)
 
     # ---- what became of it
 
@@ -308,8 +313,10 @@ class GangKeeper:
             self._planned(gang)
         elif gang.members:
             self._tell(gang)
-            gang.tried = state
-            gang.not_before = self._clock() + REST * (self._clock() - began)
+            gang.tried = None if gang.refused_for in OF_QUOTA else state  # quotas change without a change of the ledger
+            gang.not_before = self._clock() + max(
+                REST * (self._clock() - began), QUOTA_S if gang.refused_for in OF_QUOTA else 0.0
+            )
 
     def _tell(self, gang: Gang) -> None:
         """Have kube-scheduler ask again: once for each reason, so that the members' events say why they wait; and when there
@@ -334,7 +341,7 @@ class GangKeeper:
         """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience."""
         kept: dict[PodUid, str] = {}
         until = self._clock() + LOOK_MOST_S
-        for gang in in_line(gang for gang in self._gangs if gang.phase is Phase.QUEUED and not gang.too_large):
+        for gang in self._in_line(gang for gang in self._gangs if self._wants_room(gang)):
             if gang.evicting or (self._clock() < until and await self._evict_for(gang)):
                 continue
             waited = self._clock() - gang.since
@@ -343,6 +350,9 @@ class GangKeeper:
         for uid in self._kept.keys() - kept.keys():
             self._ledger.forget_nomination(uid)
         self._kept = kept
+
+    def _wants_room(self, gang: Gang) -> bool:
+        return gang.phase is Phase.QUEUED and not gang.too_large and gang.refused_for not in OF_QUOTA
 
     async def _keep_room(self, gang: Gang) -> dict[PodUid, str]:
         """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""

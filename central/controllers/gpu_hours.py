@@ -18,9 +18,9 @@ from typing import Final
 
 from central.api.known import Ident
 from central.api.watch import Unreadable
+from central.ask.at_one_time import at_one_time
 from central.ask.model import Ask, ContainerAsk
 from central.assignment.model import Part
-from central.fit.workload import at_one_time
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.loop.slices import Slices

@@ -15,6 +15,8 @@ may be more than one look has time for (all nodes of a cluster at once when cent
 and the oldest take turns, so that a release is seen soon whatever else waits, and nothing waits for ever. All of it is done in
 slices: a look never blocks the loop.
 
+Pods that their quota refused are in no round: they are woken when the quota has room for them.
+
 Room that is held for a pod (*nominated*) is in no round: that pod is woken when its room is complete.
 
 Source: k8s.io/kubernetes/pkg/scheduler (activeQ, backoffQ, unschedulable pods), checked in tests/cluster.
@@ -108,8 +110,9 @@ class Waker:
         nominated = [pod async for pod in self._nominated(frozenset(freed), slices)]
         chosen = await self._choose(slices)
         wanted, self._wanted = [*self._wanted], {}
-        together = [pod for uid in wanted if uid not in self._waking and (pod := self._scheduler.pending.get_refused(uid))]
-        return [*{pod.uid: pod for pod in (*together, *nominated, *decided, *chosen)}.values()]
+        together = [pod for uid in wanted if (pod := self._scheduler.pending.get_refused(uid))]
+        others = [pod for pod in (*together, *self._scheduler.quotas.take_free()) if pod.uid not in self._waking]
+        return [*{pod.uid: pod for pod in (*others, *nominated, *decided, *chosen)}.values()]
 
     # ---- what got room
 

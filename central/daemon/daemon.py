@@ -139,6 +139,8 @@ async def run(settings: Settings, log: Log) -> None:
                 patience_s=settings.patience,
                 topology_keys=settings.topology_keys,
                 bypassed=settings.bypassed,
+                quota_status=settings.quota_status,
+                quota_delay_s=settings.quota_delay,
                 forecast=Forecast(prior, learns=settings.learn_workload),
                 limits=Limits(
                     spread_containers_per_card=settings.spread_containers_per_card, partition=settings.nvswitch_partition

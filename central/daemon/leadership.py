@@ -28,10 +28,13 @@ from central.controllers.gangs import GangFeed, GangKeeper, GangObjectFeed
 from central.controllers.gpu_hours import GpuHours, UseFeed
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
+from central.controllers.quota_status import QuotaWriter
+from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed, QuotaKeeper
 from central.controllers.requeue import Waker
 from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
 from central.controllers.statistics import Survey
+from central.controllers.take_back import TakeBack
 from central.controllers.touch import Toucher
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
@@ -41,6 +44,7 @@ from central.ledger.model import Holder
 from central.loop.slices import SLICE_S, Slices, in_slices
 from central.loop.steps import Steps
 from central.page.live import Live
+from central.quota.objects import ElasticQuota
 from central.scheduling.configuration import reckoning_of
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
@@ -49,6 +53,7 @@ from central.state.budgets import Budget
 from central.state.counts import Counts
 from central.state.node_reports import Reports
 from central.state.pending import Pending, PendingPods
+from central.state.quotas import Quotas
 from central.state.seen import SeenPods
 from central.state.topology import KNOWN_KEYS, Topology
 from lading.kube.client import KubeClient
@@ -62,6 +67,15 @@ EXPIRE_S: Final = 0.5  # between two looks at what is held for a moment
 # 5 s. 5,000 nodes in states of their own take 0.4 s for a GPU with a VF.
 REQUEST_S: Final = 0.2
 NO_ASSIGNMENT: Final = "NoAssignment"
+
+Watch = (
+    Reflector[Pod]
+    | Reflector[NodeDevices]
+    | Reflector[Node]
+    | Reflector[Budget]
+    | Reflector[ElasticQuota]
+    | Reflector[PodGroup]
+)
 
 
 class Leadership:
@@ -85,6 +99,8 @@ class Leadership:
         patience_s: float = 0.0,
         topology_keys: Iterable[str] = KNOWN_KEYS,
         bypassed: Bypassed = Bypassed.REPORT,
+        quota_status: bool = True,
+        quota_delay_s: float = 0.0,
     ) -> None:
         """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
         read."""
@@ -92,6 +108,7 @@ class Leadership:
         self.ledger = Ledger()
         self.pending = PendingPods()
         self.gangs = Gangs()
+        self.quotas = Quotas(self.ledger, self.pending)
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
@@ -103,6 +120,7 @@ class Leadership:
             counts=counts,
             gangs=self.gangs,
             slice_s=SLICE_S,
+            quotas=self.quotas,
         )
         self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
         self._leads = leads
@@ -135,6 +153,7 @@ class Leadership:
             clock=clock,
             log=log,
         )
+        self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
         self._patience = Patience(self.scheduler, patience_s=patience_s, clock=clock, log=log)
         conditions = Conditions()
         self._warner = Warner(
@@ -177,10 +196,18 @@ class Leadership:
         devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology), log=log)
-        self._gang_objects = [
+        self._gang_watches = tuple(
             Reflector(client, kind.resource, PodGroup, GangObjectFeed(self.gangs, kind), log=log, optional=True)
             for kind in GANG_KINDS
-        ]
+        )
+        quota_feeds = {dialect: QuotaFeed(self.quotas, dialect) for dialect in QUOTA_RESOURCES}
+        self._quota_watches = tuple(
+            Reflector(client, QUOTA_RESOURCES[dialect], ElasticQuota, feed, log=log, optional=True)
+            for dialect, feed in quota_feeds.items()
+        )
+        self._quota_keeper = QuotaKeeper(self.quotas, clock=clock)
+        writer = QuotaWriter(self.quotas, quota_feeds, client, leads=self.leads, clock=clock, log=log)
+        self._quota_writers = (writer,) if quota_status else ()
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
 
     @property
@@ -189,8 +216,9 @@ class Leadership:
         return self._warm
 
     @property
-    def watches(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node], Reflector[Budget]]:
-        return *self._needed, self._budgets
+    def watches(self) -> tuple[Watch, ...]:
+        """Return the watches of kinds that the API server knows."""
+        return *self._needed, self._budgets, *(watch for watch in self._quota_watches if not watch.absent)
 
     @property
     def _needed(self) -> tuple[Reflector[Pod], Reflector[NodeDevices], Reflector[Node]]:
@@ -209,7 +237,8 @@ class Leadership:
     def begin(self, *, after_s: float = 0.0) -> Self:
         """Begin. `after_s`: seconds until a former term's Bindings are certainly over, so that the lists show them."""
         loop = asyncio.get_running_loop()
-        work = [*(watch.run for watch in self.watches), *(watch.run for watch in self._gang_objects)]
+        watches: tuple[Watch, ...] = (*self._needed, self._budgets, *self._quota_watches, *self._gang_watches)
+        work = [watch.run for watch in watches]
         self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
         self.tasks += [loop.create_task(run()) for run in (self._expire, self._teller.run, self._when_ready)]
         return self
@@ -231,7 +260,10 @@ class Leadership:
     async def _when_ready(self) -> None:
         for reflector in self._needed:
             await reflector.synced.wait()
+        for watch in self._quota_watches:  # else pods would be let in that their quota does not allow
+            await watch.settled.wait()
         await in_slices(self.scheduler.warming(), self._clock)
+        await self._quota_keeper.look()
         self._warm = True
         for pod in self.pending:  # kube-scheduler does not ask again about a pod refused in an earlier term: it has to be woken
             self.pending.refused(pod, self._clock())
@@ -239,7 +271,8 @@ class Leadership:
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
             actors = (self._waker, self._evictor, self._gang_keeper, self._patience, self._warner, self._bypass_ender)
-            for run in (*(actor.run for actor in actors), self._look_around, self.gpu_hours.run):
+            every = (*actors, self._quota_keeper, self._take_back, *self._quota_writers)
+            for run in (*(actor.run for actor in every), self._look_around, self.gpu_hours.run):
                 group.create_task(run())
 
     async def _look_around(self) -> None:
@@ -255,6 +288,7 @@ class Leadership:
     def _make_room(self, pod: Pending, names: Sequence[str]) -> None:
         self._evictor.refused(pod, names)  # which is made from the scheduler, as the other one
         self._patience.refused(pod, names)
+        self._take_back.refused(pod, names)
 
     def _unassigned(self, pod: Pod) -> None:
         """Report a pod that runs without the devices that it asks for, or is refused by its node."""

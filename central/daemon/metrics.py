@@ -21,17 +21,22 @@ from central.controllers.evict import CONFLICT, PREEMPTED
 from central.controllers.gpu_hours import GpuHours
 from central.controllers.share_bypass import BYPASSED
 from central.controllers.statistics import Amounts, Overview
+from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import Leadership
 from central.fit.forecast import Forecast, Source
 from central.fit.model import Missing
 from central.gang.gangs import Gangs
 from central.gang.model import Phase
+from central.quota.amounts import CARD
 from central.state.counts import BindOutcome, Counts, EvictOutcome
 from central.state.pending import PendingPods
+from central.state.quotas import Quotas
 from lading import __version__
+from lading.vocabulary import RESOURCE_GPU
 
 _BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0)
 _REASONS: Final = (*Missing, *OfPod)
+MOST_QUOTAS: Final = 200  # that have series of their own, by name; kubectl lading quota shows all
 _UNKNOWN: Final = "unknown"  # a pod that an earlier leader refused, with no request about it since
 
 
@@ -99,6 +104,7 @@ class _State(Collector):
                 yield from _of_cluster(overview)
                 yield from _of_fragmentation(overview)
             yield from _of_namespaces(term.gpu_hours)
+            yield from _of_quotas(term.quotas)
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
@@ -116,7 +122,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     evictions = CounterMetricFamily(
         "lading_central_evictions", "Evictions of pods, by reason and outcome.", labels=["reason", "outcome"]
     )
-    for cause in (PREEMPTED, CONFLICT, BYPASSED):
+    for cause in (PREEMPTED, CONFLICT, BYPASSED, TAKEN_BACK):
         for evicted in EvictOutcome:
             evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
     yield evictions
@@ -231,6 +237,34 @@ def _of_namespaces(hours: GpuHours) -> Iterator[Metric]:
         for namespace in sorted(seconds):
             family.add_metric([namespace], seconds[namespace])
         yield family
+
+
+def _of_quotas(quotas: Quotas) -> Iterator[Metric]:
+    """Yield nothing in a cluster without quotas."""
+    standing = quotas.standing()
+    if standing is None:
+        return
+    states = GaugeMetricFamily("lading_central_quotas", "Quotas by whether they count, or are refused.", labels=["state"])
+    states.add_metric(["counted"], len(standing.tree.quotas))
+    states.add_metric(["refused"], len(standing.tree.problems))
+    yield states
+    gpus = GaugeMetricFamily(
+        "lading_central_quota_gpus",
+        "GPUs of a quota that limits them: min, max, runtime, used, waiting.",
+        labels=["quota", "amount"],
+    )
+    limited = sorted(name for name, quota in standing.tree.quotas.items() if RESOURCE_GPU in quota.max)
+    for name in limited[:MOST_QUOTAS]:
+        quota, used = standing.tree.quotas[name], standing.used_of(name, RESOURCE_GPU)
+        for amount, milli in (
+            ("min", quota.min.get(RESOURCE_GPU, 0)),
+            ("max", quota.max[RESOURCE_GPU]),
+            ("runtime", standing.runtime_of(quota, RESOURCE_GPU) or 0),
+            ("used", used),
+            ("waiting", max(0, standing.asked_of(name, RESOURCE_GPU) - used)),
+        ):
+            gpus.add_metric([name, amount], milli / CARD)
+    yield gpus
 
 
 def _of_workload(forecast: Forecast) -> Iterator[Metric]:

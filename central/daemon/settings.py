@@ -57,6 +57,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     bypassed: Annotated[Bypassed, Setting("a pod that does not keep to its share of a card: report, or end: evict it too")] = (
         Bypassed.REPORT
     )
+    quota_delay: Annotated[
+        int,
+        msgspec.Meta(ge=0, le=604_800),
+        Setting("seconds for which a quota must use more than it may, until its pods are evicted for another quota; 0: never"),
+    ] = 120
+    quota_status: Annotated[bool, Setting("write what each ElasticQuota uses, and may use, into the object")] = True
     spread_containers_per_card: Annotated[
         int,
         msgspec.Meta(ge=0, le=100),

@@ -7,18 +7,18 @@ Shapes that differ only in what no node has to tell apart are one kind: the name
 containers with shares counts by its largest one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 
-from central.ask.model import NO_REQUESTS, ContainerAsk, Requests, Role, Shape
+from central.ask.at_one_time import at_one_time
+from central.ask.model import NO_REQUESTS, Requests, Shape
 from central.ask.own import MAX_DEVICES
 from central.ask.requests import MOST
 from lading.devices.assignment import MAX_MEMORY_MIB
 
-Amount = TypeVar("Amount", int, float)
 MASS: Final = 1 << 20
 # Kinds that are kept: the most frequent ones. A cluster has some hundred templates.
 MOST_KINDS: Final = 512
@@ -70,18 +70,6 @@ def kind_of(shape: Shape) -> PodKind:
         core_percent=largest.core_percent,
         models=shape.ask.gpu_models,
     )
-
-
-def at_one_time(containers: Iterable[ContainerAsk], amount: Callable[[ContainerAsk], Amount]) -> Amount:
-    """Return the most that the containers have of something at one time: init containers run before those after them."""
-    stay: Amount = 0
-    most: Amount = 0
-    for one in containers:
-        if one.role is Role.INIT:
-            most = max(most, stay + amount(one))
-        else:
-            stay += amount(one)
-    return max(most, stay)
 
 
 # ---- a file

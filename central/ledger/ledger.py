@@ -304,6 +304,14 @@ class Ledger(Facts):
         """Return what a bound pod takes of its node's cpu and memory."""
         return self._loads.bound_as(uid)
 
+    def requests_of(self, uid: PodUid, node: str) -> Requests:
+        """Return the cpu and memory that count for this pod there, bound or planned."""
+        return self._loads.of(uid, node)
+
+    def allocatable(self, node: str) -> Requests | None:
+        """Return the allocatable cpu and memory of a node; None if it is not known."""
+        return self._loads.allocatable(node)
+
     def has_ended(self, uid: PodUid) -> bool:
         """Return whether the pod is terminal, or gone: nothing is claimed for it any more."""
         return self._obstacle(uid) is Obstacle.POD_ENDED

@@ -65,6 +65,11 @@ class Loads:
             cpu_milli, memory_mib = cpu_milli - taken.cpu_milli, memory_mib - taken.memory_mib
         return Left(max(0, cpu_milli), max(0, memory_mib), True)
 
+    def allocatable(self, name: str) -> Requests | None:
+        """Return what the Node offers; None if it is not known."""
+        known = self._allocatable.get(name)
+        return known[0] if known is not None else None
+
     def of(self, uid: PodUid, name: str) -> Requests:
         """Return the requests that count for this pod there, bound or planned."""
         node, requests = self._bound.get(uid, ("", NO_REQUESTS))

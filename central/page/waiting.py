@@ -36,7 +36,7 @@ class Waiting(NamedTuple):
 
 
 def _timeless(view: PendingView) -> tuple[object, ...]:
-    return view.uid, view.asks, view.refused_s is None, view.reasons, view.making_room_on, view.keeping_room_on
+    return view.uid, view.asks, view.refused_s is None, view.reasons, view.making_room_on, view.keeping_room_on, view.quota
 
 
 async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Waiting:
@@ -71,6 +71,7 @@ def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], no
         reasons=reasons,
         making_room_on=making_room_on,
         keeping_room_on=keeping_room_on,
+        quota=pod.quota.shown if pod.quota is not None else "",
     )
 
 

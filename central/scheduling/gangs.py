@@ -50,13 +50,34 @@ class GangPlanner:
         if first is None:
             gang.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, "kube-scheduler has not asked about all of its members yet")
             return False
+        starting = [pods[one.uid] for one in first]
+        if self._refused_by_quota(gang, starting):
+            return False
         wants = yield from self._wants([*first, *surplus], pods, self._held_nodes(gang))
         state = self.scheduler.ledger.without(*pods, *gang.kept)
         where = yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology)
         if where is None:
             yield from self._say_why_not(gang)
             return False
-        return self._hold(gang, where, pods)
+        if self._refused_by_quota(gang, starting):  # others may have started meanwhile
+            return False
+        return self._hold(gang, self._within_quota(where, starting, surplus, pods), pods)
+
+    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending]) -> bool:
+        refusal = self.scheduler.quotas.admits(pods, gang=True)
+        if refusal is not None:
+            gang.refuse(refusal.code, refusal.why)
+        return refusal is not None
+
+    def _within_quota(
+        self, where: Where, first: Sequence[Pending], surplus: Sequence[Member], pods: Mapping[PodUid, Pending]
+    ) -> Where:
+        """Return the plan without the members beyond the minimum that the quota does not allow beside the others."""
+        allowed = [*first]
+        for member in surplus:
+            if member.uid in where and self.scheduler.quotas.admits([*allowed, pods[member.uid]], gang=True) is None:
+                allowed.append(pods[member.uid])
+        return {pod.uid: where[pod.uid] for pod in allowed}
 
     def asked(self, gang: Gang) -> Generator[None, None, tuple[list[Want], Topology, Overlay] | None]:
         """Return the members that start together, with all nodes where kube-scheduler lets them go, whether or not these have

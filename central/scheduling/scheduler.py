@@ -14,7 +14,7 @@ every method here may be called again for the same pod uid.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from central.ask.model import NO_REQUESTS, Ask, BadAsk, Policy, Requests, Shape
 from central.ask.parse import parse_ask
@@ -37,7 +37,8 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
-from central.scheduling.filtered import Filtered, main_reason, only, refuse_everywhere, sort_nodes
+from central.quota.checks import Key, Refusal
+from central.scheduling.filtered import Filtered, SameReason, main_reason, only, refuse_everywhere, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
 from lading.vocabulary import PciAddress, PodUid
@@ -80,6 +81,33 @@ class Decision:
     answer: Filtered
     pod: Pending | None = None  # None: nothing is held, and the pod is not recorded as refused
     node: str = ""  # whose room is held for the pod; empty: it is refused
+    quota: Refusal | None = None  # why its quota refuses it
+
+
+class QuotaGate(Protocol):
+    """Say whether quotas allow that pods start."""
+
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False) -> Refusal | None:
+        """Return why these pods may not start now; None if they may. Pods of a gang start together."""
+
+    def turn(self, uid: PodUid) -> Key:
+        """Return the sort key by which quotas take turns."""
+
+    def take_free(self) -> list[Pending]:
+        """Return refused pods for which there is room in their quota now."""
+
+
+class NoQuotas:
+    """Allow everything."""
+
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False) -> Refusal | None:
+        return None
+
+    def turn(self, uid: PodUid) -> Key:
+        return ()
+
+    def take_free(self) -> list[Pending]:
+        return []
 
 
 class Scheduler:
@@ -96,6 +124,7 @@ class Scheduler:
         counts: Counts | None = None,
         gangs: Gangs | None = None,
         slice_s: float = math.inf,
+        quotas: QuotaGate | None = None,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
         that fits on none of these nodes, where everything but the devices suffices. `slice_s`: how long one call judges nodes;
@@ -103,6 +132,7 @@ class Scheduler:
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
+        self.quotas: QuotaGate = NoQuotas() if quotas is None else quotas
         self.limits = limits
         self._clock = clock
         self._refused = refused
@@ -169,6 +199,9 @@ class Scheduler:
         if not ask.containers:
             return Decision(uid=uid, answer=Filtered(fitting=names))
         self.ledger.forget_prediction(uid)
+        if refusal := self.quotas.admits([pending]):
+            answer = Filtered(never=SameReason(names, refusal.shown), reason=refusal.code)
+            return Decision(uid=uid, answer=answer, pod=pending, quota=refusal)
         if group := self.group_nodes(ask, self.ledger.without(uid)):
             node, answer = self._judge_in_group(pending, names, group)
         else:
@@ -179,9 +212,12 @@ class Scheduler:
         """Hold the room that was chosen for the pod, or record that it was refused."""
         pod, answer = decision.pod, decision.answer
         if pod is not None and self.pending.get(pod.uid) is pod:  # else it ended while the answer was sent
-            self._predict(pod, decision.node)
-            if not decision.node and not pod.undecided:
-                self._refused(pod, [*answer.fails, *answer.never])
+            if decision.quota is not None:
+                self.pending.refused_by_quota(pod, decision.quota, self._clock())
+            else:
+                self._predict(pod, decision.node)
+                if not decision.node and not pod.undecided:
+                    self._refused(pod, [*answer.fails, *answer.never])
         if (reason := main_reason(answer)) is not None:
             self.counts.refused[reason] += 1
             if refused := self.pending.get_refused(decision.uid):
@@ -362,7 +398,10 @@ class Scheduler:
         pod = self.pending.get(uid)
         if pod is None:
             return NotBound(why=OfBinding.POD_UNKNOWN.shown)
-        placement = self._planned(uid, node) or self._predicted(pod, node) or self.placement(pod, node)
+        placement = self._planned(uid, node)
+        if placement is None and (refusal := self.quotas.admits([pod])):
+            return NotBound(why=refusal.shown)
+        placement = placement or self._predicted(pod, node) or self.placement(pod, node)
         if placement is None:
             return NotBound(why=OfBinding.DEVICES_TAKEN.shown)
         gen = pod.gen + 1

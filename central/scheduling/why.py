@@ -103,6 +103,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     making_room_on: str = ""  # where preemption evicts for it
     keeping_room_on: str = ""  # where what becomes free is kept for it
     gang: GangWhy | None = None  # with which it starts, in place of what follows for the pod alone
+    quota: str = ""  # why its quota refuses it, with the code
     reasons: dict[str, int] = {}  # nodes by reason
     nodes: list[NodeWhy] = []
 
@@ -145,6 +146,7 @@ def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[Nod
         making_room_on=making_room_on,
         keeping_room_on=keeping_room_on,
         gang=why_gang(scheduler, pod.uid),
+        quota=pod.quota.shown if pod.quota is not None else "",
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,
     )

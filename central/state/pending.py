@@ -4,7 +4,7 @@ Pods come from the watch or from kube-scheduler's requests, whichever is first. 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,8 @@ from central.ask.reasons import Coded
 from central.ask.requests import requests_of
 from central.fit.model import Placement
 from central.ledger.model import Holder, NodeRoom, version_of
+from central.quota.checks import Refusal
+from central.quota.model import NO_OWNER, Owner, owner_of
 from lading.vocabulary import NETWORKS, PodUid
 
 NEVER: Final = "Never"  # PreemptionPolicy
@@ -31,10 +33,12 @@ class Pending:
     may_preempt: bool = True  # preemptionPolicy is not Never
     created: str = ""  # RFC 3339, in UTC, so that it compares as text
     requests: Requests = NO_REQUESTS
+    owner: Owner = NO_OWNER  # by which its quota is found
     networks: str = ""  # Multus' annotation, as its owner wrote it
     gen: int = 0  # of the last assignment that was tried
     refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
     refused_for: Coded | None = None  # what was true of most nodes then; None: no request about it in this term
+    quota: Refusal | None = None  # refused by its quota, and it waits for that alone
     undecided: bool = False  # refused before all nodes were judged
     woken_in: int = 0  # the last round of central.controllers.requeue
     in_gang: bool = False  # it waits for its gang, with which it is requeued
@@ -62,6 +66,7 @@ def pending_of(pod: Pod, ask: Ask) -> Pending:
         may_preempt=spec.preemption_policy != NEVER,
         created=metadata.creation_timestamp or "",
         requests=requests_of(pod),
+        owner=owner_of(metadata.namespace, metadata.labels),
         networks=metadata.annotations.get(NETWORKS, ""),
     )
 
@@ -73,6 +78,8 @@ def in_line(pod: Pending) -> tuple[int, str, PodUid]:
 
 class PendingPods:
     def __init__(self) -> None:
+        """Create it. `changed` is called with each pod that comes, changes or leaves."""
+        self.changed: Callable[[PodUid], None] = lambda uid: None
         self._pods: dict[PodUid, Pending] = {}
         self._refused: defaultdict[Ask, dict[PodUid, Pending]] = defaultdict(dict)
 
@@ -98,19 +105,23 @@ class PendingPods:
                 return known
             pod.gen, pod.refused_at, pod.woken_in = known.gen, known.refused_at, known.woken_in
             pod.refused_for, pod.undecided, pod.in_gang = known.refused_for, known.undecided, known.in_gang
+            pod.quota = known.quota
             if pod.ask == known.ask:
                 pod.predicted = known.predicted
             self._forget_refusal(known)
         self._pods[pod.uid] = pod
-        if pod.refused_at is not None and not pod.in_gang:
+        self.changed(pod.uid)
+        if pod.refused_at is not None and pod.quota is None and not pod.in_gang:
             self._refused[pod.ask][pod.uid] = pod
         return pod
 
     def remove(self, uid: PodUid) -> None:
         if pod := self._pods.pop(uid, None):
             self._forget_refusal(pod)
+            self.changed(uid)
 
     def refused(self, pod: Pending, now: float) -> None:
+        pod.quota = None
         if pod.refused_at is None:
             pod.refused_at = now
         pod.in_gang = False
@@ -123,9 +134,16 @@ class PendingPods:
             pod.refused_at = now
         pod.in_gang = True
 
+    def refused_by_quota(self, pod: Pending, refusal: Refusal, now: float) -> None:
+        """Record that its quota refused the pod: room on a node changes nothing for it."""
+        self._forget_refusal(pod)
+        pod.quota, pod.refused_for = refusal, refusal.code
+        if pod.refused_at is None:
+            pod.refused_at = now
+
     def fitted(self, pod: Pending) -> None:
         self._forget_refusal(pod)
-        pod.refused_at, pod.undecided, pod.in_gang = None, False, False
+        pod.refused_at, pod.undecided, pod.in_gang, pod.quota = None, False, False, None
 
     def refused_asks(self) -> list[Ask]:
         return list(self._refused)

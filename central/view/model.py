@@ -160,6 +160,7 @@ class PendingView(_View, frozen=True):
     reasons: dict[str, int] = {}  # nodes by reason code
     making_room_on: str = ""
     keeping_room_on: str = ""
+    quota: str = ""  # why its quota refuses it
 
 
 class Totals(_View, frozen=True):

@@ -27,4 +27,6 @@ NODES: Final = Resource("", "v1", "nodes")
 EVENTS: Final = Resource("", "v1", "events")
 BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
+ELASTIC_QUOTAS: Final = Resource("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas")  # Koordinator's
+NAMESPACE_QUOTAS: Final = Resource("scheduling.x-k8s.io", "v1alpha1", "elasticquotas")  # scheduler-plugins'
 NODE_DEVICES: Final = Resource(nodedevices.GROUP, nodedevices.VERSION, nodedevices.PLURAL)

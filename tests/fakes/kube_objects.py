@@ -10,7 +10,8 @@ from zlib import crc32
 import msgspec
 
 from central.ask.pod import Pod
-from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
+from central.quota.model import KOORDINATOR_PREFIX
+from lading.kube.resource import BUDGETS, ELASTIC_QUOTAS, NAMESPACE_QUOTAS, NODE_DEVICES, NODES, PODS
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
 from tests.fakes.rooms import CARD_MIB, MODEL
 
@@ -97,6 +98,26 @@ def budget(name: str, labels: Mapping[str, str], allowed: int = 0) -> Json:
     metadata = {"name": name, "namespace": NAMESPACE}
     spec = {"selector": {"matchLabels": dict(labels)}}
     return {"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}}
+
+
+def quota_path(name: str, namespace: str = NAMESPACE, *, flat: bool = False) -> str:
+    return (NAMESPACE_QUOTAS if flat else ELASTIC_QUOTAS).path(namespace, name)
+
+
+def elastic_quota(
+    name: str,
+    least: Mapping[str, str] | None = None,
+    most: Mapping[str, str] | None = None,
+    *,
+    namespace: str = NAMESPACE,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Json:
+    """An ElasticQuota of either kind; keys of labels and annotations without Koordinator's prefix."""
+    metadata: Json = {"name": name, "namespace": namespace}
+    metadata["labels"] = {KOORDINATOR_PREFIX + key: value for key, value in (labels or {}).items()}
+    metadata["annotations"] = {KOORDINATOR_PREFIX + key: value for key, value in (annotations or {}).items()}
+    return {"metadata": metadata, "spec": {"min": dict(least or {}), "max": dict(most or {})}}
 
 
 def decoded(pod_json: Json) -> Pod:

@@ -20,8 +20,21 @@ from central.controllers.signer import Signer
 from central.daemon.leadership import Leadership
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
-from lading.vocabulary import ASSIGNMENT, PodUid
-from tests.fakes.kube_objects import WHOLE, Json, budget, budget_path, devices, devices_path, node, node_path, pod, pod_path
+from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU, PodUid
+from tests.fakes.kube_objects import (
+    WHOLE,
+    Json,
+    budget,
+    budget_path,
+    devices,
+    devices_path,
+    elastic_quota,
+    node,
+    node_path,
+    pod,
+    pod_path,
+    quota_path,
+)
 from tests.fakes.kube_server import FakeKubeServer, Request
 from tests.fakes.records import Records
 from tests.fakes.simulated_time import run_simulated
@@ -39,6 +52,7 @@ class Led:
     foreign: frozenset[str] = frozenset()
     patience_s: float = 0.0
     bypassed: Bypassed = Bypassed.REPORT
+    quota_delay_s: float = 0.0
 
     def make_term(self) -> Leadership:
         clock = asyncio.get_running_loop().time
@@ -52,6 +66,7 @@ class Led:
             foreign=self.foreign,
             patience_s=self.patience_s,
             bypassed=self.bypassed,
+            quota_delay_s=self.quota_delay_s,
         )
 
     async def begin(self) -> None:
@@ -89,6 +104,12 @@ class Led:
 
     async def put_budget(self, name: str, labels: Mapping[str, str], allowed: int = 0) -> None:
         await self.server.put(budget_path(name), budget(name, labels, allowed))
+        await self.pause()
+
+    async def put_quota(self, name: str, *, least: int = 0, most: int = 100, flat: bool = False, **words: Any) -> None:
+        """Of cards."""
+        made = elastic_quota(name, {RESOURCE_GPU: str(least)}, {RESOURCE_GPU: str(most)}, **words)
+        await self.server.put(quota_path(name, flat=flat), made)
         await self.pause()
 
     async def remove_pod(self, name: str, *, forced: bool = False) -> None:
@@ -158,13 +179,18 @@ Story = Callable[[Led], Coroutine[Any, Any, None]]
 
 @contextlib.asynccontextmanager
 async def led(
-    folder: Path, signer: Signer | None = None, *, patience_s: float = 0.0, bypassed: Bypassed = Bypassed.REPORT
+    folder: Path,
+    signer: Signer | None = None,
+    *,
+    patience_s: float = 0.0,
+    bypassed: Bypassed = Bypassed.REPORT,
+    quota_delay_s: float = 0.0,
 ) -> AsyncIterator[Led]:
     async with FakeKubeServer() as server:
         server.grace = True
         access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
         async with KubeClient(access, user_agent="lading-test") as client:
-            one = Led(server, client, signer, patience_s=patience_s, bypassed=bypassed)
+            one = Led(server, client, signer, patience_s=patience_s, bypassed=bypassed, quota_delay_s=quota_delay_s)
             await one.put_node("n1")
             await one.begin()
             try:
@@ -180,9 +206,10 @@ def play(
     *,
     patience_s: float = 0.0,
     bypassed: Bypassed = Bypassed.REPORT,
+    quota_delay_s: float = 0.0,
 ) -> None:
     async def whole() -> None:
-        async with led(folder, signer, patience_s=patience_s, bypassed=bypassed) as one:
+        async with led(folder, signer, patience_s=patience_s, bypassed=bypassed, quota_delay_s=quota_delay_s) as one:
             await story(one)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert left == set()

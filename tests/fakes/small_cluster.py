@@ -21,11 +21,12 @@ from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.controllers.signer import Signer
 from central.ledger.ledger import Ledger
+from central.quota.model import KOORDINATOR_PREFIX
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.pending import PendingPods
-from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
+from lading.kube.resource import ELASTIC_QUOTAS, EVENTS, NODE_DEVICES, NODES, PODS
 from lading.nodedevices import NodeDevices, Status
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, PodUid
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, RESOURCE_GPU, PodUid
 from simnode.api_store import Store
 from simnode.reported import read_status
 from tests.fakes.records import Records
@@ -85,6 +86,26 @@ WAITING: Final = (
 )
 
 
+def a_quota(name: str, least: int, most: int, **labels: str) -> Json:
+    """Of Koordinator, of cards; `namespaces` is an annotation."""
+    annotations = {"namespaces": labels.pop("namespaces")} if "namespaces" in labels else {}
+    said = [
+        {KOORDINATOR_PREFIX + key.replace("_", "-"): value for key, value in words.items()} for words in (labels, annotations)
+    ]
+    metadata = {"name": name, "namespace": "quotas", "labels": said[0], "annotations": said[1]}
+    spec = {"min": {RESOURCE_GPU: least}, "max": {RESOURCE_GPU: most, "nvidia.com/gpu": 8}}
+    return {"metadata": metadata, "spec": spec}
+
+
+QUOTAS: Final = (
+    a_quota("research", 12, 32, is_parent="true"),
+    a_quota("vision", 6, 24, parent="research", namespaces='["team-a"]'),
+    a_quota("speech", 4, 8, parent="research", namespaces='["team-b"]'),
+    a_quota("robots", 2, 8, parent="research"),
+    a_quota("service", 4, 2),
+)
+
+
 class SmallCluster:
     """`objects` by their paths. A test changes them before it serves them."""
 
@@ -103,6 +124,8 @@ class SmallCluster:
             self.keep_pod(pod)
         self._report()
         self._tell()
+        for quota in QUOTAS:
+            self._keep(ELASTIC_QUOTAS.path("quotas", quota["metadata"]["name"]), quota)
 
     def add_node(self, name: str, status: Status, *, ready: bool = True, **metadata: Any) -> None:
         conditions = [{"type": "Ready", "status": str(ready)}]

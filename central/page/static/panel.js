@@ -88,6 +88,7 @@ export class Panel {
       ["Refused for", refused],
       ["Making room on", clean(pod.making_room_on)],
       ["Keeping room on", clean(pod.keeping_room_on)],
+      ["Quota", clean(pod.quota)],
       ["uid", clean(pod.uid)],
     ];
     const reasons = Object.entries(pod.reasons).map(([code, nodes]) =>

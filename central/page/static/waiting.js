@@ -27,6 +27,7 @@ function drawPod(pod, sentences, choose) {
 function why(pod, sentences) {
   if (pod.making_room_on) return [`room is being made on ${clean(pod.making_room_on)}`];
   if (pod.keeping_room_on) return [`room is kept together on ${clean(pod.keeping_room_on)}`];
+  if (pod.quota) return [clean(pod.quota)];
   const reasons = Object.entries(pod.reasons);
   if (!reasons.length) return ["not judged yet"];
   return reasons.map(([code, nodes]) => {

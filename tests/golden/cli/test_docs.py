@@ -10,7 +10,7 @@ from tests.docs import ROOT, section
 from tests.fakes.kubectl_lading import Cli
 
 PAGE = "kubectl-lading.md"
-SHOWN = ("nodes", "top", "node", "gpu", "pods", "pod")
+SHOWN = ("nodes", "top", "node", "gpu", "pods", "pod", "quota")
 _EXAMPLE = re.compile(r"^```\n\$ kubectl lading ([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

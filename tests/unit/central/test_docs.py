@@ -11,6 +11,7 @@ from central.controllers.evict import CONFLICT, PREEMPTED, SPARED_S
 from central.controllers.gangs import INCOMPLETE
 from central.controllers.requeue import LOOK_S as WAKE_LOOK_S
 from central.controllers.share_bypass import BYPASSED
+from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import NO_ASSIGNMENT
 from central.daemon.lease import Terms
 from central.fit.model import Missing
@@ -38,7 +39,7 @@ def _explained(heading: str) -> set[str]:
 
 
 def test_events_on_pods() -> None:
-    told = {NO_ASSIGNMENT, PREEMPTED, INCOMPLETE, CONFLICT, UNHEALTHY, HEALTHY, BYPASSED}
+    told = {NO_ASSIGNMENT, PREEMPTED, INCOMPLETE, CONFLICT, UNHEALTHY, HEALTHY, BYPASSED, TAKEN_BACK}
     assert set(first_cells(section("reasons.md", "## Events of central"))) == told
     assert set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\b", (Teller.__doc__ or "").split(":")[-1])) == told
 

@@ -20,6 +20,7 @@ from central.scheduling.filtered import Filtered
 from central.scheduling.preempt import Plan, Protection, plans
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.pending import Pending, PendingPods
+from central.state.quotas import Quotas
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, PodUid
 from tests.fakes.kube_objects import NAMESPACE, WHOLE, Json, decoded, devices, node, pod
@@ -46,6 +47,7 @@ class World:
     def __post_init__(self) -> None:
         self.ledger = Ledger()
         self.pending = PendingPods()
+        self.quotas = Quotas(self.ledger, self.pending)
         self.conditions = Conditions()
         self.records = Records()
         self.scheduler = Scheduler(
@@ -56,6 +58,7 @@ class World:
             forecast=self.forecast,
             refused=lambda pod, names: self.refused.append(pod.name),
             slice_s=self.slice_s,
+            quotas=self.quotas,
         )
         self.pod_feed = PodFeed(self.ledger, self.pending, self.conditions, log=self.records.log, unassigned=self._unassigned)
         self.devices_feed = DevicesFeed(self.ledger)

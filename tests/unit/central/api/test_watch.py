@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from central.api.known import Ident
-from central.api.watch import Reflector, Unreadable
+from central.api.watch import ABSENT_S, Reflector, Unreadable
 from central.ask.pod import Pod
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
@@ -90,7 +90,7 @@ Play = Callable[..., None]
 
 
 @contextlib.asynccontextmanager
-async def rig(folder: Path) -> AsyncIterator[Rig]:
+async def rig(folder: Path, optional: bool = False) -> AsyncIterator[Rig]:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -101,14 +101,14 @@ async def rig(folder: Path) -> AsyncIterator[Rig]:
         access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
         async with KubeClient(access, user_agent="lading-test") as client:
             sink, records = Told(), Records()
-            reflector = Reflector(client, PODS, Pod, sink, log=records.log, sleep=sleep)
+            reflector = Reflector(client, PODS, Pod, sink, log=records.log, sleep=sleep, optional=optional)
             yield Rig(server, sink, reflector, records, waits)
 
 
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
-    async def play_one(story: Story, prepare: Story | None) -> None:
-        async with asyncio.timeout(20), rig(tmp_path) as one:
+    async def play_one(story: Story, prepare: Story | None, optional: bool) -> None:
+        async with asyncio.timeout(20), rig(tmp_path, optional) as one:
             if prepare is not None:
                 await prepare(one)
             running = asyncio.create_task(one.reflector.run())
@@ -120,7 +120,7 @@ def play(tmp_path: Path) -> Play:
                 await asyncio.wait([running])
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    return lambda story, prepare=None: asyncio.run(play_one(story, prepare))
+    return lambda story, prepare=None, *, optional=False: asyncio.run(play_one(story, prepare, optional))
 
 
 def test_listed_then_watched(play: Play) -> None:
@@ -209,6 +209,50 @@ def test_how_long_it_is_silent(play: Play) -> None:
         await one.server.put(path("a"), {})
         await one.sink.heard("+a")
         assert one.reflector.silent_s <= now() - before
+
+    play(story, prepare)
+
+
+def test_an_optional_kind_that_the_server_does_not_know_is_no_failure(play: Play) -> None:
+    async def prepare(one: Rig) -> None:
+        one.server.fail(Fault(status=404), times=3)
+        await one.server.put(path("a"), {})
+
+    async def story(one: Rig) -> None:
+        await one.sink.heard("=", "=a")  # there are none; the kind was installed
+        assert one.waits == [ABSENT_S] * 3
+        assert (one.reflector.failures, one.records.count(Event.WATCH_FAILED)) == (0, 0)
+        assert one.reflector.synced.is_set()
+        assert not one.reflector.absent
+        one.server.fail(Fault(status=404), times=2)
+        await one.server.send(None)
+        await one.sink.heard("=", "=a")  # it was removed, and installed again
+
+    play(story, prepare, optional=True)
+
+
+def test_an_optional_kind_that_may_not_be_read_holds_nothing_up(play: Play) -> None:
+    async def prepare(one: Rig) -> None:
+        one.server.fail(Fault(status=403), times=3)
+
+    async def story(one: Rig) -> None:
+        await one.reflector.settled.wait()
+        assert not one.reflector.synced.is_set()
+        await one.sink.heard("=")
+        assert one.waits == [ABSENT_S] * 3
+        assert one.records.count(Event.WATCH_FAILED) == 1
+
+    play(story, prepare, optional=True)
+
+
+def test_a_needed_kind_that_the_server_does_not_know_is_a_failure(play: Play) -> None:
+    async def prepare(one: Rig) -> None:
+        one.server.fail(Fault(status=404), times=3)
+
+    async def story(one: Rig) -> None:
+        await one.sink.heard("=")
+        assert one.reflector.failures == 3
+        assert max(one.waits) < ABSENT_S
 
     play(story, prepare)
 

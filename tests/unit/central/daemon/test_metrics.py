@@ -9,8 +9,9 @@ from prometheus_client import generate_latest
 from central.ask.reasons import OfPod
 from central.controllers.evict import PREEMPTED
 from central.controllers.share_bypass import BYPASSED
-from central.daemon.metrics import Metrics
+from central.daemon.metrics import MOST_QUOTAS, Metrics
 from central.fit.model import Missing
+from central.quota.model import LABEL_QUOTA
 from central.state.counts import BindOutcome, Counts, EvictOutcome
 from tests.fakes.led import Led, play
 
@@ -119,5 +120,31 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
         assert sources == [0, 1, 0]
         assert sample(metrics, "lading_central_workload_learned_pods") == 2
         assert sample(metrics, "lading_central_workload_kinds") == 6
+
+    play(story, tmp_path)
+
+
+def test_quotas(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        metrics = Metrics(Counts(), term=lambda: one.term, leads=lambda: True, transitions=lambda: 0)
+        assert b"quota_gpus" not in generate_latest(metrics.registry)
+        await one.put_node("n1", 4)
+        await one.put_quota("team", least=2, most=3)
+        await one.put_quota("wrong", least=2, most=1)
+        await one.pause(2)
+        for name in ("a", "b"):
+            await one.put_pod(name, {"lading.dev/gpu": "2"}, labels={LABEL_QUOTA: "team"})
+            await one.schedule(name)
+        states = [sample(metrics, "lading_central_quotas", state=state) for state in ("counted", "refused")]
+        assert states == [1, 1]
+        amounts = ("min", "max", "runtime", "used", "waiting")
+        gpus = [sample(metrics, "lading_central_quota_gpus", quota="team", amount=amount) for amount in amounts]
+        assert gpus == [2, 3, 3, 2, 2]
+        assert sample(metrics, "lading_central_pods_waiting", reason=OfPod.QUOTA_EXCEEDED) == 1
+        for number in range(MOST_QUOTAS):
+            await one.put_quota(f"a{number}")
+        lines = generate_latest(metrics.registry).decode().splitlines()
+        assert sum(line.startswith("lading_central_quota_gpus{") for line in lines) == MOST_QUOTAS * len(amounts)
+        assert sample(metrics, "lading_central_quota_gpus", quota="team", amount="used") is None
 
     play(story, tmp_path)

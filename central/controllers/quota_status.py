@@ -1,0 +1,100 @@
+"""Write what quotas use, and may use, into their objects: only what changed, a few objects in each look.
+
+Koordinator's kind has no status subresource as Koordinator installs it, so that annotations and status go in one patch; where
+a cluster's CRD has one, the status is patched once more there. Another scheduler that writes the same keys would write against
+this: `quota_status = false` leaves them to it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed
+from central.loop.slices import Slices
+from central.quota.model import Dialect, Quota
+from central.quota.objects import ElasticQuota
+from central.quota.standing import Standing
+from central.quota.status import QuotaStatus, read_status, render_status
+from central.state.quotas import ObjectKey, Quotas
+from lading.kube.client import KubeClient
+from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedError
+from lading.log import Event, Log
+
+LOOK_S: Final = 5.0
+WRITTEN_IN_ONE_LOOK: Final = 50  # 10 a second, of some hundred quotas
+REFUSED_S: Final = 60.0  # until it is tried again without the right
+TIMEOUT_S: Final = 4.0
+
+
+class QuotaWriter:
+    def __init__(
+        self,
+        quotas: Quotas,
+        feeds: Mapping[Dialect, QuotaFeed],
+        client: KubeClient,
+        *,
+        leads: Callable[[], bool],
+        clock: Callable[[], float],
+        log: Log,
+    ) -> None:
+        """Create it. `feeds` have what the objects say now. `clock`: seconds, monotonic."""
+        self._quotas = quotas
+        self._feeds = feeds
+        self._client = client
+        self._leads = leads
+        self._clock = clock
+        self._log = log
+        self._order: dict[ObjectKey, None] = {}  # the one that was written the longest ago first
+        self._failing = False  # and the log says so already
+
+    async def run(self) -> None:
+        """Run until it is cancelled."""
+        while True:
+            try:
+                await self.look()
+                self._failing = False
+                await asyncio.sleep(LOOK_S)
+            except KubeError as e:
+                if not self._failing:
+                    self._failing = True
+                    self._log.warning(Event.QUOTA_UNWRITTEN, str(e))
+                await asyncio.sleep(REFUSED_S if isinstance(e, RefusedError) else LOOK_S)
+
+    async def look(self) -> None:
+        """Write what changed, of so many objects. Raises KubeError."""
+        slices, written = Slices(self._clock), 0
+        known = self._quotas.quotas
+        self._order = {key: None for key in self._order if key in known} | dict.fromkeys(known)
+        for key in [*self._order]:
+            quota, standing = known.get(key), self._quotas.standing()
+            if standing is None or not self._leads() or written == WRITTEN_IN_ONE_LOOK:
+                return
+            if quota is not None and quota.id in standing.tree.quotas and await self._write(key, quota, standing):
+                del self._order[key]
+                self._order[key] = None
+                written += 1
+            await slices.pause()
+
+    async def _write(self, key: ObjectKey, quota: Quota, standing: Standing) -> bool:
+        """Write what the object does not say yet. Return whether there was something to write."""
+        said, status = self._feeds[quota.dialect].said(key[1]), render_status(standing, quota)
+        if said == status:
+            return False
+        with contextlib.suppress(NotFoundError, ConflictError):  # it is gone, or another one has its name
+            await self._patch(key[1], quota, said, status)
+        return True
+
+    async def _patch(self, uid: str, quota: Quota, said: QuotaStatus, status: QuotaStatus) -> None:
+        resource = QUOTA_RESOURCES[quota.dialect]
+        metadata: dict[str, object] = {"uid": uid}
+        used = {"status": {"used": dict.fromkeys(said.used) | dict(status.used)}}
+        if quota.dialect is Dialect.KOORDINATOR:
+            body = {"metadata": metadata | {"annotations": status.annotations}, **used}
+            answer = await self._client.merge(resource.path(quota.namespace, quota.name), body, timeout_s=TIMEOUT_S)
+            if read_status(msgspec.json.decode(answer, type=ElasticQuota)).used == status.used:
+                return
+        path = resource.path(quota.namespace, quota.name, "status")
+        await self._client.merge(path, {"metadata": metadata, **used}, timeout_s=TIMEOUT_S)

@@ -1,0 +1,208 @@
+"""Take back what quotas borrowed: evict pods of a quota that uses more than it may, for a pod of another quota that may start
+and finds no room.
+
+A quota that lends loses nothing by it: what it asks for again reduces what the borrower may use at once, so that the borrower
+starts nothing more. What runs goes only here, and only if
+
+- the borrower used more than it may for the whole delay, so that pods which end by themselves are waited for;
+- a pod waits that its own quota allows, without borrowing, and that only lacks devices;
+- it then fits on a node where kube-scheduler would put it: else nothing is evicted.
+
+No more goes than that pod needs (central.quota.giving), by the Eviction API, within disruption budgets, with a dry run first.
+The devices are kept for the pod meanwhile, as in a preemption. One plan a look: the next one sees what it changed.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from central.controllers.evict import Evictor
+from central.fit.model import Placement
+from central.loop.slices import Slices
+from central.quota.checks import check
+from central.quota.giving import Choosing, Piece, Unit, beyond, choosing, give_back, importance
+from central.quota.model import QuotaId
+from central.quota.standing import Standing
+from central.scheduling.gang_units import Holding, units_of
+from central.scheduling.preempt import Plan, Protection
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import Pending, in_line
+from central.state.quotas import Quotas
+from lading.log import Event, Log
+from lading.vocabulary import PodUid
+
+LOOK_S: Final = 1.0
+REMEMBERED: Final = 64  # pods that find no room
+TAKEN_BACK: Final = "QuotaTakenBack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    pieces: tuple[Piece, ...]
+    node: str
+
+    @property
+    def cost(self) -> tuple[int, int, str]:
+        """Return what is compared between nodes: the highest priority, then the number of pods."""
+        return max(piece.unit.priority for piece in self.pieces), len(_uids(self.pieces)), self.node
+
+
+class TakeBack:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        quotas: Quotas,
+        evictor: Evictor,
+        *,
+        delay_s: float,
+        clock: Callable[[], float],
+        log: Log,
+    ) -> None:
+        """Create it. `delay_s`: 0: nothing is taken back."""
+        self._scheduler = scheduler
+        self._quotas = quotas
+        self._evictor = evictor
+        self._delay_s = delay_s
+        self._clock = clock
+        self._log = log
+        self._units = units_of(scheduler.gangs)
+        self._names: dict[PodUid, Sequence[str]] = {}  # of pods that find no room: where they may be
+        self._over_since: dict[QuotaId, float] = {}
+
+    def refused(self, pod: Pending, names: Sequence[str]) -> None:
+        """Remember the nodes where the pod could be, if it is in a quota."""
+        self._names.pop(pod.uid, None)
+        if self._delay_s and self._quotas.counted(pod.uid).quotas:
+            self._names[pod.uid] = names
+            if len(self._names) > REMEMBERED:
+                last = max(filter(None, map(self._scheduler.pending.get, self._names)), key=in_line)
+                del self._names[last.uid]
+
+    async def run(self) -> None:
+        """Run until it is cancelled."""
+        while self._delay_s:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Take back for the first pod in line for which that helps."""
+        standing = self._quotas.standing()
+        due = self._due(standing) if standing is not None else {}
+        pods = [pod for uid in self._names if (pod := self._scheduler.pending.get_refused(uid)) and pod.quota is None]
+        self._names = {pod.uid: self._names[pod.uid] for pod in pods}
+        for pod in sorted(pods, key=in_line) if due else ():
+            if not self._evictor.works_for(pod.uid) and await self._take_back(pod, due.keys()):
+                return
+
+    def _due(self, standing: Standing) -> dict[QuotaId, float]:
+        """Return the quotas that use more than they may for so long that they have to give back, and since when."""
+        now = self._clock()
+        over = [quota for quota in standing.tree.dividing if not standing.tree.groups.get(quota)]
+        excess = [quota for quota in over if beyond(standing, standing.tree.quotas[quota])]
+        self._over_since = {quota: self._over_since.get(quota, now) for quota in excess}
+        return {quota: since for quota, since in self._over_since.items() if now - since >= self._delay_s}
+
+    async def _take_back(self, pod: Pending, due: AbstractSet[QuotaId]) -> bool:
+        protection = self._evictor.protection()
+        if protection is None or not self._may_claim(pod):
+            return False
+        names = self._names[pod.uid]
+        found = await self._find(pod, names, due, protection)
+        now, standing = self._scheduler.pending.get_refused(pod.uid), self._quotas.standing()
+        if found is None or now is None or now.quota is not None or standing is None:
+            return False
+        plan = self._renewed(now, found, standing, due, protection)
+        if plan is None:
+            return False
+        quotas = sorted({piece.unit.quota for piece in found.pieces})
+        why = f"quota {', '.join(quotas)} uses more than it may, and {pod.namespace}/{pod.name} of another quota needs it"
+        fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": plan.node}
+        self._log.info(Event.QUOTA_TAKEN_BACK, f"{len(plan.victims)} pods of {', '.join(quotas)} go", **fields)
+        self._evictor.make_room(plan, now, names, reason=TAKEN_BACK, why=why)
+        return True
+
+    def _may_claim(self, pod: Pending) -> bool:
+        """Return whether the pod's own quotas allow it without borrowing beyond what they may use."""
+        standing, counted = self._quotas.standing(), self._quotas.counted(pod.uid)
+        return standing is not None and all(
+            check(
+                standing,
+                quota,
+                counted.asked,
+                preemptible=counted.owner.preemptible,
+                own=counted.held,
+                has_turn=lambda quota: False,
+            )
+            is None
+            for quota in counted.quotas
+        )
+
+    async def _find(
+        self, pod: Pending, names: Sequence[str], due: AbstractSet[QuotaId], protection: Protection
+    ) -> _Found | None:
+        slices = Slices(self._clock)
+        best: _Found | None = None
+        for name, units in self._on_nodes(names, due, protection).items():
+            standing = self._quotas.standing()
+            if standing is None:
+                return None
+            pieces = await _in_slices(choosing(standing, units, self._enough(pod, name)), slices)
+            if pieces and (best is None or _Found(pieces=pieces, node=name).cost < best.cost):
+                best = _Found(pieces=pieces, node=name)
+        return best
+
+    def _renewed(
+        self, pod: Pending, found: _Found, standing: Standing, due: AbstractSet[QuotaId], protection: Protection
+    ) -> Plan | None:
+        """Choose again on the same node, as things are now. None: that is not enough any more, or not needed."""
+        units = self._on_nodes([found.node], due, protection).get(found.node, [])
+        uids = _uids(give_back(standing, units, self._enough(pod, found.node)))
+        victims = [record for uid in uids if (record := self._scheduler.ledger.pod(uid)) is not None]
+        placement = self._placement(pod, found.node, uids)
+        if not uids or placement is None or protection.forbids(victims):
+            return None
+        ordered = sorted(victims, key=lambda victim: (victim.priority, -victim.created, victim.uid))
+        return Plan(node=found.node, victims=tuple(ordered), placement=placement)
+
+    def _on_nodes(self, names: Collection[str], due: AbstractSet[QuotaId], protection: Protection) -> dict[str, list[Unit]]:
+        """Return the units of these quotas by node, without those of which a pod has to stay. One may be on several nodes."""
+        by_quota: dict[QuotaId, list[Holding]] = {}
+        for record, counted in self._quotas.holders_in(due):
+            for quota in counted.quotas:
+                if quota in due:
+                    by_quota.setdefault(quota, []).append((record, counted))
+        wanted, found = set(names), dict[str, list[Unit]]()
+        for quota, holding in by_quota.items():
+            record_of = {record.uid: record for record, _ in holding}
+            for unit in self._units(quota, holding):
+                records = [record_of[member.uid] for member in unit.members]
+                if not any(record.deleting or protection.covers(record) for record in records):
+                    for name in wanted.intersection(record.node for record in records):
+                        found.setdefault(name, []).append(unit)
+        return {name: sorted(units, key=importance) for name, units in sorted(found.items())}
+
+    def _enough(self, pod: Pending, name: str) -> Callable[[Collection[PodUid]], bool]:
+        return lambda gone: self._placement(pod, name, gone) is not None
+
+    def _placement(self, pod: Pending, name: str, gone: Collection[PodUid]) -> Placement | None:
+        """Return where the pod would be there without these pods, and without those that end already."""
+        ending = [record.uid for record in self._scheduler.ledger.bound_on(name) if record.deleting]
+        state = self._scheduler.ledger.without(pod.uid, *gone, *ending)
+        placement = self._scheduler.verdict(pod.ask, name, state, pod.requests)
+        return placement if isinstance(placement, Placement) else None
+
+
+async def _in_slices(steps: Choosing, slices: Slices) -> tuple[Piece, ...]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: tuple[Piece, ...] = end.value
+            return found
+        await slices.pause()
+
+
+def _uids(pieces: Iterable[Piece]) -> frozenset[PodUid]:
+    return frozenset(member.uid for piece in pieces for member in piece.members)

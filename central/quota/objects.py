@@ -1,0 +1,127 @@
+"""Read both kinds of ElasticQuota objects: Koordinator's, with its labels and annotations, and scheduler-plugins', which has
+min and max only.
+
+An object that contradicts itself is a quota with a `problem` in words: the pods of a quota that cannot be read are refused,
+because without it they would be unlimited.
+
+Source: Koordinator a7a1b76, apis/extension/elastic_quota.go; scheduler-plugins 903da7d, apis/scheduling/v1alpha1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, TypeVar
+
+import msgspec
+
+from central.ask.pod import Amount, Metadata
+from central.quota.amounts import parse_amounts
+from central.quota.model import BUILT_IN, FLAT, KOORDINATOR_PREFIX, ROOT, Amounts, Dialect, Quota, QuotaId
+
+PARENT: Final = f"{KOORDINATOR_PREFIX}parent"
+IS_PARENT: Final = f"{KOORDINATOR_PREFIX}is-parent"
+LENDS: Final = f"{KOORDINATOR_PREFIX}allow-lent-resource"
+TREE: Final = f"{KOORDINATOR_PREFIX}tree-id"
+IS_ROOT: Final = f"{KOORDINATOR_PREFIX}is-root"
+APART: Final = f"{KOORDINATOR_PREFIX}ignore-default-tree"
+WEIGHT: Final = f"{KOORDINATOR_PREFIX}shared-weight"
+NAMESPACES: Final = f"{KOORDINATOR_PREFIX}namespaces"
+TOTAL: Final = f"{KOORDINATOR_PREFIX}total-resource"
+UNSCHEDULABLE: Final = f"{KOORDINATOR_PREFIX}unschedulable-resource"
+_SHOWN: Final = 60
+
+Read = TypeVar("Read")
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Set how all parts of the object are decoded."""
+
+
+class QuotaSpec(_Wire, frozen=True):
+    min: dict[str, Amount] | None = None
+    max: dict[str, Amount] | None = None
+
+
+class QuotaStatus(_Wire, frozen=True):
+    used: dict[str, Amount] | None = None
+
+
+class ElasticQuota(_Wire, frozen=True):
+    """Hold what both kinds have in common."""
+
+    metadata: Metadata
+    spec: QuotaSpec = QuotaSpec()
+    status: QuotaStatus = QuotaStatus()
+
+
+class _ProblemError(Exception):
+    """End the reading of an object; the quota has the text as its problem."""
+
+
+def read_quota(dialect: Dialect, obj: ElasticQuota) -> Quota:
+    quota = _named(dialect, obj.metadata)
+    try:
+        quota = _with_amounts(quota, obj.spec)
+        return quota if dialect is Dialect.SCHEDULER_PLUGINS else _with_annotations(quota, obj.metadata)
+    except _ProblemError as e:
+        return replace(quota, problem=str(e))
+
+
+def unreadable_quota(dialect: Dialect, namespace: str, name: str, why: str) -> Quota:
+    """Return the quota of an object that cannot be decoded."""
+    return replace(_named(dialect, Metadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}")
+
+
+def _named(dialect: Dialect, metadata: Metadata) -> Quota:
+    flat = dialect is Dialect.SCHEDULER_PLUGINS
+    labels = metadata.labels
+    return Quota(
+        id=QuotaId(f"{metadata.namespace}/{metadata.name}" if flat else metadata.name),
+        dialect=dialect,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        created=metadata.creation_timestamp or "",
+        parent=FLAT if flat else QuotaId(labels.get(PARENT) or ROOT),
+        lends=flat or labels.get(LENDS) != "false",
+        is_parent=not flat and labels.get(IS_PARENT) == "true",
+        tree="" if flat else labels.get(TREE, ""),
+    )
+
+
+def _with_amounts(quota: Quota, spec: QuotaSpec) -> Quota:
+    least, uncounted = _amounts("spec.min", spec.min or {})
+    most, uncounted_too = _amounts("spec.max", spec.max or {})
+    return replace(quota, min=least, max=most, uncounted=tuple(sorted({*uncounted, *uncounted_too})))
+
+
+def _with_annotations(quota: Quota, metadata: Metadata) -> Quota:
+    annotations = metadata.annotations
+    weights, _ = _amounts(WEIGHT, _json(annotations, WEIGHT, dict[str, Amount], {}))
+    namespaces = tuple(_json(annotations, NAMESPACES, list[str], []))
+    total = _total(annotations) if metadata.labels.get(IS_ROOT) == "true" and quota.id not in BUILT_IN else None
+    apart = metadata.labels.get(APART) == "true"
+    return replace(quota, weights=weights, namespaces=namespaces, total=total, apart=apart)
+
+
+def _total(annotations: Mapping[str, str]) -> Amounts:
+    """Return what the tree below this quota divides."""
+    if TOTAL not in annotations:
+        raise _ProblemError(f"it is the root of a tree, and {TOTAL} does not say what the tree divides")
+    total, _ = _amounts(TOTAL, _json(annotations, TOTAL, dict[str, Amount], {}))
+    out_of_use, _ = _amounts(UNSCHEDULABLE, _json(annotations, UNSCHEDULABLE, dict[str, Amount], {}))
+    return {key: max(0, amount - out_of_use.get(key, 0)) for key, amount in total.items()}
+
+
+def _amounts(where: str, written: Mapping[str, Amount]) -> tuple[Amounts, tuple[str, ...]]:
+    read = parse_amounts(written)
+    if isinstance(read, str):
+        raise _ProblemError(f"cannot use {where}: {read}")
+    return read
+
+
+def _json(annotations: Mapping[str, str], key: str, kind: type[Read], absent: Read) -> Read:
+    if not (text := annotations.get(key, "")):
+        return absent
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
+        raise _ProblemError(f"cannot use {key}: it is {text[:_SHOWN]!r}, and has to be JSON: {e}") from e

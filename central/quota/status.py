@@ -1,0 +1,59 @@
+"""Render what is written back into ElasticQuota objects, in the keys that each system's own scheduler writes.
+
+Koordinator: annotations with lists of resources as JSON, and `status.used`. scheduler-plugins: `status.used`. Only resources
+that Lading counts and that the quota limits are in it.
+
+Source: Koordinator a7a1b76, apis/extension/elastic_quota.go, pkg/scheduler/plugins/elasticquota (controller.go).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from central.quota.amounts import render_amounts
+from central.quota.model import KOORDINATOR_PREFIX, Amounts, Dialect, Quota
+from central.quota.objects import ElasticQuota
+from central.quota.runtime import least_asked
+from central.quota.standing import Standing
+
+RUNTIME: Final = f"{KOORDINATOR_PREFIX}runtime"
+REQUEST: Final = f"{KOORDINATOR_PREFIX}request"
+CHILD_REQUEST: Final = f"{KOORDINATOR_PREFIX}child-request"
+FIXED: Final = f"{KOORDINATOR_PREFIX}non-preemptible-used"
+WRITTEN: Final = (RUNTIME, REQUEST, CHILD_REQUEST, FIXED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaStatus:
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    used: Mapping[str, str] = field(default_factory=dict)
+
+
+NOTHING_SAID: Final = QuotaStatus()
+
+
+def read_status(obj: ElasticQuota) -> QuotaStatus:
+    """Return what an object says, whichever scheduler wrote it."""
+    annotations = {key: value for key, value in obj.metadata.annotations.items() if key in WRITTEN}
+    return QuotaStatus(annotations=annotations, used={key: str(value) for key, value in (obj.status.used or {}).items()})
+
+
+def render_status(standing: Standing, quota: Quota) -> QuotaStatus:
+    keys = sorted(quota.max)
+    used = render_amounts({key: standing.used_of(quota.id, key) for key in keys})
+    if quota.dialect is Dialect.SCHEDULER_PLUGINS:
+        return QuotaStatus(used=used)
+    asked = {key: standing.asked_of(quota.id, key) for key in keys}
+    amounts = {
+        RUNTIME: {key: standing.runtime_of(quota, key) or 0 for key in keys},
+        REQUEST: {key: least_asked(quota, key, amount) for key, amount in asked.items()},
+        CHILD_REQUEST: asked,
+        FIXED: {key: standing.fixed_of(quota.id, key) for key in keys},
+    }
+    return QuotaStatus(annotations={name: _json(of) for name, of in amounts.items()}, used=used)
+
+
+def _json(amounts: Amounts) -> str:
+    return msgspec.json.encode(render_amounts(amounts)).decode()

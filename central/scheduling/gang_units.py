@@ -1,0 +1,33 @@
+"""Join the pods of a quota that start and end together: a gang gives back as a whole, or members beyond its minimum."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from central.gang.gangs import Gangs
+from central.ledger.model import PodRecord
+from central.quota.giving import Member, Unit
+from central.quota.model import QuotaId
+from central.state.quotas import Counted
+
+Holding = tuple[PodRecord, Counted]
+
+
+def units_of(gangs: Gangs) -> Callable[[QuotaId, Sequence[Holding]], Iterator[Unit]]:
+    """Return what joins the pods of one quota to units."""
+
+    def join(quota: QuotaId, holding: Sequence[Holding]) -> Iterator[Unit]:
+        by_gang: dict[object, list[Holding]] = {}
+        for record, counted in holding:
+            found = gangs.of(record.uid)
+            by_gang.setdefault(record.uid if found is None else found[0].key, []).append((record, counted))
+        for pods in by_gang.values():
+            found = gangs.of(pods[0][0].uid)
+            yield Unit(
+                quota=quota,
+                members=tuple(Member(record.uid, counted.held, record.created) for record, counted in pods),
+                least=1 if found is None else max(1, sum(found[0].terms.least.values())),
+                priority=max(record.priority for record, _ in pods),
+                started=max(record.created for record, _ in pods),
+                preemptible=all(counted.owner.preemptible for _, counted in pods),
+            )
+
+    return join

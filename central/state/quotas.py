@@ -1,0 +1,517 @@
+"""Keep how the quotas stand: their objects, what pods hold and ask for, and which pods wait for a quota.
+
+It takes ElasticQuotas of both kinds, the ledger and the pending pods. What a pod holds counts by every claim of the ledger, so
+that room that is only planned counts too. It returns whether a pod, or a gang, may start now, and which refused pods may try
+again.
+
+Nothing is counted while there is no quota. When the first one appears, pods are counted in steps (`look`), and no pod is
+refused before that is done. From then on a question costs the pods and nodes that changed since the last one, and the division
+of those groups of quotas in which an amount changed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from heapq import nsmallest
+from types import MappingProxyType
+from typing import Final, NamedTuple, Self
+
+from central.ask.reasons import OfPod
+from central.ask.requests import CPU, MEMORY
+from central.ledger.ledger import Ledger
+from central.ledger.model import NodeRoom, PodRecord
+from central.loop.steps import Steps
+from central.quota.amounts import CARD, add, asked, held, model_key, total_of
+from central.quota.checks import Key, Refusal, check, lendable, turn_key
+from central.quota.divided import Divided
+from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId, owner_of
+from central.quota.standing import Standing
+from central.quota.tree import Tree, build
+from central.state.pending import Pending, PendingPods, in_line
+from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, PodUid
+
+WOKEN_AT_ONCE: Final = 64  # pods of one quota; the others follow if these are let in
+LABELS_IN_ONE_LOOK: Final = 1000  # of bound pods; nearly none ever changes
+_AT_ONCE: Final = 64  # pods that are counted in one step
+NONE: Final[Amounts] = MappingProxyType({})
+
+ObjectKey = tuple[Dialect, str]  # with the object's uid
+
+
+class Counted(NamedTuple):
+    """Hold what one pod counts."""
+
+    owner: Owner = NO_OWNER
+    quotas: tuple[QuotaId, ...] = ()
+    held: Amounts = NONE
+    asked: Amounts = NONE  # of a pod that does not wait: what it holds
+
+
+class _Capacity(NamedTuple):
+    amounts: Amounts = NONE
+    models: Mapping[str, int] = MappingProxyType({})  # each with the least usable memory of its cards
+
+
+NOTHING: Final = Counted()
+
+
+class _Own:
+    """Hold what the pods of one quota have together, or how that changes."""
+
+    __slots__ = ("asked", "fixed", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}
+        self.fixed: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
+
+    def count(self, pod: Counted, times: int) -> Self:
+        add(self.held, pod.held, times)
+        add(self.asked, pod.asked, times)
+        if not pod.owner.preemptible:
+            add(self.fixed, pod.held, times)
+        return self
+
+    def add(self, change: "_Own") -> None:
+        add(self.held, change.held)
+        add(self.fixed, change.fixed)
+        add(self.asked, change.asked)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.held or self.fixed or self.asked)
+
+
+class Quotas:
+    def __init__(self, ledger: Ledger, pending: PendingPods) -> None:
+        self._ledger = ledger
+        self._pending = pending
+        pending.changed = self._pod_changed
+        self._quotas: dict[ObjectKey, Quota] = {}
+        self._released: list[PodUid] = []  # refused pods that are in no quota any more
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tree = Tree()
+        self._stale = False  # and has to be built anew
+        self._counts = False  # all pods are counted
+        self._seen = self._rooms_seen = self._loads_seen = -1
+        self._changed: set[PodUid] = set()
+        self._held: dict[PodUid, dict[str, Amounts]] = {}  # by node
+        self._on_node: dict[str, dict[PodUid, tuple[object, Amounts]]] = {}  # with the value that was counted
+        self._counted: dict[PodUid, Counted] = {}
+        self._of_owner: dict[Owner, tuple[QuotaId, ...]] = {}
+        self._capacity: dict[str, _Capacity] = {}
+        self._models: dict[str, int] = {}
+        self._total: dict[str, int] = {}
+        self._totals_stale = True
+        self._labels_seen: Iterator[PodUid] = iter(())  # bound pods whose labels are still to be looked at
+        self._refused: dict[QuotaId, dict[PodUid, None]] = {}
+        self._turns: dict[PodUid, tuple[QuotaId, Amounts]] = {}  # of the pods that wait to borrow; the longest ago first
+        self._freed: set[QuotaId] = set()
+        self._own: dict[QuotaId, _Own] = {}
+        self._begin_sums()
+
+    def _begin_sums(self) -> None:
+        """Add up for the tree what the pods of each quota have."""
+        self._used: dict[QuotaId, dict[str, int]] = {}
+        self._fixed: dict[QuotaId, dict[str, int]] = {}
+        self._divided = Divided(self._tree)
+        self._standing = Standing(
+            tree=self._tree,
+            used=self._used,
+            fixed=self._fixed,
+            asked=self._divided.asked,
+            limited=self._divided.limited,
+            runtime=self._divided.runtime,
+            totals=self._divided.totals,
+        )
+        for quota, own in self._own.items():
+            self._add_up(quota, own)
+
+    # ---- quota objects
+
+    def set_quota(self, uid: str, quota: Quota) -> None:
+        """Take in a quota that is new or has changed."""
+        if self._quotas.get((quota.dialect, uid)) != quota:
+            self._quotas[quota.dialect, uid] = quota
+            self._stale = True
+
+    def remove_quota(self, dialect: Dialect, uid: str) -> None:
+        if self._quotas.pop((dialect, uid), None) is not None:
+            self._stale = True
+
+    def replace_quotas(self, dialect: Dialect, quotas: Mapping[str, Quota]) -> None:
+        """Replace all quotas of a dialect with these, by uid."""
+        for known, uid in [key for key in self._quotas if key[0] is dialect]:
+            if uid not in quotas:
+                self.remove_quota(known, uid)
+        for uid, quota in quotas.items():
+            self.set_quota(uid, quota)
+
+    @property
+    def quotas(self) -> Mapping[ObjectKey, Quota]:
+        """Return all quotas, also those that are refused."""
+        return self._quotas
+
+    def counted(self, uid: PodUid) -> Counted:
+        """Return what a pod counted at the last question; nothing if it is in no quota."""
+        return self._counted.get(uid, NOTHING)
+
+    def holders_in(self, quotas: AbstractSet[QuotaId]) -> Iterator[tuple[PodRecord, Counted]]:
+        """Yield the bound pods of these quotas, with what they hold."""
+        for uid, counted in self._counted.items():
+            record = self._ledger.pod(uid) if counted.held and not quotas.isdisjoint(counted.quotas) else None
+            if record is not None and record.node and not record.terminal:
+                yield record, counted
+
+    # ---- questions
+
+    def standing(self) -> Standing | None:
+        """Return how the quotas stand now; None if nothing is counted. It changes with the next question."""
+        if not self._counts:
+            return None
+        self._catch_up()
+        return self._standing
+
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False) -> Refusal | None:
+        """Return why these pods may not start together; None if they may. Pods of a gang may borrow as a whole, up to max."""
+        if not self._counts:
+            return None
+        self._catch_up()
+        counted = [(pod, self._counted.get(pod.uid, NOTHING)) for pod in pods]
+        for quota in dict.fromkeys(quota for _, of in counted for quota in of.quotas):
+            members = [(pod, of) for pod, of in counted if quota in of.quotas]
+            if refusal := self._check(quota, [of for _, of in members], gang=gang):
+                whole = total_of(of.asked for _, of in members)
+                for pod, _ in members:
+                    self._refuse(pod.uid, refusal.code, quota, whole)
+                return refusal
+        for pod in pods:
+            self._let_in(pod.uid)
+        return None
+
+    def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> Refusal | None:
+        """Check pods of one quota. `beside`: what else is about to be used."""
+        whole = pods[0].asked if len(pods) == 1 else total_of(of.asked for of in pods)
+        own = total_of(of.held for of in pods) if any(of.held for of in pods) else {}
+        add(own, beside, -1)
+        preemptible = all(of.owner.preemptible for of in pods)
+        return check(self._standing, quota, whole, preemptible=preemptible, gang=gang, own=own, has_turn=self._has_turn)
+
+    def _has_turn(self, quota: QuotaId) -> bool:
+        """Return whether no other quota of the same tree comes before this one, and could borrow what its pod asks for."""
+        waiting: dict[QuotaId, Amounts] = {}
+        for other, amounts in self._turns.values():
+            waiting.setdefault(other, amounts)
+        place = {other: at for at, other in enumerate(waiting)}
+        own = turn_key(self._standing, quota), place.get(quota, len(place))
+        group = self._tree.group_of(quota)
+        return not any(
+            self._tree.group_of(other) == group
+            and (turn_key(self._standing, other), place[other]) < own
+            and self._could_borrow(other, amounts)
+            for other, amounts in waiting.items()
+            if other != quota
+        )
+
+    def _could_borrow(self, quota: QuotaId, amounts: Amounts) -> bool:
+        return all(lendable(self._standing, quota, key) >= amount for key, amount in amounts.items())
+
+    def _refuse(self, uid: PodUid, code: OfPod, quota: QuotaId, whole: Amounts) -> None:
+        """Record that the pod waits. `whole`: what starts together with it, and it."""
+        self._let_in(uid, but=quota)
+        self._refused.setdefault(quota, {})[uid] = None
+        if code is OfPod.QUOTA_TURN:
+            self._turns.setdefault(uid, (quota, whole))
+        else:
+            self._turns.pop(uid, None)
+
+    def _let_in(self, uid: PodUid, *, but: QuotaId | None = None) -> None:
+        for quota in self._counted.get(uid, NOTHING).quotas:
+            if quota != but:
+                self._no_longer_refused(uid, quota)
+        if but is None:
+            self._turns.pop(uid, None)
+
+    def _no_longer_refused(self, uid: PodUid, quota: QuotaId) -> None:
+        refused = self._refused.get(quota)
+        if refused is not None:
+            refused.pop(uid, None)
+            if not refused:
+                del self._refused[quota]
+
+    def turn(self, uid: PodUid) -> Key:
+        """Return the sort key of a pod's quota among those whose gangs wait; the one that uses least of its part first."""
+        standing = self.standing()
+        quotas = self._counted.get(uid, NOTHING).quotas
+        return max((turn_key(standing, quota) for quota in quotas), default=()) if standing is not None else ()
+
+    # ---- pods that may try again
+
+    def take_free(self) -> list[Pending]:
+        """Return refused pods for which their quota has room now, first in line first. Each is returned once for each
+        refusal."""
+        if not (self._refused or self._released):
+            return []
+        if self._counts:
+            self._catch_up()
+        released, self._released = self._released, []
+        pods = [pod for uid in released if (pod := self._pending.get(uid)) is not None]
+        if self._freed:
+            freed, self._freed = self._freed, set()
+            pods += [pod for quota in [*self._refused] if self._is_freed(quota, freed) for pod in self._take_free_of(quota)]
+        return pods
+
+    def _is_freed(self, quota: QuotaId, freed: set[QuotaId]) -> bool:
+        path = self._tree.paths.get(quota, (quota,))
+        borrows = any(uid in self._turns for uid in self._refused[quota])
+        flat = self._is_flat(quota)
+        return not freed.isdisjoint(path) or ((borrows or flat) and self._tree.group_of(quota) in freed)
+
+    def _is_flat(self, quota: QuotaId) -> bool:
+        return quota in self._tree.quotas and self._tree.quotas[quota].dialect is Dialect.SCHEDULER_PLUGINS
+
+    def _take_free_of(self, quota: QuotaId) -> Iterator[Pending]:
+        waiting = [pod for uid in self._refused[quota] if (pod := self._pending.get(uid)) is not None]
+        soon: dict[str, int] = {}
+        for pod in nsmallest(WOKEN_AT_ONCE, waiting, key=in_line):
+            counted = self._counted.get(pod.uid, NOTHING)
+            if self._check(quota, [counted], gang=False, beside=soon) is not None:
+                return
+            add(soon, counted.asked)
+            self._no_longer_refused(pod.uid, quota)
+            yield pod
+        if quota in self._refused:
+            self._freed.add(quota)
+
+    # ---- counting
+
+    def look(self) -> Steps:
+        """Keep up with what the cluster has, and with labels of pods. It must be called about once a second."""
+        if not self._quotas:
+            if self._counts:
+                self._released += [uid for waiting in self._refused.values() for uid in waiting]
+                self._forget()
+            return
+        yield from self._measure()
+        if not self._counts:
+            yield from self._count_all()
+        yield from self._look_at_labels()
+
+    def _look_at_labels(self) -> Steps:
+        """Look at the labels of some bound pods: a change of them changes nothing that the pod holds."""
+        for _ in range(LABELS_IN_ONE_LOOK):
+            uid = next(self._labels_seen, None)
+            if uid is None:
+                self._labels_seen = iter([*self._counted])
+                return
+            record = self._ledger.pod(uid)
+            owner = NO_OWNER if record is None else owner_of(record.namespace, record.labels)
+            if owner != self._counted.get(uid, NOTHING).owner:
+                self._changed.add(uid)
+            yield
+
+    def _count_all(self) -> Steps:
+        self._tree = build(self._quotas.values())
+        self._stale = False
+        self._begin_sums()
+        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        for name in names:
+            self._count_node(name)
+            yield
+        self._changed.update(pod.uid for pod in self._pending)
+        for number, uid in enumerate(list(self._changed | self._held.keys())):
+            self._changed.discard(uid)
+            self._count_pod(uid)
+            if number % _AT_ONCE == 0:
+                yield
+        self._counts = True
+
+    def _catch_up(self) -> None:
+        if self._stale:
+            self._rebuild()
+        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        for name in names:
+            self._count_node(name)
+        if self._changed:
+            changed, self._changed = self._changed, set()
+            for uid in changed:
+                self._count_pod(uid)
+        if self._totals_stale:
+            self._set_totals()
+        self._freed |= self._divided.refresh()
+
+    def _rebuild(self) -> None:
+        """Build the tree anew, and the sums by it. Only pods that are in another quota now are counted again."""
+        self._tree, self._stale = build(self._quotas.values()), False
+        before, self._of_owner = self._of_owner, {}
+        self._begin_sums()
+        moved = {owner for owner, quotas in before.items() if self._quotas_of(owner) != quotas}
+        for uid in [uid for uid, counted in self._counted.items() if counted.owner in moved]:
+            self._count_pod(uid)
+        self._totals_stale = True
+        refused = [uid for waiting in self._refused.values() for uid in waiting]
+        self._refused.clear()
+        for uid in refused:  # they try again, in the quota that they have now
+            quotas = self._counted.get(uid, NOTHING).quotas
+            for quota in quotas[:1]:
+                self._refused.setdefault(quota, {})[uid] = None
+                self._freed.add(quota)
+            if not quotas:
+                self._released.append(uid)
+
+    def _pod_changed(self, uid: PodUid) -> None:
+        if self._quotas:
+            self._changed.add(uid)
+
+    def _count_node(self, name: str) -> None:
+        """Count what pods hold on a node. A value that was counted before is not counted again."""
+        before = self._on_node.get(name, {})
+        now: dict[PodUid, tuple[object, Amounts]] = {}
+        cards = None
+        for uid, taken in self._ledger.holds_on(name):
+            known = before.get(uid)
+            if known is None or known[0] is not taken:
+                if cards is None:
+                    cards = {card.gpu.uuid: card.gpu for card in self._ledger.room(name).cards}
+                known = taken, held(taken, self._ledger.requests_of(uid, name), cards)
+                self._held.setdefault(uid, {})[name] = known[1]
+                self._changed.add(uid)
+            now[uid] = known
+        for uid in before.keys() - now.keys():
+            of = self._held[uid]
+            del of[name]
+            if not of:
+                del self._held[uid]
+            self._changed.add(uid)
+        if now:
+            self._on_node[name] = now
+        else:
+            self._on_node.pop(name, None)
+
+    def _count_pod(self, uid: PodUid) -> None:
+        counted = self._read_pod(uid)
+        before = self._counted.get(uid, NOTHING)
+        if counted == before:
+            return
+        change = _Own()
+        if before.quotas == counted.quotas and before.owner == counted.owner:
+            self._change(counted.quotas, change.count(before, -1).count(counted, 1))
+        else:
+            self._change(before.quotas, change.count(before, -1))
+            self._change(counted.quotas, _Own().count(counted, 1))
+        if counted is NOTHING:
+            self._counted.pop(uid, None)
+            self._turns.pop(uid, None)
+            for quota in before.quotas:
+                self._no_longer_refused(uid, quota)
+        else:
+            self._counted[uid] = counted
+
+    def _read_pod(self, uid: PodUid) -> Counted:
+        pod, record = self._pending.get(uid), self._ledger.pod(uid)
+        on_nodes = [*self._held.get(uid, {}).values()]
+        holds = on_nodes[0] if len(on_nodes) == 1 else _largest(on_nodes)
+        if pod is not None:
+            asks = asked(pod.ask, pod.requests, self._models)
+            return Counted(pod.owner, self._quotas_of(pod.owner), holds, asks)
+        if record is None or not holds:
+            return NOTHING
+        owner = owner_of(record.namespace, record.labels)
+        return Counted(owner, self._quotas_of(owner), holds, holds)
+
+    def _quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
+        found = self._of_owner.get(owner)
+        if found is None:
+            found = self._of_owner[owner] = self._tree.quotas_of(owner)
+        return found
+
+    def _change(self, quotas: Iterable[QuotaId], change: "_Own") -> None:
+        for quota in quotas:
+            own = self._own.setdefault(quota, _Own())
+            own.add(change)
+            if own.empty:
+                del self._own[quota]
+            self._add_up(quota, change)
+
+    def _add_up(self, quota: QuotaId, change: "_Own") -> None:
+        """Add a change of what the pods of a quota have to the sums of the quotas on its path."""
+        path = self._tree.paths.get(quota, (quota,))
+        for step in path:
+            add(self._used.setdefault(step, {}), change.held)
+            add(self._fixed.setdefault(step, {}), change.fixed)
+        for key, amount in change.asked.items():
+            self._divided.ask(quota, key, amount)
+        if any(amount < 0 for amount in change.held.values()):
+            self._freed.update(path)
+            if quota in self._tree.quotas:
+                self._freed.add(self._tree.group_of(quota))
+        self._totals_stale |= quota in {DEFAULT, SYSTEM}
+
+    # ---- what there is
+
+    def _measure(self) -> Steps:
+        """Read what nodes have."""
+        changed, self._rooms_seen = self._ledger.rooms_changed_since(self._rooms_seen)
+        rooms = dict(changed)
+        loads, self._loads_seen = self._ledger.loads_changed_since(self._loads_seen)
+        different = False
+        for name in {*rooms, *(load[0] for load in loads)}:
+            room = rooms[name] if name in rooms else self._ledger.room(name)
+            now = _Capacity() if room is None else self._capacity_of(room)
+            if now != self._capacity.get(name, _Capacity()):
+                self._capacity[name] = now
+                different = True
+            yield
+        if different:
+            self._capacity = {name: one for name, one in self._capacity.items() if one.amounts}
+            self._add_up_capacity()
+
+    def _capacity_of(self, room: NodeRoom) -> _Capacity:
+        """Return what the node has: devices that may be given or are held; cpu and memory if it has devices."""
+        amounts: dict[str, int] = {}
+        models: dict[str, int] = {}
+        for card in room.cards:
+            if card.usable or card.pods:
+                model = card.gpu.model
+                add(amounts, {RESOURCE_GPU: CARD, model_key(model): CARD})
+                models[model] = min(models.get(model, card.gpu.usable_mib), card.gpu.usable_mib)
+        add(amounts, {RESOURCE_RDMA: sum(vf.usable for vf in room.vfs)})
+        allocatable = self._ledger.allocatable(room.name)
+        if amounts and allocatable is not None:
+            add(amounts, {CPU: allocatable.cpu_milli, MEMORY: allocatable.memory_mib})
+        return _Capacity(amounts, models)
+
+    def _add_up_capacity(self) -> None:
+        self._total = total_of(one.amounts for one in self._capacity.values())
+        models: dict[str, int] = {}
+        for one in self._capacity.values():
+            for model, usable_mib in one.models.items():
+                models[model] = min(models.get(model, usable_mib), usable_mib)
+        if models != self._models:
+            self._models = models
+            self._changed.update(pod.uid for pod in self._pending)
+        self._totals_stale = True
+
+    def _set_totals(self) -> None:
+        """Set what each tree divides: the cluster, without what pods of no quota use and what is divided apart."""
+        self._totals_stale = False
+        total = dict(self._total)
+        for quota in (DEFAULT, SYSTEM):
+            add(total, self._used.get(quota, NONE), -1)
+        for root in [quota for quota in self._tree.quotas.values() if quota.total is not None]:
+            self._divided.set_total(root.id, root.total or NONE)
+            add(total, (root.total if root.apart else None) or NONE, -1)
+        self._divided.set_total(ROOT, {key: max(0, amount) for key, amount in total.items()})
+        flat = [self._tree.quotas[member].min for member in self._tree.groups.get(FLAT, ())]
+        self._divided.set_total(FLAT, total_of(flat))
+        self._freed.update(self._divided.totals)
+
+
+def _largest(several: Iterable[Amounts]) -> Amounts:
+    """Return the larger amounts of the claims of one pod on several nodes."""
+    largest: dict[str, int] = {}
+    for amounts in several:
+        for key, amount in amounts.items():
+            largest[key] = max(largest.get(key, 0), amount)
+    return largest

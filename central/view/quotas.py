@@ -1,0 +1,102 @@
+"""Describe quotas to people: who is guaranteed what, who uses, borrows, lends and waits.
+
+It takes how the quotas stand. It returns a row for each quota, parents before their children, with an amount for each resource
+that the quota limits: cards and cores with their fractions, VFs, MiB.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from central.ask.requests import CPU
+from central.quota.amounts import CARD, is_cards
+from central.quota.model import FLAT, ROOT, Quota, QuotaId
+from central.quota.runtime import least_asked
+from central.quota.standing import Standing
+
+
+class QuotaAmount(msgspec.Struct, frozen=True, kw_only=True):
+    resource: str
+    min: float  # guaranteed
+    max: float
+    runtime: float  # what it may use now
+    used: float  # held by pods, or planned for them
+    borrowed: float  # of that, more than is guaranteed
+    lent: float  # guaranteed, and not asked for
+    waiting: float  # asked for, and not used
+
+
+class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
+    quota: str  # Koordinator's: the name; scheduler-plugins': namespace/name
+    kind: str  # the API group
+    namespace: str  # of the object
+    parent: str = ""  # a quota; empty: none
+    level: int = 0  # 0: without a parent
+    problem: str = ""  # why it does not count, and its pods are refused
+    uncounted: tuple[str, ...] = ()  # resources that Lading does not count
+    amounts: tuple[QuotaAmount, ...] = ()
+
+
+class QuotasView(msgspec.Struct, frozen=True, kw_only=True):
+    quotas: tuple[QuotaView, ...] = ()
+    totals: dict[str, float] = {}  # what the cluster has for its tree, by resource
+
+
+def view_quotas(standing: Standing, known: list[Quota]) -> QuotasView:
+    """Return the view. `known`: all quotas, also those that do not count."""
+    by_id = {quota.id: quota for quota in known}
+    counted = [*_below(standing, ROOT), *_others(standing)]
+    rows = [_view(standing, standing.tree.quotas[quota], level) for quota, level in counted]
+    refused = [_refused(by_id.get(quota), quota, why) for quota, why in sorted(standing.tree.problems.items())]
+    totals = standing.totals.get(ROOT, {})
+    return QuotasView(quotas=(*rows, *refused), totals={key: _number(key, amount) for key, amount in sorted(totals.items())})
+
+
+def _others(standing: Standing) -> Iterator[tuple[QuotaId, int]]:
+    """Yield what is in no group below the root: quotas of namespaces, trees of their own, Koordinator's own quotas."""
+    yield from _below(standing, FLAT)
+    for quota in sorted(standing.tree.quotas.keys() - standing.tree.dividing):
+        yield quota, 0
+        yield from _below(standing, quota, 1)
+
+
+def _below(standing: Standing, group: QuotaId, level: int = 0) -> Iterator[tuple[QuotaId, int]]:
+    for member in standing.tree.groups.get(group, ()):
+        yield member, level
+        yield from _below(standing, member, level + 1)
+
+
+def _view(standing: Standing, quota: Quota, level: int) -> QuotaView:
+    keys = sorted(quota.max, key=lambda key: (not is_cards(key), key))
+    return QuotaView(
+        quota=quota.id,
+        kind=quota.dialect.value,
+        namespace=quota.namespace,
+        parent=quota.parent if level else "",
+        level=level,
+        uncounted=quota.uncounted,
+        amounts=tuple(_amount(standing, quota, key) for key in keys),
+    )
+
+
+def _refused(quota: Quota | None, name: QuotaId, why: str) -> QuotaView:
+    kind, namespace = (quota.dialect.value, quota.namespace) if quota is not None else ("", name.partition("/")[0])
+    return QuotaView(quota=name, kind=kind, namespace=namespace, problem=why)
+
+
+def _amount(standing: Standing, quota: Quota, key: str) -> QuotaAmount:
+    used, asked, least = standing.used_of(quota.id, key), standing.asked_of(quota.id, key), quota.min.get(key, 0)
+    return QuotaAmount(
+        resource=key,
+        min=_number(key, least),
+        max=_number(key, quota.max[key]),
+        runtime=_number(key, standing.runtime_of(quota, key) or 0),
+        used=_number(key, used),
+        borrowed=_number(key, max(0, used - least)),
+        lent=_number(key, max(0, least - max(used, least_asked(quota, key, asked)))),
+        waiting=_number(key, max(0, asked - used)),
+    )
+
+
+def _number(key: str, amount: int) -> float:
+    return amount / CARD if is_cards(key) or key == CPU else float(amount)

@@ -1,0 +1,66 @@
+"""The examples of docs/quotas.md are read as the page says."""
+
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import yaml
+
+from central.ask.model import Ask
+from central.ask.parse import parse_ask
+from central.ask.pod import Pod
+from central.quota import model, objects
+from central.quota.model import KOORDINATOR_PREFIX, Dialect, Owner, owner_of
+from central.quota.objects import ElasticQuota, read_quota
+from central.quota.tree import Tree, build
+from lading.vocabulary import RESOURCE_GPU
+from tests.docs import ROOT, section
+from tests.unit.central.quota.trees import Of, runtimes
+
+PAGE = "quotas.md"
+
+
+def written() -> Iterator[dict[str, Any]]:
+    for block in re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / PAGE).read_text(), re.MULTILINE | re.DOTALL):
+        yield from yaml.safe_load_all(textwrap.dedent(block))
+
+
+def tree() -> Tree:
+    return build(
+        read_quota(Dialect(one["apiVersion"].split("/")[0]), msgspec.convert(one, ElasticQuota))
+        for one in written()
+        if one["kind"] == "ElasticQuota"
+    )
+
+
+def test_the_quotas_of_the_page_make_a_tree() -> None:
+    found = tree()
+    assert not found.problems
+    assert not any(quota.uncounted for quota in found.quotas.values())
+    assert found.paths.keys() == {"vision", "speech", "research", "robots", "vision-dev/quota"}
+    assert found.quotas_of(Owner("vision-dev")) == ("vision", "vision-dev/quota")
+    assert not found.quotas[found.by_namespace["vision-prod"]].is_parent
+
+
+def test_the_pod_of_the_page_is_in_its_quota() -> None:
+    (pod,) = [msgspec.convert(one, Pod) for one in written() if one["kind"] == "Pod"]
+    assert isinstance(parse_ask(pod), Ask)
+    assert tree().quotas_of(owner_of("default", pod.metadata.labels)) == ("speech",)
+
+
+def test_the_keys_of_the_page_are_those_that_are_read() -> None:
+    constants = {value for module in (model, objects) for value in vars(module).values() if isinstance(value, str)}
+    read = {value.removeprefix(KOORDINATOR_PREFIX) for value in constants if value.startswith(KOORDINATOR_PREFIX)} - {""}
+    rows = re.findall(r"^\| (`.*?) \| (?:quota|root|pod),", section(PAGE, "### Keys"), re.MULTILINE)
+    shown = {key for row in rows for key in re.findall(r"`([a-z-]+)`", row)}
+    assert shown == read
+
+
+def test_the_numbers_of_the_page() -> None:
+    rows = re.findall(r"^\| (\d+) \| (\d+) and (\d+) \|$", section(PAGE, "## What a quota may use now"), re.MULTILINE)
+    assert len(rows) == 3
+    for asks, first, second in rows:
+        two = [Of(name, 8, 16) for name in "ab"]
+        assert runtimes(16, two, {"a": 16, "b": int(asks)}, RESOURCE_GPU) == {"a": int(first), "b": int(second)}

@@ -1,0 +1,441 @@
+"""Quotas as they stand: what counts, who is refused, and who may try again."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from central.ask.reasons import OfPod
+from central.controllers.requeue import Waker
+from central.loop.steps import exhaust
+from central.quota.amounts import model_key
+from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Dialect, Quota, QuotaId
+from central.quota.runtime import ask_up, divide_down
+from central.quota.standing import Standing
+from central.state.quotas import Quotas
+from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
+from tests.fakes.kube_objects import WHOLE, grant, share, vfs
+from tests.fakes.rooms import MODEL
+from tests.fakes.simulated_time import run_simulated
+from tests.unit.central.quota.trees import quota
+from tests.unit.central.world import World, uid_of
+
+GPU = RESOURCE_GPU
+
+
+def cards(name: str, least: float = 0, most: float = 100, **words: Any) -> Quota:
+    return quota(name, min={GPU: int(least * 1000)}, max={GPU: int(most * 1000)}, **words)
+
+
+def of(team: str, **more: str) -> dict[str, str]:
+    return {LABEL_QUOTA: team, **more}
+
+
+def gpus(count: int) -> dict[str, str]:
+    return {GPU: str(count)}
+
+
+class Teams:
+    """A cluster with quotas, that have been counted."""
+
+    def __init__(self, *quotas: Quota, nodes: int = 2, cards_each: int = 8, vfs_each: int = 0) -> None:
+        self.world = World()
+        for number in range(nodes):
+            self.world.node(f"n{number}", cards_each, vfs_each)
+        self.set(*quotas)
+        self.waker = Waker(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
+        self.woken()
+
+    async def _touch(self, pod: object) -> None:
+        raise AssertionError
+
+    def set(self, *quotas: Quota) -> None:
+        for one in quotas:
+            self.world.quotas.set_quota(f"uid-{one.id}", one)
+        exhaust(self.world.quotas.look())
+
+    def ask(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> str:
+        """Filter a pod. Return the text of its refusal, or nothing."""
+        labels = words.pop("labels", {})
+        self.world.show(name, limits, labels=of(team, **labels), **words)
+        answer = self.world.filter(name)
+        return "" if answer.fitting else next(iter({**answer.fails, **answer.never}.values()))
+
+    def run(self, name: str, team: str, limits: Mapping[str, str] = WHOLE, node: str = "n0", **words: Any) -> None:
+        self.world.bind(name, node, limits, labels=of(team, **words.pop("labels", {})), **words)
+
+    def used(self, team: str, key: str = GPU) -> int:
+        standing = self.world.quotas.standing()
+        assert standing is not None
+        return standing.used_of(QuotaId(team), key)
+
+    def runtime(self, team: str) -> int | None:
+        standing = self.world.quotas.standing()
+        assert standing is not None
+        return standing.runtime_of(standing.tree.quotas[QuotaId(team)], GPU)
+
+    def woken(self) -> list[str]:
+        return [pod.name for pod in run_simulated(self.waker.look())]
+
+
+# ---- without quotas
+
+
+def test_without_a_quota_nothing_is_counted() -> None:
+    teams = Teams()
+    assert teams.ask("a", "team") == ""
+    assert teams.world.quotas.standing() is None
+    assert teams.world.quotas.admits([teams.world.pending_pod("a")]) is None
+
+
+def test_the_first_quota_counts_what_runs_already() -> None:
+    teams = Teams()
+    teams.run("a", "team", gpus(4))
+    assert teams.ask("b", "team") == ""
+    teams.set(cards("team", 0, 5))
+    assert teams.used("team") == 5000  # b is predicted
+    assert "6 of 5 GPUs" in teams.ask("c", "team")
+
+
+def test_the_last_quota_that_goes_lets_all_in() -> None:
+    teams = Teams(cards("team", 0, 0))
+    assert "1 of 0 GPUs" in teams.ask("a", "team")
+    assert teams.woken() == []
+    teams.world.quotas.remove_quota(Dialect.KOORDINATOR, "uid-team")
+    exhaust(teams.world.quotas.look())
+    assert teams.woken() == ["a"]
+    assert teams.ask("a", "team") == ""
+
+
+# ---- who is refused
+
+
+def test_a_pod_beyond_its_quota_is_refused_on_every_node_for_good() -> None:
+    teams = Teams(cards("team", 0, 1))
+    teams.run("a", "team")
+    teams.world.show("b", labels=of("team"))
+    answer = teams.world.filter("b")
+    why = "quota team: 2 of 1 GPUs: its max (quota-exceeded)"
+    assert (list(answer.fitting), answer.fails, answer.never) == ([], {}, {"n0": why, "n1": why})
+    pod = teams.world.pending_pod("b")
+    assert pod.refused_for is OfPod.QUOTA_EXCEEDED
+    assert teams.world.scheduler.counts.refused == {OfPod.QUOTA_EXCEEDED: 1}
+    assert teams.world.refused == []  # no room is made for it
+
+
+def test_between_filter_and_bind_a_pod_counts_too() -> None:
+    teams = Teams(cards("team", 0, 1))
+    assert teams.ask("a", "team") == ""
+    assert "2 of 1 GPUs" in teams.ask("b", "team")
+    teams.world.now += 60
+    teams.world.ledger.expire(teams.world.now)
+    assert teams.ask("b", "team") == ""
+
+
+def test_a_pod_that_was_let_in_is_let_in_again() -> None:
+    teams = Teams(cards("team", 0, 1))
+    for _ in range(3):
+        assert teams.ask("a", "team") == ""
+
+
+def test_a_quota_that_shrank_meanwhile_refuses_the_binding() -> None:
+    teams = Teams(cards("team", 0, 1))
+    assert teams.ask("a", "team") == ""
+    teams.set(cards("team", 0, 0))
+    refused = teams.world.scheduler.reserve(uid_of("a"), "n0")
+    assert "1 of 0 GPUs" in getattr(refused, "why", "")
+    assert teams.world.ledger.reservations() == ()
+
+
+def test_lent_and_taken_back() -> None:
+    """16 cards, a and b with min 8 and max 16 each."""
+    teams = Teams(cards("a", 8, 16), cards("b", 8, 16))
+    for number in range(4):
+        teams.run(f"a{number}", "a", gpus(3), node=f"n{number % 2}")
+    assert (teams.runtime("a"), teams.runtime("b")) == (12_000, 0)
+    assert teams.ask("a-first", "a") == ""
+    teams.world.gone("a-first")
+    for number in range(6):
+        teams.ask(f"b{number}", "b")
+    assert (teams.runtime("a"), teams.runtime("b")) == (10_000, 6000)
+    assert "13 of 10 GPUs: what it may use now" in teams.ask("a-more", "a")
+
+
+def test_a_pod_that_waits_counts_as_asked_for_before_it_is_placed() -> None:
+    teams = Teams(cards("a", 8, 16), cards("b", 8, 16))
+    teams.world.show("b", gpus(4), labels=of("b"))
+    teams.world.show("a", gpus(16), labels=of("a"))
+    assert (teams.runtime("a"), teams.runtime("b")) == (12_000, 4000)
+    teams.world.gone("b")
+    assert teams.runtime("a") == 16_000
+
+
+# ---- what counts
+
+
+def test_shares_models_and_vfs() -> None:
+    limits = {GPU: 2000, model_key(MODEL): 1500, RESOURCE_RDMA: 3}
+    teams = Teams(quota("team", max=limits), vfs_each=8)
+    teams.run("a", "team", share(core=30) | vfs(2))
+    assert (teams.used("team"), teams.used("team", model_key(MODEL)), teams.used("team", RESOURCE_RDMA)) == (300, 300, 2)
+    assert teams.ask("b", "team") == ""
+    assert "2.3 of 2 GPUs: its max" in teams.ask("d", "team")
+    teams.set(quota("team", max=limits | {GPU: 3000}))
+    assert f"2.3 of 1.5 GPUs {model_key(MODEL).split('/')[1]}: its max" in teams.ask("d", "team")
+    assert "4 of 3 VFs: its max" in teams.ask("c", "team", vfs(2))
+
+
+def test_cpu_and_memory_of_pods_with_devices() -> None:
+    teams = Teams(quota("team", max={"cpu": 4000, "memory": 1024}))
+    teams.world.readiness("n0", True, allocatable={"cpu": "60", "memory": "10Gi"})
+    exhaust(teams.world.quotas.look())
+    teams.run("a", "team", requests={"cpu": "3", "memory": "512Mi"})
+    assert (teams.used("team", "cpu"), teams.used("team", "memory")) == (3000, 512)
+    assert "5 of 4 cores" in teams.ask("b", "team", requests={"cpu": "2"})
+
+
+def test_cpu_of_nodes_with_devices_is_divided() -> None:
+    teams = Teams(quota("team", max={"cpu": 100_000}))
+    teams.world.readiness("n0", True, allocatable={"cpu": "6", "memory": "1Gi"})
+    teams.world.readiness("no-devices", True, allocatable={"cpu": "60", "memory": "1Gi"})
+    exhaust(teams.world.quotas.look())
+    standing = teams.world.quotas.standing()
+    assert standing is not None
+    assert standing.totals[ROOT] == {GPU: 16_000, model_key(MODEL): 16_000, "cpu": 6000, "memory": 1024}
+
+
+def test_what_a_node_grants_to_a_pod_that_ended_counts_until_it_is_free() -> None:
+    teams = Teams(cards("team", 0, 1))
+    teams.world.bind("a", "n0", labels=of("team"))
+    teams.world.report("n0", 8, grants=[grant("uid-a", "n0", 0)])
+    teams.world.show("a", labels=of("team"), node="n0", phase="Succeeded", annotations={})
+    assert teams.used("team") == 1000
+    teams.world.report("n0", 8)
+    assert teams.used("team") == 0
+
+
+def test_a_pod_of_no_quota_is_not_there_for_the_tree() -> None:
+    teams = Teams(cards("team", 0, 16))
+    teams.world.bind("outside", "n0", gpus(4))
+    teams.world.show("a", gpus(16), labels=of("team"))
+    assert teams.runtime("team") == 12_000
+
+
+def test_a_label_that_changes_moves_a_running_pod() -> None:
+    teams = Teams(cards("a", 0, 4), cards("b", 0, 4))
+    teams.run("x", "a")
+    assert (teams.used("a"), teams.used("b")) == (1000, 0)
+    record = teams.world.ledger.pod(uid_of("x"))
+    assert record is not None
+    teams.world.ledger.set_pod(replace(record, labels=of("b"), version=teams.world.next_version()))
+    for _ in range(2):
+        exhaust(teams.world.quotas.look())
+    assert (teams.used("a"), teams.used("b")) == (0, 1000)
+
+
+# ---- who may try again
+
+
+def test_room_in_the_quota_wakes_the_first_in_line_and_no_more_than_fit() -> None:
+    teams = Teams(cards("team", 0, 2), cards("other", 0, 2))
+    for name in ("a", "b"):
+        teams.run(name, "team")
+    for name, priority in {"c": 0, "d": 10, "e": 5}.items():
+        teams.ask(name, "team", priority=priority)
+    teams.run("x", "other")
+    assert teams.woken() == []
+    teams.world.gone("a")
+    assert teams.woken() == ["d"]
+    assert teams.woken() == []  # once for this room
+    assert teams.ask("d", "team") == ""
+    teams.world.gone("b")
+    assert teams.woken() == ["e"]
+
+
+def test_devices_that_become_free_wake_no_pod_that_waits_for_its_quota() -> None:
+    teams = Teams(cards("team", 0, 1), cards("other", 0, 100), nodes=1, cards_each=2)
+    teams.run("a", "team")
+    teams.run("x", "other")
+    assert "2 of 1 GPUs" in teams.ask("b", "team", priority=100)
+    assert "too-few-free-gpus" in teams.ask("y", "other")
+    teams.world.gone("x")
+    assert teams.woken() == ["y"]
+
+
+def test_a_larger_max_wakes() -> None:
+    teams = Teams(cards("team", 0, 1))
+    teams.run("a", "team")
+    for name in "bcd":
+        teams.ask(name, "team")
+    teams.set(cards("team", 0, 3))
+    assert teams.woken() == ["b", "c"]
+
+
+def test_runtime_that_grows_wakes() -> None:
+    teams = Teams(cards("a", 8, 16), cards("b", 8, 16))
+    for number in range(8):
+        teams.run(f"a{number}", "a", node="n0")
+    for number in range(8):
+        teams.ask(f"b{number}", "b")
+    assert "9 of 8 GPUs" in teams.ask("a-more", "a")
+    teams.woken()
+    teams.world.gone("b7")
+    assert teams.woken() == ["a-more"]
+
+
+def test_a_new_node_wakes() -> None:
+    teams = Teams(cards("team", 0, 16), nodes=1, cards_each=1)
+    teams.run("a", "team")
+    assert "2 of 1 GPUs: what it may use now" in teams.ask("b", "team")
+    teams.world.node("n1", 1)
+    exhaust(teams.world.quotas.look())
+    assert teams.woken() == ["b"]
+
+
+def test_a_pod_that_is_gone_is_not_woken() -> None:
+    teams = Teams(cards("team", 0, 1))
+    teams.run("a", "team")
+    teams.ask("b", "team")
+    teams.world.gone("b")
+    teams.world.gone("a")
+    assert teams.woken() == []
+
+
+def test_a_pod_that_changes_still_waits_for_its_quota() -> None:
+    teams = Teams(cards("team", 0, 1))
+    teams.run("a", "team")
+    teams.ask("b", "team")
+    teams.world.show("b", labels=of("team"), priority=3)
+    assert teams.world.pending_pod("b").quota is not None
+    assert teams.world.pending.refused_asks() == []
+    teams.world.gone("a")
+    assert teams.woken() == ["b"]
+
+
+# ---- turns and gangs
+
+
+def three() -> list[Quota]:
+    return [cards(name, 0, 16, weights={GPU: 1}) for name in ("a", "b", "c")]
+
+
+def test_pods_that_are_larger_than_their_share_take_turns() -> None:
+    teams = Teams(*three())
+    for name in ("a", "a2", "b", "b2", "c"):
+        teams.world.show(name, gpus(8), labels=of(name[0]))
+    teams.run("a", "a", gpus(8), node="n0")
+    teams.run("b", "b", gpus(8), node="n1")
+    assert "quota-turn" in teams.ask("c", "c", gpus(8))
+    teams.world.gone("a")
+    assert "quota-turn" in teams.ask("b2", "b", gpus(8))  # it asks first, and b has 8 cards
+    assert "quota-turn" in teams.ask("a2", "a", gpus(8))  # as few as c, which waits longer
+    assert teams.woken() == ["c"]
+    assert teams.ask("c", "c", gpus(8)) == ""
+    assert teams.world.scheduler.counts.refused[OfPod.QUOTA_TURN] == 3
+
+
+def test_a_gang_is_checked_as_a_whole() -> None:
+    teams = Teams(*three())
+    for name in ("m0", "m1", "m2", "m3"):
+        teams.world.show(name, gpus(2), labels=of("a"))
+    for name in "bc":
+        teams.world.show(name, gpus(8), labels=of(name))
+    gang = [teams.world.pending_pod(f"m{number}") for number in range(4)]
+    assert teams.world.quotas.admits(gang, gang=True) is None  # 8 of 6
+    teams.run("b", "b", gpus(8), node="n0")
+    teams.run("c", "c", gpus(8), node="n1")
+    refused = teams.world.quotas.admits(gang, gang=True)
+    assert refused is not None
+    assert refused.code is OfPod.QUOTA_TURN
+
+
+def test_a_gang_of_two_quotas_is_refused_by_either() -> None:
+    teams = Teams(cards("a", 0, 4), cards("b", 0, 1))
+    teams.world.show("m0", gpus(2), labels=of("a"))
+    teams.world.show("m1", gpus(2), labels=of("b"))
+    refused = teams.world.quotas.admits([teams.world.pending_pod(name) for name in ("m0", "m1")], gang=True)
+    assert refused is not None
+    assert refused.shown == "quota b: 2 of 1 GPUs: its max (quota-exceeded)"
+
+
+# ---- scheduler-plugins
+
+
+def test_the_quota_of_a_namespace() -> None:
+    flat = Quota(
+        id=QuotaId("default/q"),
+        dialect=Dialect.SCHEDULER_PLUGINS,
+        namespace="default",
+        name="q",
+        parent=FLAT,
+        min={GPU: 1000},
+        max={GPU: 4000},
+    )
+    teams = Teams(flat)
+    teams.run("a", "")
+    assert "quota default/q: 2 of 1 GPUs: the mins of the quotas of all namespaces together" in teams.ask("b", "")
+    teams.world.gone("a")
+    assert teams.woken() == ["b"]
+
+
+# ---- the sums
+
+
+def test_what_is_kept_is_what_counting_anew_gives() -> None:
+    draw = random.Random(11)  # noqa: S311
+    top = cards("top", 8, 14, is_parent=True)
+    quotas = [top, cards("a", 4, 10, parent="top"), cards("b", 2, 14, parent="top"), cards("c", 2, 6)]
+    teams = Teams(*quotas, nodes=3, cards_each=8)
+    names = ["a", "b", "c", "absent"]
+    for number in range(400):
+        name = f"p{draw.randrange(30)}"
+        match draw.randrange(6):
+            case 0:
+                teams.world.gone(name)
+            case 1:
+                teams.set(cards("c", draw.randrange(3), draw.randrange(3, 9)))
+            case 2:
+                teams.world.now += draw.random() * 4
+                teams.world.ledger.expire(teams.world.now)
+            case _ if name not in teams.world.pods:
+                limits = draw.choice([WHOLE, gpus(2), gpus(3), share(core=30)])
+                labels = {LABEL_PREEMPTIBLE: draw.choice(["true", "false"])}
+                teams.ask(name, draw.choice(names), limits, labels=labels)
+            case _ if teams.world.pending.get(uid_of(name)) is not None and not teams.world.is_refused(name):
+                claim = next((one for one in teams.world.ledger.predictions() if one.holder.name == name), None)
+                if claim is not None:
+                    teams.world.scheduler.reserve(uid_of(name), claim.node)
+        kept, fresh = teams.world.quotas.standing(), counted_anew(teams.world)
+        assert kept is not None
+        assert without_nothing(kept.used) == without_nothing(fresh.used), number
+        assert without_nothing(kept.fixed) == without_nothing(fresh.fixed)
+        assert kept.runtime == fresh.runtime
+        asked = {quota: kept.asked_of(quota, GPU) for quota in kept.tree.quotas if not kept.tree.groups.get(quota)}
+        limited = ask_up(kept.tree, GPU, asked).limited
+        assert kept.runtime[GPU] == divide_down(kept.tree, GPU, {ROOT: kept.totals[ROOT].get(GPU, 0)}, limited, 1000)
+
+
+def counted_anew(world: World) -> Standing:
+    changed = world.pending.changed
+    anew = Quotas(world.ledger, world.pending)
+    world.pending.changed = changed
+    for (_, uid), one in world.quotas.quotas.items():
+        anew.set_quota(uid, one)
+    exhaust(anew.look())
+    standing = anew.standing()
+    assert standing is not None
+    return standing
+
+
+def without_nothing(sums: Mapping[QuotaId, Mapping[str, int]]) -> dict[QuotaId, dict[str, int]]:
+    return {quota: dict(amounts) for quota, amounts in sums.items() if amounts}
+
+
+@pytest.mark.parametrize("preemptible", ["true", "false"])
+def test_a_pod_that_is_never_preempted_stays_within_the_min(preemptible: str) -> None:
+    teams = Teams(cards("team", 1, 8))
+    labels = {LABEL_PREEMPTIBLE: preemptible}
+    teams.run("a", "team", labels=labels)
+    assert ("never preempted" in teams.ask("b", "team", labels=labels)) == (preemptible == "false")
