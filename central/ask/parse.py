@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from central.ask.gang import parse_membership
 from central.ask.model import Ask, BadAsk
 from central.ask.own import Own
 from central.ask.pod import Pod
+from lading.vocabulary import GANG, RESOURCE_GANG_MEMBER
 
 
 class Dialect(Protocol):
@@ -33,12 +35,21 @@ DIALECTS: Sequence[Dialect] = (Own(),)
 
 def parse_ask(pod: Pod) -> Ask | BadAsk | None:
     """Return what the pod asks for; None if it asks for no device. A pod that asks in two dialects is refused: it is not
-    known whether it means the same devices."""
+    known whether it means the same devices. So is one whose words about its gang cannot be read."""
     found = [(dialect, ask) for dialect in DIALECTS if (ask := dialect.parse(pod)) is not None]
     if len(found) > 1:
         first, second = (min(dialect.resources) for dialect, _ in found[:2])
         return BadAsk(message=f"cannot use {first} with {second}: two ways to ask for devices; keep one")
-    return found[0][1] if found else None
+    return _with_gang(pod, found[0][1]) if found else None
+
+
+def _with_gang(pod: Pod, ask: Ask | BadAsk) -> Ask | BadAsk:
+    if isinstance(ask, BadAsk):
+        return ask
+    gang = parse_membership(pod)
+    if gang is None and not ask.containers:
+        return BadAsk(message=f"cannot use {RESOURCE_GANG_MEMBER}: the pod names no gang; add {GANG}, or ask for devices")
+    return gang if isinstance(gang, BadAsk) else ask
 
 
 def managed_resources() -> frozenset[str]:

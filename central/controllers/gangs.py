@@ -27,6 +27,7 @@ from central.ask.parse import mentions_devices
 from central.ask.pod import Pod
 from central.ask.reasons import OfBinding, OfPod
 from central.controllers.evict import PREEMPTED
+from central.controllers.take_back import TAKEN_BACK, TakeBack
 from central.gang.claims import drop_plan, follow_end
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
@@ -35,7 +36,7 @@ from central.gang.queue import in_line
 from central.ledger.ledger import NOMINATION_S, Ledger
 from central.ledger.model import Holder, PodRecord
 from central.loop.slices import Slices
-from central.scheduling.gang_room import evicting, keeping
+from central.scheduling.gang_room import Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.preempt import Protection
 from central.scheduling.scheduler import Scheduler
@@ -169,6 +170,7 @@ class GangKeeper:
         *,
         requeue: Callable[[Iterable[PodUid]], None],
         evictions: Evictions,
+        take_back: TakeBack | None = None,
         patience_s: float,
         clock: Callable[[], float],
         log: Log,
@@ -180,6 +182,7 @@ class GangKeeper:
         self._planner = planner
         self._requeue = requeue
         self._evictions = evictions
+        self._take_back = take_back
         self._patience_s = patience_s
         self._clock = clock
         self._log = log
@@ -342,7 +345,7 @@ class GangKeeper:
         kept: dict[PodUid, str] = {}
         until = self._clock() + LOOK_MOST_S
         for gang in self._in_line(gang for gang in self._gangs if self._wants_room(gang)):
-            if gang.evicting or (self._clock() < until and await self._evict_for(gang)):
+            if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
                 continue
             waited = self._clock() - gang.since
             if self._patience_s and waited >= self._patience_s and not kept and gang.phase is Phase.QUEUED:
@@ -350,6 +353,10 @@ class GangKeeper:
         for uid in self._kept.keys() - kept.keys():
             self._ledger.forget_nomination(uid)
         self._kept = kept
+
+    def _victims_end(self, gang: Gang) -> bool:
+        """Return whether pods are ending for the gang: no others are chosen meanwhile."""
+        return gang.evicting or any(self._scheduler.room_for(member.uid)[0] for member in gang.waiting())
 
     def _wants_room(self, gang: Gang) -> bool:
         return gang.phase is Phase.QUEUED and not gang.too_large and gang.refused_for not in OF_QUOTA
@@ -374,9 +381,11 @@ class GangKeeper:
         state = self._state(gang), protection and protection.spared
         if protection is None or gang.no_victims == state:
             return False
-        made = await self._in_slices(evicting(self._planner, gang, protection))
+        reason, made = PREEMPTED, await self._in_slices(evicting(self._planner, gang, protection))
+        if made is None and gang.phase is Phase.QUEUED:
+            reason, made = TAKEN_BACK, await self._from_other_quotas(gang, protection)
         if made is None or gang.phase is not Phase.QUEUED:
-            gang.no_victims = state
+            gang.no_victims = None if self._take_back else state  # what quotas give back depends on the time, too
             return False
         victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
         until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
@@ -385,21 +394,32 @@ class GangKeeper:
             self._ledger.nominate(uid, planned.node, planned.placement.taken, until, gang.members[uid].holder, victims=gone)
         gang.evicting = True
         try:
-            await self._evict_all(gang, victims)
+            await self._evict_all(gang, victims, reason)
         finally:
             gang.evicting = False
         return True
 
-    async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord]) -> None:
+    async def _from_other_quotas(self, gang: Gang, protection: Protection) -> Made | None:
+        """Return what other quotas have to give back, so that the gang fits; None if it would borrow itself."""
+        if self._take_back is None:
+            return None
+        waiting = [pod for one in gang.waiting() if (pod := self._scheduler.pending.get(one.uid)) is not None]
+        owed = self._take_back.units_for(waiting[: sum(gang.lacking().values())], self._ledger.nodes(), protection)
+        if owed is None or not owed[1]:
+            return None
+        return await self._in_slices(taking_back(self._planner, gang, *owed))
+
+    async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord], reason: str) -> None:
         """Evict all of these, after a dry run of all: none goes if one of them cannot."""
-        why = f"for gang {gang.key} of higher priority"
+        of_whom = "of higher priority" if reason == PREEMPTED else "of a quota that lent what they use"
+        why = f"for gang {gang.key} {of_whom}"
         for victim in victims:
-            if not await self._evictions.evict(victim, PREEMPTED, why, dry_run=True):
+            if not await self._evictions.evict(victim, reason, why, dry_run=True):
                 for member in gang.waiting():
                     self._ledger.forget_nomination(member.uid)
                 return
         for victim in victims:
-            await self._evictions.evict(victim, PREEMPTED, why)
+            await self._evictions.evict(victim, reason, why)
 
     async def _in_slices(self, steps: Generator[None, None, T]) -> T:
         slices = Slices(self._clock)

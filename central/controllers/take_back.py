@@ -21,6 +21,7 @@ from typing import Final
 from central.controllers.evict import Evictor
 from central.fit.model import Placement
 from central.loop.slices import Slices
+from central.quota.amounts import total_of
 from central.quota.checks import check
 from central.quota.giving import Choosing, Piece, Unit, beyond, choosing, give_back, importance
 from central.quota.model import QuotaId
@@ -96,6 +97,18 @@ class TakeBack:
             if not self._evictor.works_for(pod.uid) and await self._take_back(pod, due.keys()):
                 return
 
+    def units_for(
+        self, pods: Sequence[Pending], names: Collection[str], protection: Protection
+    ) -> tuple[Standing, list[Unit]] | None:
+        """Return what other quotas have to give back on these nodes, the most important first; None if these pods, which
+        start together, would borrow themselves."""
+        standing = self._quotas.standing()
+        if standing is None or not self._delay_s or not self._may_claim(pods):
+            return None
+        by_node = self._on_nodes(names, self._due(standing).keys(), protection)
+        units = {unit.members[0].uid: unit for on_node in by_node.values() for unit in on_node}
+        return standing, sorted(units.values(), key=importance)
+
     def _due(self, standing: Standing) -> dict[QuotaId, float]:
         """Return the quotas that use more than they may for so long that they have to give back, and since when."""
         now = self._clock()
@@ -106,7 +119,7 @@ class TakeBack:
 
     async def _take_back(self, pod: Pending, due: AbstractSet[QuotaId]) -> bool:
         protection = self._evictor.protection()
-        if protection is None or not self._may_claim(pod):
+        if protection is None or not self._may_claim([pod]):
             return False
         names = self._names[pod.uid]
         found = await self._find(pod, names, due, protection)
@@ -123,21 +136,20 @@ class TakeBack:
         self._evictor.make_room(plan, now, names, reason=TAKEN_BACK, why=why)
         return True
 
-    def _may_claim(self, pod: Pending) -> bool:
-        """Return whether the pod's own quotas allow it without borrowing beyond what they may use."""
-        standing, counted = self._quotas.standing(), self._quotas.counted(pod.uid)
-        return standing is not None and all(
-            check(
-                standing,
-                quota,
-                counted.asked,
-                preemptible=counted.owner.preemptible,
-                own=counted.held,
-                has_turn=lambda quota: False,
-            )
-            is None
-            for quota in counted.quotas
-        )
+    def _may_claim(self, pods: Sequence[Pending]) -> bool:
+        """Return whether the quotas of these pods allow them together, without borrowing beyond what they may use."""
+        standing = self._quotas.standing()
+        counted = [self._quotas.counted(pod.uid) for pod in pods]
+        quotas = {quota for one in counted for quota in one.quotas}
+        if standing is None or not quotas:
+            return False
+        for quota in quotas:
+            own = [one for one in counted if quota in one.quotas]
+            asked, held = total_of(one.asked for one in own), total_of(one.held for one in own)
+            preemptible = all(one.owner.preemptible for one in own)
+            if check(standing, quota, asked, preemptible=preemptible, own=held, has_turn=lambda quota: False):
+                return False
+        return True
 
     async def _find(
         self, pod: Pending, names: Sequence[str], due: AbstractSet[QuotaId], protection: Protection

@@ -143,17 +143,18 @@ class Leadership:
             clock=clock,
             log=log,
         )
+        self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
         topology = Topology(topology_keys)
         self._gang_keeper = GangKeeper(
             self.scheduler,
             GangPlanner(self.scheduler, domains=topology.domains),
             requeue=self._waker.want,
             evictions=self._evictor,
+            take_back=self._take_back,
             patience_s=patience_s,
             clock=clock,
             log=log,
         )
-        self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
         self._patience = Patience(self.scheduler, patience_s=patience_s, clock=clock, log=log)
         conditions = Conditions()
         self._warner = Warner(

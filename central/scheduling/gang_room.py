@@ -19,6 +19,8 @@ from central.gang.model import Gang, Planned
 from central.gang.plan import Topology, Want, Where, find_plan, put_of
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay
+from central.quota.giving import Unit, choosing
+from central.quota.standing import Standing
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.preempt import Protection
 from lading.vocabulary import PodUid
@@ -96,6 +98,32 @@ def _keep(
 
 
 # ---- pods of lower priority
+
+
+def taking_back(
+    planner: GangPlanner, gang: Gang, standing: Standing, units: Sequence[Unit]
+) -> Generator[None, None, Made | None]:
+    """Search which of these units of other quotas have to go, so that the gang fits; as few as that takes."""
+    asked = yield from planner.asked(gang)
+    if asked is None:
+        return None
+    wants, topology, state = asked
+
+    def search(gone: Collection[PodUid]) -> Generator[None, None, Where | None]:
+        return (yield from find_plan(wants, (), state.without(*gone), planner.place, topology))
+
+    def enough(gone: Collection[PodUid]) -> bool:
+        steps = search(gone)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value is not None
+
+    pieces = yield from choosing(standing, units, enough)
+    gone = tuple(member.uid for piece in pieces for member in piece.members)
+    where = (yield from search(gone)) if gone else None
+    return Made(where=where, gone=gone) if where is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

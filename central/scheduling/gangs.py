@@ -51,7 +51,7 @@ class GangPlanner:
             gang.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, "kube-scheduler has not asked about all of its members yet")
             return False
         starting = [pods[one.uid] for one in first]
-        if self._refused_by_quota(gang, starting):
+        if self._refused_by_quota(gang, starting, starts=False):
             return False
         wants = yield from self._wants([*first, *surplus], pods, self._held_nodes(gang))
         state = self.scheduler.ledger.without(*pods, *gang.kept)
@@ -59,12 +59,12 @@ class GangPlanner:
         if where is None:
             yield from self._say_why_not(gang)
             return False
-        if self._refused_by_quota(gang, starting):  # others may have started meanwhile
+        if self._refused_by_quota(gang, starting, starts=True):  # others may have started meanwhile
             return False
         return self._hold(gang, self._within_quota(where, starting, surplus, pods), pods)
 
-    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending]) -> bool:
-        refusal = self.scheduler.quotas.admits(pods, gang=True)
+    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending], *, starts: bool) -> bool:
+        refusal = self.scheduler.quotas.admits(pods, gang=True, starting=starts)
         if refusal is not None:
             gang.refuse(refusal.code, refusal.why)
         return refusal is not None

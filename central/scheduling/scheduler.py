@@ -87,8 +87,9 @@ class Decision:
 class QuotaGate(Protocol):
     """Say whether quotas allow that pods start."""
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False) -> Refusal | None:
-        """Return why these pods may not start now; None if they may. Pods of a gang start together."""
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
+        """Return why these pods may not start now; None if they may. Pods of a gang start together. `starting`: they start if
+        they may."""
 
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key by which quotas take turns."""
@@ -100,7 +101,7 @@ class QuotaGate(Protocol):
 class NoQuotas:
     """Allow everything."""
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False) -> Refusal | None:
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
         return None
 
     def turn(self, uid: PodUid) -> Key:

@@ -173,8 +173,9 @@ class Quotas:
         self._catch_up()
         return self._standing
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False) -> Refusal | None:
-        """Return why these pods may not start together; None if they may. Pods of a gang may borrow as a whole, up to max."""
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
+        """Return why these pods may not start together; None if they may. Pods of a gang may borrow as a whole, up to max.
+        `starting`: they start if they may, so that their quota has had its turn."""
         if not self._counts:
             return None
         self._catch_up()
@@ -186,7 +187,7 @@ class Quotas:
                 for pod, _ in members:
                     self._refuse(pod.uid, refusal.code, quota, whole)
                 return refusal
-        for pod in pods:
+        for pod in pods if starting else ():
             self._let_in(pod.uid)
         return None
 

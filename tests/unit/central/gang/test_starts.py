@@ -184,3 +184,27 @@ def test_room_is_kept_for_a_member_that_is_gone_until_the_time_of_the_gang_is_ov
         await scheduler.end()
 
     play(story, tmp_path)
+
+
+@pytest.mark.parametrize("says", [{GANG_MODE: "firm"}, {GANG_ROLE: "ps"}])
+def test_a_member_whose_words_cannot_be_read_is_refused_and_not_placed_alone(tmp_path: Path, says: dict[str, str]) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 4)
+        scheduler = KubeScheduler(one)
+        await put_gang(one, "g", 2, says=says)
+        await scheduler.run(2)
+        assert (bound(one), reasons(scheduler, "g0")) == ([], {"request-malformed"})
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_a_pod_that_is_marked_as_a_member_and_names_no_gang_is_refused(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        scheduler = KubeScheduler(one)
+        await one.put_pod("alone", WITHOUT_DEVICES)
+        await scheduler.run(1)
+        assert reasons(scheduler, "alone") == {"request-malformed"}
+        await scheduler.end()
+
+    play(story, tmp_path)
