@@ -96,7 +96,7 @@ class Quotas:
         self._seen = self._rooms_seen = self._loads_seen = -1
         self._changed: set[PodUid] = set()
         self._held: dict[PodUid, dict[str, Amounts]] = {}  # by node
-        self._on_node: dict[str, dict[PodUid, tuple[object, object, Amounts]]] = {}  # with the values that were counted
+        self._on_node: dict[str, dict[PodUid, tuple[object, Amounts]]] = {}  # with the value that was counted
         self._counted: dict[PodUid, Counted] = {}
         self._of_owner: dict[Owner, tuple[QuotaId, ...]] = {}
         self._capacity: dict[str, _Capacity] = {}
@@ -341,17 +341,18 @@ class Quotas:
             self._changed.add(uid)
 
     def _count_node(self, name: str) -> None:
-        """Count what pods hold on a node. A value that was counted before is not counted again."""
+        """Count what pods hold on a node. A value that was counted before is not counted again; a pod that changed in the API
+        server, as by a label, has a new value."""
         before = self._on_node.get(name, {})
-        now: dict[PodUid, tuple[object, object, Amounts]] = {}
+        now: dict[PodUid, tuple[object, Amounts]] = {}
         cards = None
         for uid, taken in self._ledger.holds_on(name):
-            known, record = before.get(uid), self._ledger.pod(uid)  # whose labels may have changed
-            if known is None or known[0] is not taken or known[1] is not record:
+            known = before.get(uid)
+            if known is None or known[0] is not taken:
                 if cards is None:
                     cards = {card.gpu.uuid: card.gpu for card in self._ledger.room(name).cards}
-                known = taken, record, held(taken, self._ledger.requests_of(uid, name), cards)
-                self._held.setdefault(uid, {})[name] = known[2]
+                known = taken, held(taken, self._ledger.requests_of(uid, name), cards)
+                self._held.setdefault(uid, {})[name] = known[1]
                 self._changed.add(uid)
             now[uid] = known
         for uid in before.keys() - now.keys():
