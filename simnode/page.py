@@ -23,17 +23,22 @@ from central.ask.pod import Pod
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
+from central.loop.steps import exhaust
 from central.page.live import Live
 from central.page.routes import Page
 from central.page.server import PageServer
+from central.quota.amounts import CARD
+from central.quota.model import ROOT, Dialect, Quota, QuotaId
 from central.scheduling.configuration import reckoning_of
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.node_reports import Reports
 from central.state.pending import PendingPods
+from central.state.quotas import Quotas
+from central.view.quotas import view_quotas
 from lading.health import Address
 from lading.log import Level, open_log
 from lading.nodedevices import Grant, NodeDevices, Past, Status, Use
-from lading.vocabulary import ASSIGNMENT, CORDON, PREFIX, PodUid
+from lading.vocabulary import ASSIGNMENT, CORDON, PREFIX, RESOURCE_GPU, PodUid
 from simnode.reported import read_status
 from simulate.objects import render_devices
 from simulate.trace import TraceNode
@@ -60,6 +65,30 @@ _ASKS: Final[tuple[tuple[int, str, Mapping[str, str]], ...]] = (
     (1, "pretrain-large", {"gpu": "8", "rdma": "4"}),
 )
 NAMESPACES: Final = ("research", "vision", "speech", "default")
+
+
+def gpu_quota(name: str, least: int, most: int, *, parent: str = ROOT, is_parent: bool = False) -> Quota:
+    """Return a quota of cards, for the namespace of its name."""
+    return Quota(
+        id=QuotaId(name),
+        dialect=Dialect.KOORDINATOR,
+        namespace="quotas",
+        name=name,
+        parent=QuotaId(parent),
+        min={RESOURCE_GPU: least * CARD},
+        max={RESOURCE_GPU: most * CARD},
+        is_parent=is_parent,
+        namespaces=() if is_parent else (name,),
+    )
+
+
+QUOTAS: Final = (
+    gpu_quota("science", 40, 80, is_parent=True),
+    gpu_quota("research", 16, 60, parent="science"),
+    gpu_quota("vision", 16, 60, parent="science"),
+    gpu_quota("speech", 30, 60),
+    gpu_quota("robots", 8, 4),
+)
 FULL: Final = 0.8  # share of the cards above which more pods end than come
 
 
@@ -69,7 +98,10 @@ class SimCluster:
     def __init__(self, nodes: int) -> None:
         self.ledger = Ledger()
         self.pending = PendingPods()
-        self.scheduler = Scheduler(self.ledger, self.pending, clock=time.monotonic, policy=Policy.FRAGMENTATION)
+        self.quotas = Quotas(self.ledger, self.pending)
+        self.scheduler = Scheduler(
+            self.ledger, self.pending, clock=time.monotonic, policy=Policy.FRAGMENTATION, quotas=self.quotas
+        )
         self.reports = Reports()
         self.live = Live(self.scheduler, self.reports, clock=time.monotonic)
         self.pods: dict[str, Json] = {}  # bound pods, by name
@@ -96,6 +128,11 @@ class SimCluster:
         self.grants[name], self._past[name] = {}, []
         self.report(name, driver="580.95.05", reporter="0.1.0")
         self.set_ready(name, True)
+
+    def set_quotas(self, *quotas: Quota) -> None:
+        for quota in quotas:
+            self.quotas.set_quota(quota.id, quota)
+        exhaust(self.quotas.look())
 
     # ---- reports of nodes
 
@@ -258,9 +295,13 @@ class _Answers:
 
     def __init__(self, cluster: SimCluster) -> None:
         self._scheduler = cluster.scheduler
+        self._quotas = cluster.quotas
 
     def reckoning(self) -> bytes:
         return msgspec.json.encode(reckoning_of(self._scheduler))
+
+    def quotas(self) -> bytes:
+        return msgspec.json.encode(view_quotas(self._quotas))
 
     async def why(self, namespace: str, name: str) -> bytes | None:
         return None
@@ -292,6 +333,7 @@ async def run(nodes: int, port: int, every_s: float) -> None:
     cluster = SimCluster(nodes)
     cluster.fill(nodes * 8)
     cluster.make_trouble()
+    cluster.set_quotas(*QUOTAS)
     cluster.schedule(cluster.create("too-large", {"gpu-memory": "200Gi"}, namespace="research"))
     served = Served(cluster)
     print(f"{await served.start(port)} shows {nodes} simulated nodes; Ctrl-C ends it", flush=True)

@@ -17,7 +17,7 @@ from central.state.quotas import Quotas
 from lading.kube.resource import ELASTIC_QUOTAS, NAMESPACE_QUOTAS
 
 QUOTA_RESOURCES: Final = {Dialect.KOORDINATOR: ELASTIC_QUOTAS, Dialect.SCHEDULER_PLUGINS: NAMESPACE_QUOTAS}
-LOOK_S: Final = 1.0  # until a node that came, or a label that changed, counts
+LOOK_S: Final = 1.0  # until a node that came counts
 
 
 class QuotaFeed:

@@ -190,7 +190,7 @@ class TakeBack:
             record_of = {record.uid: record for record, _ in holding}
             for unit in self._units(quota, holding):
                 records = [record_of[member.uid] for member in unit.members]
-                if not any(record.deleting or protection.covers(record) for record in records):
+                if not any(map(protection.covers, records)):
                     for name in wanted.intersection(record.node for record in records):
                         found.setdefault(name, []).append(unit)
         return {name: sorted(units, key=importance) for name, units in sorted(found.items())}

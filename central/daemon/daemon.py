@@ -116,6 +116,9 @@ class Replica:
     def reckoning(self) -> bytes:
         return self._now.reckoning()
 
+    def quotas(self) -> bytes:
+        return self._now.quota_view()
+
     async def why(self, namespace: str, name: str) -> bytes | None:
         return await self._now.why(namespace, name)
 

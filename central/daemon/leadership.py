@@ -56,6 +56,7 @@ from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
 from central.state.seen import SeenPods
 from central.state.topology import KNOWN_KEYS, Topology
+from central.view.quotas import view_quotas
 from lading.kube.client import KubeClient
 from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
 from lading.log import Event, Log
@@ -319,6 +320,10 @@ class Leadership:
     def reckoning(self) -> bytes:
         """Return the effective configuration as JSON."""
         return msgspec.json.encode(reckoning_of(self.scheduler, self._foreign))
+
+    def quota_view(self) -> bytes:
+        """Return the tree of quotas as JSON."""
+        return msgspec.json.encode(view_quotas(self.quotas))
 
     async def why(self, namespace: str, name: str) -> bytes | None:
         """Return JSON; None for a pod that does not wait for devices. It works in slices, so that kube-scheduler can ask

@@ -2,6 +2,7 @@
 
     GET /v1/why/NAMESPACE/POD          why a pod waits (central.scheduling.why); 404: no such pod waits for devices
     GET /v1/reckoning                  the effective configuration (central.scheduling.configuration)
+    GET /v1/quotas                     the tree of quotas (central.view.quotas)
     GET / and /v1/cluster              see central.page.routes
 
 Nothing here changes anything, and no verb of the extender is reached from here.
@@ -28,6 +29,9 @@ class Answers(Protocol):
     def reckoning(self) -> bytes:
         """Return JSON."""
 
+    def quotas(self) -> bytes:
+        """Return JSON."""
+
 
 class PageServer:
     def __init__(
@@ -48,6 +52,7 @@ class PageServer:
         for name, path, handler in (
             ("why", "/v1/why/{namespace}/{name}", self._why),
             ("reckoning", "/v1/reckoning", self._reckoning),
+            ("quotas", "/v1/quotas", self._quotas),
         ):
             self._http.router.add_get(path, self._http.measured(name, handler), allow_head=False)
         if page is not None:
@@ -72,6 +77,9 @@ class PageServer:
 
     async def _reckoning(self, request: web.Request) -> web.StreamResponse:
         return self._refused(request) or web.Response(body=self._answers.reckoning(), content_type=JSON)
+
+    async def _quotas(self, request: web.Request) -> web.StreamResponse:
+        return self._refused(request) or web.Response(body=self._answers.quotas(), content_type=JSON)
 
     def _refused(self, request: web.Request) -> web.Response | None:
         return refuse_name(request) or (None if self._leads() else refusal(503, NOT_LEADING, close=True))

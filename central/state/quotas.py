@@ -30,7 +30,6 @@ from central.state.pending import Pending, PendingPods, in_line
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, PodUid
 
 WOKEN_AT_ONCE: Final = 64  # pods of one quota; the others follow if these are let in
-LABELS_IN_ONE_LOOK: Final = 1000  # of bound pods; nearly none ever changes
 _AT_ONCE: Final = 64  # pods that are counted in one step
 NONE: Final[Amounts] = MappingProxyType({})
 
@@ -104,7 +103,6 @@ class Quotas:
         self._models: dict[str, int] = {}
         self._total: dict[str, int] = {}
         self._totals_stale = True
-        self._labels_seen: Iterator[PodUid] = iter(())  # bound pods whose labels are still to be looked at
         self._refused: dict[QuotaId, dict[PodUid, None]] = {}
         self._turns: dict[PodUid, tuple[QuotaId, Amounts]] = {}  # of the pods that wait to borrow; the longest ago first
         self._freed: set[QuotaId] = set()
@@ -288,7 +286,7 @@ class Quotas:
     # ---- counting
 
     def look(self) -> Steps:
-        """Keep up with what the cluster has, and with labels of pods. It must be called about once a second."""
+        """Count all when the first quota appears; keep up with what the cluster has. It must be called about once a second."""
         if not self._quotas:
             if self._counts:
                 self._released += [uid for waiting in self._refused.values() for uid in waiting]
@@ -297,20 +295,6 @@ class Quotas:
         yield from self._measure()
         if not self._counts:
             yield from self._count_all()
-        yield from self._look_at_labels()
-
-    def _look_at_labels(self) -> Steps:
-        """Look at the labels of some bound pods: a change of them changes nothing that the pod holds."""
-        for _ in range(LABELS_IN_ONE_LOOK):
-            uid = next(self._labels_seen, None)
-            if uid is None:
-                self._labels_seen = iter([*self._counted])
-                return
-            record = self._ledger.pod(uid)
-            owner = NO_OWNER if record is None else owner_of(record.namespace, record.labels)
-            if owner != self._counted.get(uid, NOTHING).owner:
-                self._changed.add(uid)
-            yield
 
     def _count_all(self) -> Steps:
         self._tree = build(self._quotas.values())
@@ -366,7 +350,8 @@ class Quotas:
             self._changed.add(uid)
 
     def _count_node(self, name: str) -> None:
-        """Count what pods hold on a node. A value that was counted before is not counted again."""
+        """Count what pods hold on a node. A value that was counted before is not counted again; a pod that changed in the API
+        server, as by a label, has a new value."""
         before = self._on_node.get(name, {})
         now: dict[PodUid, tuple[object, Amounts]] = {}
         cards = None
@@ -506,7 +491,6 @@ class Quotas:
         self._divided.set_total(ROOT, {key: max(0, amount) for key, amount in total.items()})
         flat = [self._tree.quotas[member].min for member in self._tree.groups.get(FLAT, ())]
         self._divided.set_total(FLAT, total_of(flat))
-        self._freed.update(self._divided.totals)
 
 
 def _largest(several: Iterable[Amounts]) -> Amounts:

@@ -13,6 +13,7 @@ from central.quota.amounts import CARD, is_cards
 from central.quota.model import FLAT, ROOT, Quota, QuotaId
 from central.quota.runtime import least_asked
 from central.quota.standing import Standing
+from central.state.quotas import Quotas
 
 
 class QuotaAmount(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +43,12 @@ class QuotasView(msgspec.Struct, frozen=True, kw_only=True):
     totals: dict[str, float] = {}  # what the cluster has for its tree, by resource
 
 
-def view_quotas(standing: Standing, known: list[Quota]) -> QuotasView:
-    """Return the view. `known`: all quotas, also those that do not count."""
-    by_id = {quota.id: quota for quota in known}
+def view_quotas(quotas: Quotas) -> QuotasView:
+    """Return the view; nothing while nothing is counted."""
+    standing = quotas.standing()
+    if standing is None:
+        return QuotasView()
+    by_id = {quota.id: quota for quota in quotas.quotas.values()}
     counted = [*_below(standing, ROOT), *_others(standing)]
     rows = [_view(standing, standing.tree.quotas[quota], level) for quota, level in counted]
     refused = [_refused(by_id.get(quota), quota, why) for quota, why in sorted(standing.tree.problems.items())]

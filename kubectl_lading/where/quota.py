@@ -60,7 +60,8 @@ async def quota(flags: Flags, name: str) -> None:
     quotas = Quotas(cluster.ledger, cluster.pending)
     for dialect, listed in objects.items():
         QuotaFeed(quotas, dialect).replaced(*listed)
-    view = _only(view_of(quotas), name)
+    exhaust(quotas.look())
+    view = _only(view_quotas(quotas), name)
     show(view, flags.output, *draw(view, wide=flags.output is Output.WIDE))
 
 
@@ -74,12 +75,6 @@ async def read_quotas(client: KubeClient, resource: Resource) -> Listed[ElasticQ
     except ForbiddenError as e:
         warn(f"quotas were not looked at: {e}")
         return [], ""
-
-
-def view_of(quotas: Quotas) -> QuotasView:
-    exhaust(quotas.look())
-    standing = quotas.standing()
-    return QuotasView() if standing is None else view_quotas(standing, list(quotas.quotas.values()))
 
 
 def _only(view: QuotasView, name: str) -> QuotasView:

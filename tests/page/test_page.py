@@ -9,7 +9,7 @@ from kubectl_lading.pods.pods import held_in_words, idle_in_words, used_in_words
 from kubectl_lading.pods.top import MAKERS, Of, TopRow
 from lading.nodedevices import Use
 from lading.vocabulary import GpuUuid, PciAddress
-from simnode.page import SimCluster
+from simnode.page import SimCluster, gpu_quota
 from tests.page.browser import Tab
 from tests.page.conftest import OpenTab
 
@@ -183,6 +183,26 @@ def told(row: TopRow) -> list[str]:
     share = row.share
     known = (share.gpus or "-", share.vfs or "-", held_in_words(share), used_in_words(share), idle_in_words(share))
     return [str(cell) for cell in known]
+
+
+def test_the_tree_of_quotas(tab_on: OpenTab) -> None:
+    def label() -> str:
+        return str(tab.one("#list tbody tr:last-child .quota-bar").get_attribute("aria-label"))
+
+    tab = tab_on(small()).open("#view=quotas")
+    tab.until(lambda: "There are no quotas" in tab.text("#list"))
+    quotas = gpu_quota("science", 4, 8, is_parent=True), gpu_quota("team", 1, 8, parent="science"), gpu_quota("<b>", 4, 2)
+    tab.do(lambda cluster: cluster.set_quotas(*quotas))
+    tab.until(lambda: len(tab.all("#list tbody tr")) == 2)
+    said = [[cell.text for cell in row.find_elements("css selector", "th, td")] for row in tab.all("#list tbody tr")]
+    assert [row[:6] for row in said] == [
+        ["science", "lading.dev/gpu", "", "2.202", "3.202", "4"],
+        ["team", "lading.dev/gpu", "", "2.202", "3.202", "1"],
+    ]
+    assert label() == "used 1, borrowed 1.202, lent 0"
+    assert "<b>: refused, and so are its pods: min 4 GPUs is more than max 2 GPUs" in tab.text("#list")
+    assert tab.do(lambda cluster: cluster.schedule(cluster.create("more", WHOLE, namespace="team")))
+    tab.until(lambda: label() == "used 1, borrowed 2.202, lent 0")
 
 
 def test_a_list_follows_and_no_unknown_view_is_drawn(tab_on: OpenTab) -> None:

@@ -24,7 +24,8 @@ export async function follow(url, { heard, lost }) {
   }
 }
 
-async function ask(url) {
+/** One question; throws an Error that says why there is no answer. */
+export async function ask(url) {
   const signal = AbortSignal.timeout(PATIENCE_MS);
   const response = await fetch(url, { cache: "no-store", credentials: "same-origin", signal });
   if (response.ok) return response.json();

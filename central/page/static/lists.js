@@ -63,7 +63,7 @@ const FIRST = { "top-pods": "Pod", namespaces: "Namespace", nodes: "Node" };
 const holds = (pod) => pod.state !== "waiting";
 
 /** Whether a link names one of the lists. */
-export const isList = (view) => view === "pods" || Object.hasOwn(MAKERS, view);
+export const isList = (view) => view === "pods" || view === "quotas" || Object.hasOwn(MAKERS, view);
 
 const mostHeld = ({ share: a, name }, { share: b, name: other }) =>
   b.heldPercent - a.heldPercent || b.heldMib - a.heldMib || natural.compare(name, other);

@@ -1,11 +1,12 @@
 // The page: what is heard goes into the store, what is chosen into the link, and both are drawn.
 
 import { byId } from "./dom.js";
-import { follow } from "./feed.js";
+import { ask, follow } from "./feed.js";
 import { drawList, isList } from "./lists.js";
 import { readLink, writeLink } from "./link.js";
 import { ClusterMap } from "./map.js";
 import { Panel } from "./panel.js";
+import { drawQuotas } from "./quotas.js";
 import { arranged, podsMeant, wordsOf } from "./search.js";
 import { Store, wordOf } from "./store.js";
 import { drawLegend, drawTotals } from "./totals.js";
@@ -14,6 +15,7 @@ import { clean, count, gpuLabel, nodeLabel, pfLabel } from "./words.js";
 
 const REORDER_MS = 15_000; // of an order that figures decide; never while the pointer is over it
 const TELL_MS = 10_000; // between two announcements
+const QUOTAS_MS = 5_000; // between two questions about quotas, while they are shown
 const LIST_MS = 2_000; // between two drawings of a list: each looks at all nodes
 
 const sizeFor = (nodes) => (nodes <= 2 ? "large" : nodes <= 48 ? "medium" : "small");
@@ -27,6 +29,8 @@ let drawnFrom = new Set(); // nodes of the pod whose details are shown
 let arrangedAt = 0;
 let toldAt = 0;
 let listing = 0; // a timer
+let quotas = null; // the last answer
+let asking = 0; // a timer: when quotas are asked for again
 let from = null; // where Escape goes back to
 
 const map = new ClusterMap(byId("map"), { chosen, pointed: point, sizes: sizeFor });
@@ -100,9 +104,29 @@ const listed = () => isList(state.view);
 function drawListed() {
   clearTimeout(listing);
   listing = 0;
+  if (state.view === "quotas") {
+    byId("found").textContent = count(drawQuotas(byId("list"), quotas, words), "quota");
+    if (!asking) askQuotas();
+    return;
+  }
   const go = { pod: (word) => choose({ pod: word, node: "" }), node: (name) => choose({ pod: "", node: name }) };
   const shown = drawList(byId("list"), store, { ...state, words }, go);
   byId("found").textContent = count(shown, "row");
+}
+
+/** Asks for quotas, again and again as long as they are shown. */
+async function askQuotas() {
+  asking = setTimeout(() => {
+    asking = 0;
+    if (state.view === "quotas") askQuotas();
+  }, QUOTAS_MS);
+  if (document.hidden) return;
+  try {
+    quotas = await ask("v1/quotas");
+  } catch {
+    return; // that central does not answer is said already
+  }
+  if (state.view === "quotas") drawListed();
 }
 
 function drawListedSoon() {

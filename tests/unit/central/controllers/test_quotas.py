@@ -50,6 +50,21 @@ def test_a_quota_holds_from_the_first_question_on(tmp_path: Path, flat: bool) ->
     play(story, tmp_path)
 
 
+def test_a_new_leader_places_no_pod_before_it_knows_the_quotas(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await cards(one)
+        await one.put_quota("default", most=1)
+        await one.put_pod("a")
+        assert await one.schedule("a") == ""
+        await one.put_pod("b")
+        await one.term.end()
+        one.server.fail(Fault(status=500), when=is_of_quotas, times=4)
+        await one.begin()
+        assert one.filter("b") == []
+
+    play(story, tmp_path)
+
+
 def test_a_pod_is_woken_when_its_quota_has_room(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await cards(one)

@@ -7,6 +7,7 @@ from central.controllers.take_back import LOOK_S, TAKEN_BACK
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
+from tests.fakes.kube_objects import pod_path
 from tests.fakes.led import REFUSED, Led, play
 from tests.unit.central.controllers.test_evict import evicted, told
 
@@ -145,7 +146,9 @@ def test_a_budget_that_allows_none_holds(tmp_path: Path) -> None:
         await one.put_budget("all", of("a"), allowed=0)
         assert await run(one, "b", "b", 6) == REFUSED
         await one.pause(DELAY_S + 10)
-        assert evicted(one) == []
+        await one.put_budget("all", of("a"), allowed=1)  # and two have to go
+        await one.pause(LOOK_S * 5)
+        assert one.sent("/eviction") == []  # not even a dry run
         await one.put_budget("all", of("a"), allowed=2)
         await one.pause(LOOK_S * 5)
         assert len(evicted(one)) == 2
@@ -161,6 +164,46 @@ def test_without_a_delay_nothing_is_taken_back(tmp_path: Path) -> None:
         assert evicted(one) == []
 
     play(story, tmp_path, quota_delay_s=0.0)
+
+
+def test_a_pod_that_was_let_in_to_borrow_takes_nothing_back(tmp_path: Path) -> None:
+    """Of 16 cards three quotas may use 6, 5 and 5. What b may borrow is free, but on no single node."""
+
+    async def story(one: Led) -> None:
+        await one.put_node("n1", 8)
+        await one.put_node("n2", 8)
+        for team in "abc":
+            await one.put_quota(team, most=16)
+        await one.pause(2)
+        for node in ("n1", "n2"):
+            await one.put_pod(f"a-{node}", {RESOURCE_GPU: "4"}, labels=of("a"))
+            assert one.filter(f"a-{node}", node) == [node]
+            assert await one.bind(f"a-{node}", node) == ""
+            await one.pause()
+        await one.put_pod("c", {RESOURCE_GPU: "8"}, labels=of("c"))
+        assert await run(one, "b", "b", 8) == REFUSED
+        assert (runtime(one, "a"), runtime(one, "b")) == (6, 5)
+        pod = one.term.pending.get(one.uid("b"))
+        assert pod is not None
+        assert pod.quota is None  # only devices are missing
+        await one.pause(2 * DELAY_S)
+        assert one.sent("/eviction") == []
+
+    play(story, tmp_path, quota_delay_s=DELAY_S)
+
+
+def test_a_pod_that_ends_already_is_not_evicted(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await lent(one)
+        assert await run(one, "b", "b", 6) == REFUSED
+        await one.pause(DELAY_S / 2)
+        leaving = one.json("a3")
+        leaving["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z"
+        await one.server.put(pod_path("a3"), leaving)
+        await one.pause(DELAY_S)
+        assert evicted(one) == ["a2"]  # with the one that ends it is enough
+
+    play(story, tmp_path, quota_delay_s=DELAY_S)
 
 
 def test_a_pod_that_would_borrow_takes_nothing_back(tmp_path: Path) -> None:

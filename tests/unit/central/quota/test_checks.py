@@ -150,6 +150,15 @@ def test_a_gang_does_not_borrow_what_another_is_guaranteed_and_asks_for() -> Non
     assert refused.shown == "quota a: 14 of 12 GPUs: what it may use now (quota-exceeded)"
 
 
+def test_a_gang_borrows_what_lies_idle_also_where_it_is_smaller_than_its_share() -> None:
+    """Three quotas run a gang of 4 each on 16 cards, and may use 6, 5 and 5: one more gang of 4 would use the rest."""
+    now = standing(THREE, 16, dict.fromkeys("abc", 4), dict.fromkeys("abc", 4))
+    assert ask(now, "a", 4, gang=True) is None
+    alone = ask(now, "a", 4)
+    assert alone is not None
+    assert alone.shown == "quota a: 8 of 6 GPUs: what it may use now (quota-exceeded)"
+
+
 def test_what_is_guaranteed_beside_a_parent_is_not_lent() -> None:
     quotas = [
         cards("top", 8, 16, is_parent=True),

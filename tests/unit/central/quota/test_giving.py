@@ -105,6 +105,11 @@ def test_what_is_not_needed_is_put_back_the_most_important_first() -> None:
     size = {"a0": 1, "b0": 1, "c0": 4}
     assert going(give_back(lent(), units, lambda gone: sum(size[name] for name in gone) >= 4)) == ["c0"]
 
+    def with_either(gone: Collection[PodUid]) -> bool:
+        return "c0" in gone and not {"a0", "b0"}.isdisjoint(gone)
+
+    assert going(give_back(lent(), units, with_either)) == ["a0", "c0"]
+
 
 @pytest.mark.parametrize("preemptible", [True, False])
 def test_pods_that_are_never_preempted_stay(preemptible: bool) -> None:
