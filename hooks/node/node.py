@@ -222,7 +222,7 @@ class Node:
             self.ledger.release(grant.pod, grant.container, end=End(at=int(self.clock()), how=Ended.GIVEN_UP))
             self.log.warning(Event.GRANT_RELEASED, "a device became unhealthy", **_fields(held))
         self.ledger.record(grant, key_id=key_id)
-        self._note_holders()
+        self._held = self._held.union(gpu.uuid for gpu in grant.devices.gpus)
 
     def _note(self, event: LifeEvent, sandbox: Sandbox) -> None:
         self.life.happened(event, PodUid(sandbox.uid), time.monotonic())
