@@ -253,6 +253,7 @@ class Log:
     def __init__(self, sink: Sink, level: Level = Level.INFO) -> None:
         self._sink = sink
         self._rank = _RANK[level]
+        self.debug_enabled = self._rank == 0
         self.dropped = 0  # records, since the start
         self._dropped_unsaid = 0
 

@@ -173,7 +173,8 @@ class Gate:
 
     def _end(self, call: HeldCall, decided: Decided) -> Outcome:
         self._learn(decided)
-        self._soon(partial(self._say, call, decided))
+        if not decided.unchanged or self._log.debug_enabled:
+            self._soon(partial(self._say, call, decided))
         return decided.end.outcome if isinstance(decided.end, Refusal) else decided.end
 
     def _say(self, call: HeldCall, decided: Decided) -> None:

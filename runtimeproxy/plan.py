@@ -42,6 +42,11 @@ class Decided:
     env_replaced: tuple[str, ...] = ()
     learn: bool = False  # as Ask.learn
 
+    @property
+    def unchanged(self) -> bool:
+        """Return whether the call is forwarded as it came, and nothing failed."""
+        return isinstance(self.end, Forward) and self.end.message is None and not self.ignored
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:

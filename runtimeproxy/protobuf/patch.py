@@ -8,7 +8,6 @@ field, or None to leave it. `rest` returns what is missing at the end. Editing a
 Source: protobuf.dev/programming-guides/encoding (order, last one wins, maps, merging).
 """
 
-import functools
 import posixpath
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
@@ -38,7 +37,6 @@ class Inner:
         self.edits = edits
 
 
-@functools.cache
 def tag(kind: type[Message], name: str) -> int:
     field = kind.DESCRIPTOR.fields_by_name[name]
     return field.number << 3 | (_NUMBER if field.cpp_type == field.CPPTYPE_INT64 else LENGTH)

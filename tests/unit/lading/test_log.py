@@ -99,6 +99,8 @@ def test_level_says_what_is_written() -> None:
     log.warning(Event.HOOK_TIMEOUT)
     log.error(Event.LEDGER_FAILED)
     assert written == [Event.HOOK_TIMEOUT, Event.LEDGER_FAILED]
+    assert not log.debug_enabled
+    assert Log(Sink(), Level.DEBUG).debug_enabled
 
 
 def test_journal_fields(sink: JournalSink, journal: socket.socket) -> None:
