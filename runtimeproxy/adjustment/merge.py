@@ -37,7 +37,7 @@ _CARRIES: Final[Mapping[Stage, frozenset[str]]] = {
     Stage.UPDATE_CONTAINER_RESOURCES: frozenset({"annotation", "resources", "unified"}),
 }
 
-Key = tuple[str, str]  # kind and name: ("env", "NCCL_IB_HCA"), ("device", "/dev/nvidia0")
+Key = tuple[str, str]  # kind and name: ("env", "NCCL_IB_HCA"), ("device", "/dev/infiniband/uverbs0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
