@@ -173,9 +173,12 @@ class Gate:
 
     def _end(self, call: HeldCall, decided: Decided) -> Outcome:
         self._learn(decided)
+        if isinstance(decided.end, Refusal):  # its caller may look for the reason in the log at once
+            self._say(call, decided)
+            return decided.end.outcome
         if not decided.unchanged or self._log.debug_enabled:
             self._soon(partial(self._say, call, decided))
-        return decided.end.outcome if isinstance(decided.end, Refusal) else decided.end
+        return decided.end
 
     def _say(self, call: HeldCall, decided: Decided) -> None:
         """Log how the call ended."""
