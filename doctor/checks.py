@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from doctor import cluster, gpus, kernel, rdma, state
+from doctor import cluster, kernel, rdma, state
 from doctor.config import decide_config
 from doctor.hooks_dir import decide_connections, decide_folder, decide_registration, decide_servers
 from doctor.host import HOOKS, PROXY, CdiSeen, Host, NriSeen
 from doctor.keys import decide_keys
 from doctor.kubelet.kubelet import decide_endpoint
 from doctor.model import Check, Verdict, failed, ok, then
+from doctor.nvidia import gpus
 from doctor.ready import decide_ready
 from doctor.runtime import decide_cgroup_driver, decide_runtime
 from doctor.sockets import decide_socket

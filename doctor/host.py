@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from doctor import cards, cluster, kernel, rdma, read_node, state
+from doctor import cluster, kernel, rdma, read_node, state
 from doctor.api import read_api
 from doctor.config import ConfigSeen
-from doctor.gpus import InjectionSeen, ReloadSeen
 from doctor.hooks_dir import FolderSeen, LoadSeen, RegistrationSeen, ServerSeen
 from doctor.keys import KeysSeen
 from doctor.kubelet.kubelet import KubeletSeen, Route
 from doctor.kubelet.read_kubelet import read_kubelet
+from doctor.nvidia import cards
+from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
 from doctor.reading import ElsewhereError, Readings, said_by
 from doctor.ready import Said

@@ -41,7 +41,6 @@ class Event(StrEnum):
     DAEMON_STARTED = "daemon.started"
     DAEMON_STOPPING = "daemon.stopping"
     DAEMON_STOPPED = "daemon.stopped"
-    CONFIG_LOADED = "config.loaded"
     SOCKET_ACCESS = "socket.access"  # owner or mode of our socket are wrong
     METRICS_LISTENING = "metrics.listening"
     METRICS_FAILED = "metrics.failed"

@@ -61,7 +61,7 @@ class NvLink(_Wire, frozen=True):
     to: GpuUuid = GpuUuid("")
 
 
-SHARES_PER_GPU: Final = 48  # where a node does not report it: clients of one MPS server (NVIDIA, MPS, "Limitations")
+SHARES_PER_GPU: Final = 48  # where a node does not report it: clients of one MPS server (Multi-Process Service, "Limitations")
 
 
 class Gpu(_Wire, frozen=True):

@@ -42,9 +42,18 @@ class Sandboxes(Protocol):
 
 class Gate:
     def __init__(
-        self, chain: Chain, runtime: Sandboxes, log: Log, *, guarded_prefixes: Sequence[str], tracing: Tracing = OFF
+        self,
+        chain: Chain,
+        runtime: Sandboxes,
+        log: Log,
+        *,
+        guarded_prefixes: Sequence[str],
+        tracing: Tracing = OFF,
+        soon: Callable[[Callable[[], None]], object] = lambda do: do(),
     ) -> None:
+        """Create a gate. `soon` is called with what can wait until the call is on its way."""
         self.known = Known()
+        self._soon = soon
         self._tracing = tracing
         self._chain = chain
         self._runtime = runtime
@@ -73,7 +82,7 @@ class Gate:
                 with self._begin_span(call, planned) as span:
                     planned = _finish(call, screening, planned, Answers(), span)
             if isinstance(planned, Decided):
-                return self._say(call, planned)
+                return self._end(call, planned)
             return partial(self._wait, call, screening, planned)
         except Exception as e:  # noqa: BLE001  an internal error must not leave a caller waiting
             self._say_error(call, e)
@@ -103,7 +112,7 @@ class Gate:
                     )
                     planned = await _run(call, _finish, call, screening, planned, answers, span)
             assert isinstance(planned, Decided)  # noqa: S101  a sandbox is looked for once
-            return self._say(call, planned)
+            return self._end(call, planned)
         except asyncio.CancelledError:
             self._log.info(Event.CALL_CANCELLED, method=call.method.name)
             raise
@@ -162,24 +171,31 @@ class Gate:
         where = f"internal error: {_where(error)}"
         self._log.error(Event.CALL_REFUSED, where, method=call.method.name, reason=Reason.INTERNAL)
 
-    def _say(self, call: HeldCall, decided: Decided) -> Outcome:
-        """Log how the call ends, and return that."""
+    def _end(self, call: HeldCall, decided: Decided) -> Outcome:
         self._learn(decided)
+        if isinstance(decided.end, Refusal):  # its caller may look for the reason in the log at once
+            self._say(call, decided)
+            return decided.end.outcome
+        if not decided.unchanged or self._log.debug_enabled:
+            self._soon(partial(self._say, call, decided))
+        return decided.end
+
+    def _say(self, call: HeldCall, decided: Decided) -> None:
+        """Log how the call ended."""
         log, end = self._log, decided.end
         fields = _fields(call, decided.subject)
         for refusal in decided.ignored:
             log.warning(Event.HOOK_IGNORED, refusal.message, **fields, hook=refusal.hook, reason=refusal.reason)
         if isinstance(end, Refusal):
             log.warning(Event.CALL_REFUSED, end.message, **fields, hook=end.hook, reason=end.reason)
-            return end.outcome
+            return
         owners = ",".join(decided.owners)
         if decided.env_replaced:
             log.info(Event.ENV_REPLACED, ",".join(decided.env_replaced), **fields, hook=owners)
         if end.message is not None:
             log.info(Event.CALL_ADJUSTED, **fields, hook=owners)
-        elif log.debug_enabled:
+        else:
             log.debug(Event.CALL_FORWARDED, **fields)
-        return end
 
 
 def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | Refusal, span: Span) -> Decided:

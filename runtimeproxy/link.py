@@ -213,16 +213,25 @@ class Link:
             if self.local.done:
                 self.close()
             return
-        relay = self.relay
-        while relay.events:  # before anything is written: what they add is sent in the same write
-            for event in relay.take_events():
+        asked, ended = False, []
+        while self.relay.events:  # before anything is written: what they add is sent in the same write
+            for event in self.relay.take_events():
                 match event:
                     case CallHeld():
-                        self._held(event)
+                        asked = self._held(event) or asked
                     case CallEnded():
-                        self._observed(event)
+                        ended.append(event)
                     case CallCancelled():
                         self._cancelled(event)
+        if asked:
+            self._flush_soon()  # after the question, for whose answer the call waits
+        else:
+            self._write()
+        for event in ended:  # the caller has its answer, and has not made another call yet
+            self._observed(event)
+
+    def _write(self) -> None:
+        relay = self.relay
         if data := relay.to_runtime():
             self._runtime.write(data)
         if data := relay.to_client():
@@ -238,7 +247,8 @@ class Link:
 
     # ---- held calls
 
-    def _held(self, event: CallHeld) -> None:
+    def _held(self, event: CallHeld) -> bool:
+        """End a call now, or begin to decide it. Return whether it waits for a decision."""
         method = METHODS[event.path]
         self._held_since[event.stream] = (method, self._loop.time())
         if event.size < LARGE and not event.compressed:
@@ -250,10 +260,11 @@ class Link:
             ending = partial(self._read_and_handle, event, method)
         if isinstance(ending, Forward | Refuse):
             self._end(event.stream, ending)
-            return
+            return False
         task = self._loop.create_task(self._decide(event.stream, method, ending))
         self._deciding[event.stream] = task
         task.add_done_callback(lambda _: self._deciding.pop(event.stream, None))
+        return True
 
     async def _decide(self, stream: int, method: Method, later: Later) -> None:
         outcome = _given_up(method)
@@ -281,7 +292,7 @@ class Link:
                 done = self.relay.refuse(stream, status, text)
         if done and stream in self._held_since:
             method, since = self._held_since.pop(stream)
-            self._metrics.call_ended(method, outcome, self._loop.time() - since)
+            self._loop.call_soon(self._metrics.call_ended, method, outcome, self._loop.time() - since)
             if isinstance(outcome, Forward) and outcome.observe:
                 self._observing[stream] = (method, outcome.observe)
 

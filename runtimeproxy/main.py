@@ -88,14 +88,16 @@ async def run(settings: Settings, log: Log) -> None:
     runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
     metrics, hook_watch = Metrics(), HookWatch()
 
+    soon = asyncio.get_running_loop().call_soon  # a call waits for its end: what is counted and logged of it comes after it
+
     def answered(hook: str, seconds: float, failure: Failure | None) -> None:
-        metrics.hook_answered(hook, seconds, failure.reason if failure else None)
-        hook_watch.answered(hook, failure)
+        soon(metrics.hook_answered, hook, seconds, failure.reason if failure else None)
+        soon(hook_watch.answered, hook, failure)
 
     tracing = open_tracing("lading-runtimeproxy", settings.otlp_endpoint, log)
     async with tracing, RuntimeClient(runtime_path) as runtime:
         chain = Chain(log, answered=answered)
-        gate = Gate(chain, runtime, log, guarded_prefixes=settings.guarded_prefixes, tracing=tracing)
+        gate = Gate(chain, runtime, log, guarded_prefixes=settings.guarded_prefixes, tracing=tracing, soon=soon)
         server = Server(settings, runtime=runtime_path, gate=gate, metrics=metrics, log=log)
         relist = Relist(gate.known, runtime, log)
         with listen(listen_path, like=runtime_path, rejected=server.rejected) as listener:

@@ -42,6 +42,11 @@ class Decided:
     env_replaced: tuple[str, ...] = ()
     learn: bool = False  # as Ask.learn
 
+    @property
+    def unchanged(self) -> bool:
+        """Return whether the call is forwarded as it came, and nothing failed."""
+        return isinstance(self.end, Forward) and self.end.message is None and not self.ignored
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
@@ -69,7 +74,7 @@ def plan_call(call: HeldCall, screening: Screening, known: Known, found: Refusal
     # Before the first list was read, the pod of any unknown sandbox may have guarded keys.
     must_find = stage is Stage.CREATE_CONTAINER and not known.listed and bool(screening.guarded_prefixes)
     if stage in MAKES:
-        must_read = must_find or screening.must_read(stage, known_keys(stage, call.message, known))
+        must_read = must_find or screening.must_read(stage, lambda: known_keys(stage, call.message, known))
         if not (must_read or screening.names_anybody(call.message)):
             return Decided(end=Forward())
     else:

@@ -5,7 +5,7 @@ together), so it need not be parsed; one that does contain it may still be unrel
 annotation's value.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from lading.reasons import Reason
@@ -41,11 +41,9 @@ class Screening:
     def hides(self) -> bool:
         return any(registration.hide_unassigned for registration in self.registrations)
 
-    def must_read(self, stage: Stage | None, keys: Collection[str]) -> bool:
+    def must_read(self, stage: Stage, keys: Callable[[], Collection[str]]) -> bool:
         """Return whether a call that creates something is parsed independent of its content; `keys`: known of its sandbox."""
-        if stage is None:
-            return False
-        return self.every_pod or (stage is Stage.CREATE_CONTAINER and (self.hides or self.concerns(keys)))
+        return self.every_pod or (stage is Stage.CREATE_CONTAINER and (self.hides or self.concerns(keys())))
 
     def names_guarded(self, message: bytes) -> bool:
         return any(contains(message, prefix.encode()) for prefix in self.guarded_prefixes)

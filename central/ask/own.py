@@ -229,8 +229,8 @@ def _mig_profile(containers: tuple[ContainerAsk, ...], written: str | None) -> s
     profile = written.strip()
     if not _MIG_PROFILE.fullmatch(profile):
         raise _BadAskError(
-            f"cannot use {MIG_PROFILE}: it is {_shown(written)}; write the profile as NVIDIA names it (1g.10gb, 3g.40gb), or "
-            "remove it"
+            f"cannot use {MIG_PROFILE}: it is {_shown(written)}; write the profile as the driver names it (1g.10gb, 3g.40gb), "
+            "or remove it"
         )
     if sharing := next((ask.name for ask in containers if ask.share), ""):
         raise _BadAskError(

@@ -35,7 +35,7 @@ from hooks.model.grant import (
 )
 from hooks.model.holding import Holding
 from lading.errors import StateError
-from lading.vocabulary import ContainerId, PodUid, SandboxId
+from lading.vocabulary import ContainerId, GpuUuid, PodUid, SandboxId
 
 _COLUMNS: Final = (
     *("pod_uid", "container", "namespace", "pod_name", "sandbox_id", "form", "gen"),
@@ -65,6 +65,8 @@ class Ledger:
         self._lock = lock
         self._grants: dict[GrantKey, Grant] = {}
         self._holdings: dict[GrantKey, Holding] = {}  # the same, as a decision looks at it
+        self._newest_gen: dict[PodUid, int] = {}
+        self.cards: frozenset[GpuUuid] = frozenset()  # those with a holder
         for grant in _read_grants(connection):
             self._remember(grant)
         self._stopped = {SandboxId(i): int(at) for i, at in connection.execute("SELECT * FROM stopped_sandboxes")}
@@ -120,7 +122,7 @@ class Ledger:
 
     def newest_gen(self, pod: PodUid) -> int:
         """Return the newest `gen` that any container of this pod was granted."""
-        return max([grant.gen for grant in self._grants.values() if grant.pod == pod], default=0)
+        return self._newest_gen.get(pod, 0)
 
     def record(self, grant: Grant, *, began: Began = Began.CREATED, key_id: str = "") -> None:
         """Record a grant before the answer that hands the devices out. It may be called again for the same devices (a retry, a
@@ -179,6 +181,9 @@ class Ledger:
         self.history.have_ended(ended)
         for grant in freed:
             del self._grants[grant.key], self._holdings[grant.key]
+        self._newest_gen, self.cards = {}, frozenset()
+        for grant in self._grants.values():
+            self._count(grant)
         return freed
 
     def tombstone(self, sandbox: SandboxId, stopped_at: int) -> None:
@@ -204,6 +209,13 @@ class Ledger:
     def _remember(self, grant: Grant) -> None:
         self._grants[grant.key] = grant
         self._holdings[grant.key] = holding_of(grant)
+        self._count(grant)
+
+    def _count(self, grant: Grant) -> None:
+        """Count a grant in what a decision needs of all of them."""
+        self._newest_gen[grant.pod] = max(grant.gen, self.newest_gen(grant.pod))
+        if not self.cards.issuperset(held := [gpu.uuid for gpu in grant.devices.gpus]):
+            self.cards = self.cards.union(held)
 
     @contextlib.contextmanager
     def _transaction(self, *, begin: bool = True) -> Iterator[sqlite3.Connection]:

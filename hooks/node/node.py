@@ -415,14 +415,11 @@ class Node:
         """Hand over the cards that lost their last holder while the daemon did not run: which these are is not known."""
         inventory = self.inventory
         if inventory is not None and self.hand_over.has_work:
-            self._hand_over(frozenset(gpu.uuid for gpu in inventory.gpus) - self._held_cards())
-
-    def _held_cards(self) -> frozenset[GpuUuid]:
-        return frozenset(gpu.uuid for grant in self.ledger.grants() for gpu in grant.devices.gpus)
+            self._hand_over(frozenset(gpu.uuid for gpu in inventory.gpus) - self.ledger.cards)
 
     def _note_holders(self) -> None:
         """Hand over the cards that lost their last holder since the last call, in whichever way."""
-        before, self._held = self._held, self._held_cards()
+        before, self._held = self._held, self.ledger.cards
         self._hand_over(before - self._held)
 
     def _hand_over(self, cards: frozenset[GpuUuid]) -> None:

@@ -27,7 +27,7 @@ COLUMNS: Final = (
 )
 WIDE: Final = (
     ("MODELS", "(wide) Cards by model."),
-    ("DRIVER", "(wide) NVIDIA's, by version."),
+    ("DRIVER", "(wide) The driver of the cards, by version."),
     ("REPORTER", "(wide) Version of the node's lading-hooks."),
     ("CPU", "(wide) Requested by pods / allocatable cores."),
     ("HOST MEMORY", "(wide) Requested by pods / allocatable."),

@@ -6,7 +6,6 @@ annotations, a device and a mount at one path) is refused, independent of which 
 Source: the owner-per-field merge of containerd/nri's adaptation; container-device-interface's parser for CDI names.
 """
 
-import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ _CDI_NAME: Final = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
 )
 _CAPABILITY: Final = re.compile(r"(?!CAP_)[A-Z][A-Z0-9_]*")
+_NOT_NAMES: Final = frozenset({"", ".", ".."})
 _PERMISSIONS: Final = frozenset({"r", "w", "m", "rw", "rm", "wm", "rwm"})
 _PLAIN_RESOURCES: Final = tuple(f.name for f in hook.LinuxResources.DESCRIPTOR.fields if f.name != "unified")
 
@@ -37,7 +37,7 @@ _CARRIES: Final[Mapping[Stage, frozenset[str]]] = {
     Stage.UPDATE_CONTAINER_RESOURCES: frozenset({"annotation", "resources", "unified"}),
 }
 
-Key = tuple[str, str]  # kind and name: ("env", "NCCL_IB_HCA"), ("device", "/dev/nvidia0")
+Key = tuple[str, str]  # kind and name: ("env", "NCCL_IB_HCA"), ("device", "/dev/infiniband/uverbs0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +152,8 @@ def _problem(kind: str, name: str, value: object, stage: Stage) -> str:
 
 
 def _clean(path: str) -> bool:
-    doubled = path.startswith("//")  # normpath keeps it, because POSIX allows '//' a meaning of its own
-    return path.startswith("/") and path != "/" and path == posixpath.normpath(path) and not doubled and "\0" not in path
+    root, *names = path.split("/")
+    return not root and bool(names) and _NOT_NAMES.isdisjoint(names) and "\0" not in path
 
 
 def _conflict(key: Key, first: str, second: str, how: str = " differently") -> Refusal:

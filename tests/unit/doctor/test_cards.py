@@ -7,9 +7,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from doctor import cards
-from doctor.cards import BadNode, CardsSeen, NvmlSeen, read_cards
-from doctor.gpus import (
+from doctor.model import State
+from doctor.nvidia import cards
+from doctor.nvidia.cards import BadNode, CardsSeen, NvmlSeen, read_cards
+from doctor.nvidia.gpus import (
     InjectionSeen,
     ReloadSeen,
     decide_cdi_specs,
@@ -20,7 +21,6 @@ from doctor.gpus import (
     decide_persistence,
     decide_reload,
 )
-from doctor.model import State
 from hooks.host.devnodes import Cause
 from hooks.model.inventory import Driver
 from hooks.vendors.nvidia.inject import GpuMode

@@ -618,6 +618,26 @@ def test_a_reply_that_can_not_be_read_is_survived(log: Log, records: Records) ->
     assert records.fields(Event.CALL_FORWARDED)[-1]["reason"] == Reason.INTERNAL
 
 
+def test_a_change_is_logged_once_the_call_is_on_its_way_and_a_refusal_at_once(log: Log, records: Records) -> None:
+    later: list[Callable[[], None]] = []
+    chain = Scripted(log, answered(("10.json", ASSIGNED)))
+    gate = Gate(chain, Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"], soon=later.append)
+    gate.known.relist(0, [], [])
+    assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.NO_REGISTRATION
+    assert (records.events().count(Event.CALL_REFUSED), later) == (1, [])
+
+    async def use() -> None:
+        gate.use((registration(),))
+
+    asyncio.run(use())
+    message, _ = forwarded(outcome_of(gate, "CreateContainer", create(GUARDED)))
+    assert message is not None
+    assert Event.CALL_ADJUSTED not in records.events()
+    for do in later:
+        do()
+    assert Event.CALL_ADJUSTED in records.events()
+
+
 # With a hook server
 
 

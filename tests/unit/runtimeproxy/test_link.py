@@ -382,6 +382,20 @@ def test_a_client_that_gives_up_ends_the_decision(play: Play) -> None:
 
 
 @of_any_size
+def test_the_runtime_knows_of_a_call_while_it_is_decided(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            stream = client.call(HELD)
+            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await rig.servers[0].until(lambda: stream in rig.servers[0].peer.streams)
+            assert not rig.servers[0].peer.streams[stream].data
+            await client.close()
+
+    play(scenario)
+
+
+@of_any_size
 def test_a_decision_that_hangs_ends_with_the_connection(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.runtime():

@@ -44,6 +44,23 @@ def test_what_was_recorded_is_there_after_a_restart(ledger: Ledger) -> None:
         assert not again.is_stopped(S0)
 
 
+def test_held_cards_and_the_newest_assignment_follow_what_is_recorded_and_released(ledger: Ledger) -> None:
+    def held() -> tuple[set[GpuUuid], int, int]:
+        return set(ledger.cards), ledger.newest_gen(POD), ledger.newest_gen(PodUid("pod-2"))
+
+    zero, one = (whole(number).gpus[0].uuid for number in range(2))
+    ledger.record(replace(grant(devices=whole(0)), gen=3))
+    ledger.record(replace(grant(container="side", devices=whole(0)), gen=5))
+    ledger.record(replace(grant("pod-2", devices=whole(1)), gen=2))
+    assert held() == ({zero, one}, 5, 2)
+    with reopened(ledger) as again:
+        assert (again.cards, again.newest_gen(POD)) == (ledger.cards, 5)
+        again.release(POD, "side", end=END)
+        assert (set(again.cards), again.newest_gen(POD)) == ({zero, one}, 3)
+        again.release(POD, end=END)
+        assert (set(again.cards), again.newest_gen(POD), again.newest_gen(PodUid("pod-2"))) == ({one}, 0, 2)
+
+
 def test_recording_again_moves_a_grant_to_its_newer_sandbox(ledger: Ledger) -> None:
     ledger.record(grant())
     ledger.add_container(POD, "train", C0, S0)

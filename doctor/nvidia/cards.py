@@ -1,6 +1,6 @@
 """The GPUs of a node, read from NVML in a process of its own: a driver that hangs blocks only that process.
 
-`read_cards` starts `python -m doctor.cards`, which prints what it found as JSON. A process that hangs in the driver
+`read_cards` starts `python -m doctor.nvidia.cards`, which prints what it found as JSON. A process that hangs in the driver
 cannot be ended, so it is left alone after the deadline; with a thread that hangs there, this process could not end either.
 
 Source: NVML API reference (nvmlDeviceGetPersistenceMode); the driver's nv-procfs.c (/proc/driver/nvidia/version).
@@ -102,7 +102,7 @@ def _is_card(host_root: Path, bdf: str) -> bool:
 
 
 def _ask(host_root: Path, library: str, driver_root: str) -> NvmlSeen | None:
-    command = [sys.executable, "-P", "-m", "doctor.cards", str(host_root), library, driver_root]
+    command = [sys.executable, "-P", "-m", "doctor.nvidia.cards", str(host_root), library, driver_root]
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as pipes:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)  # noqa: S603

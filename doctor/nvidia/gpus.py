@@ -11,8 +11,8 @@ from typing import Final
 
 import pynvml
 
-from doctor.cards import BadNode, CardsSeen
 from doctor.model import Verdict, failed, ok, skipped, warning
+from doctor.nvidia.cards import BadNode, CardsSeen
 from hooks.host.devnodes import Cause
 from hooks.model.inventory import Gpu
 from hooks.vendors.nvidia.inject import GpuMode

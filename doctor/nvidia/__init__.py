@@ -1,0 +1,1 @@
+"""Check NVIDIA's cards, their driver, and how containers get them."""
