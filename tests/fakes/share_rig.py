@@ -18,6 +18,7 @@ from lading.files import replace_file
 from lading.sharegrant import FILE, SOCKET, SharedGpu, ShareGrant, folder_name, render_grant
 from lading.vocabulary import GpuUuid, PodUid
 from shares.policy.fair import Fair
+from shares.policy.model import Policy
 from shares.server import Shares, Usage
 from shares.wire import SIZE, Frame, Kind, pack
 from simnode.child import Block
@@ -152,8 +153,9 @@ class ShareServer(Block):
 
     shares: Shares
 
-    def __init__(self, folder: Path, *, host_root: Path) -> None:
+    def __init__(self, folder: Path, *, host_root: Path, policy: Callable[[], Policy] = Fair) -> None:
         self.records = Records()
+        self._policy = policy
         self._folder = folder
         self._host_root = host_root
         self._unexpected: list[dict[str, Any]] = []
@@ -168,7 +170,7 @@ class ShareServer(Block):
     async def _serve(self, serving: threading.Event) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda _, context: self._unexpected.append(context))
-        self.shares = Shares(self._folder, policy=Fair, log=self.records.log, host_root=self._host_root)
+        self.shares = Shares(self._folder, policy=self._policy, log=self.records.log, host_root=self._host_root)
         self.shares.start()
         serving.set()
         await self._ended.wait()
