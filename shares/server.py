@@ -12,7 +12,8 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from typing import Final
 from lading.log import Event, Log
 from lading.sharegrant import FILE, SOCKET, ShareGrant
 from lading.sockets import peer_credentials
-from lading.vocabulary import GpuUuid
+from lading.vocabulary import GpuUuid, PodUid
 from shares.card import NO_END, Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
 from shares.memory import Memory
@@ -123,6 +124,14 @@ class Shares:
             if self._take(name):
                 self._seen[name] = found[name]
         self._unserved = {name: why for name, why in self._unserved.items() if name in found}
+        self._note_neighbours()
+
+    def _note_neighbours(self) -> None:
+        """Leave the limit of memory to the driver where it is a container's alone: the driver's is for all shares that a pod
+        has of a card."""
+        sharers = Counter((one.grant.pod, gpu.uuid) for one in self._containers.values() for gpu in one.grant.gpus)
+        for container in self._containers.values():
+            container.show_informs(sharers)
 
     def _take(self, name: str) -> bool:
         """Serve a container. Return whether to leave it at that until its grant changes."""
@@ -213,6 +222,7 @@ class _Container:
         self.name = name
         self.grant = grant
         self.memory = [Memory(gpu.memory_mib * _MIB) for gpu in grant.gpus]
+        self.informs = [False for _ in grant.gpus]  # by card: memory is counted, and nothing is refused
         self.processes: set[_Process] = set()
         wanted = [
             Share(request_ppm=gpu.request_percent * _PERCENT, limit_ppm=gpu.limit_percent * _PERCENT) for gpu in grant.gpus
@@ -267,6 +277,14 @@ class _Container:
         else:
             self.processes.add(process)
             process.start()
+
+    def show_informs(self, sharers: Mapping[tuple[PodUid, GpuUuid], int]) -> None:
+        """`sharers`: containers of a pod with a share of a card."""
+        informs = [gpu.driver_limits and sharers[self.grant.pod, gpu.uuid] == 1 for gpu in self.grant.gpus]
+        if informs != self.informs:
+            self.informs = informs
+            for device, its in enumerate(informs):
+                self.page.show_informs(device, its)
 
     def show_processes(self) -> None:
         self.page.show_processes(sum(process.launches for process in self.processes))
@@ -367,8 +385,8 @@ class _Process:
                 card.act(card.card.want(container.name, self, min(frame.a, MAX_ESTIMATE_NS), late_ns, now_ns))
             case Kind.RELEASE:
                 card.act(card.card.release(container.name, self, late_ns, now_ns))
-            case Kind.ADD if frame.b or now_ns >= container.settled_ns:
-                allowed = memory.add(self, frame.a, held=bool(frame.b))
+            case Kind.ADD if frame.b or container.informs[frame.device] or now_ns >= container.settled_ns:
+                allowed = memory.add(self, frame.a, held=bool(frame.b) or container.informs[frame.device])
                 container.page.show_used(frame.device, memory.used_bytes)
                 verdict = Frame(Kind.VERDICT, frame.device, frame.seq, int(allowed), memory.used_bytes, memory.limit_bytes)
                 self.send(verdict)

@@ -86,6 +86,9 @@ struct device {
   } queue;
 };
 
+/* Return whether the driver keeps to the limit of memory: it is told to programs here, and nothing is refused. */
+static inline int informs(struct device *device) { return atomic_load(&atomic_load(&device->page)->informs); }
+
 /* Connect if that was not done in this process; 0, or CUDA_ERROR_SYSTEM_NOT_READY with a line on stderr. */
 CUresult link_up(void);
 /* Return the device of the calling thread's context; NULL if its card is not in the grant. */

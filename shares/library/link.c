@@ -355,7 +355,7 @@ int memory_add(struct device *device, int64_t bytes) {
     allowed = one.answered > 0 && one.allowed;
     if (one.answered > 0) goto done;
   }
-  allowed = bytes <= device->left_bytes;
+  allowed = informs(device) || bytes <= device->left_bytes;
   if (allowed) device->left_bytes -= bytes;
 done:
   if (allowed) atomic_fetch_add(&device->held_bytes, bytes);

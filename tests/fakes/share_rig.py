@@ -41,8 +41,17 @@ def eventually(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def shared(uuid: GpuUuid = CARD, *, mib: int = 2048, request: int = 50, limit: int = 100) -> SharedGpu:
-    return SharedGpu(uuid=uuid, memory_mib=mib, total_mib=81008, request_percent=request, limit_percent=limit)
+def shared(
+    uuid: GpuUuid = CARD, *, mib: int = 2048, request: int = 50, limit: int = 100, driver_limits: bool = False
+) -> SharedGpu:
+    return SharedGpu(
+        uuid=uuid,
+        memory_mib=mib,
+        total_mib=81008,
+        request_percent=request,
+        limit_percent=limit,
+        driver_limits=driver_limits,
+    )
 
 
 def share(container: str = "train", *gpus: SharedGpu, pod: str = POD) -> ShareGrant:
@@ -58,6 +67,7 @@ class DeviceEntry(NamedTuple):
     limit_ppm: int
     limit_bytes: int
     used_bytes: int
+    informs: int
 
 
 class Client:
@@ -127,8 +137,9 @@ class Client:
 
     def shown(self, device: int = 0) -> DeviceEntry:
         """Return what the page says of a card."""
-        until, waiters, request, limit, _, limit_bytes, used = struct.unpack_from("<qiiiiqq", self._map, 64 * (device + 1) + 16)
-        return DeviceEntry(until, waiters, request, limit, limit_bytes, used)
+        at = 64 * (device + 1) + 16
+        until, waiters, request, limit, _, limit_bytes, used, informs = struct.unpack_from("<qiiiiqqi", self._map, at)
+        return DeviceEntry(until, waiters, request, limit, limit_bytes, used, informs)
 
     def beat_ns(self) -> int:
         return int(struct.unpack_from("<q", self._map, 8)[0])

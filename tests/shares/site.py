@@ -131,9 +131,11 @@ class Site(Block):
     def logs(self) -> tuple[Path, ...]:
         return (self.server.log, self.errors)
 
-    def container(self, name: str, *, mib: int = 2048, request: int = 50, limit: int = 100) -> Container:
+    def container(
+        self, name: str, *, mib: int = 2048, request: int = 50, limit: int = 100, driver_limits: bool = False
+    ) -> Container:
         """Grant a share, and wait until the server has it."""
-        path = self._rig.grant(share(name, shared(mib=mib, request=request, limit=limit)))
+        path = self._rig.grant(share(name, shared(mib=mib, request=request, limit=limit, driver_limits=driver_limits)))
         if self.server.running:
             eventually(lambda: any(use.container == name for use in self.uses()))
         return Container(self, name, path.parent)

@@ -3,6 +3,7 @@
 import contextlib
 import mmap
 import os
+import shutil
 import socket
 import stat
 from pathlib import Path
@@ -46,8 +47,8 @@ def test_a_process_of_the_pod_is_welcomed_with_the_page_of_its_shares(rig: Share
     client = rig.dial(path)
     welcome = client.greet()
     assert (welcome.kind, welcome.b) == (Kind.WELCOME, 2)
-    assert client.shown(0)[:] == (0, 0, 300_000, 600_000, 2048 * MIB, 0)
-    assert client.shown(1)[:] == (0, 0, 0, 1_000_000, 512 * MIB, 0)
+    assert client.shown(0)[:] == (0, 0, 300_000, 600_000, 2048 * MIB, 0, 0)
+    assert client.shown(1)[:] == (0, 0, 0, 1_000_000, 512 * MIB, 0, 0)
 
 
 def test_a_process_of_another_pod_is_refused_and_logged_with_both_pods(rig: ShareRig) -> None:
@@ -220,6 +221,32 @@ def test_memory_that_is_held_already_counts_in_any_case(rig: ShareRig, server: S
     assert not client.ask(1)
     client.send(Kind.SUB, a=1000 * MIB)
     assert client.ask(48 * MIB)
+
+
+def test_where_the_driver_limits_memory_it_is_counted_and_not_refused(rig: ShareRig) -> None:
+    server = rig.serve()
+    path = rig.grant(share("a", shared(mib=100, driver_limits=True), shared(OTHER_CARD, mib=100)))
+    eventually(server.usage)
+    client = rig.join(path)
+    assert [client.shown(device).informs for device in range(2)] == [1, 0]
+    assert client.ask(150 * MIB)
+    assert not client.ask(150 * MIB, device=1)
+    assert client.shown().used_bytes == 150 * MIB
+    assert client.shown().limit_bytes == 100 * MIB  # is told
+
+
+def test_containers_of_one_pod_keep_to_their_own_shares_within_its_limit(rig: ShareRig) -> None:
+    server = rig.serve()
+    path = rig.grant(share("a", shared(mib=100, driver_limits=True)))
+    rig.grant(share("c", shared(mib=100, driver_limits=True), pod="99999999-2222-3333-4444-555555555555"))
+    eventually(lambda: len(server.usage()) == 2)
+    client = rig.join(path)
+    assert client.shown().informs == 1
+    second = rig.grant(share("b", shared(mib=100, driver_limits=True)))
+    eventually(lambda: client.shown().informs == 0)
+    assert not client.ask(101 * MIB)
+    shutil.rmtree(second.parent)
+    eventually(lambda: client.shown().informs == 1)
 
 
 def test_a_process_cannot_give_back_what_another_holds(rig: ShareRig, server: ShareServer) -> None:
