@@ -113,8 +113,8 @@ static int dial(void) {
   use_page(made.page);
   joined = 1;
   for (int i = 0; i < device_count && joined; i++) {
-    int64_t held = atomic_load(&devices[i].held_bytes);
-    if (held) send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
+    int64_t held = atomic_load(&devices[i].held_bytes); /* also nothing: the server waits for it */
+    send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
   }
   int result = joined;
   pthread_cond_broadcast(&changed);

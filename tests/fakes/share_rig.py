@@ -159,14 +159,20 @@ class Client:
             self.page_fd = -1
 
 
+def _has_ended(pid: int) -> int:
+    raise ProcessLookupError(pid)
+
+
 class ShareServer(Block):
     """A server in a thread. What its loop did not expect fails the test at the end."""
 
     shares: Shares
 
-    def __init__(self, folder: Path, *, host_root: Path, policy: Callable[[], Policy] = Fair) -> None:
+    def __init__(self, folder: Path, *, host_root: Path, policy: Callable[[], Policy] = Fair, lives: bool = False) -> None:
+        """`lives`: clients are processes that run, also when they have closed their connection; else they have ended then."""
         self.records = Records()
         self._policy = policy
+        self._open_process = os.pidfd_open if lives else _has_ended
         self._folder = folder
         self._host_root = host_root
         self._unexpected: list[dict[str, Any]] = []
@@ -181,7 +187,13 @@ class ShareServer(Block):
     async def _serve(self, serving: threading.Event) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda _, context: self._unexpected.append(context))
-        self.shares = Shares(self._folder, policy=self._policy, log=self.records.log, host_root=self._host_root)
+        self.shares = Shares(
+            self._folder,
+            policy=self._policy,
+            log=self.records.log,
+            host_root=self._host_root,
+            open_process=self._open_process,
+        )
         self.shares.start()
         serving.set()
         await self._ended.wait()
@@ -204,6 +216,10 @@ class ShareServer(Block):
             return function()
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop).result(BOUND_S)
+
+    def stall(self, seconds: float) -> None:
+        """Have the server's loop stand still from now on."""
+        self._loop.call_soon_threadsafe(time.sleep, seconds)
 
     def usage(self) -> list[Usage]:
         return self.call(self.shares.usage)
@@ -231,8 +247,8 @@ class ShareRig(Block):
         replace_file(folder / FILE, render_grant(given))
         return folder / SOCKET
 
-    def serve(self) -> ShareServer:
-        return self._ends.enter_context(ShareServer(self.folder, host_root=self.host_root))
+    def serve(self, *, lives: bool = False) -> ShareServer:
+        return self._ends.enter_context(ShareServer(self.folder, host_root=self.host_root, lives=lives))
 
     def dial(self, path: Path) -> Client:
         return self._ends.enter_context(Client(path))

@@ -124,7 +124,7 @@ class Site(Block):
     def serve_here(self, policy: Callable[[], Policy]) -> ShareServer:
         """Serve with this policy, in this process, in place of the daemon."""
         self.server.stop()
-        server = ShareServer(self._rig.folder, host_root=self._rig.host_root, policy=policy)
+        server = ShareServer(self._rig.folder, host_root=self._rig.host_root, policy=policy, lives=True)
         return self._ends.enter_context(server)
 
     @property
