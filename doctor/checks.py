@@ -11,6 +11,7 @@ from doctor.host import HOOKS, PROXY, CdiSeen, Host, NriSeen
 from doctor.keys import decide_keys
 from doctor.kubelet.kubelet import decide_endpoint
 from doctor.model import Check, Verdict, failed, ok, then
+from doctor.mps import decide_mps
 from doctor.nvidia import gpus
 from doctor.ready import decide_ready
 from doctor.runtime import decide_cgroup_driver, decide_runtime
@@ -259,6 +260,14 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="gpu_mode nvidia-runtime: whether running containers keep their cards",
         why="NVIDIA's runtime can give a card past the container's specification, and systemd takes it away again",
         look=then(Host.reload, gpus.decide_reload),
+        of=HOOKS,
+    ),
+    Check(
+        name="mps",
+        group=_GPUS,
+        what="isolation mps: NVIDIA's program, systemd, and each card's daemon: runs, answers, takes clients",
+        why="programs of a share start only while their card's daemon takes clients",
+        look=then(Host.mps, decide_mps),
         of=HOOKS,
     ),
     Check(

@@ -20,6 +20,7 @@ from doctor.hooks_dir import FolderSeen, LoadSeen, RegistrationSeen, ServerSeen
 from doctor.keys import KeysSeen
 from doctor.kubelet.kubelet import KubeletSeen, Route
 from doctor.kubelet.read_kubelet import read_kubelet
+from doctor.mps import MpsSeen, read_mps
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
@@ -32,7 +33,7 @@ from doctor.versions import VersionsSeen
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
 from hooks.daemon.registration import render_registration
-from hooks.daemon.settings import Settings, attaches, ledger_path
+from hooks.daemon.settings import Settings, attaches, ledger_path, mps_folders
 from hooks.host.attributes import read_attribute
 from hooks.host.cdi import read_cdi_names
 from hooks.host.memlock import memlock_warning
@@ -190,6 +191,10 @@ class Host(Readings):
             spec_dirs=settings.cdi_spec_dirs,
             cdi_names=names,
         )
+
+    async def mps(self) -> MpsSeen:
+        offered = IsolationName.MPS in self.hooks.isolations
+        return await read_mps(mps_folders(self.hooks), self.hooks.mps_control, offered=offered, root=self.root)
 
     async def reload(self) -> ReloadSeen:
         runtime = await said_by("runtime", self.runtime())

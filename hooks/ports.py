@@ -183,6 +183,18 @@ class Seen:
     read_again: Callable[[], Awaitable[Inventory | None]]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardService:
+    """A program that a preparer runs for a card, or should run."""
+
+    name: str  # "mps"
+    card: GpuUuid
+    runs: bool
+    clients: int  # processes that use the card by it, when it was last asked
+    fault: bool  # it takes no more clients before those that it has have ended
+    failures: int  # since the start of the daemon: it could not be started, asked or stopped, or it died
+
+
 class Preparer(Protocol):
     """Work outside a container for what it was granted. It is in a journal before it is done: each method can be repeated, also
     by the next instance of the daemon. Call all methods on the loop's thread. The methods with a body are for preparers that
@@ -232,6 +244,10 @@ class Preparer(Protocol):
     def moved_by_others(self, grant: Grant) -> bool:
         """Return whether another program gives devices of this grant back while a sandbox stops."""
         return False
+
+    def services(self) -> tuple[CardService, ...]:
+        """Return the programs that it runs for cards, in the order of the cards. It may look into /proc."""
+        return ()
 
     def missing(self) -> Mapping[str, str]:
         """Return devices that another program took, and what is wrong, in words."""

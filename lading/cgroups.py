@@ -10,11 +10,12 @@ proc_pid_cgroup(5).
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lading.errors import HostError
 from lading.vocabulary import ContainerId, PodUid
 
+ROOT: Final = "sys/fs/cgroup"  # of version 2, below the host's root
 _POD = re.compile(r"pod([0-9A-Za-z][0-9A-Za-z.-]*)")  # cgroupfs: kubepods/burstable/pod<uid>
 _POD_SLICE = re.compile(r"(?:[^/]+-)?kubepods(?:-burstable|-besteffort)?-pod([0-9A-Za-z_.]+)\.slice")  # systemd: "_" for "-"
 _ROOT = re.compile(r"kubepods|(?:[^/]+-)?kubepods\.slice")
@@ -48,6 +49,16 @@ def parse_cgroup(text: str) -> PodProcess | None:
         if process := _parse_path(path.removesuffix(" (deleted)")):
             return process
     return None
+
+
+def expand_parent(parent: str) -> str:
+    """Return the path of the cgroup that CRI's `cgroup_parent` names, below the root of the hierarchy. systemd's slices are
+    named by their last part alone (systemd.slice(5))."""
+    name = parent.rpartition("/")[2]
+    if not name.endswith(".slice"):
+        return f"/{parent.strip('/')}"
+    words = name.removesuffix(".slice").split("-")
+    return "".join(f"/{'-'.join(words[: count + 1])}.slice" for count in range(len(words)))
 
 
 def _parse_path(path: str) -> PodProcess | None:

@@ -78,6 +78,7 @@ class Gpu(_Wire, frozen=True):
     mig: tuple[MigInstance, ...] = ()
     unhealthy: str = ""  # why, or absent
     used_by: str = ""  # a process or pod that uses it without a grant, in words
+    dirty: str = ""  # why the node gives it to no pod although no grant holds it, in words: it is not clean (yet)
 
     def __post_init__(self) -> None:
         """Mark a card as unhealthy if the driver's own part leaves no memory, also where its node reports it as healthy."""

@@ -29,6 +29,7 @@ class SharedGpu(msgspec.Struct, frozen=True, kw_only=True):
     total_mib: _Mib  # what the card has
     request_percent: Annotated[int, msgspec.Meta(ge=0, le=100)]  # of the card's compute, guaranteed
     limit_percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
+    driver_limits: bool = False  # the driver keeps the pod to the memory of its shares: nothing has to be refused beside it
 
 
 class ShareGrant(msgspec.Struct, frozen=True, kw_only=True):

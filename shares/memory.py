@@ -1,6 +1,7 @@
 """Count the device memory that the processes of one container use of one card, in bytes. Never more than the limit is allowed.
 
-The amounts are kept by connection: a process that ends gives back what it had, however it ended.
+The amounts are kept by connection: a process that ends gives back what it had, however it ended. One that only lost its
+connection holds its memory still: its amount stays until it is back, or has ended.
 """
 
 from collections.abc import Hashable

@@ -6,6 +6,7 @@ opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE, Linux 5.1).
     0   u32 magic  u16 version  u16 devices  i64 beat: the server's clock, each 100 ms
     64  for each device 64 bytes:
         u8 uuid[16]  i64 until  i32 waiters  i32 request  i32 limit (both ppm)  i32 processes  i64 limit  i64 used (both bytes)
+        i32 informs: 1 if the driver keeps to the limit, so that the library only tells it
 """
 
 import fcntl
@@ -29,6 +30,7 @@ _TURN_AT: Final = 16
 _PROCESSES: Final = struct.Struct("<i")
 _PROCESSES_AT: Final = 36
 _USED_AT: Final = 48
+_INFORMS_AT: Final = 56
 _ENTRY: Final = 64
 _F_SEAL_FUTURE_WRITE: Final = 0x0010  # linux/fcntl.h; not in Python's fcntl
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
@@ -65,6 +67,9 @@ class Page:
 
     def show_used(self, device: int, used_bytes: int) -> None:
         _BEAT.pack_into(self._map, _at(device) + _USED_AT, used_bytes)
+
+    def show_informs(self, device: int, informs: bool) -> None:
+        _PROCESSES.pack_into(self._map, _at(device) + _INFORMS_AT, int(informs))
 
     def show_processes(self, number: int) -> None:
         """Show how many processes are connected: while the server is away, each may use its part of what is left."""

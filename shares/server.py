@@ -5,6 +5,9 @@
 
 All runs on one event loop, and nothing waits: a client that does not read its frames is disconnected. A restart loses nothing
 that matters: clients come back, say what memory they hold, and ask anew.
+
+A process that loses its connection while it runs may allocate its part of what its container has left, without asking. So until
+it is back and has said what it holds, its container gets no memory, for a bounded time.
 """
 
 import asyncio
@@ -12,7 +15,8 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +24,7 @@ from typing import Final
 from lading.log import Event, Log
 from lading.sharegrant import FILE, SOCKET, ShareGrant
 from lading.sockets import peer_credentials
-from lading.vocabulary import GpuUuid
+from lading.vocabulary import GpuUuid, PodUid
 from shares.card import NO_END, Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
 from shares.memory import Memory
@@ -35,6 +39,8 @@ MAX_PROCESSES: Final = 64  # of one container, at a time
 MAX_POSTPONED: Final = 1024  # requests of one process, each of a thread that waits
 MAX_ESTIMATE_NS: Final = 60_000 * MS  # of a burst: a client cannot keep its lease for longer than twice this
 SETTLE_NS: Final = 1000 * MS  # after a time without a server, in which clients come back: they dial each 200 ms
+LOST_NS: Final = 5_000 * MS  # for so long is a process waited for that lost its connection and runs
+LOOK_AGAIN_NS: Final = 50 * MS  # whether it is back
 MAX_LATE_NS: Final = 600_000 * MS
 _MIB: Final = 1 << 20
 _PERCENT: Final = MILLION // 100
@@ -63,13 +69,16 @@ class Shares:
         log: Log,
         host_root: Path = Path("/"),
         clock: Callable[[], int] = time.monotonic_ns,
+        open_process: Callable[[int], int] = os.pidfd_open,
     ) -> None:
-        """Create the server. `policy` makes the policy of one card."""
+        """Create the server. `policy` makes the policy of one card. `open_process` returns a descriptor that can be read when
+        the process has ended; OSError if it has."""
         self._folder = folder
         self._make_policy = policy
         self._log = log
         self._host_root = host_root
         self._clock = clock
+        self.open_process = open_process
         self._cards: dict[GpuUuid, _CardLoop] = {}
         self._containers: dict[str, _Container] = {}
         self._seen: dict[str, Version] = {}
@@ -123,6 +132,14 @@ class Shares:
             if self._take(name):
                 self._seen[name] = found[name]
         self._unserved = {name: why for name, why in self._unserved.items() if name in found}
+        self._note_neighbours()
+
+    def _note_neighbours(self) -> None:
+        """Leave the limit of memory to the driver where it is a container's alone: the driver's is for all shares that a pod
+        has of a card."""
+        sharers = Counter((one.grant.pod, gpu.uuid) for one in self._containers.values() for gpu in one.grant.gpus)
+        for container in self._containers.values():
+            container.show_informs(sharers)
 
     def _take(self, name: str) -> bool:
         """Serve a container. Return whether to leave it at that until its grant changes."""
@@ -158,6 +175,12 @@ class Shares:
 
     def now_ns(self) -> int:
         return self._clock()
+
+    def notice_stall(self, now_ns: int) -> None:
+        """Notice a time in which this server did not run, before the next beat does: clients may have lost it meanwhile."""
+        if now_ns - self._beat_ns > STALL_NS:
+            for container in self._containers.values():
+                container.settled_ns = now_ns + SETTLE_NS
 
     def card(self, uuid: GpuUuid) -> "_CardLoop":
         card = self._cards.get(uuid)
@@ -213,7 +236,10 @@ class _Container:
         self.name = name
         self.grant = grant
         self.memory = [Memory(gpu.memory_mib * _MIB) for gpu in grant.gpus]
+        self.informs = [False for _ in grant.gpus]  # by card: memory is counted, and nothing is refused
         self.processes: set[_Process] = set()
+        self._lost: dict[_Process, int] = {}  # those that run, with a descriptor of each; their memory counts
+        self._lost_until_ns = 0
         wanted = [
             Share(request_ppm=gpu.request_percent * _PERCENT, limit_ppm=gpu.limit_percent * _PERCENT) for gpu in grant.gpus
         ]
@@ -235,6 +261,41 @@ class _Container:
             card.members[name] = self, device
             card.card.join(name, share, shares.now_ns())
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def settles_ns(self) -> int:
+        """Return when it can be given memory, as far as is known."""
+        return max(self.settled_ns, self._lost_until_ns if self._lost else 0)
+
+    def lose(self, process: "_Process") -> bool:
+        """Keep the memory of a process that lost its connection, and return whether it runs."""
+        try:
+            descriptor = self.shares.open_process(process.pid)
+        except OSError:
+            return False
+        if len(self._lost) >= MAX_PROCESSES:
+            self.forget(next(iter(self._lost)))
+        self._lost[process] = descriptor
+        self._lost_until_ns = self.shares.now_ns() + LOST_NS
+        asyncio.get_running_loop().add_reader(descriptor, self.forget, process)
+        return True
+
+    def found(self, pid: int, frame: Frame) -> None:
+        """Take the first frames of a process that is back: what it holds of each card, instead of what it held."""
+        for process in [process for process in self._lost if process.pid == pid]:
+            process.to_be_told.discard(frame.device)
+            if frame.kind is not Kind.ADD or not frame.b or not process.to_be_told:
+                self.forget(process)
+            else:
+                self.memory[frame.device].gone(process)
+
+    def forget(self, process: "_Process") -> None:
+        """Give back what a process had that has ended, or is back."""
+        if (descriptor := self._lost.pop(process, None)) is not None:
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
+        for device, memory in enumerate(self.memory):
+            memory.gone(process)
+            self.page.show_used(device, memory.used_bytes)
 
     def usage(self) -> list[Usage]:
         now_ns, said = self.shares.now_ns(), []
@@ -268,6 +329,14 @@ class _Container:
             self.processes.add(process)
             process.start()
 
+    def show_informs(self, sharers: Mapping[tuple[PodUid, GpuUuid], int]) -> None:
+        """`sharers`: containers of a pod with a share of a card."""
+        informs = [gpu.driver_limits and sharers[self.grant.pod, gpu.uuid] == 1 for gpu in self.grant.gpus]
+        if informs != self.informs:
+            self.informs = informs
+            for device, its in enumerate(informs):
+                self.page.show_informs(device, its)
+
     def show_processes(self) -> None:
         self.page.show_processes(sum(process.launches for process in self.processes))
 
@@ -277,6 +346,10 @@ class _Container:
         for process in self.processes:
             process.hang_up()  # the page keeps what they hold: until a server is back, they go by it
         self.processes.clear()
+        for process in list(self._lost):
+            descriptor = self._lost.pop(process)
+            asyncio.get_running_loop().remove_reader(descriptor)
+            os.close(descriptor)
         now_ns = self.shares.now_ns()
         for card in self.cards:
             effects = card.card.leave(self.name, now_ns)
@@ -296,6 +369,7 @@ class _Process:
         self._buffer = bytearray()
         self._greeted = False
         self._postponed = 0
+        self.to_be_told = set(range(len(container.cards)))  # cards of which it has not said, when it is back, what it holds
 
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._connection, self._read)
@@ -327,10 +401,10 @@ class _Process:
         container.processes.discard(self)
         container.show_processes()
         self.hang_up()
+        if not self.launches or not container.lose(self):
+            container.forget(self)
         now_ns = container.shares.now_ns()
-        for device, (card, memory) in enumerate(zip(container.cards, container.memory, strict=True)):
-            memory.gone(self)
-            container.page.show_used(device, memory.used_bytes)
+        for card in container.cards:
             card.act(card.card.gone(container.name, self, now_ns))
 
     def _read(self) -> None:
@@ -360,6 +434,8 @@ class _Process:
             return
         if not self.launches:
             raise WireError(f"{frame.kind.name} {'of a process that only asks' if self._greeted else 'before HELLO'}")
+        container.found(self.pid, frame)
+        container.shares.notice_stall(now_ns)
         card, memory = container.cards[frame.device], container.memory[frame.device]
         late_ns = min(frame.c, MAX_LATE_NS)
         match frame.kind:
@@ -367,13 +443,13 @@ class _Process:
                 card.act(card.card.want(container.name, self, min(frame.a, MAX_ESTIMATE_NS), late_ns, now_ns))
             case Kind.RELEASE:
                 card.act(card.card.release(container.name, self, late_ns, now_ns))
-            case Kind.ADD if frame.b or now_ns >= container.settled_ns:
-                allowed = memory.add(self, frame.a, held=bool(frame.b))
+            case Kind.ADD if frame.b or container.informs[frame.device] or now_ns >= container.settles_ns():
+                allowed = memory.add(self, frame.a, held=bool(frame.b) or container.informs[frame.device])
                 container.page.show_used(frame.device, memory.used_bytes)
                 verdict = Frame(Kind.VERDICT, frame.device, frame.seq, int(allowed), memory.used_bytes, memory.limit_bytes)
                 self.send(verdict)
             case Kind.ADD:
-                self._postpone(frame, container.settled_ns - now_ns)
+                self._postpone(frame, min(container.settles_ns() - now_ns, LOOK_AGAIN_NS))
             case Kind.SUB:
                 memory.subtract(self, frame.a)
                 container.page.show_used(frame.device, memory.used_bytes)

@@ -10,6 +10,8 @@
  *   FAKE_CUDA_MIB            memory of a card [81008]
  *   FAKE_CUDA_ASKED          a file: a line for each function that cuGetProcAddress is asked for, name and flags [none]
  *   FAKE_CUDA_FREE_US        for so long a call that frees goes on after the memory is free [0]
+ *   FAKE_CUDA_LAUNCH_US      for so long a launch goes on before its work reaches the card [0]
+ *   FAKE_CUDA_LAUNCHES       a file: when the work of each launch reached the card, as int64 nanoseconds of CLOCK_MONOTONIC [none]
  *
  * What the state of a card counts, `fake_cuda_counts` returns: launches, and bytes that are allocated by this process.
  * Source of names and types: cuda-bindings (Apache-2.0), by shares/library/cu.h.
@@ -78,7 +80,8 @@ static __thread CUcontext current;
 static __thread int relaxed;
 static struct allocation *allocations, *freed; /* `freed`: addresses to be given again */
 static struct mapping *mappings;
-static int64_t free_ns;
+static int64_t free_ns, launch_ns;
+static int launch_log = -1;
 static CUdeviceptr next_address = 0x7f0000000000;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -142,11 +145,14 @@ API CUresult cuInit(unsigned flags) {
   if (count < 0) {
     count = 0;
     const char *names = getenv("NVIDIA_VISIBLE_DEVICES"), *mib = getenv("FAKE_CUDA_MIB"), *us = getenv("FAKE_CUDA_FREE_US");
+    const char *delay = getenv("FAKE_CUDA_LAUNCH_US"), *log = getenv("FAKE_CUDA_LAUNCHES");
     char *list = strdup(names ? names : ""), *rest = list, *name;
     while ((name = strsep(&rest, ","))) add_card(name);
     free(list);
     if (!count) add_cards_of_dev();
     free_ns = us ? atoll(us) * 1000 : 0;
+    launch_ns = delay ? atoll(delay) * 1000 : 0;
+    if (log) launch_log = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     total = (size_t)(mib ? atoll(mib) : 81008) << 20;
   }
   pthread_mutex_unlock(&lock);
@@ -438,13 +444,15 @@ static CUresult enqueue(CUstream stream, int64_t us) {
     stream->captured_us += us;
     return CUDA_SUCCESS;
   }
+  if (launch_ns) sleep_until(now() + launch_ns);
   struct state *card = cards[current->card];
-  int64_t free_at = atomic_load(&card->busy_until), ends;
+  int64_t free_at = atomic_load(&card->busy_until), ends, t;
   do {
-    int64_t t = now();
+    t = now();
     ends = (free_at > t ? free_at : t) + us * 1000;
   } while (!atomic_compare_exchange_weak(&card->busy_until, &free_at, ends));
   atomic_fetch_add(&card->launches, 1);
+  if (launch_log >= 0 && write(launch_log, &t, sizeof t) != sizeof t) return INVALID_CONTEXT;
   stream->ends = ends;
   if (ends > last_end) last_end = ends;
   return CUDA_SUCCESS;

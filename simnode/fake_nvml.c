@@ -19,6 +19,8 @@
  *   compute_mode <gpu index> <nvmlComputeMode_t>      without it: default
  *   ecc <gpu index> <uncorrected errors>              volatile; without it: not supported
  *   retired_pending <gpu index>
+ *   memory_limits <gpu index> <0 or bytes>            the driver limits memory by cgroup, and says so many bytes less than it was
+ *                                                     given; without it: not supported
  *   power <gpu index> <limit mW> <default mW>         without it: not supported
  *   remap_failure <gpu index>
  *   remap_pending <gpu index>
@@ -27,6 +29,7 @@
  *   nvlink <gpu index> <link> <nvmlIntNvLinkDeviceType_t> <remote bus id> <active 0 or 1>
  *   fail <gpu index, or -1 for calls without one> <function, or *> <nvmlReturn_t>
  *
+ * A limit of memory goes into the cgroup's folder, as the kernel has it: the file dmem.max, a line for each card.
  * Structures and values: nvml.h, API version 12; nvmlMemory_v2_t and nvmlProcessInfo_t as nvidia-ml-py declares them.
  * Not thread-safe, unlike the real one.
  */
@@ -36,7 +39,7 @@
 
 enum {
     SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
-    UNINITIALIZED = 1, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, UNKNOWN = 999
+    UNINITIALIZED = 1, NO_PERMISSION = 4, IN_USE = 19, INSUFFICIENT_RESOURCES = 23, UNKNOWN = 999
 };
 enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_PROCESSES = 64, MAX_FAILURES = 32, MAX_LINKS = 18 };
 
@@ -55,6 +58,8 @@ typedef struct {
     int fabric_state, fabric_status; /* fabric_state 0: not supported */
     int compute_mode, retired_pending;
     int divisible;
+    int limits_memory;
+    unsigned long long limit_error;
     unsigned power_limit, power_default; /* mW; 0: not supported */
     long long uncorrected; /* -1: not supported */
     unsigned long long used_mib;
@@ -197,6 +202,8 @@ static int read_state(void) {
             gpus[at].uncorrected = number;
         } else if (sscanf(line, "retired_pending %d", &at) == 1 && at < gpu_count) {
             gpus[at].retired_pending = 1;
+        } else if (sscanf(line, "memory_limits %d %llu", &at, &mib) == 2 && at < gpu_count) {
+            gpus[at].limits_memory = 1, gpus[at].limit_error = mib;
         } else if (sscanf(line, "power %d %u %d", &at, &percent, &number) == 3 && at < gpu_count) {
             gpus[at].power_limit = percent, gpus[at].power_default = number;
         } else if (sscanf(line, "remap_failure %d", &at) == 1 && at < gpu_count) {
@@ -308,6 +315,59 @@ int nvmlDeviceSetComputeMode(device_t *device, unsigned mode) {
     if (!file) return UNKNOWN;
     fprintf(file, "%s %u\n", device->uuid, mode);
     fclose(file);
+    return SUCCESS;
+}
+
+typedef struct { const char *cgroup; unsigned long long soft, hard; } set_limits_t;
+typedef struct { const char *cgroup; unsigned long long soft, hard, used; } get_limits_t;
+enum { LIMITS = 4096 };
+
+/* The driver's name of the card's memory in dmem.max: nvidia/0000:3b:00.0/vidmem. */
+static void name_region(const device_t *device, char *name, size_t length) {
+    unsigned domain, bus, slot, function;
+    sscanf(device->bus_id, "%x:%x:%x.%x", &domain, &bus, &slot, &function);
+    snprintf(name, length, "nvidia/%04x:%02x:%02x.%x/vidmem", domain, bus, slot, function);
+}
+
+/* Read dmem.max: the other cards' lines into `others`, and return this card's limit. */
+static unsigned long long read_limit(const char *cgroup, const char *region, char *others) {
+    char path[LIMITS], line[256], name[128];
+    unsigned long long bytes, found = ~0ULL;
+    others[0] = 0;
+    snprintf(path, sizeof path, "%s/dmem.max", cgroup);
+    FILE *file = fopen(path, "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%127s %llu", name, &bytes) != 2) continue;
+        if (!strcmp(name, region)) found = bytes;
+        else if (strlen(others) + strlen(line) < LIMITS) strcat(others, line);
+    }
+    if (file) fclose(file);
+    return found;
+}
+
+int nvmlDeviceSetMemoryLimits_v1(device_t *device, const set_limits_t *limits) {
+    CHECK(device->gpu);
+    if (!device->limits_memory || device->mig_mode) return NOT_SUPPORTED;
+    char path[LIMITS], region[128], others[LIMITS];
+    name_region(device, region, sizeof region);
+    read_limit(limits->cgroup, region, others);
+    snprintf(path, sizeof path, "%s/dmem.max", limits->cgroup);
+    FILE *file = fopen(path, "w");
+    if (!file) return NO_PERMISSION;
+    fputs(others, file);
+    if (limits->hard != ~0ULL) fprintf(file, "%s %llu\n", region, limits->hard);
+    fclose(file);
+    trace(__func__, device->gpu);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(device_t *device, get_limits_t *limits) {
+    CHECK(device->gpu);
+    if (!device->limits_memory || device->mig_mode) return NOT_SUPPORTED;
+    char region[128], others[LIMITS];
+    name_region(device, region, sizeof region);
+    limits->soft = limits->used = 0;
+    limits->hard = read_limit(limits->cgroup, region, others) - device->limit_error;
     return SUCCESS;
 }
 

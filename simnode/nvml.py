@@ -56,6 +56,7 @@ class NvmlState:
     compute_modes: Mapping[int, int] = field(default_factory=dict)  # GPU index → nvmlComputeMode_t
     uncorrected: Mapping[int, int] = field(default_factory=dict)  # GPU index → volatile errors; absent: not supported
     retired_pending: tuple[int, ...] = ()  # GPU indices
+    memory_limits: Mapping[int, int] = field(default_factory=dict)  # GPU index → bytes by which the driver says too little
     power: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # GPU index → limit and default, mW
     remap_failures: tuple[int, ...] = ()  # GPU indices
     remap_pending: tuple[int, ...] = ()
@@ -83,6 +84,7 @@ class NvmlState:
         lines += [f"compute_mode {index} {mode}" for index, mode in self.compute_modes.items()]
         lines += [f"ecc {index} {count}" for index, count in self.uncorrected.items()]
         lines += [f"retired_pending {index}" for index in self.retired_pending]
+        lines += [f"memory_limits {index} {error}" for index, error in self.memory_limits.items()]
         lines += [f"power {index} {limit} {default}" for index, (limit, default) in self.power.items()]
         lines += [f"remap_failure {index}" for index in self.remap_failures]
         lines += [f"remap_pending {index}" for index in self.remap_pending]

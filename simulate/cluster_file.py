@@ -124,7 +124,7 @@ def _read_devices(entry: "_Keys") -> Status:
 
 
 def _unused(gpu: Gpu) -> Gpu:
-    return msgspec.structs.replace(gpu, used_by="")
+    return msgspec.structs.replace(gpu, used_by="", dirty="")
 
 
 def _read_json(path: Path, failed: str) -> Any:

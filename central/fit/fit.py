@@ -3,7 +3,7 @@
 The search is exact: if there is a placement under these rules it is found, unless the search reaches a limit, which is reported
 (SEARCH_ENDED, SETS_ENDED).
 
-- A whole card is one that no pod holds. Nothing is given of a card that is unhealthy, cordoned, used without a grant, of
+- A whole card is one that no pod holds. Nothing is given of a card that is unhealthy, dirty, cordoned, used without a grant, of
   another model than asked, or in MIG mode; if a MIG profile is asked for, its instances are the cards (mig.py).
 - The shares on a card never add up to more than is free of its memory and compute; a share by compute alone takes the same
   percentage of the card's usable memory.

@@ -189,7 +189,7 @@ def explain_instances(room: NodeRoom, demand: Demand) -> str:
 
 def _state(card: CardRoom) -> str:
     if not card.usable:
-        return "on GPUs that are unhealthy, cordoned or used without a grant"
+        return "on GPUs that are unhealthy, dirty, cordoned or used without a grant"
     return "free" if card.free else "held"
 
 

@@ -41,7 +41,7 @@ class Missing(Coded):
     NO_FREE_PARTITION = "no-free-partition", "no NVSwitch partition of so many GPUs is free"
     NOT_WITHIN_SCOPE = "not-within-scope", "node has too few GPUs or RDMA VFs within the topology asked for"
     NOT_FREE_WITHIN_SCOPE = "not-free-within-scope", "too few free GPUs or RDMA VFs within the topology asked for"
-    UNHEALTHY = "unhealthy", "devices are unhealthy, cordoned or used without a grant"
+    UNHEALTHY = "unhealthy", "devices are unhealthy, dirty, cordoned or used without a grant"
     NOT_REACHED = "not-reached", "node was not evaluated in time; this is retried automatically"
 
     @property

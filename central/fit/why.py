@@ -205,6 +205,8 @@ def _state(card: CardRoom) -> str:
         return f"unhealthy ({card.gpu.unhealthy})"
     if card.gpu.used_by:
         return f"used without a grant ({card.gpu.used_by})"
+    if card.gpu.dirty:
+        return f"dirty ({card.gpu.dirty})"
     if not card.usable:
         return "cordoned"
     if card.gpu.mig_enabled:

@@ -43,7 +43,7 @@ class CardRoom:
     free_core: int
     pods: int  # that hold something of it
     containers: int  # of these pods, on this card: the load of the `spread` policy
-    usable: bool  # healthy, not cordoned, not used without a grant
+    usable: bool  # healthy, clean, not cordoned, not used without a grant
     free_mig: tuple[str, ...] = ()  # instances that no pod holds
     sharers: tuple[Labels, ...] = ()  # the different labels of its pods; nothing where none of them has any
     isolations: tuple[str, ...] = ()  # the different ones of its pods' shares; nothing where all of them are none

@@ -79,7 +79,7 @@ def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
         free_core=free.core_percent,
         pods=use.pods,
         containers=use.containers,
-        usable=not gpu.unhealthy and not gpu.used_by and not inventory.is_cordoned(gpu.uuid, gpu.bdf),
+        usable=not (gpu.unhealthy or gpu.used_by or gpu.dirty) and not inventory.is_cordoned(gpu.uuid, gpu.bdf),
         free_mig=() if use.whole or not gpu.mig else _free_instances(gpu, use, inventory),
         sharers=use.sharers,
         isolations=isolations,

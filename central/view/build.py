@@ -295,10 +295,15 @@ def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: Inventory, 
 
 
 def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
-    used_by = device.used_by if isinstance(device, Gpu) else ""
-    if not (device.unhealthy or used_by or cordoned):
+    used_by, dirty = (device.used_by, device.dirty) if isinstance(device, Gpu) else ("", "")
+    if not (device.unhealthy or used_by or dirty or cordoned):
         return ""
-    said = (device.unhealthy, used_by and f"used without a grant by {used_by}", "cordoned" if cordoned else "")
+    said = (
+        device.unhealthy,
+        used_by and f"used without a grant by {used_by}",
+        dirty and f"dirty: {dirty}",
+        "cordoned" if cordoned else "",
+    )
     return "; ".join(filter(None, said))
 
 

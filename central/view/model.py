@@ -15,7 +15,7 @@ class Counts(NamedTuple):
 
     free: int  # nothing of them is held, and all of them may be given
     held: int  # in whole or in part
-    unusable: int  # unhealthy, cordoned, used without a grant, or withheld; held or not
+    unusable: int  # unhealthy, dirty, cordoned, used without a grant, or withheld; held or not
 
     @property
     def total(self) -> int:
@@ -29,7 +29,7 @@ class State(StrEnum):
     SHARED = "shared"  # a GPU of which parts are held, and the rest may be given
     HELD = "held"  # nothing of it is left to give
     WITHHELD = "withheld"  # not held, or only in part, and its node gives nothing now: the node's state says why
-    UNUSABLE = "unusable"  # unhealthy, cordoned, or used without a grant; it may be held all the same
+    UNUSABLE = "unusable"  # unhealthy, dirty, cordoned, or used without a grant; it may be held all the same
 
 
 class NodeState(StrEnum):

@@ -27,6 +27,7 @@ from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Inventory
 from hooks.node.node import Node
+from hooks.ports import CardService
 from hooks.report.reporter import Reporter
 from lading import __version__
 from lading.errors import HostError
@@ -120,6 +121,7 @@ class _State(Collector):
         yield from _holders(node.ledger.grants())
         yield _used_by_holders(node, inventory or Inventory())
         yield _share_bypasses(node.share_bypasses)
+        yield from _services([service for preparer in node.preparers for service in preparer.services()])
         rows = node.ledger.journal.rows()
         yield _attachments(rows)
         yield GaugeMetricFamily(
@@ -220,6 +222,21 @@ def _share_bypasses(bypasses: Iterable[ShareBypass]) -> GaugeMetricFamily:
     for labels in sorted(who):
         family.add_metric(labels, 1)
     return family
+
+
+def _services(services: Iterable[CardService]) -> Iterator[Metric]:
+    labels = ["service", "uuid"]
+    up = GaugeMetricFamily("lading_gpu_service_up", "1 if the program that the card needs runs.", labels=labels)
+    clients = GaugeMetricFamily("lading_gpu_service_clients", "Processes that use the card by it.", labels=labels)
+    fault = GaugeMetricFamily("lading_gpu_service_fault", "1 if a fault keeps it from taking more.", labels=labels)
+    failures = CounterMetricFamily(
+        "lading_gpu_service_failures", "It could not be started, asked or stopped, or died.", labels=labels
+    )
+    for one in services:
+        values = ((up, one.runs), (clients, one.clients), (fault, one.fault), (failures, one.failures))
+        for family, value in values:
+            family.add_metric([one.name, one.card], value)
+    yield from (up, clients, fault, failures)
 
 
 def _use(inventory: Inventory) -> Iterator[Metric]:

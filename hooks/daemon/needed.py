@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hooks.daemon.settings import Settings, attaches
+from hooks.daemon.settings import LimitsBy, Settings, attaches
 from hooks.vendors.nvidia.inject import GpuMode
+from lading.cgroups import ROOT as CGROUPS
 from lading.devices.isolation import IsolationName
 from lading.needed import Needed
 from lading.sockets import parse_endpoint
@@ -27,6 +28,8 @@ def list_needed(settings: Settings) -> Iterator[Needed]:
         yield Needed(path=Path(settings.driver_root), what="driver_root", mode=_LIST)
     folders = settings.cdi_spec_dirs if settings.gpu_mode is GpuMode.CDI else ()
     yield from (Needed(path=Path(folder), what="cdi_spec_dirs", mode=_LIST, optional=True) for folder in folders)
+    if IsolationName.TOKENS in settings.isolations and settings.memory_limits is LimitsBy.DRIVER:
+        yield Needed(path=root / CGROUPS, what='memory_limits = "driver"', mode=os.W_OK)
     if IsolationName.MPS in settings.isolations:
         yield Needed(path=Path(settings.mps_control), what="mps_control", mode=os.R_OK | os.X_OK)
     if IsolationName.HAMI_CORE in settings.isolations:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from hooks.attach.attacher import Attacher
+from hooks.attach.memory_limits import MemoryLimits
 from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.daemon.settings import (
     Clocks,
+    LimitsBy,
     Settings,
     max_age_s,
     mps_folders,
@@ -38,6 +40,7 @@ from hooks.mps.daemons import MpsDaemons
 from hooks.node.node import Node
 from hooks.ports import FrontEnd, Isolation, Preparer, Vendor
 from hooks.vendors.nvidia.compute_mode import set_exclusive
+from hooks.vendors.nvidia.memory_limits import LimitProbe, limit_memory
 from hooks.vendors.nvidia.vendor import Nvidia
 from hooks.vendors.nvidia.xid import KernelLog
 from lading.devices.isolation import IsolationName
@@ -68,10 +71,14 @@ class Door:
     tracing: Tracing
 
 
+def _nvml_library(settings: Settings) -> Path | None:
+    return Path(settings.nvml_library) if settings.nvml_library else None
+
+
 def _nvidia(settings: Settings) -> Vendor:
     return Nvidia(
         mode=settings.gpu_mode,
-        nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
+        nvml_library=_nvml_library(settings),
         driver_root=settings.driver_root,
         driver_groups=settings.driver_groups,
         partitions=read_configured_partitions(settings),
@@ -79,7 +86,14 @@ def _nvidia(settings: Settings) -> Vendor:
         reset_clocks=settings.clocks is Clocks.DEFAULT,
         power_limit=read_power_limit(settings),
         divided=frozenset(settings.mig_cards),
+        limits=_limit_probe(settings),
     )
+
+
+def _limit_probe(settings: Settings) -> LimitProbe | None:
+    if IsolationName.TOKENS not in settings.isolations or settings.memory_limits is LimitsBy.LIBRARY:
+        return None
+    return LimitProbe(required=settings.memory_limits is LimitsBy.DRIVER)
 
 
 def _unenforced(_: Settings) -> Isolation:
@@ -87,12 +101,21 @@ def _unenforced(_: Settings) -> Isolation:
 
 
 def _tokens(settings: Settings) -> Isolation:
-    return Tokens(libraries=str(share_libraries(settings)), shares_dir=settings.shares_dir)
+    return Tokens(
+        libraries=str(share_libraries(settings)),
+        shares_dir=settings.shares_dir,
+        by_driver=settings.memory_limits is LimitsBy.DRIVER,
+    )
 
 
 def _vfs(host: Host) -> Preparer:
     policy = netdev_policy(host.settings)
     return VfPreparer(journal=host.ledger.journal, attacher=host.attacher, policy=policy, moved=host.moved)
+
+
+def _memory_limits(host: Host) -> Preparer:
+    limit = partial(limit_memory, library=_nvml_library(host.settings))
+    return MemoryLimits(host_root=Path(host.settings.host_root), limit=limit, grants=host.ledger.grants)
 
 
 def _share_folders(host: Host) -> Preparer:
@@ -105,11 +128,10 @@ def _mps(settings: Settings) -> Isolation:
 
 def _mps_daemons(host: Host) -> Preparer:
     settings, folders = host.settings, mps_folders(host.settings)
-    library = Path(settings.nvml_library) if settings.nvml_library else None
     return MpsDaemons(
         folders=folders,
         control=lambda uuid: Control(uuid=uuid, folders=folders, command=settings.mps_control),
-        set_exclusive=partial(set_exclusive, library=library),
+        set_exclusive=partial(set_exclusive, library=_nvml_library(settings)),
         grants=host.ledger.grants,
         log=host.log,
     )
@@ -140,7 +162,14 @@ def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
 
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
 ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens, _mps, _hami_core)
-PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (_mig_instances, _share_folders, _hami_folders, _mps_daemons, _vfs)
+PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (
+    _mig_instances,
+    _memory_limits,
+    _share_folders,
+    _hami_folders,
+    _mps_daemons,
+    _vfs,
+)
 FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd]]] = (_cri_hook,)
 
 

@@ -61,6 +61,14 @@ class Clocks(StrEnum):
     DEFAULT = "default"
 
 
+class LimitsBy(StrEnum):
+    """What keeps a container with a share to its memory."""
+
+    AUTO = "auto"
+    DRIVER = "driver"
+    LIBRARY = "library"
+
+
 class AttachBy(StrEnum):
     HOOKS = "hooks"
     CNI = "cni"
@@ -114,6 +122,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0),
         Setting("isolation tokens: MiB that each process may use beside its share, as for its context, before it is reported"),
     ] = 1024
+    memory_limits: Annotated[
+        LimitsBy,
+        Setting("isolation tokens: what limits memory: driver, library, or auto: the driver where it can, else the library"),
+    ] = LimitsBy.AUTO
     mps_control: Annotated[str, Setting("isolation mps: NVIDIA's program that starts and asks a card's MPS daemon")] = (
         "/usr/bin/nvidia-cuda-mps-control"
     )

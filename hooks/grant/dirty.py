@@ -64,7 +64,12 @@ def find_dirt(gpu: Gpu, cleanness: Cleanness) -> str:
         return wait
     found = "; ".join(filter(None, (_CHECKS[check](gpu, cleanness) for check in CleanCheck if check in cleanness.rule.checks)))
     since = cleanness.since.get(gpu.uuid)
-    return f"{found}; since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC" if found and since else found
+    return add_since(found, since) if found and since else found
+
+
+def add_since(words: str, since: int) -> str:
+    """Return the words with the time, Unix time, since when it is so."""
+    return f"{words}; since {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _left_processes(gpu: Gpu, cleanness: Cleanness) -> str:

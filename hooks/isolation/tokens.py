@@ -29,6 +29,7 @@ _OF_IMAGES: Final = (f"/usr/local/cuda/compat/{CUDA}", f"/usr/local/cuda/compat/
 class Tokens:
     libraries: str  # the folder that has them
     shares_dir: str
+    by_driver: bool = False  # a card whose driver does not limit memory is refused
     name: IsolationName = IsolationName.TOKENS
 
     def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced | Refusal:
@@ -40,6 +41,12 @@ class Tokens:
                 message="cannot give a share with isolation tokens: the container gets no libcuda.so of driver_root",
             )
         shared = [card for card in cards if card.granted.shared]
+        if self.by_driver and (unlimited := [card.granted.uuid for card in shared if not card.gpu.limits_memory]):
+            return Refusal(
+                reason=Reason.ISOLATION_UNAVAILABLE,
+                message=f"cannot give a share of {', '.join(unlimited)}: the node asks for memory limits by the driver "
+                '(memory_limits = "driver"), and the driver does not limit it; the node\'s report says why',
+            )
         share = ShareGrant(
             pod=PodUid(sandbox.uid),
             container="" if shared[0].granted.pod_wide else container.name,
@@ -76,4 +83,5 @@ def _share_of(card: Card) -> SharedGpu:
         total_mib=total,
         request_percent=granted.core_percent or 0,
         limit_percent=granted.core_limit_percent or FULL_CORE,
+        driver_limits=card.gpu.limits_memory,
     )

@@ -38,6 +38,7 @@ class Sandbox:
     name: str = ""
     annotations: Mapping[str, str] = field(default_factory=dict)
     runtime_handler: str = ""
+    cgroup_parent: str = ""  # the pod's cgroup, as kubelet names it to the runtime
     host_network: bool = False
     user_namespace: bool = False
 

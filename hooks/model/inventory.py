@@ -93,6 +93,7 @@ class Gpu:
     socket: int | None = None
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
+    limits_memory: bool = False  # its driver limits what a cgroup uses of its memory: that was tried
     compute_mode: str = ""  # as the driver calls it, if it is not the one in which any process may use the card
     drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, if the node gives them to containers
     binding: int | None = field(default=None, compare=False)  # of its driver (`hooks.host.binding`)

@@ -138,6 +138,11 @@ class Control:
         states = [await self.ask(f"get_server_status {server}") for server in servers]
         return any(FAULT in state.upper().split() for state in states)
 
+    async def count_clients(self, servers: Collection[int]) -> int:
+        """Return how many processes use the card by these servers."""
+        lists = [await self.ask(f"get_client_list {server}") for server in servers]
+        return sum(word.isdecimal() for said in lists for word in said.split())
+
     async def set_limits(self, limits: Limits, servers: Collection[int]) -> None:
         """Set the limits of processes that bring none: of the next server, and of those that run."""
         percent, memory = str(limits.percent), f"{limits.memory_mib}M"

@@ -24,7 +24,7 @@ from hooks.model.grant import Grant
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
 from hooks.mps.control import Control
-from hooks.ports import Preparer, Seen
+from hooks.ports import CardService, Preparer, Seen
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.log import Event, Log
@@ -45,8 +45,10 @@ class _Card:
     work: asyncio.Task[None] | None = None
     limits: Limits | None = None  # that this instance has set
     servers: tuple[int, ...] = ()  # newest list: a daemon that died cannot be asked
+    clients: int = 0
     fault: bool = False
     failure: str = ""
+    failures: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,6 +91,18 @@ class MpsDaemons(Preparer):
         )
         return replace(inventory, gpus=gpus)
 
+    def services(self) -> tuple[CardService, ...]:
+        needed = {gpu.uuid for gpu in mps_cards(self.grants())}
+        known = {uuid for uuid, card in self._cards.items() if card.there or card.failures}
+        return tuple(self._service(uuid, self._cards[uuid]) for uuid in sorted(needed | known))
+
+    def _service(self, uuid: GpuUuid, card: _Card) -> CardService:
+        runs = self.control(uuid).pid() is not None
+        clients = card.clients if runs else 0
+        return CardService(
+            name=IsolationName.MPS, card=uuid, runs=runs, clients=clients, fault=card.fault, failures=card.failures
+        )
+
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
         return self._back or bool(self._left(grants)) or any(card.fault or card.failure for card in self._cards.values())
 
@@ -106,6 +120,7 @@ class MpsDaemons(Preparer):
                     await self._settle(gpu.uuid)
             except (OSError, HostError) as e:  # a TimeoutError is an OSError, without words
                 cause = str(e) or f"its MPS daemon was not ready within {PREPARE_S:g} s"
+                self._cards[gpu.uuid].failures += 1
                 self.log.error(Event.MPS_FAILED, cause, device=gpu.uuid, pod_uid=sandbox.uid, pod=sandbox.name)
                 return Refusal(
                     reason=Reason.ISOLATION_UNAVAILABLE,
@@ -146,6 +161,7 @@ class MpsDaemons(Preparer):
             await self._settle(uuid)
         except (OSError, HostError) as e:
             failure = str(e)
+            card.failures += 1
         if failure and failure != card.failure:
             self.log.error(Event.MPS_FAILED, failure, device=uuid)
         card.failure = failure
@@ -164,6 +180,7 @@ class MpsDaemons(Preparer):
         control = self.control(uuid)
         if control.pid() is None:
             if card.limits is not None:
+                card.failures += 1
                 self.log.error(
                     Event.MPS_FAILED, "the daemon has ended, and its clients with it; another is started", device=uuid
                 )
@@ -177,6 +194,7 @@ class MpsDaemons(Preparer):
         if limits != card.limits:
             await control.set_limits(limits, card.servers)
             card.limits = limits
+        card.clients = await control.count_clients(card.servers)
         fault = await control.has_fault(card.servers)
         if fault != card.fault:
             write = self.log.error if fault else self.log.info
@@ -186,7 +204,7 @@ class MpsDaemons(Preparer):
     async def _stop(self, uuid: GpuUuid, card: _Card) -> None:
         control = self.control(uuid)
         await control.quit(card.servers)
-        card.servers, card.limits, card.fault = (), None, False
+        card.servers, card.limits, card.clients, card.fault = (), None, 0, False
         await self._set_exclusive(uuid, exclusive=False)
         await control.remove_folders()
         card.there, self._back = False, True

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hooks.grant.dirty import HostProcess
+from hooks.grant.dirty import HostProcess, add_since
 from hooks.ledger.foreign import Foreign, name_processes
 from lading.errors import HostError
 from lading.log import Event, Log
@@ -72,6 +72,11 @@ class HandOver:
         restoring = dict.fromkeys(self._restoring, "it is being handed over after its last holder")
         failed = {card: f"the hand-over command fails: {why}" for card, why in self._failed.items()}
         return dict.fromkeys(self._left, "it has not been read since its last holder was gone") | restoring | failed
+
+    def not_given(self) -> Mapping[GpuUuid, str]:
+        """Return the cards that no pod is given now, each with the reason: what it waits for, or why it is dirty and since
+        when. A card that was dirty may have a holder by now."""
+        return {card: add_since(dirt.words, dirt.since) for card, dirt in self._dirty.items()} | dict(self.waits())
 
     def left(self, cards: Collection[GpuUuid]) -> None:
         """Begin with cards that no grant holds any more."""

@@ -46,6 +46,7 @@ USED_STEP_MIB: Final = 256
 BUSY_STEP_PERCENT: Final = 5
 
 _COLUMN: Final = 60  # characters of the problem that kubectl shows in a column
+_NONE: Final[Mapping[GpuUuid, str]] = {}
 
 
 def build_status(
@@ -55,17 +56,22 @@ def build_status(
     *,
     foreign: Mapping[GpuUuid, str],
     share_bypasses: Sequence[share_bypass.ShareBypass] = (),
+    dirty: Mapping[GpuUuid, str] = _NONE,
     reconciled: bool,
     boot_id: str,
     reporter: str,
 ) -> Status:
-    """Build the status. `past`: newest first. `foreign`: by whom a card is used without a grant, in words. `reporter`: this
-    version of Lading."""
+    """Build the status. `past`: newest first. `foreign`: by whom a card is used without a grant, in words. `dirty`: why a
+    card without a holder is not given, in words. `reporter`: this version of Lading."""
     uuids = {gpu.bdf: gpu.uuid for gpu in found.gpus}
     limit = found.shares_per_gpu
-    gpus = tuple(_gpu(gpu, uuids, max_shares=limit, used_by=foreign.get(gpu.uuid, "")) for gpu in found.gpus)
-    pfs = tuple(_pf(pf) for pf in found.pfs)
     held = tuple(_grant(grant) for grant in sorted(grants, key=lambda grant: grant.key))
+    waiting = _waiting(found.gpus, held, dirty)
+    gpus = tuple(
+        _gpu(gpu, uuids, max_shares=limit, used_by=foreign.get(gpu.uuid, ""), dirty=waiting.get(gpu.uuid, ""))
+        for gpu in found.gpus
+    )
+    pfs = tuple(_pf(pf) for pf in found.pfs)
     return Status(
         reporter=reporter,
         boot_id=_cut(boot_id),
@@ -83,7 +89,13 @@ def build_status(
     )
 
 
-def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares: int, used_by: str) -> Gpu:
+def _waiting(gpus: Iterable[inventory.Gpu], held: Iterable[Grant], dirty: Mapping[GpuUuid, str]) -> Mapping[GpuUuid, str]:
+    """Return the cards that wait because they are dirty. Neither one with a holder nor MIG instances do (grant/choose.py)."""
+    others = {gpu.uuid for grant in held for gpu in grant.gpus} | {gpu.uuid for gpu in gpus if gpu.mig_enabled}
+    return {card: words for card, words in dirty.items() if card not in others}
+
+
+def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares: int, used_by: str, dirty: str) -> Gpu:
     return Gpu(
         uuid=gpu.uuid,
         bdf=gpu.bdf,
@@ -108,6 +120,7 @@ def _gpu(gpu: inventory.Gpu, uuids: Mapping[PciAddress, GpuUuid], *, max_shares:
         ),
         unhealthy=_cut(gpu.unhealthy),
         used_by=_cut(used_by),
+        dirty=_cut(dirty),
     )
 
 
@@ -256,6 +269,7 @@ def _held(gpus: tuple[Gpu, ...], grants: tuple[Grant, ...]) -> str:
 def _worst(gpus: tuple[Gpu, ...], pfs: tuple[Pf, ...], problems: tuple[str, ...]) -> str:
     """Describe the first problem, cards before functions, and how many more there are."""
     wrong = [f"GPU {gpu.bdf}: {gpu.unhealthy}" for gpu in gpus if gpu.unhealthy]
+    wrong += [f"GPU {gpu.bdf}: dirty: {gpu.dirty}" for gpu in gpus if gpu.dirty and not gpu.unhealthy]
     for pf in pfs:
         wrong += [f"PF {pf.bdf}: {pf.unhealthy}"] if pf.unhealthy else []
         wrong += [f"VF {vf.bdf}: {vf.unhealthy}" for vf in pf.vfs if vf.unhealthy]

@@ -16,7 +16,7 @@ patch nodedevices/<name>/status. Source: Kubernetes "Server-Side Apply", "Owners
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -39,6 +39,7 @@ from lading.kube.resource import NODE_DEVICES, NODES
 from lading.log import Event, Log
 from lading.nodedevices import KIND, Status, Use
 from lading.threads import in_thread
+from lading.vocabulary import GpuUuid
 
 FIELD_MANAGER: Final = "lading-hooks"
 LOOK_S: Final = 0.5  # central wakes a refused pod within 2 s of a release: most of that is not ours to spend
@@ -79,6 +80,7 @@ class _Seen(NamedTuple):
     grants: tuple[Grant, ...]
     past: tuple[Past, ...]
     share_bypasses: tuple[ShareBypass, ...]
+    dirty: Mapping[GpuUuid, str]
     reconciled: bool
 
 
@@ -163,7 +165,8 @@ class Reporter:
             return
         due = self._clock() >= self._renew_at
         ledger = node.ledger
-        seen = _Seen(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, node.reconciled)
+        dirty = node.hand_over.not_given()
+        seen = _Seen(inventory, ledger.grants(), ledger.history.past(), node.share_bypasses, dirty, node.reconciled)
         if seen != self._seen or due:
             self._built = self._build(seen)
             self._seen = seen
@@ -189,6 +192,7 @@ class Reporter:
             seen.past,
             foreign=find_foreign(self._node.host_root, seen.inventory, seen.grants).held,
             share_bypasses=seen.share_bypasses,
+            dirty=seen.dirty,
             reconciled=seen.reconciled,
             boot_id=self._node.boot_id,
             reporter=__version__,

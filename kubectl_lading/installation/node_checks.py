@@ -119,6 +119,9 @@ def devices_healthy(now: Installation) -> Iterator[Said]:
     used = [f"{name}: {gpu.uuid} ({gpu.used_by})" for name, gpu in gpus if gpu.used_by]
     why = "they are not given to any pod meanwhile"
     yield from several(used, "GPU is", "GPUs are", "used without a grant", why=why, say=note)
+    dirty = [f"{name}: {gpu.uuid} ({gpu.dirty})" for name, gpu in gpus if gpu.dirty]
+    why = "they wait until they are clean, and are given to no pod before"
+    yield from several(dirty, "GPU is", "GPUs are", "dirty", why=why, say=note)
 
 
 def _unhealthy(report: Report) -> list[str]:

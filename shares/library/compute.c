@@ -88,11 +88,14 @@ static struct device *begin_launch(CUstream stream, IsCapturing is_capturing) {
   struct device *device = device_of_thread();
   if (!device) return NULL;
   if (is_captured(stream, is_capturing)) return NULL; /* it becomes a node of a graph */
-  atomic_fetch_add(&device->launchers, 1);
+  atomic_fetch_add(&device->launching, 1); /* before the look: one that gives the turn back looks at this after it did */
   if (!LIKELY(atomic_load(&device->turn) == HOLDING && turn_lasts(device))) {
     struct queue *queue = &device->queue;
+    atomic_fetch_add(&device->waiting, 1);
+    atomic_fetch_sub(&device->launching, 1);
     real.cuCtxGetCurrent(&device->context);
     turn_begin(device, queue->unit);
+    atomic_fetch_sub(&device->waiting, 1);
     CUstreamCaptureMode mode;
     pthread_mutex_lock(&queue->lock);
     if (queue->first == queue->next && relax(&mode)) { /* so that the first launch is measured too */
@@ -106,18 +109,21 @@ static struct device *begin_launch(CUstream stream, IsCapturing is_capturing) {
 
 static void end_launch(struct device *device, CUstream stream, Record record) {
   struct queue *queue = &device->queue;
+  atomic_store(&device->last_launch, now_ns());
+  atomic_fetch_sub(&device->launching, 1);
   pthread_mutex_lock(&queue->lock);
   queue->unmarked++;
   if (queue->unmarked * queue->unit >= MARK_NS) {
     CUstreamCaptureMode mode;
+    atomic_fetch_add(&device->waiting, 1);
     int relaxed = relax(&mode);
     mark(queue, stream, record);
     while (queue->first != queue->next && ahead(queue) - queue->unit > QUEUE_NS) wait_for_mark(queue);
     if (relaxed) real.cuThreadExchangeStreamCaptureMode(&mode);
+    atomic_store(&device->last_launch, now_ns());
+    atomic_fetch_sub(&device->waiting, 1);
   }
   pthread_mutex_unlock(&queue->lock);
-  atomic_store(&device->last_launch, now_ns());
-  atomic_fetch_sub(&device->launchers, 1);
 }
 
 #define LAUNCH(stream, ending, call) \

@@ -63,7 +63,8 @@ struct device {
   int index;                        /* in the grant */
   struct page_device *_Atomic page; /* stays mapped when the server is away */
   _Atomic int turn;
-  _Atomic int launchers; /* threads between the look at the turn and the end of the launch */
+  _Atomic int launching; /* threads between the look at the turn and the return of the driver's launch: it is not over before */
+  _Atomic int waiting;   /* threads that wait for a turn, or for the device, and are about to launch */
   _Atomic int64_t last_launch;
   _Atomic int64_t held_bytes; /* of this process */
   _Atomic int64_t until;  /* the end of the last turn, as last seen: the page forgets it when the server takes the turn back */
@@ -85,6 +86,9 @@ struct device {
   } queue;
 };
 
+/* Return whether the driver keeps to the limit of memory: it is told to programs here, and nothing is refused. */
+static inline int informs(struct device *device) { return atomic_load(&atomic_load(&device->page)->informs); }
+
 /* Connect if that was not done in this process; 0, or CUDA_ERROR_SYSTEM_NOT_READY with a line on stderr. */
 CUresult link_up(void);
 /* Return the device of the calling thread's context; NULL if its card is not in the grant. */
@@ -95,7 +99,8 @@ int memory_add(struct device *, int64_t bytes);
 void memory_sub(struct device *, int64_t bytes);
 /* Count bytes that are allocated already. */
 void memory_held(struct device *, int64_t bytes);
-/* Return when the device may be used: with a turn, or by the fixed share while the server is away. */
+/* Return when the device may be used: with a turn, or by the fixed share while the server is away. The thread counts as launching
+ * from then on. */
 void turn_begin(struct device *, int64_t estimate);
 int turn_lasts(struct device *);
 void forget_context(CUcontext);

@@ -20,6 +20,8 @@ enum {
   REDIAL_MS = 200,
   IDLE_MS = 2,           /* without a launch, while others wait */
   HOLDING_LOOK_MS = 4,   /* for those others */
+  DONE_US = 500,         /* after work that was waited for; a program that synchronises launches again in less */
+  LAUNCHING_LOOK_US = 20, /* a launch takes a few */
   LOOK_MS = 50,          /* for the beat */
   STOPPED_MS = 4 * LOOK_MS, /* without a look, the process was stopped (SIGSTOP) */
   FIXED_PERIOD_MS = 100, /* while the server is away */
@@ -111,8 +113,8 @@ static int dial(void) {
   use_page(made.page);
   joined = 1;
   for (int i = 0; i < device_count && joined; i++) {
-    int64_t held = atomic_load(&devices[i].held_bytes);
-    if (held) send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
+    int64_t held = atomic_load(&devices[i].held_bytes); /* also nothing: the server waits for it */
+    send_frame((struct frame){.kind = ADD, .device = (uint16_t)i, .seq = ++last_seq, .a = held, .b = 1});
   }
   int result = joined;
   pthread_cond_broadcast(&changed);
@@ -170,20 +172,32 @@ static int64_t late_ns(struct device *device) {
   return late > 0 ? late : 0;
 }
 
+/* Stop holding the turn, unless a thread launches at this moment; with `lock` held. A thread counts as launching before it looks
+ * at the turn, so one of the two sees the other. */
+static int stop_holding(struct device *device) {
+  atomic_store(&device->turn, RELEASING);
+  if (!atomic_load(&device->launching)) return 1;
+  atomic_store(&device->turn, HOLDING);
+  return 0;
+}
+
+static int is_in_use(struct device *device) { return atomic_load(&device->launching) || atomic_load(&device->waiting); }
+
 /* Give back a turn that no thread uses: after some time without a launch while others wait, or when it is over. */
 static void release_if_idle(struct device *device) {
   struct page_device *shown = atomic_load(&device->page);
-  if (atomic_load(&device->turn) != HOLDING || atomic_load(&device->launchers)) return;
+  if (atomic_load(&device->turn) != HOLDING || is_in_use(device)) return;
   see_until(device);
   if (!atomic_load(&shown->waiters) && turn_lasts(device)) return;
   int64_t launched = atomic_load(&device->last_launch);
   if (now_ns() - launched < IDLE_MS * MS) return;
+  int64_t began = now_ns();
   drain(device, device->context); /* the server waits for our word: the work is charged to us */
+  if (now_ns() - began > DONE_US * 1000) usleep(DONE_US); /* one that waited for its work too is about to launch more */
   pthread_mutex_lock(&lock);
-  int holding = HOLDING;
-  if (joined && atomic_compare_exchange_strong(&device->turn, &holding, RELEASING)) {
-    if (atomic_load(&device->launchers) || atomic_load(&device->last_launch) != launched) {
-      atomic_store(&device->turn, HOLDING);
+  if (joined && atomic_load(&device->turn) == HOLDING && !atomic_load(&device->waiting) && stop_holding(device)) {
+    if (atomic_load(&device->last_launch) != launched) {
+      atomic_store(&device->turn, HOLDING); /* what was launched since is not drained */
     } else {
       atomic_store(&device->turn, IDLE);
       send_frame((struct frame){.kind = RELEASE, .device = (uint16_t)device->index, .c = late_ns(device)});
@@ -249,7 +263,8 @@ static void after_fork(void) {
   for (int i = 0; i < device_count; i++) {
     struct device *device = &devices[i];
     atomic_store(&device->turn, IDLE);
-    atomic_store(&device->launchers, 0);
+    atomic_store(&device->launching, 0);
+    atomic_store(&device->waiting, 0);
     atomic_store(&device->held_bytes, 0);
     device->context = NULL;
     device->renewing = 0;
@@ -340,7 +355,7 @@ int memory_add(struct device *device, int64_t bytes) {
     allowed = one.answered > 0 && one.allowed;
     if (one.answered > 0) goto done;
   }
-  allowed = bytes <= device->left_bytes;
+  allowed = informs(device) || bytes <= device->left_bytes;
   if (allowed) device->left_bytes -= bytes;
 done:
   if (allowed) atomic_fetch_add(&device->held_bytes, bytes);
@@ -400,10 +415,11 @@ void turn_begin(struct device *device, int64_t estimate) {
     } else if (turn == HOLDING && !device->renewing) {
       device->renewing = 1;
       pthread_mutex_unlock(&lock);
+      while (atomic_load(&device->launching)) usleep(LAUNCHING_LOOK_US); /* threads that looked at the turn before its end */
       drain(device, device->context);
       pthread_mutex_lock(&lock);
       device->renewing = 0;
-      if (joined && atomic_load(&device->turn) == HOLDING) {
+      if (joined && atomic_load(&device->turn) == HOLDING && !turn_lasts(device) && stop_holding(device)) {
         atomic_store(&device->turn, WANTING);
         int64_t late = late_ns(device);
         send_frame((struct frame){.kind = WANT, .device = (uint16_t)device->index, .a = estimate, .c = late});
@@ -416,6 +432,7 @@ void turn_begin(struct device *device, int64_t estimate) {
       wait_changed(LOOK_MS * MS);
     }
   }
+  atomic_fetch_add(&device->launching, 1);
   pthread_mutex_unlock(&lock);
 }
 

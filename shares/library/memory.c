@@ -229,7 +229,9 @@ static CUresult from_pool(CUdeviceptr *out, size_t size, CUmemoryPool handle, CU
                           IsCapturing is_capturing) {
   struct device *device = device_of_thread();
   if (!device) return allocate(out, size, handle, stream);
-  if (is_captured(stream, is_capturing)) return CUDA_ERROR_NOT_SUPPORTED; /* it would be a node of a graph: see below */
+  if (is_captured(stream, is_capturing)) { /* it becomes a node of a graph: see below */
+    return informs(device) ? allocate(out, size, handle, stream) : CUDA_ERROR_NOT_SUPPORTED;
+  }
   if (size > INT64_MAX / 2) return CUDA_ERROR_OUT_OF_MEMORY;
   if (!handle) {
     CUdevice ordinal;
@@ -407,10 +409,15 @@ HOOK CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
   return ended(last, result);
 }
 
-/* What cannot be counted, and is refused where the card is shared: memory of graphs, which is allocated when a graph is launched
- * and kept for the next launch; and calls of the first version of the API (CUDA 3.1 and older). */
+/* What cannot be counted, and is refused where the card is shared and its driver does not limit memory: memory of graphs, which is
+ * allocated when a graph is launched and kept for the next launch; and calls of the first version of the API (CUDA 3.1 and older). */
 
-#define REFUSE(call) return device_of_thread() ? CUDA_ERROR_NOT_SUPPORTED : (call)
+static int must_count(void) {
+  struct device *device = device_of_thread();
+  return device && !informs(device);
+}
+
+#define REFUSE(call) return must_count() ? CUDA_ERROR_NOT_SUPPORTED : (call)
 
 HOOK CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, void *params) {
   REFUSE(real.cuGraphAddMemAllocNode(node, graph, after, count, params));

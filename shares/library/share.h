@@ -29,7 +29,8 @@ struct page_device {
   _Atomic int32_t processes;
   int64_t limit_bytes;
   _Atomic int64_t used_bytes;
-  int64_t unused;
+  _Atomic int32_t informs; /* 1: the driver keeps to the limit, and nothing is refused here */
+  int32_t unused;
 };
 struct page {
   uint32_t magic;

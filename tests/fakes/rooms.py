@@ -66,6 +66,7 @@ def card(
     mig_enabled: bool = False,
     unhealthy: str = "",
     used_by: str = "",
+    dirty: str = "",
     nvlinks: Sequence[NvLink] = (),
     isolations: tuple[str, ...] = (),
 ) -> CardRoom:
@@ -85,8 +86,9 @@ def card(
         mig_enabled=mig_enabled,
         unhealthy=unhealthy,
         used_by=used_by,
+        dirty=dirty,
     )
-    usable = usable and not gpu.unhealthy and not used_by
+    usable = usable and not gpu.unhealthy and not used_by and not dirty
     return CardRoom(
         gpu=gpu,
         free_mib=mib,

@@ -18,6 +18,7 @@ from lading.files import replace_file
 from lading.sharegrant import FILE, SOCKET, SharedGpu, ShareGrant, folder_name, render_grant
 from lading.vocabulary import GpuUuid, PodUid
 from shares.policy.fair import Fair
+from shares.policy.model import Policy
 from shares.server import Shares, Usage
 from shares.wire import SIZE, Frame, Kind, pack
 from simnode.child import Block
@@ -40,8 +41,17 @@ def eventually(holds: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def shared(uuid: GpuUuid = CARD, *, mib: int = 2048, request: int = 50, limit: int = 100) -> SharedGpu:
-    return SharedGpu(uuid=uuid, memory_mib=mib, total_mib=81008, request_percent=request, limit_percent=limit)
+def shared(
+    uuid: GpuUuid = CARD, *, mib: int = 2048, request: int = 50, limit: int = 100, driver_limits: bool = False
+) -> SharedGpu:
+    return SharedGpu(
+        uuid=uuid,
+        memory_mib=mib,
+        total_mib=81008,
+        request_percent=request,
+        limit_percent=limit,
+        driver_limits=driver_limits,
+    )
 
 
 def share(container: str = "train", *gpus: SharedGpu, pod: str = POD) -> ShareGrant:
@@ -57,6 +67,7 @@ class DeviceEntry(NamedTuple):
     limit_ppm: int
     limit_bytes: int
     used_bytes: int
+    informs: int
 
 
 class Client:
@@ -126,8 +137,9 @@ class Client:
 
     def shown(self, device: int = 0) -> DeviceEntry:
         """Return what the page says of a card."""
-        until, waiters, request, limit, _, limit_bytes, used = struct.unpack_from("<qiiiiqq", self._map, 64 * (device + 1) + 16)
-        return DeviceEntry(until, waiters, request, limit, limit_bytes, used)
+        at = 64 * (device + 1) + 16
+        until, waiters, request, limit, _, limit_bytes, used, informs = struct.unpack_from("<qiiiiqqi", self._map, at)
+        return DeviceEntry(until, waiters, request, limit, limit_bytes, used, informs)
 
     def beat_ns(self) -> int:
         return int(struct.unpack_from("<q", self._map, 8)[0])
@@ -147,13 +159,20 @@ class Client:
             self.page_fd = -1
 
 
+def _has_ended(pid: int) -> int:
+    raise ProcessLookupError(pid)
+
+
 class ShareServer(Block):
     """A server in a thread. What its loop did not expect fails the test at the end."""
 
     shares: Shares
 
-    def __init__(self, folder: Path, *, host_root: Path) -> None:
+    def __init__(self, folder: Path, *, host_root: Path, policy: Callable[[], Policy] = Fair, lives: bool = False) -> None:
+        """`lives`: clients are processes that run, also when they have closed their connection; else they have ended then."""
         self.records = Records()
+        self._policy = policy
+        self._open_process = os.pidfd_open if lives else _has_ended
         self._folder = folder
         self._host_root = host_root
         self._unexpected: list[dict[str, Any]] = []
@@ -168,7 +187,13 @@ class ShareServer(Block):
     async def _serve(self, serving: threading.Event) -> None:
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(lambda _, context: self._unexpected.append(context))
-        self.shares = Shares(self._folder, policy=Fair, log=self.records.log, host_root=self._host_root)
+        self.shares = Shares(
+            self._folder,
+            policy=self._policy,
+            log=self.records.log,
+            host_root=self._host_root,
+            open_process=self._open_process,
+        )
         self.shares.start()
         serving.set()
         await self._ended.wait()
@@ -191,6 +216,10 @@ class ShareServer(Block):
             return function()
 
         return asyncio.run_coroutine_threadsafe(called(), self._loop).result(BOUND_S)
+
+    def stall(self, seconds: float) -> None:
+        """Have the server's loop stand still from now on."""
+        self._loop.call_soon_threadsafe(time.sleep, seconds)
 
     def usage(self) -> list[Usage]:
         return self.call(self.shares.usage)
@@ -218,8 +247,8 @@ class ShareRig(Block):
         replace_file(folder / FILE, render_grant(given))
         return folder / SOCKET
 
-    def serve(self) -> ShareServer:
-        return self._ends.enter_context(ShareServer(self.folder, host_root=self.host_root))
+    def serve(self, *, lives: bool = False) -> ShareServer:
+        return self._ends.enter_context(ShareServer(self.folder, host_root=self.host_root, lives=lives))
 
     def dial(self, path: Path) -> Client:
         return self._ends.enter_context(Client(path))

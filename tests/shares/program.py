@@ -7,6 +7,7 @@ to an allocation is its CUresult.
 import ctypes
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -232,6 +233,23 @@ class Device:
     def launch(self, microseconds: int, stream: bool = False) -> int:
         where = self.stream if stream else None
         return int(self.cuda.cuLaunchKernel(None, microseconds, 1, 1, 1, 1, 1, 0, where, None, None))
+
+    def pulse(self, threads: int, launches: int, longest_us: int, longest_gap_us: int) -> int:
+        """Launch kernels of random lengths in several threads, so many in each, with random gaps. Return the worst result."""
+        worst = [0]
+
+        def one(chance: random.Random) -> None:
+            self.enter()
+            for _ in range(launches):
+                worst.append(self.launch(chance.randrange(longest_us)))
+                time.sleep(chance.random() * longest_gap_us / 1e6)
+
+        working = [threading.Thread(target=one, args=(random.Random(number),)) for number in range(threads)]  # noqa: S311 -- gaps
+        for thread in working:
+            thread.start()
+        for thread in working:
+            thread.join()
+        return max(worst)
 
     def sync(self) -> int:
         return int(self.cuda.cuCtxSynchronize())

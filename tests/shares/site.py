@@ -9,15 +9,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from lading.sharestatus import ContainerUse, ask
+from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
-from tests.fakes.share_rig import BOUND_S, CARD, MIB, POD, ShareRig, eventually, share, shared
+from tests.fakes.share_rig import BOUND_S, CARD, MIB, POD, ShareRig, ShareServer, eventually, share, shared
 
 __all__ = ["BOUND_S", "MIB", "Container", "Process", "Site", "eventually"]
 
@@ -120,13 +121,21 @@ class Site(Block):
             os.kill(self.server.pid, signal.SIGCONT)
         self.server.stop()
 
+    def serve_here(self, policy: Callable[[], Policy]) -> ShareServer:
+        """Serve with this policy, in this process, in place of the daemon."""
+        self.server.stop()
+        server = ShareServer(self._rig.folder, host_root=self._rig.host_root, policy=policy, lives=True)
+        return self._ends.enter_context(server)
+
     @property
     def logs(self) -> tuple[Path, ...]:
         return (self.server.log, self.errors)
 
-    def container(self, name: str, *, mib: int = 2048, request: int = 50, limit: int = 100) -> Container:
+    def container(
+        self, name: str, *, mib: int = 2048, request: int = 50, limit: int = 100, driver_limits: bool = False
+    ) -> Container:
         """Grant a share, and wait until the server has it."""
-        path = self._rig.grant(share(name, shared(mib=mib, request=request, limit=limit)))
+        path = self._rig.grant(share(name, shared(mib=mib, request=request, limit=limit, driver_limits=driver_limits)))
         if self.server.running:
             eventually(lambda: any(use.container == name for use in self.uses()))
         return Container(self, name, path.parent)

@@ -81,6 +81,18 @@ def test_threads_that_get_one_anothers_addresses_are_counted_truly(site: Site) -
     eventually(lambda: site.use("a").memory_used_mib == 8)
 
 
+def test_where_the_driver_limits_memory_programs_are_told_and_not_refused(site: Site) -> None:
+    container = site.container("a", mib=100, driver_limits=True)
+    process = container.start(FAKE_CUDA_MIB="300")  # this driver gives no more
+    assert process.do(["total"], ["alloc", "plain", 150 * MIB], ["alloc", "managed", 100 * MIB]) == [100 * MIB, OK, OK]
+    assert process.call("alloc", "plain", 51 * MIB) == OUT_OF_MEMORY
+    eventually(lambda: process.call("info") == [0, 100 * MIB])
+    assert site.use("a").memory_used_mib == 250
+    assert process.do(["uncounted", "graph node"], ["uncounted", "captured"], ["uncounted", "version 1"]) == [OK] * 3
+    site.server.kill()
+    assert process.do(["free_all"], ["alloc", "plain", 150 * MIB]) == [OK, OK]
+
+
 def test_two_containers_of_a_card_have_amounts_of_their_own(site: Site) -> None:
     a, b = site.container("a", mib=100).start(), site.container("b", mib=200).start()
     assert a.do(["alloc", "plain", 100 * MIB], ["alloc", "plain", 1]) == [OK, OUT_OF_MEMORY]

@@ -66,6 +66,12 @@ def test_requests_are_kept(site: Site, loads: Mapping[str, Load]) -> None:
         assert 0 < one["busy_s"] / one["wall_s"] < shares[name] + 0.08
 
 
+def test_eight_equal_containers(site: Site) -> None:
+    names = [f"c{number}" for number in range(8)]
+    begin(site, {name: Load(12) for name in names})
+    assert measure(site, 2 * MEASURED_S) == pytest.approx(dict.fromkeys(names, 1 / 8), abs=0.03)
+
+
 def test_what_one_leaves_the_other_gets(site: Site) -> None:
     begin(site, {"a": Load(60), "b": Load(20)})
     shares = measure(site)

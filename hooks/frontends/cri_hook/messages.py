@@ -17,6 +17,7 @@ def read_sandbox(sandbox: hook_pb2.PodSandbox) -> Sandbox:
         annotations=dict(sandbox.annotations),
         runtime_handler=sandbox.runtime_handler,
         host_network=sandbox.host_network,
+        cgroup_parent=sandbox.cgroup_parent,
         user_namespace=sandbox.user_namespace,
     )
 

@@ -13,6 +13,7 @@ from hooks.vendors.nvidia.driver import files_problem, read_driver_mounts
 from hooks.vendors.nvidia.groups import DriverGroup, add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
 from hooks.vendors.nvidia.inject import GpuMode, inject
+from hooks.vendors.nvidia.memory_limits import LimitProbe
 from hooks.vendors.nvidia.nvml import NAME, divide_card, read_gpus, read_processes
 from hooks.vendors.nvidia.restore import PowerLimit, restore
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
@@ -34,6 +35,7 @@ class Nvidia:
     kernel_log: KernelLog = _NO_LOG
     reset_clocks: bool = False  # of a card whose last holder is gone
     power_limit: PowerLimit | None = None  # likewise; None: as it is
+    limits: LimitProbe | None = None  # of cards whose driver may limit memory; None: it is not asked to
     divided: frozenset[str] = frozenset()  # cards whose MIG instances are made on demand: UUIDs, PCI addresses, or "all"
 
     name: ClassVar[str] = NAME
@@ -53,6 +55,9 @@ class Nvidia:
         if gpus:
             gpus, log_problems = self._with_xids(gpus)
             problems += log_problems
+        if driver and self.limits:
+            gpus, limit_problems = self.limits.look(host_root, gpus, driver.version, library=self.nvml_library)
+            problems += limit_problems
         if driver and self._mounts_files:
             driver = replace(driver, mounts=read_driver_mounts(Path(self.driver_root), driver.version))
             if not driver.mounts:

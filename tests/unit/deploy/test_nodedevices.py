@@ -63,6 +63,7 @@ FULL = Status(
             ),
             unhealthy="GPU is lost",
             used_by="process 1",
+            dirty="its compute mode is EXCLUSIVE_PROCESS",
         ),
     ),
     pfs=(

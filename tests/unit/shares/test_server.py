@@ -3,16 +3,23 @@
 import contextlib
 import mmap
 import os
+import shutil
 import socket
 import stat
+import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lading.log import Event
+from lading.sockets import Peer
+from shares import server as server_module
+from shares.policy.model import MS
 from shares.server import MAX_POSTPONED, MAX_PROCESSES
 from shares.wire import Frame, Kind, Refusal, pack
-from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, POD, ShareRig, ShareServer, eventually, share, shared
+from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, POD, Client, ShareRig, ShareServer, eventually, share, shared
 
 OTHER_POD = "99999999-2222-3333-4444-555555555555"
 
@@ -46,8 +53,8 @@ def test_a_process_of_the_pod_is_welcomed_with_the_page_of_its_shares(rig: Share
     client = rig.dial(path)
     welcome = client.greet()
     assert (welcome.kind, welcome.b) == (Kind.WELCOME, 2)
-    assert client.shown(0)[:] == (0, 0, 300_000, 600_000, 2048 * MIB, 0)
-    assert client.shown(1)[:] == (0, 0, 0, 1_000_000, 512 * MIB, 0)
+    assert client.shown(0)[:] == (0, 0, 300_000, 600_000, 2048 * MIB, 0, 0)
+    assert client.shown(1)[:] == (0, 0, 0, 1_000_000, 512 * MIB, 0, 0)
 
 
 def test_a_process_of_another_pod_is_refused_and_logged_with_both_pods(rig: ShareRig) -> None:
@@ -222,6 +229,32 @@ def test_memory_that_is_held_already_counts_in_any_case(rig: ShareRig, server: S
     assert client.ask(48 * MIB)
 
 
+def test_where_the_driver_limits_memory_it_is_counted_and_not_refused(rig: ShareRig) -> None:
+    server = rig.serve()
+    path = rig.grant(share("a", shared(mib=100, driver_limits=True), shared(OTHER_CARD, mib=100)))
+    eventually(server.usage)
+    client = rig.join(path)
+    assert [client.shown(device).informs for device in range(2)] == [1, 0]
+    assert client.ask(150 * MIB)
+    assert not client.ask(150 * MIB, device=1)
+    assert client.shown().used_bytes == 150 * MIB
+    assert client.shown().limit_bytes == 100 * MIB  # is told
+
+
+def test_containers_of_one_pod_keep_to_their_own_shares_within_its_limit(rig: ShareRig) -> None:
+    server = rig.serve()
+    path = rig.grant(share("a", shared(mib=100, driver_limits=True)))
+    rig.grant(share("c", shared(mib=100, driver_limits=True), pod="99999999-2222-3333-4444-555555555555"))
+    eventually(lambda: len(server.usage()) == 2)
+    client = rig.join(path)
+    assert client.shown().informs == 1
+    second = rig.grant(share("b", shared(mib=100, driver_limits=True)))
+    eventually(lambda: client.shown().informs == 0)
+    assert not client.ask(101 * MIB)
+    shutil.rmtree(second.parent)
+    eventually(lambda: client.shown().informs == 1)
+
+
 def test_a_process_cannot_give_back_what_another_holds(rig: ShareRig, server: ShareServer) -> None:
     path = served(rig, server)
     a, b = rig.join(path), rig.join(path)
@@ -247,6 +280,119 @@ def test_each_card_has_an_amount_of_its_own(rig: ShareRig) -> None:
     assert not client.ask(1)
     assert client.ask(200 * MIB, device=1)
     assert [(use.uuid, use.used_bytes) for use in server.usage()] == [(CARD, 100 * MIB), (OTHER_CARD, 200 * MIB)]
+
+
+class Living:
+    """Two processes that run, and of which the next clients are."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.both = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+        self._next: list[int] = []
+        patch.setattr(server_module, "peer_credentials", lambda _: Peer(pid=self._next.pop(0), uid=0, gid=0))
+        patch.setattr(server_module, "find_stranger", lambda *_: "")
+
+    def join(self, rig: ShareRig, path: Path, number: int) -> Client:
+        self._next.append(self.both[number].pid)
+        return rig.join(path)
+
+    def end(self, number: int) -> None:
+        self.both[number].kill()
+        self.both[number].wait()
+
+
+@pytest.fixture
+def living(monkeypatch: pytest.MonkeyPatch) -> Iterator[Living]:
+    living = Living(monkeypatch)
+    yield living
+    for number in range(2):
+        living.end(number)
+
+
+def used(server: ShareServer) -> list[int]:
+    return [one.used_bytes // MIB for one in server.usage()]
+
+
+def test_what_a_process_holds_counts_while_it_has_no_connection(rig: ShareRig, living: Living) -> None:
+    server = rig.serve(lives=True)
+    path = rig.grant(share("a", shared(mib=100), shared(OTHER_CARD, mib=100)))
+    eventually(server.usage)
+    lost, other = (living.join(rig, path, number) for number in range(2))
+    assert lost.ask(60 * MIB)
+    assert lost.ask(10 * MIB, device=1)
+    lost.close()
+    eventually(lambda: len(server.usage()[0].process_ids) == 1)
+    assert used(server) == [60, 10]
+    other.send(Kind.ADD, seq=7, a=50 * MIB)  # is answered when the one that is lost has said what it holds
+    back = living.join(rig, path, 0)
+    assert back.ask(30 * MIB, held=True)
+    assert used(server)[1] == 10
+    assert back.ask(0, held=True, device=1)
+    verdict = other.receive()
+    assert (verdict.kind, verdict.seq, verdict.a) == (Kind.VERDICT, 7, 1)
+    assert used(server) == [80, 0]
+
+
+def test_what_a_process_held_is_free_when_it_has_ended(rig: ShareRig, living: Living) -> None:
+    server = rig.serve(lives=True)
+    path = rig.grant(share("a", shared(mib=100)))
+    eventually(server.usage)
+    lost = living.join(rig, path, 0)
+    assert lost.ask(60 * MIB)
+    lost.close()
+    eventually(lambda: not server.usage()[0].process_ids)
+    assert used(server) == [60]
+    living.end(0)
+    eventually(lambda: used(server) == [0])
+
+
+def test_a_process_that_is_back_and_says_nothing_of_its_memory_has_none(rig: ShareRig, living: Living) -> None:
+    server = rig.serve(lives=True)
+    path = rig.grant(share("a", shared(mib=100)))
+    eventually(server.usage)
+    lost = living.join(rig, path, 0)
+    assert lost.ask(60 * MIB)
+    lost.close()
+    eventually(lambda: not server.usage()[0].process_ids)
+    living.join(rig, path, 0).want()
+    eventually(lambda: used(server) == [0])
+
+
+def test_a_process_that_stays_away_is_waited_for_for_a_bounded_time(
+    rig: ShareRig, living: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "LOST_NS", 100 * MS)
+    server = rig.serve(lives=True)
+    path = rig.grant(share("a", shared(mib=100)))
+    eventually(server.usage)
+    lost, other = (living.join(rig, path, number) for number in range(2))
+    assert lost.ask(60 * MIB)
+    lost.close()
+    eventually(lambda: len(server.usage()[0].process_ids) == 1)
+    assert not other.ask(50 * MIB)
+    assert other.ask(40 * MIB)
+
+
+def test_processes_that_are_waited_for_are_bounded(rig: ShareRig, living: Living) -> None:
+    server = rig.serve(lives=True)
+    path = rig.grant(share("a"))
+    eventually(server.usage)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(2 * MAX_PROCESSES):
+        living.join(rig, path, 0).close()
+        eventually(lambda: not server.usage()[0].process_ids)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + MAX_PROCESSES
+
+
+def test_what_is_asked_during_a_stall_waits_for_processes_that_may_come_back(rig: ShareRig, server: ShareServer) -> None:
+    path = rig.grant(share("a"))
+    eventually(server.usage)
+    client = rig.join(path)
+    assert client.ask(MIB)
+    server.stall(0.8)
+    began_ns = time.monotonic_ns()
+    client.send(Kind.ADD, seq=8, a=MIB)  # is read before the next beat
+    assert client.receive().a == 1
+    assert time.monotonic_ns() - began_ns > server_module.SETTLE_NS
 
 
 def test_a_server_that_is_back_first_hears_what_is_held(rig: ShareRig) -> None:

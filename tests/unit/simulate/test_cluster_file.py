@@ -38,7 +38,11 @@ def test_the_shipped_cluster_has_every_profile() -> None:
 
 def test_an_object_of_the_cluster(tmp_path: Path) -> None:
     """As kubectl prints it. Who was there when it was printed is not there when the replay begins."""
-    gpus = [{**H100["gpus"][0], "usedBy": "somebody"}, {**H100["gpus"][1], "unhealthy": "fell off the bus"}, *H100["gpus"][2:]]
+    gpus = [
+        {**H100["gpus"][0], "usedBy": "somebody", "dirty": "its memory"},
+        {**H100["gpus"][1], "unhealthy": "fell off the bus"},
+        *H100["gpus"][2:],
+    ]
     status = {**H100, "gpus": gpus, "reconciled": False, "problems": ["one"], "grants": [{"pod": "p", "container": "c"}]}
     annotations = {"lading.dev/cordon": "all"}
     written(
@@ -48,7 +52,7 @@ def test_an_object_of_the_cluster(tmp_path: Path) -> None:
     report = msgspec.convert(render_devices(0, node), NodeDevices)
     assert (report.status.reconciled, report.status.grants, report.metadata.annotations) == (True, (), {})
     assert (node.gpus, node.cards) == (7, [0, 2, 3, 4, 5, 6, 7])
-    assert report.status.gpus[0].used_by == ""
+    assert (report.status.gpus[0].used_by, report.status.gpus[0].dirty) == ("", "")
 
 
 def test_identities_are_the_clusters(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_over_commit_by_count() -> None:
         (room(card(0), card(1, usable=False)), ask(whole("a", 2)), Missing.UNHEALTHY),
         (room(card(0), card(1, unhealthy="fell off the bus")), ask(whole("a", 2)), Missing.UNHEALTHY),
         (room(card(0), card(1, used_by="process 7")), ask(whole("a", 2)), Missing.UNHEALTHY),
+        (room(card(0), card(1, dirty="90 MiB of it")), ask(whole("a", 2)), Missing.UNHEALTHY),
         (room(card(0, usable=False)), ask(share("a", 1)), Missing.UNHEALTHY),
         (room(card(0, usable_mib=10)), ask(share("a", 11)), Missing.NO_CARD_LARGE_ENOUGH),
         (room(card(0, usable_mib=2)), ask(share("a", core_percent=49)), Missing.NO_CARD_LARGE_ENOUGH),  # not one MiB

@@ -55,6 +55,7 @@ from tests.fakes.rooms import MODEL, ask, card, eight_gpus, gpu_bdf, gpu_uuid, h
         ),
         (room(card(0, unhealthy="Xid 79")), ask(whole("a")), Missing.UNHEALTHY, ["unhealthy (Xid 79)"]),
         (room(card(0, used_by="pid 7")), ask(share("a", 5)), Missing.UNHEALTHY, ["5Mi", "pid 7"]),
+        (room(card(0, dirty="90 MiB of it")), ask(whole("a")), Missing.UNHEALTHY, ["1 dirty (90 MiB of it)"]),
         (room(card(0), vfs=[vf(0, usable=False)]), ask(whole("a", vfs=1)), Missing.UNHEALTHY, ["1 VF asked", "1 unhealthy"]),
         (room(card(0), card(1, usable=False)), ask(whole("a"), share("b", 9)), Missing.UNHEALTHY, ["9Mi", "1 cordoned"]),
         (room(card(0), held(1)), ask(whole("a"), share("b", 9)), Missing.SHARES_DO_NOT_FIT, ["1 whole GPU; 9Mi", "1 held"]),

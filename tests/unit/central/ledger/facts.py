@@ -59,7 +59,7 @@ def pod(
     )
 
 
-def gpu(number: int, *, unhealthy: str = "", used_by: str = "", reserved_mib: int = 0, mig: int = 0) -> Gpu:
+def gpu(number: int, *, unhealthy: str = "", used_by: str = "", dirty: str = "", reserved_mib: int = 0, mig: int = 0) -> Gpu:
     return Gpu(
         uuid=gpu_uuid(number),
         bdf=gpu_bdf(number),
@@ -68,6 +68,7 @@ def gpu(number: int, *, unhealthy: str = "", used_by: str = "", reserved_mib: in
         reserved_mib=reserved_mib,
         unhealthy=unhealthy,
         used_by=used_by,
+        dirty=dirty,
         mig_enabled=mig > 0,
         mig=tuple(MigInstance(uuid=mig_uuid(n), gpu_instance=n, compute_instance=0, memory_mib=9856) for n in range(mig)),
     )

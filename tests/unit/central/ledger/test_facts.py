@@ -346,6 +346,7 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
     [
         pytest.param(report(gpus=[gpu(0, unhealthy="Xid 79")]), report(version=2, gpus=[gpu(0)]), id="health"),
         pytest.param(report(gpus=[gpu(0, used_by="pid 1")]), report(version=2, gpus=[gpu(0)]), id="a stranger left"),
+        pytest.param(report(gpus=[gpu(0, dirty="90 MiB of it")]), report(version=2, gpus=[gpu(0)]), id="clean"),
         pytest.param(report(cordon="all"), report(version=2), id="uncordon"),
         pytest.param(report(grants=[grant("m", "c", granted(0))]), report(version=2), id="released by the node alone"),
         pytest.param(report(reconciled=False), report(version=2), id="reconciled"),

@@ -44,8 +44,11 @@ def test_a_cordon_takes_devices_out_of_service(cordon: str, cards: list[int], vf
     assert (free_cards(room), free_vfs(room)) == (cards, vfs)
 
 
-@pytest.mark.parametrize("broken", [gpu(0, unhealthy="Xid 79"), gpu(0, used_by="pid 42"), gpu(0, reserved_mib=CARD_MIB)])
-def test_a_card_that_is_not_well_or_in_a_strangers_use_is_not_usable(broken: Gpu) -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [gpu(0, unhealthy="Xid 79"), gpu(0, used_by="pid 42"), gpu(0, dirty="90 MiB of it"), gpu(0, reserved_mib=CARD_MIB)],
+)
+def test_a_card_that_is_not_well_or_clean_or_in_a_strangers_use_is_not_usable(broken: Gpu) -> None:
     room = ledger_of(report(gpus=[broken, gpu(1)])).room("n1")
     assert [card.usable for card in room.cards] == [False, True]
 

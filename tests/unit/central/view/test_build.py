@@ -97,7 +97,7 @@ def test_a_grant_without_a_pod_is_a_holder_too() -> None:
     assert (holder.uid, holder.pod, holder.namespace, holder.claims) == ("uid-nobody", "gone", "ns", ("granted",))
 
 
-@pytest.mark.parametrize("said", [{"unhealthy": "GPU is lost"}, {"usedBy": "pod ns/stranger"}])
+@pytest.mark.parametrize("said", [{"unhealthy": "GPU is lost"}, {"usedBy": "pod ns/stranger"}, {"dirty": "90 MiB of it"}])
 def test_an_unusable_card_says_why_and_keeps_its_holders(said: Json) -> None:
     node = Node()
     node.world.bind("train", "n1")

@@ -17,10 +17,11 @@ from hooks.ledger.store import Ledger
 from hooks.model.answer import Answer
 from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.attachment import NetdevPolicy, Step
-from hooks.model.container import Adjustment
+from hooks.model.container import Adjustment, Sandbox
 from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
 from hooks.node.node import Node
+from hooks.ports import CardService, Preparer
 from hooks.report.reporter import Reporter, connect
 from lading.errors import StateError
 from lading.log import Log
@@ -177,6 +178,34 @@ def test_cards_that_are_dirty(play: Play) -> None:
         node.hand_over.read(1.0, {uuid(0): "its memory is in use", uuid(1): ""}, 7)
         found = {name: value for name, value in samples(metrics).items() if "dirty" in name}
         assert found == {f"lading_gpu_dirty{{uuid={uuid(0)}}}": 1}
+
+    play(scenario)
+
+
+class Services(Preparer):
+    """A preparer that does nothing but run a daemon for a card."""
+
+    def wants(self, answer: Answer) -> bool:
+        return False
+
+    async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
+        return Adjustment()
+
+    def has(self, sandbox: Sandbox) -> bool:
+        return False
+
+    async def undo(self, sandbox: Sandbox) -> None: ...
+
+    def services(self) -> tuple[CardService, ...]:
+        return (CardService(name="mps", card=uuid(0), runs=True, clients=3, fault=False, failures=2),)
+
+
+def test_programs_that_run_for_cards(play: Play) -> None:
+    def scenario(node: Node, metrics: Metrics) -> None:
+        node.preparers = (Services(),)
+        found = {name: value for name, value in samples(metrics).items() if "gpu_service" in name}
+        values = {"up": 1, "clients": 3, "fault": 0, "failures_total": 2}
+        assert found == {f"lading_gpu_service_{name}{{service=mps,uuid={uuid(0)}}}": value for name, value in values.items()}
 
     play(scenario)
 

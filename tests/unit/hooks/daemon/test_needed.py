@@ -1,8 +1,9 @@
 import pytest
 
 from hooks.daemon.needed import list_needed
-from hooks.daemon.settings import Settings
+from hooks.daemon.settings import LimitsBy, Settings
 from hooks.vendors.nvidia.inject import GpuMode
+from lading.devices.isolation import IsolationName
 
 ALWAYS = {"runtime_endpoint", "state_dir", "device node"}
 
@@ -17,6 +18,11 @@ ALWAYS = {"runtime_endpoint", "state_dir", "device node"}
         (Settings(host_root="/sim", kubeconfig="/k"), set()),
         (Settings(host_root="/sim", driver_root="/d"), {"driver_root"}),
         (Settings(host_root="/sim", driver_root="/d", gpu_mode=GpuMode.CDI), {"cdi_spec_dirs"}),
+        (
+            Settings(host_root="/sim", isolations=(IsolationName.TOKENS,), memory_limits=LimitsBy.DRIVER),
+            {'memory_limits = "driver"'},
+        ),
+        (Settings(host_root="/sim", isolations=(IsolationName.TOKENS,)), set()),
     ],
 )
 def test_what_settings_use(settings: Settings, named: set[str]) -> None:

@@ -62,6 +62,24 @@ def test_the_grant_says_whose_share_it_is_and_how_much() -> None:
     )
 
 
+def test_where_the_driver_limits_memory_the_grant_says_so() -> None:
+    limited = replace(card(memory_mib=1000), gpu=replace(gpu(0), limits_memory=True))
+    share = enforce(limited).share
+    assert share is not None
+    assert share.gpus[0].driver_limits
+
+
+def test_a_card_that_its_driver_does_not_limit_is_refused_where_that_is_asked_for() -> None:
+    by_driver = replace(TOKENS, by_driver=True)
+    limited = replace(card(memory_mib=1000), gpu=replace(gpu(0), limits_memory=True))
+    assert isinstance(by_driver.enforce([limited], SANDBOX, Container(name="train"), GIVEN), Enforced)
+    result = by_driver.enforce([limited, card(1, memory_mib=1000)], SANDBOX, Container(name="train"), GIVEN)
+    assert isinstance(result, Refusal)
+    assert result.reason is Reason.ISOLATION_UNAVAILABLE
+    assert uuid(1) in result.message
+    assert uuid(0) not in result.message
+
+
 @pytest.mark.parametrize(
     ("granted", "amounts"),
     [

@@ -502,6 +502,36 @@ def test_a_fault_makes_the_card_unhealthy_until_its_clients_are_gone(rig: Rig, r
     assert records.events() == [Event.MPS_STARTED, Event.MPS_FAULT, Event.MPS_RECOVERED]
 
 
+def test_services_are_cards_that_need_a_daemon_or_have_one(rig: Rig) -> None:
+    def told() -> list[tuple[bool, int, bool, int]]:
+        services = rig.daemons.services()
+        assert {(one.name, one.card) for one in services} <= {("mps", uuid(0))}
+        return [(one.runs, one.clients, one.fault, one.failures) for one in services]
+
+    async def scenario() -> None:
+        assert told() == []
+        rig.grants.append(share("a"))
+        assert told() == [(False, 0, False, 0)]
+        await rig.create(rig.grants[0])
+        with client(rig.pipe) as program:
+            program.answer()
+            await rig.compare()
+            assert told() == [(True, 1, False, 0)]
+            program.fault()
+            await rig.compare()
+            assert told() == [(True, 1, True, 0)]
+        await _until(rig, lambda: not rig.ending())
+        await rig.kill()
+        assert told() == [(False, 0, False, 0)]
+        await rig.compare()
+        assert told() == [(True, 0, False, 1)]
+        rig.grants.clear()
+        await _until(rig, lambda: not rig.ending())
+        assert told() == [(False, 0, False, 1)]
+
+    run(scenario)
+
+
 def _runs(pid: int) -> bool:
     """Return whether the process runs; what is left of one that ended has no command line."""
     try:

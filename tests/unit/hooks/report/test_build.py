@@ -73,6 +73,15 @@ def test_columns() -> None:
     assert "3 more" in built.summary.problems  # the VF, the PF, and what could not be read
 
 
+def test_a_dirty_card_says_why_unless_it_has_a_holder_or_instances() -> None:
+    found = inventory(gpus=(gpu(0), gpu(1), mig_gpu(2), gpu(3)))
+    mine = Devices(gpus=(GrantedGpu(uuid=uuid(1)),))
+    built = status(found, grant("a", devices=mine), dirty={uuid(number): "90 MiB of it\n" for number in range(3)})
+    assert [card.dirty for card in built.gpus] == ["90 MiB of it\\x0a", "", "", ""]
+    assert built.summary.gpus == "4/4"
+    assert "dirty: 90 MiB" in built.summary.problems
+
+
 def test_links_name_cards_and_not_addresses() -> None:
     links = (
         NvLink(count=4, peer=gpu(1).bdf),

@@ -272,6 +272,26 @@ def test_a_bypass_of_a_share_is_news(play: Play) -> None:
     play(scenario)
 
 
+def test_a_card_is_reported_as_dirty_from_the_report_on_in_which_its_last_grant_is_gone(play: Play) -> None:
+    async def scenario(world: World) -> None:
+        world.node.ledger.record(grant("p", "c", whole(0)))
+        await world.look()
+        world.node.ledger.release(PodUid("p"), end=End(at=7))
+        world.node.hand_over.read_soon = lambda: None
+        world.node.hand_over.left([uuid(0)])
+        await world.look()
+        world.node.hand_over.read(float("inf"), {uuid(0): "90 MiB of it", uuid(1): ""}, 60)
+        await world.look()
+        world.node.hand_over.read(float("inf"), {uuid(0): "", uuid(1): ""}, 61)
+        await world.look()
+        told = [(len(status.grants), status.gpus[0].dirty) for status in world.kube.applied]
+        waits = "it has not been read since its last holder was gone"
+        assert told == [(1, ""), (0, waits), (0, "90 MiB of it; since 1970-01-01 00:01:00 UTC"), (0, "")]
+        assert {status.gpus[1].dirty for status in world.kube.applied} == {""}
+
+    play(scenario)
+
+
 # ---- what is in use of the cards
 
 

@@ -141,6 +141,7 @@ def test_what_can_not_be_read_is_never_well(check: str, changes: dict[str, Any],
         ("nodes-report", {"reports": {"n1": report(), "gone": report("gone")}}, "gone"),
         ("versions-in-step", {"reports": {"n1": report(), "n2": report("n2", reporter="0.2.0")}}, "0.2.0"),
         ("devices-healthy", {"reports": {"n1": report(gpus=[GPU | {"usedBy": "a process"}])}}, "a process"),
+        ("devices-healthy", {"reports": {"n1": report(gpus=[GPU | {"dirty": "90 MiB of it"}])}}, "90 MiB of it"),
         ("pods-waiting", {"workload": Workload(pending={"fits": 1, "too-few-free-gpus": 3})}, "too-few-free-gpus 3, fits 1"),
     ],
 )

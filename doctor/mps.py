@@ -1,0 +1,112 @@
+"""Find problems with the MPS daemons of cards: whether they run, answer, and take clients.
+
+It takes the folders of the daemons, asks each daemon by NVIDIA's own program, and returns verdicts. It changes nothing.
+
+Source: NVIDIA, Multi-Process Service, appendix "Tools and interface reference".
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from doctor.model import Verdict, failed, ok, warning
+from hooks.isolation.mps import MpsFolders
+from hooks.mps.control import ANSWER_S, Control
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid
+
+MOST_CLIENTS: Final = 48  # of one server, from Volta on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSeen:
+    """The daemon of one card, which has a folder: it runs, or should, or its card is being put back."""
+
+    uuid: GpuUuid
+    runs: bool
+    problem: str = ""  # why it does not answer
+    clients: int = 0
+    fault: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsSeen:
+    offered: bool  # isolations has mps
+    command: str = ""
+    executable: bool = True
+    systemd: bool = True
+    daemons: tuple[DaemonSeen, ...] = ()
+
+
+async def read_mps(folders: MpsFolders, command: str, *, offered: bool, root: Path, answer_s: float = ANSWER_S) -> MpsSeen:
+    """Read them, in a bounded time. Raise PermissionError where the folders cannot be read."""
+    uuids = _list_cards(Path(folders.mps_dir))
+    asked = (_read_daemon(Control(uuid=uuid, folders=folders, command=command, answer_s=answer_s)) for uuid in uuids)
+    return MpsSeen(
+        offered=offered,
+        command=command,
+        executable=os.access(command, os.X_OK),
+        systemd=(root / "run/systemd/system").is_dir(),
+        daemons=tuple(await asyncio.gather(*asked)),
+    )
+
+
+def _list_cards(folder: Path) -> list[GpuUuid]:
+    if not folder.is_dir():
+        return []
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError(f"no permission to read {folder}")
+    return sorted(GpuUuid(one.name) for one in folder.glob("GPU-*"))
+
+
+async def _read_daemon(control: Control) -> DaemonSeen:
+    if control.pid() is None:
+        return DaemonSeen(uuid=control.uuid, runs=False)
+    try:
+        servers = await control.servers()
+        clients, fault = await control.count_clients(servers), await control.has_fault(servers)
+    except HostError as e:
+        return DaemonSeen(uuid=control.uuid, runs=True, problem=str(e))
+    return DaemonSeen(uuid=control.uuid, runs=True, clients=clients, fault=fault)
+
+
+def decide_mps(seen: MpsSeen) -> Iterator[Verdict]:
+    if not seen.offered and not seen.daemons:
+        yield ok("not needed: isolations has no mps")
+        return
+    problems = [*_without_means(seen), *(verdict for daemon in seen.daemons for verdict in _decide_daemon(daemon))]
+    yield from problems
+    if not problems:
+        clients = sum(daemon.clients for daemon in seen.daemons)
+        yield ok(
+            f"daemons: {len(seen.daemons)}, processes that use cards by them: {clients}"
+            if seen.daemons
+            else "no card has a daemon now"
+        )
+
+
+def _without_means(seen: MpsSeen) -> Iterator[Verdict]:
+    if not seen.executable:
+        what = f"mps_control {seen.command} cannot be run: no daemon is started or stopped"
+        yield failed(what, mend="mps_control in hooks.toml; the driver's package has nvidia-cuda-mps-control")
+    if not seen.systemd:
+        yield failed("no systemd runs this node: daemons are its services", mend='isolations without "mps" in hooks.toml')
+
+
+def _decide_daemon(daemon: DaemonSeen) -> Iterator[Verdict]:
+    unit = f"lading-mps-{daemon.uuid}.service"
+    if not daemon.runs:
+        what = f"the MPS daemon of {daemon.uuid} does not run, and the card is not put back"
+        yield failed(what, mend=f"journalctl -u {unit}; journalctl -t lading-hooks LADING_EVENT=mps.failed")
+    elif daemon.problem:
+        what = f"the MPS daemon of {daemon.uuid} does not answer: {daemon.problem}"
+        yield failed(what, mend=f"systemctl kill -s KILL {unit}; its programs end, and lading-hooks starts another daemon")
+    elif daemon.fault:
+        what = f"a fault of one process blocks {daemon.uuid} until all that share it have ended"
+        yield failed(what, mend=f"lading-hooks ledger names the pods of {daemon.uuid}: delete them")
+    elif daemon.clients >= MOST_CLIENTS:
+        what = f"{daemon.clients} processes use {daemon.uuid} by MPS, and a server takes {MOST_CLIENTS}"
+        yield warning(what, mend="fewer processes in a container, or a smaller shares_per_gpu in hooks.toml")

@@ -1,0 +1,115 @@
+"""Have the driver limit the memory of a card for the processes of a cgroup.
+
+Such a limit holds for contexts, allocations and managed memory alike, by whatever library a program makes them, for the cgroup
+and all below it. The driver keeps it by the kernel's controller `dmem`, or by itself where the kernel has none. It ends with
+the cgroup. It is not for cards in MIG mode.
+
+A driver that has the call may still not be able to: the kernel may lack the controller, and the cgroups may be read-only here.
+So it is tried with a cgroup of its own before a card counts as one that is limited by its driver.
+
+Source: NVML API reference (nvmlDeviceSetMemoryLimits_v1 and nvmlDeviceGetMemoryLimits_v1, driver r615); NVIDIA, Multi-Process
+Service, "Memory partitioning"; kernel documentation, cgroup-v2, "DMEM".
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pynvml
+
+from hooks.model.inventory import Gpu
+from hooks.vendors.nvidia.nvml import LibraryError, session
+from lading.cgroups import ROOT
+from lading.errors import HostError
+from lading.vocabulary import GpuUuid
+
+NO_LIMIT: Final = 2**64 - 1
+_MIB: Final = 1 << 20
+_TRIED_BYTES: Final = 64 * _MIB
+_TRIED_CGROUP: Final = "lading-probe"
+_ABSENT: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+
+def limit_memory(uuid: GpuUuid, cgroup: Path, limit_mib: int | None, *, library: Path | None) -> None:
+    """Limit the memory of a card for a cgroup; None: take the limit away. May be repeated, and can take seconds. Raise
+    HostError if the driver does not, or says another limit afterwards."""
+    limit_bytes = NO_LIMIT if limit_mib is None else limit_mib * _MIB
+    try:
+        with session(library):
+            _limit(pynvml.nvmlDeviceGetHandleByUUID(uuid), cgroup, limit_bytes)
+    except (pynvml.NVMLError, LibraryError) as e:
+        raise HostError(f"cannot limit the memory of GPU {uuid}: NVML: {e}") from e
+
+
+def _limit(handle: Any, cgroup: Path, limit_bytes: int) -> None:
+    path = os.fsencode(cgroup)
+    wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=path, softLimit=0, hardLimit=limit_bytes)
+    pynvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
+    told = pynvml.c_nvmlGetMemoryLimits_v1_t(nameSpace=path)
+    pynvml.nvmlDeviceGetMemoryLimits_v1(handle, told)
+    if told.hardLimit != limit_bytes:
+        raise HostError(f"the driver was given a limit of {limit_bytes} bytes for {cgroup}, and says {told.hardLimit}")
+
+
+@dataclass(slots=True)
+class LimitProbe:
+    """Which cards their driver limits, by what was tried. What a driver has, or has not, it keeps for as long as it is loaded;
+    after another failure it is tried again at the next look."""
+
+    required: bool = False  # the node's configuration asks for it, so that a failure is a problem
+    _known: dict[tuple[str, GpuUuid], str] = field(default_factory=dict)  # by version and card: why not, or empty
+
+    def look(
+        self, host_root: Path, gpus: Sequence[Gpu], version: str, *, library: Path | None
+    ) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+        """Return the cards with whether their driver limits memory, and what is wrong where that is required."""
+        cards = [gpu.uuid for gpu in gpus if not gpu.mig_enabled]
+        found = {card: self._known[version, card] for card in cards if (version, card) in self._known}
+        if untried := [card for card in cards if card not in found]:
+            tried = _try(host_root, untried, library)
+            self._known |= {(version, card): one.why for card, one in tried.items() if one.lasts}
+            found |= {card: one.why for card, one in tried.items()}
+        limited = tuple(replace(gpu, limits_memory=found.get(gpu.uuid) == "") for gpu in gpus)
+        words = (f"the driver does not limit the memory of GPU {card}: {why}" for card, why in found.items() if why)
+        return limited, tuple(words) if self.required else ()
+
+
+class _Tried(NamedTuple):
+    why: str  # it does not work; empty: it does
+    lasts: bool  # until the driver is another one
+
+
+def _try(host_root: Path, cards: Sequence[GpuUuid], library: Path | None) -> dict[GpuUuid, _Tried]:
+    try:
+        with _cgroup_to_try(host_root) as cgroup, session(library):
+            return {card: _try_card(card, cgroup) for card in cards}
+    except (pynvml.NVMLError, HostError, OSError) as e:
+        return dict.fromkeys(cards, _Tried(str(e), lasts=False))
+
+
+def _try_card(card: GpuUuid, cgroup: Path) -> _Tried:
+    try:
+        _limit(pynvml.nvmlDeviceGetHandleByUUID(card), cgroup, _TRIED_BYTES)
+    except HostError as e:
+        return _Tried(str(e), lasts=False)
+    except pynvml.NVMLError as e:
+        return _Tried(f"NVML: {e}", lasts=e.value in _ABSENT)
+    return _Tried("", lasts=True)
+
+
+@contextlib.contextmanager
+def _cgroup_to_try(host_root: Path) -> Iterator[Path]:
+    """Make a cgroup until the end of the block. Raise OSError or HostError."""
+    root = host_root / ROOT
+    if not (root / "cgroup.controllers").exists():
+        raise HostError(f"{root} is no cgroup v2")
+    cgroup = root / _TRIED_CGROUP
+    cgroup.mkdir(exist_ok=True)
+    try:
+        yield cgroup
+    finally:
+        with contextlib.suppress(OSError):  # what is left of it is empty, and taken the next time
+            cgroup.rmdir()

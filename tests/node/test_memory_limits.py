@@ -1,0 +1,119 @@
+"""Memory of shares that the driver limits by cgroup: real containers on a real containerd; the driver and its cgroups are
+simulated, below the node's host root."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from lading.reasons import Reason
+from lading.sharegrant import FILE, parse_grant
+from simnode.cri import Pod
+from simnode.cuda import CudaDriver, install_fake_cuda
+from simnode.daemons import LadingNode
+from simnode.nvml import NvmlState
+from tests.node.conftest import StartLading
+from tests.node.site import Site, eventually
+
+pytestmark = pytest.mark.node
+
+GPU = "lading.dev/gpus"
+MIB = 1 << 20
+Visit = Callable[[LadingNode], Site]
+
+
+class Limited:
+    """A node whose driver can limit memory by cgroup."""
+
+    def __init__(self, lading: LadingNode, visit: Visit) -> None:
+        self.lading = lading
+        self.driver: CudaDriver = install_fake_cuda(lading.node)
+        self.site = visit(lading)
+        self.cgroups = lading.node.root / "sys/fs/cgroup"
+        self.cgroups.mkdir(parents=True)
+        (self.cgroups / "cgroup.controllers").write_text("cpu memory dmem\n")
+
+    def says(self, limits: Mapping[int, int]) -> None:
+        """Have the driver limit these cards, and lading-hooks learn that."""
+        NvmlState(profile=self.lading.node.profile, memory_limits=limits).write(self.lading.node.nvml_state)
+        self.lading.hooks.restart()
+
+    def pod(self, name: str, share: str) -> Pod:
+        """Run a pod whose cgroup the simulated kernel has too."""
+        pod = self.site.kubelet.run_pod(name, annotations={f"{GPU}.{one}": f"0:{share},isolation=tokens" for one in ("a", "b")})
+        folder = self.cgroup(pod)
+        folder.mkdir(parents=True)
+        (folder / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        return pod
+
+    def cgroup(self, pod: Pod) -> Path:
+        return self.cgroups / str(pod.config.linux.cgroup_parent).lstrip("/")
+
+    def limits(self, pod: Pod) -> list[str]:
+        return (self.cgroup(pod) / "dmem.max").read_text().splitlines()
+
+    def informs(self, pod: Pod, container: str) -> bool:
+        grant = parse_grant((self.lading.folder / "shares" / f"{pod.spec.uid}_{container}" / FILE).read_bytes())
+        return grant.gpus[0].driver_limits
+
+
+@pytest.fixture
+def limited(start_lading: StartLading, visit: Visit) -> Limited:
+    return Limited(start_lading(tokens=True), visit)
+
+
+def made_cgroups(container: str) -> list[Path]:
+    """Return the container's own cgroups on this machine."""
+    return [path for path in Path("/sys/fs/cgroup").rglob(f"*{container}*") if path.is_dir()]
+
+
+def test_the_pods_limit_is_there_before_a_container_runs(limited: Limited) -> None:
+    limited.says({0: 0})
+    pod = limited.pod("limited", "memory=8Gi,core=10")
+    region = f"nvidia/{limited.lading.node.profile.gpus[0][0]}/vidmem"
+    container = eventually(lambda: pod.create_container("a", **limited.driver.container()))
+    assert limited.limits(pod) == [f"{region} {8192 * MIB}"]
+    assert made_cgroups(container.id) == []  # only the pod's cgroup is there
+    container.start()
+    assert made_cgroups(container.id)
+    assert limited.informs(pod, "a")
+    assert container.sh("gpu-work memory 9000").startswith("9000 MiB: 0")  # this CUDA has no limit
+    second = pod.run_container("b", **limited.driver.container())
+    assert limited.limits(pod) == [f"{region} {2 * 8192 * MIB}"]
+    eventually(lambda: _is_refused(second.sh("gpu-work memory 9000")))  # each within its own share of the pod's
+
+
+def _is_refused(said: str) -> None:
+    assert said.startswith("9000 MiB: 2")
+
+
+def test_a_limit_that_reads_back_as_another_refuses_the_container(limited: Limited) -> None:
+    limited.says({0: 0})
+    pod = limited.pod("differs", "memory=8Gi")
+    eventually(lambda: pod.create_container("a", **limited.driver.container()))
+    NvmlState(profile=limited.lading.node.profile, memory_limits={0: 4096}).write(limited.lading.node.nvml_state)
+    refused = limited.site.refused(pod, "b", **limited.driver.container())
+    assert refused.reason is Reason.ISOLATION_UNAVAILABLE
+    assert "given a limit of" in refused.message
+
+
+def test_without_such_a_driver_the_library_limits(limited: Limited) -> None:
+    limited.says({})
+    pod = limited.pod("library", "memory=8Gi")
+    container = eventually(lambda: pod.run_container("a", **limited.driver.container()))
+    assert not (limited.cgroup(pod) / "dmem.max").exists()
+    assert not limited.informs(pod, "a")
+    assert container.sh("gpu-work memory 9000").startswith("9000 MiB: 2")
+
+
+def test_where_limits_by_the_driver_are_asked_for_nothing_else_will_do(limited: Limited) -> None:
+    limited.says({})
+    limited.lading.reconfigure_hooks(memory_limits="driver")
+    pod = limited.pod("strict", "memory=8Gi")
+
+    def look() -> None:
+        refused = limited.site.refused(pod, "a", **limited.driver.container())
+        assert refused.reason is Reason.ISOLATION_UNAVAILABLE
+        assert 'memory_limits = "driver"' in refused.message
+
+    eventually(look)

@@ -1,0 +1,101 @@
+"""The MPS daemons of cards: the simulated programs as real processes, and what is decided of them."""
+
+import asyncio
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from doctor.model import State
+from doctor.mps import MOST_CLIENTS, DaemonSeen, MpsSeen, decide_mps, read_mps
+from hooks.isolation.mps import MpsFolders
+from hooks.mps import control as control_module
+from hooks.mps.control import Control
+from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
+from tests.unit.doctor.verdicts import only, states
+from tests.unit.hooks.inventories import uuid
+
+WELL = DaemonSeen(uuid=uuid(0), runs=True, clients=2)
+OFFERED = MpsSeen(offered=True, command="/usr/bin/nvidia-cuda-mps-control", daemons=(WELL,))
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """pytest's own folders are too long for a socket's path."""
+    with tempfile.TemporaryDirectory(prefix="lading-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def control(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
+    """A daemon that runs, and answers."""
+    monkeypatch.setattr(control_module, "START_S", 30.0)
+    command = install_fake_mps(sockets / "bin")
+    folders = MpsFolders(mps_dir=f"{sockets}/mps", shm_dir=f"{sockets}/shm")
+    run = str(command.with_name(SYSTEMD_RUN))
+    one = Control(uuid=uuid(0), folders=folders, command=str(command), systemd_run=run, answer_s=30.0)
+    one.make_folders()
+    asyncio.run(one.start())
+    pid = one.pid()
+    assert pid
+    yield one
+    os.kill(pid, signal.SIGCONT)
+    asyncio.run(replace(one, answer_s=1.0).quit(()))
+
+
+def seen(control: Control, root: Path, *, answer_s: float = 30.0) -> MpsSeen:
+    return asyncio.run(read_mps(control.folders, control.command, offered=True, root=root, answer_s=answer_s))
+
+
+def test_a_daemon_is_asked_for_its_clients_and_a_fault(control: Control, tmp_path: Path) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    pipe = Path(control.folders.pipe(control.uuid))
+    with client(pipe) as program:
+        program.answer()
+        found = seen(control, tmp_path)
+        assert found.daemons == (DaemonSeen(uuid=uuid(0), runs=True, clients=1),)
+        assert "daemons: 1, processes that use cards by them: 1" in only(decide_mps(found)).what
+        program.fault()
+        assert "blocks" in only(decide_mps(seen(control, tmp_path))).what
+
+
+def test_a_daemon_that_hangs_or_is_gone_is_found(control: Control, tmp_path: Path) -> None:
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    pid = control.pid()
+    assert pid
+    os.kill(pid, signal.SIGSTOP)
+    assert "KILL" in only(decide_mps(seen(control, tmp_path, answer_s=0.5))).mend
+    os.kill(pid, signal.SIGKILL)
+    while control.pid() is not None:
+        os.sched_yield()
+    assert "mps.failed" in only(decide_mps(seen(control, tmp_path))).mend
+
+
+def test_a_node_without_mps_needs_none_of_it() -> None:
+    assert only(decide_mps(MpsSeen(offered=False, executable=False, systemd=False))).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "words"),
+    [
+        (OFFERED, State.OK, "by them: 2"),
+        (replace(OFFERED, daemons=()), State.OK, "no card"),
+        (replace(OFFERED, executable=False), State.FAILED, "mps_control"),
+        (replace(OFFERED, systemd=False), State.FAILED, "systemd"),
+        (replace(OFFERED, daemons=(replace(WELL, clients=MOST_CLIENTS),)), State.WARNING, "48"),
+        (replace(OFFERED, offered=False, daemons=(replace(WELL, runs=False),)), State.FAILED, "does not run"),
+    ],
+)
+def test_what_is_wrong_is_said(found: MpsSeen, state: State, words: str) -> None:
+    verdict = only(decide_mps(found))
+    assert verdict.state is state
+    assert words in verdict.what
+
+
+def test_each_daemon_is_a_finding_of_its_own() -> None:
+    two = (replace(WELL, fault=True), replace(WELL, uuid=uuid(1), problem="no answer"))
+    assert states(decide_mps(replace(OFFERED, daemons=two))) == [State.FAILED] * 2
