@@ -269,6 +269,10 @@ class NodePort(Protocol):
 class FrontEnd(Protocol):
     async def start(self) -> None: ...
 
+    def conditions(self) -> Mapping[str, str]:
+        """Return what has to be right with it for the node to be ready: names of conditions, and what is wrong, or nothing."""
+        ...
+
     async def close(self) -> None:
         """Answer the requests that came before, and accept no more."""
         ...

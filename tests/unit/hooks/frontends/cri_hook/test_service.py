@@ -47,6 +47,12 @@ class Node:
             raise self.answer
         return self.answer
 
+    def sandbox_created(self, sandbox: Sandbox) -> None:
+        raise AssertionError("the proxy's hook API has no such stage")
+
+    def reconnected(self) -> None:
+        raise AssertionError("the proxy calls; it is not connected to")
+
     async def _answer_later(self, sandbox: Sandbox) -> Answer | Refusal:
         answer = self.answer
         assert not isinstance(answer, Exception)
