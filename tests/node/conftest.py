@@ -47,6 +47,7 @@ class StartLading(Protocol):
         proxy: Mapping[str, object] | None = None,
         runtime: PrivateContainerd | None = None,
         tokens: bool = False,
+        nri: bool = False,
     ) -> LadingNode:
         """The daemons on a new simulated node, in front of the session's containerd, or of another one."""
 
@@ -112,6 +113,7 @@ def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iter
             proxy: Mapping[str, object] | None = None,
             runtime: PrivateContainerd | None = None,
             tokens: bool = False,
+            nri: bool = False,
         ) -> LadingNode:
             folder = Path(tempfile.mkdtemp(prefix="lading-"))
             stack.callback(leftovers.remove_tree, folder)
@@ -122,6 +124,7 @@ def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iter
                 hooks_settings={**_NO_PORT, **(hooks or {})},
                 proxy_settings={**_NO_PORT, **(proxy or {})},
                 tokens=tokens,
+                nri=(runtime or containerd).nri_socket if nri else None,
             )
             logs = pytestconfig.stash[LOGS]
             for log in lading.logs:

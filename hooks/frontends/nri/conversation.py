@@ -83,7 +83,9 @@ class Conversation:
     def _read(self, connection: int, message: Message) -> Call | Reply:
         expected = Kind.REQUEST if connection == self._answers_on else Kind.RESPONSE
         if message.kind is not expected:
-            raise MalformedError(f"cannot read a {message.kind.name} on connection {connection}: only a {expected.name} comes there")
+            raise MalformedError(
+                f"cannot read a {message.kind.name} on connection {connection}: only a {expected.name} comes there"
+            )
         try:
             return _read_call(message) if message.kind is Kind.REQUEST else _read_reply(message)
         except DecodeError as e:

@@ -1,7 +1,7 @@
 """Cut the byte stream of one logical connection into ttrpc messages, and write them.
 
-NRI uses calls with one request and one response. Refused: a message over ttrpc's limit, and the kinds of messages that streaming
-calls have.
+NRI uses calls with one request and one response. Refused: a message over ttrpc's limit, and the kinds of messages that
+streaming calls have.
 
 Source: containerd/ttrpc, PROTOCOL.md (`u32 length | u32 stream | u8 type | u8 flags`, big-endian).
 """
