@@ -251,8 +251,8 @@ class NodePort(Protocol):
         nothing. For front ends whose calls cannot wait; a container that is created meanwhile waits for the same work."""
         ...
 
-    def reconnected(self) -> None:
-        """Compare the ledger with the runtime: containers may have been created, or have ended, without the front end."""
+    def compare_soon(self) -> None:
+        """Have the ledger compared with the runtime: containers may have been created, or have ended, without the front end."""
         ...
 
     def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:

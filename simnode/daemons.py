@@ -2,8 +2,8 @@
 
 It takes a simulated node and a runtime. It starts `lading-hooks` and `lading-runtimeproxy`, or by NRI `lading-hooks` and its
 guard, and on a node that enforces shares `lading-shares`, with configuration, sockets, state and logs below one folder, ready
-for a CRI client at `cri_socket`, or by NRI at the runtime's own. It compiles a fake libnvidia-ml.so.1 for them. A daemon that does
-not start is an error with the tail of its log. The registration is what `lading-hooks registration` prints.
+for a CRI client at `cri_socket`, or by NRI at the runtime's own. It compiles a fake libnvidia-ml.so.1 for them. A daemon that
+does not start is an error with the tail of its log. The registration is what `lading-hooks registration` prints.
 """
 
 import json

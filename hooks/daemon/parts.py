@@ -33,6 +33,7 @@ from hooks.grant.decide import Rules
 from hooks.grant.dirty import CleanRule
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
+from hooks.host.lists import has_ended
 from hooks.isolation.hami_core import HamiCore
 from hooks.isolation.mps import Mps
 from hooks.isolation.tokens import Tokens
@@ -155,7 +156,9 @@ def _nri(node: Node, host: Host, _: Door) -> FrontEnd | None:
     settings = host.settings
     if settings.front_end is not FrontEndName.NRI:
         return None
-    plugin = LadingPlugin(node=node, rules=guard_rules(settings), netns=host.netns, log=host.log)
+    plugin = LadingPlugin(
+        node=node, rules=guard_rules(settings), netns=host.netns, log=host.log, has_ended=partial(has_ended, host.runtime)
+    )
     link = Link(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=host.log, answered=host.asked)
     return NriFrontEnd(link=link, plugin=plugin, find_guard=partial(find_guard, guard_lock(settings)))
 

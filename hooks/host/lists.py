@@ -14,8 +14,9 @@ from typing import Final
 
 from hooks.model.grant import GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
+from lading.errors import RuntimeUnavailableError
 from lading.runtime import RuntimeClient
-from lading.vocabulary import ATTACHMENTS, GRANT, PREFIX, ContainerId, PodUid, SandboxId
+from lading.vocabulary import ATTACHMENTS, GRANT, NOTHING, PREFIX, ContainerId, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 _POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
@@ -28,6 +29,7 @@ _STATES: Final[Mapping[int, ContainerState]] = {
 
 Annotations = Mapping[str, str]
 _NONE: Final[Annotations] = MappingProxyType({})
+_GOING: Final[Annotations] = MappingProxyType({GRANT: NOTHING})  # neither held by anything nor created past Lading
 
 
 async def read_lists(
@@ -42,26 +44,42 @@ async def read_lists(
     sandboxes = await runtime.list_sandboxes()
     containers = await runtime.list_containers()
     configured = {} if configured is None else configured
+    going: set[str] = set()
     guarded = {sandbox.id for sandbox in sandboxes if any(key.startswith(prefixes) for key in sandbox.annotations)}
     for gone in configured.keys() - {container.id for container in containers}:
         del configured[gone]
     for container in containers:
         if container.pod_sandbox_id in guarded and GRANT not in container.annotations and container.id not in configured:
             status = await runtime.container_status(container.id)
-            if status is not None:
-                configured[container.id] = parse_configured(status)
-    return parse_lists(sandboxes, containers, configured)
+            found = None if status is None else parse_configured(status)
+            if found is None:
+                going.add(container.id)
+            else:
+                configured[container.id] = found
+    return parse_lists(sandboxes, containers, {**configured, **dict.fromkeys(going, _GOING)})
 
 
-def parse_configured(status: cri.ContainerStatusResponse) -> Annotations:
-    """Return what the node wrote into a container's configuration; nothing if the runtime does not show it."""
+async def has_ended(runtime: RuntimeClient, sandbox: SandboxId) -> bool:
+    """Return whether the runtime says that the sandbox is not ready, or does not know it; False if it says nothing."""
+    try:
+        found = await runtime.sandbox_status(sandbox)
+    except RuntimeUnavailableError:
+        return False
+    return found is None or found.status.state == cri.SANDBOX_NOTREADY
+
+
+def parse_configured(status: cri.ContainerStatusResponse) -> Annotations | None:
+    """Return what the node wrote into a container's configuration; None if the runtime does not show the configuration, as of a
+    container that is being removed."""
     try:
         match json.loads(status.info.get("info", "")):
             case {"runtimeSpec": {"annotations": dict(found)}}:
                 return {key: found[key] for key in (GRANT, ATTACHMENTS) if isinstance(found.get(key), str)}
+            case {"runtimeSpec": {}}:
+                return _NONE
     except (ValueError, RecursionError):
         pass
-    return _NONE
+    return None
 
 
 def parse_lists(

@@ -244,7 +244,7 @@ class Node:
         begun = [self.adjust_container(sandbox, Container(name=name)) for name in names]
         await asyncio.gather(*(one for one in begun if not isinstance(one, Answer | Refusal)))
 
-    def reconnected(self) -> None:
+    def compare_soon(self) -> None:
         self._wake.set()
 
     def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:

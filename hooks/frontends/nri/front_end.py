@@ -6,7 +6,8 @@ sandbox is there, so that mostly nothing is left to wait for. A sandbox is never
 was, and cannot start again after two of the same pod.
 
 At the end of a sandbox containerd asks when its containers have ended, and before its network is torn down. It does not wait
-for VFs for longer than the budget.
+for VFs for longer than the budget. Of a sandbox from before its own last restart, containerd does not tell the end at all (seen
+on 1.7.24 and 2.1.9), only that containers are removed: then it is asked for the sandbox.
 """
 
 import asyncio
@@ -62,6 +63,7 @@ class LadingPlugin:
     rules: GuardRules
     netns: MutableMapping[SandboxId, str]
     log: Log
+    has_ended: Callable[[SandboxId], Awaitable[bool]]  # asks the runtime whether the sandbox was stopped, or is gone
     runtime: Runtime = field(default_factory=Runtime)
     name: str = NAME
     index: str = INDEX
@@ -74,6 +76,7 @@ class LadingPlugin:
             nri.CREATE_CONTAINER: self._create,
             nri.STOP_POD_SANDBOX: self._stop,
             nri.REMOVE_POD_SANDBOX: self._sandbox_removed,
+            nri.REMOVE_CONTAINER: self._container_removed,
         }
         return {**handlers, nri.VALIDATE_CONTAINER_ADJUSTMENT: self._validate} if runtime.validates else handlers
 
@@ -81,7 +84,7 @@ class LadingPlugin:
         self.netns.clear()
         for pod in pods:
             self._note_netns(pod)
-        self.node.reconnected()
+        self.node.compare_soon()
 
     async def drain(self) -> None:
         if self._working:
@@ -145,6 +148,15 @@ class LadingPlugin:
         self.netns.pop(SandboxId(request.pod.id), None)
         self.node.sandbox_removed(read_sandbox(request.pod))
         return nri.Empty()
+
+    def _container_removed(self, request: Request) -> Message:
+        if any(key.startswith(self.rules.prefixes) for key in request.pod.annotations):
+            self._work(self._look_for_end(read_sandbox(request.pod)))
+        return nri.Empty()
+
+    async def _look_for_end(self, sandbox: Sandbox) -> None:
+        if await self.has_ended(SandboxId(sandbox.id)):
+            self.node.stopped(sandbox)
 
     # ---- what goes on
 

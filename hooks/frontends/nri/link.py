@@ -45,7 +45,7 @@ class Link:
                 await self._be_asked()
                 self._lost("the runtime closed the connection")
             except OSError as e:  # also a TimeoutError, which has no words
-                self._lost(f"cannot connect to {self.socket}: {e.strerror or 'nothing speaks NRI there'}")
+                self._lost(f"{self.socket}: {e.strerror or 'nothing speaks NRI there'}")
             except (MalformedError, CallError) as e:
                 self._lost(str(e))
             await asyncio.sleep(_RETRY_S)

@@ -35,6 +35,7 @@ _EVENTS: Final[Mapping[str, nri.Event]] = {
     "RemovePodSandbox": nri.REMOVE_POD_SANDBOX,
     "CreateContainer": nri.CREATE_CONTAINER,
     "StartContainer": nri.START_CONTAINER,
+    "RemoveContainer": nri.REMOVE_CONTAINER,
     "ValidateContainerAdjustment": nri.VALIDATE_CONTAINER_ADJUSTMENT,
 }
 

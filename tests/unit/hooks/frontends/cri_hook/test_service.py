@@ -50,7 +50,7 @@ class Node:
     def sandbox_created(self, sandbox: Sandbox) -> None:
         raise AssertionError("the proxy's hook API has no such stage")
 
-    def reconnected(self) -> None:
+    def compare_soon(self) -> None:
         raise AssertionError("the proxy calls; it is not connected to")
 
     async def _answer_later(self, sandbox: Sandbox) -> Answer | Refusal:
