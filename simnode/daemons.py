@@ -72,7 +72,12 @@ class Guard(Child):
 
     def start(self) -> None:
         super().start()
-        self.wait_until(lambda: not find_guard(self._lock), "its connection to the runtime")
+        self.wait_until(lambda: self.guards, "its connection to the runtime")
+
+    @property
+    def guards(self) -> bool:
+        """Return whether the runtime asks it."""
+        return not find_guard(self._lock)
 
 
 class LadingNode(Block):

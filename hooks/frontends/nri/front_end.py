@@ -129,12 +129,15 @@ class LadingPlugin:
         return nri.ValidateContainerAdjustmentResponse(reject=True, reason=status_of(refusal)[1])
 
     def _stop(self, request: Request) -> Message | Awaitable[Message]:
-        sandbox = read_sandbox(request.pod)
+        work = self._stopped(read_sandbox(request.pod))
+        return nri.Empty() if work is None else self._stop_later(self._work(work))
+
+    def _stopped(self, sandbox: Sandbox) -> Awaitable[None] | None:
+        """Have the node give back what it prepared, and know that the sandbox has stopped. None: nothing to wait for."""
         work = self.node.stopping(sandbox)
         if work is None:
             self.node.stopped(sandbox)
-            return nri.Empty()
-        return self._stop_later(self._work(self._stopped_after(work, sandbox)))
+        return None if work is None else self._stopped_after(work, sandbox)
 
     async def _stopped_after(self, work: Awaitable[None], sandbox: Sandbox) -> None:
         await work
@@ -155,8 +158,8 @@ class LadingPlugin:
         return nri.Empty()
 
     async def _look_for_end(self, sandbox: Sandbox) -> None:
-        if await self.has_ended(SandboxId(sandbox.id)):
-            self.node.stopped(sandbox)
+        if await self.has_ended(SandboxId(sandbox.id)) and (work := self._stopped(sandbox)) is not None:
+            await work
 
     # ---- what goes on
 
