@@ -67,7 +67,7 @@ class Host:
     boot_id: str
     log: Log
     moved: Callable[[Operation, float, bool], object] = lambda *_: None
-    netns: MutableMapping[SandboxId, str] = field(default_factory=dict)  # those that a front end was told of, for the attacher
+    netns: MutableMapping[SandboxId, str] = field(default_factory=dict)  # those that a front end knows, for the attacher
     asked: Callable[[str, float], object] = lambda *_: None  # a call of the runtime by NRI was answered, and its seconds
 
 

@@ -186,6 +186,22 @@ def test_a_lost_ledger_is_there_again_from_the_containers(site: Site) -> None:
         assert site.logged(site.lading.hooks, Event.CONTAINER_BYPASSED, pod.spec.uid) == []
 
 
+def test_grants_stay_when_a_node_changes_its_front_end(site: Site) -> None:
+    """Also without the ledger: what the other front end wrote into containers is found."""
+    with site.kubelet.pod("stays", annotations={GPU: "6"}) as pod:
+        pod.run_container()
+        before = [(grant.key, grant.devices) for grant in site.grants()]
+        site.lading.hooks.stop()
+        for path in site.ledger.parent.glob("node.db*"):
+            path.unlink()
+        site.lading.reconfigure_hooks(front_end="cri-hook")
+        site.await_log(site.lading.hooks, Event.GRANT_ADOPTED, pod.spec.uid)
+        assert [(grant.key, grant.devices) for grant in site.grants()] == before
+        assert site.logged(site.lading.hooks, Event.CONTAINER_BYPASSED, pod.spec.uid) == []
+        site.lading.reconfigure_hooks(front_end="nri")
+        await_asked(site)
+
+
 # ---- without it
 
 
