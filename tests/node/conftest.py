@@ -109,7 +109,10 @@ def newer_containerds() -> list[Binaries]:
     return [binaries for binaries in (*found, *filter(None, unpacked)) if has_cdi(binaries.version)]
 
 
-@pytest.fixture(scope="module", params=newer_containerds() or [None], ids=lambda found: found.version if found else "none")
+NEWER: list[Binaries | None] = [*newer_containerds()] or [None]
+
+
+@pytest.fixture(scope="module", params=NEWER, ids=lambda found: found.version if found else "none")
 def newer(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
     """Each newer containerd as a private instance. `binaries` is asked for what it checks: root and runc."""
     need(request.param is not None, "a newer containerd (run: python -m simnode.install 1.7. 2.)")

@@ -57,7 +57,7 @@ def test_where_a_stream_is_cut_makes_no_difference(path: Path, cuts: list[int]) 
 @given(st.binary(max_size=20_000), st.sampled_from([PLUGIN, RUNTIME]))
 def test_a_message_comes_out_as_it_went_in(body: bytes, connection: int) -> None:
     message = Message(7, Kind.REQUEST, body)
-    reader, found = MessageReader(), []
+    reader, found = MessageReader(), list[Message]()
     for at, piece in PieceReader().feed(render_pieces(connection, render_message(message))):
         assert at == connection
         found += reader.feed(piece)
