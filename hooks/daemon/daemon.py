@@ -131,7 +131,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             for problem in access_problems(listen_path):
                 log.warning(Event.SOCKET_ACCESS, problem)
             log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, node=settings.node_name)
-            if not settings.rdma_ipc_lock:
+            if not (settings.rdma_ipc_lock or settings.rdma_memlock):
                 _warn_of_memlock(log, host_root, runtime_path, node.inventory)
             notify("READY=1")
             feeding = asyncio.create_task(keep_fed(find_silence, log))

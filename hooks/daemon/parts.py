@@ -209,7 +209,12 @@ def make_rules(settings: Settings, trust: Trust, vendors: Sequence[Vendor], *, c
         vendors=vendors,
         isolations=tuple(make(settings) for make in ISOLATIONS),
         cdi_refusal=cdi_refusal,
-        rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
+        rdma=RdmaInjection(
+            resource=settings.rdma_resource,
+            mad=settings.rdma_mad,
+            memlock=settings.rdma_memlock,
+            ipc_lock=settings.rdma_ipc_lock,
+        ),
         netdev=netdev_policy(settings),
         unhealthy=settings.unhealthy,
         clean=CleanRule(

@@ -149,6 +149,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = PodPolicy().unsupported_handlers
     rdma_resource: Annotated[str, Setting("the resource name of which PCIDEVICE_… is made")] = RdmaInjection().resource
     rdma_mad: Annotated[bool, Setting("umad and issm nodes too")] = False
+    rdma_memlock: Annotated[bool, Setting("front_end nri: no limit of locked memory for containers with VFs")] = False
     rdma_ipc_lock: Annotated[bool, Setting("CAP_IPC_LOCK for containers with VFs")] = False
     netdev: Annotated[
         bool | None,
@@ -257,11 +258,16 @@ def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
 
 
 def _check_front_end(settings: Settings) -> None:
-    """Refuse settings for which NRI has no form."""
+    """Refuse settings for which the front end has no form."""
     if settings.front_end is not FrontEndName.NRI:
+        if settings.rdma_memlock:
+            raise ConfigError(
+                f"rdma_memlock = true, and front_end = {settings.front_end}: CRI has no field for it",
+                hint="LimitMEMLOCK=infinity in the runtime's unit, or rdma_ipc_lock = true",
+            )
         return
     lost = {
-        "rdma_ipc_lock": "NRI cannot add capabilities; LimitMEMLOCK=infinity in the runtime's unit serves as well",
+        "rdma_ipc_lock": "NRI cannot add capabilities; rdma_memlock = true serves as well",
         "coexist": "NRI shows the environment of a container only after a device plugin's part of it was replaced",
     }
     for key, why in lost.items():

@@ -26,6 +26,7 @@ _CDI_1_7: Final = (1, 7, 26)  # the first of 1.7 with NRI 0.7, whose adjustments
 _VALIDATES: Final = (2, 2, 0)  # NRI 0.10
 _BIND: Final = ("rbind", "rprivate")
 _READ_WRITE: Final = "rw"
+_UNLIMITED: Final = (1 << 64) - 1  # RLIM_INFINITY
 
 # By default FAILED_PRECONDITION: a person must change something before a retry can succeed.
 _STATUS_OF: Final[Mapping[Reason, Status]] = {
@@ -122,6 +123,8 @@ def render_answer(answer: Answer, runtime: Runtime, look: Callable[[str], Node])
         message.mounts.add(destination=mount.container_path, type="bind", source=mount.host_path, options=options)
     for device in adjustment.devices:
         _add_device(message, device.container_path, look(device.host_path))
+    if adjustment.unlimited_memlock:
+        message.rlimits.add(type="RLIMIT_MEMLOCK", hard=_UNLIMITED, soft=_UNLIMITED)
     for name in adjustment.cdi_devices:
         message.CDI_devices.add(name=name)
     return message

@@ -314,6 +314,12 @@ def test_settings_for_which_nri_has_no_form_are_refused_with_it(key: str, value:
         check(msgspec.structs.replace(by_nri, **{key: value}))
 
 
+def test_cri_has_no_form_for_the_limit_of_locked_memory() -> None:
+    check(Settings(assignments=(Form.MANUAL,), front_end=FrontEndName.NRI, rdma_memlock=True))
+    with pytest.raises(ConfigError, match="rdma_memlock"):
+        check(Settings(assignments=(Form.MANUAL,), rdma_memlock=True))
+
+
 # lading-hooks --check-config, --print-config
 
 

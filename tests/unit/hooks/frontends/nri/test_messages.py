@@ -113,6 +113,12 @@ def test_an_adjustment_is_rendered() -> None:
     assert dict(found.annotations) == {"lading.dev/grant": ""}
 
 
+def test_a_container_may_lock_memory_without_a_limit() -> None:
+    found = render(Adjustment(unlimited_memlock=True))
+    assert isinstance(found, nri.ContainerAdjustment)
+    assert [(one.type, one.hard, one.soft) for one in found.rlimits] == [("RLIMIT_MEMLOCK", 2**64 - 1, 2**64 - 1)]
+
+
 def test_cdi_names_are_refused_where_the_runtime_ignores_them() -> None:
     found = render(Adjustment(cdi_devices=("nvidia.com/gpu=0",)), OLD)
     assert isinstance(found, Refusal)
