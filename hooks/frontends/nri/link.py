@@ -14,7 +14,7 @@ from typing import Final
 
 from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
 from hooks.frontends.nri.mux import MalformedError
-from hooks.frontends.nri.plugin import RUNTIME_SERVICE, Plugin, Service
+from hooks.frontends.nri.plugin import METHODS, RUNTIME_SERVICE, Plugin, Service
 from lading.log import Event, Log
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
@@ -136,6 +136,6 @@ class _Connection:
         if not self._writer.is_closing():
             self._writer.write(data)
         took_s = time.monotonic() - began
-        self._link.answered(call.method, took_s)
+        self._link.answered(call.method if call.method in METHODS else "other", took_s)
         if took_s > 2 * BUDGET_S:
             self._link.log.warning(Event.NRI_SLOW, f"{call.method} took {took_s * 1000:.0f} ms", method=call.method)

@@ -40,6 +40,9 @@ _EVENTS: Final[Mapping[str, nri.Event]] = {
 }
 
 
+METHODS: Final = frozenset({"Configure", "Synchronize", "Shutdown", "StateChange", *_EVENTS})
+
+
 class Plugin(Protocol):
     @property
     def name(self) -> str: ...

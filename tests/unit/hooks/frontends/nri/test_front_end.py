@@ -190,6 +190,7 @@ def test_an_unknown_method_is_unimplemented(scenario: Scenario) -> None:
             await plugin.ask("PostStartContainer", nri.ContainerRequest(), nri.Empty)
         assert error.value.status == Status.UNIMPLEMENTED
         await plugin.ask("Shutdown", nri.Empty(), nri.Empty)
+        assert [method for method, _ in rig.calls[-2:]] == ["other", "Shutdown"]
 
     scenario(act)
 
