@@ -80,7 +80,8 @@ demo-page: $(VENV)/.commands
 
 # Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
 test: setup lint
-	@$(PY) -m simnode.install --tests
+	@$(PY) -m simnode.install --tests 1.7.
+	-@$(PY) -m simnode.install 2.
 	$(VENV)/bin/pytest --numprocesses=auto --dist=loadfile $(addprefix --ignore=,$(ON_MACHINE))
 	$(VENV)/bin/pytest --numprocesses=2 --dist=loadgroup $(ON_MACHINE)
 

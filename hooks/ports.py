@@ -262,6 +262,15 @@ class NodePort(Protocol):
         """Return what a container gets that is about to be created."""
         ...
 
+    def sandbox_created(self, sandbox: Sandbox) -> Awaitable[None] | None:
+        """Begin what takes time for the containers that the pod's annotations name, before they are created. None if there is
+        nothing. For front ends whose calls cannot wait; a container that is created meanwhile waits for the same work."""
+        ...
+
+    def compare_soon(self) -> None:
+        """Have the ledger compared with the runtime: containers may have been created, or have ended, without the front end."""
+        ...
+
     def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:
         """Undo what was prepared, before the runtime is asked to stop the sandbox. None if there is nothing to wait for."""
         ...
@@ -275,6 +284,10 @@ class NodePort(Protocol):
 
 class FrontEnd(Protocol):
     async def start(self) -> None: ...
+
+    def conditions(self) -> Mapping[str, str]:
+        """Return what has to be right with it for the node to be ready: names of conditions, and what is wrong, or nothing."""
+        ...
 
     async def close(self) -> None:
         """Answer the requests that came before, and accept no more."""

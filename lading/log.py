@@ -103,6 +103,9 @@ class Event(StrEnum):
     REPORT_FAILED = "report.failed"
     SHARE_BYPASSED = "share.bypassed"  # a container does not keep to its share of a card
     SHARE_WATCH_FAILED = "share.watch-failed"  # whether shares are bypassed is not known; logged once, until it is
+    NRI_CONNECTED = "nri.connected"  # the runtime asks this plugin from now on
+    NRI_LOST = "nri.lost"  # it does not, and why
+    NRI_SLOW = "nri.slow"  # a call took longer than its budget: the runtime created no other container meanwhile
     # shares
     SHARE_SERVED = "share.served"  # a container's socket is there
     SHARE_REFUSED = "share.refused"  # a process, or a grant that cannot be read

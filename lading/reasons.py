@@ -37,9 +37,12 @@ class Reason(StrEnum):
     CDI_UNAVAILABLE = "cdi-unavailable"
     SANDBOX_STOPPED = "sandbox-stopped"
     HOST_NETWORK = "host-network"  # a VF's network device cannot be moved into the host's own namespace
+    NRI_UNSUPPORTED = "nri-unsupported"  # NRI has no form for a part of what the container would get
     ATTACH_FAILED = "attach-failed"  # the VF's network device could not be moved into the pod
     # The node
     NOT_RECONCILED = "not-reconciled"
+    NOT_PREPARED = "not-prepared"  # NRI: the devices take longer than a call may wait
+    UNGRANTED = "ungranted"  # NRI: Lading's plugin was not asked, or did not answer
     LEDGER_UNAVAILABLE = "ledger-unavailable"
     INVENTORY_UNAVAILABLE = "inventory-unavailable"
     # The proxy

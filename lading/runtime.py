@@ -76,6 +76,14 @@ class RuntimeClient:
         except _UnknownError:
             return None
 
+    async def container_status(self, container_id: str) -> cri.ContainerStatusResponse | None:
+        """Return the whole response: its `info` has the runtime's own JSON, with the OCI configuration of the container."""
+        request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
+        try:
+            return await self._ask("ContainerStatus", request, cri.ContainerStatusResponse)
+        except _UnknownError:
+            return None
+
     async def _ask(self, method: str, request: Message, kind: type[Answer]) -> Answer:
         call: _Call = self._channel.unary_unary(f"/runtime.v1.RuntimeService/{method}", bytes, bytes)
         try:

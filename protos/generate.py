@@ -7,7 +7,7 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTOS = ("protos/hook/v1/hook.proto", "protos/cri/runtime/v1/api.proto")
+PROTOS = ("protos/hook/v1/hook.proto", "protos/cri/runtime/v1/api.proto", "protos/nri/v1alpha1/nri.proto")
 
 
 def generate(out: Path) -> None:

@@ -81,6 +81,11 @@ class PrivateContainerd(Block, Child):
         """Return a CRI client for this runtime, or for it through a proxy's socket. Its pods' cgroups end with the runtime."""
         return Cri(via or self.socket, folder=self.layout.folder, cgroup_root=self.layout.cgroup_root, api=api)
 
+    @property
+    def nri_socket(self) -> Path:
+        """Return where a containerd with NRI listens for plugins."""
+        return self.layout.nri / "nri.sock"
+
     def start(self) -> None:
         super().start()
         self.wait_until(self._ready, "a ready runtime")

@@ -1,9 +1,9 @@
 """The daemons of a node as child processes on a simulated node, in front of a private containerd.
 
-It takes a simulated node and a runtime. It starts `lading-hooks` and `lading-runtimeproxy`, and on a node that enforces shares
-`lading-shares`, with configuration, sockets, state and logs below one folder, ready for a CRI client at `cri_socket`. It
-compiles a fake libnvidia-ml.so.1 for them. A daemon that does not start is an error with the tail of its log. The registration
-is what `lading-hooks registration` prints.
+It takes a simulated node and a runtime. It starts `lading-hooks` and `lading-runtimeproxy`, or by NRI `lading-hooks` and its
+guard, and on a node that enforces shares `lading-shares`, with configuration, sockets, state and logs below one folder, ready
+for a CRI client at `cri_socket`, or by NRI at the runtime's own. It compiles a fake libnvidia-ml.so.1 for them. A daemon that
+does not start is an error with the tail of its log. The registration is what `lading-hooks registration` prints.
 """
 
 import json
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from hooks.frontends.nri.guard_plugin import find_guard
 from lading.errors import HostError
 from shares.library import build as library
 from simnode.build import SimNode
@@ -61,8 +62,27 @@ def _read_environment(unit: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for line in words for pair in line)
 
 
+class Guard(Child):
+    """`lading-hooks nri-guard`, ready when the runtime asks it."""
+
+    def __init__(self, *, config: Path, lock: Path) -> None:
+        program = str(Path(sys.executable).with_name("lading-hooks"))
+        super().__init__([program, "nri-guard", "--config", str(config)], log=config.with_name("nri-guard.log"))
+        self._lock = lock
+
+    def start(self) -> None:
+        super().start()
+        self.wait_until(lambda: self.guards, "its connection to the runtime")
+
+    @property
+    def guards(self) -> bool:
+        """Return whether the runtime asks it."""
+        return not find_guard(self._lock)
+
+
 class LadingNode(Block):
-    """The daemons. With `tokens`, the node offers the isolation tokens too. `hooks_settings` and `proxy_settings` are added to
+    """The daemons. With `tokens`, the node offers the isolation tokens too; with `nri`, the path of the runtime's NRI socket,
+    they are its plugins, and there is no proxy. `hooks_settings` and `proxy_settings` are added to
     their configuration files, and replace existing settings."""
 
     def __init__(
@@ -76,8 +96,10 @@ class LadingNode(Block):
         hooks_module: str = "",
         hooks_env: Mapping[str, str] | None = None,
         tokens: bool = False,
+        nri: Path | None = None,
     ) -> None:
         self.folder = folder
+        self._nri = nri
         self._tokens = tokens
         self.node = node
         self._runtime = runtime
@@ -90,6 +112,7 @@ class LadingNode(Block):
             "lading-hooks", config=folder / "hooks.toml", socket=folder / "hooks.sock", env=env, module=hooks_module
         )
         self.shares = Daemon("lading-shares", config=folder / "shares.toml", socket=folder / "shares.sock")
+        self.guard = Guard(config=folder / "hooks.toml", lock=folder / "nri-guard.lock")
         proxy_env = _read_environment("lading-runtimeproxy.service")
         self.proxy = Daemon("lading-runtimeproxy", config=folder / "runtimeproxy.toml", socket=self.cri_socket, env=proxy_env)
 
@@ -101,20 +124,24 @@ class LadingNode(Block):
                 library.build(self._libraries / soname, library.find_compiler())
             self.shares.start()
         self.hooks.start()
-        self.register()
-        self.proxy.start()
+        if self._nri:
+            self.guard.start()
+        else:
+            self.register()
+            self.proxy.start()
 
     @property
     def logs(self) -> list[Path]:
-        return [self.hooks.log, self.proxy.log, *([self.shares.log] if self._tokens else [])]
+        way_in = self.guard.log if self._nri else self.proxy.log
+        return [self.hooks.log, way_in, *([self.shares.log] if self._tokens else [])]
 
     @property
     def _libraries(self) -> Path:
         return self.folder / "libraries"
 
     def client(self, *, api: str = "v1") -> Cri:
-        """Return a CRI client that goes through the proxy, as a kubelet would."""
-        return self._runtime.client(via=self.cri_socket, api=api)
+        """Return a CRI client that goes where kubelet would: through the proxy, or by NRI to the runtime itself."""
+        return self._runtime.client(via=None if self._nri else self.cri_socket, api=api)
 
     def write_config(self) -> None:
         self.hooks_dir.mkdir(parents=True, exist_ok=True)
@@ -127,6 +154,7 @@ class LadingNode(Block):
             "node_name": "demo",
             "nvml_library": str(compile_fake_nvml(self.node.nvml_state.parent)),
             "gpu_mode": "devices",
+            **({"front_end": "nri", "nri_socket": str(self._nri)} if self._nri else {}),
         }
         proxy: dict[str, object] = {
             "listen": str(self.cri_socket),
@@ -161,6 +189,7 @@ class LadingNode(Block):
     def stop(self) -> None:
         """Stop the proxy first, so that it does not call hooks that have ended. May be called twice."""
         self.proxy.stop()
+        self.guard.stop()
         self.hooks.stop()
         self.shares.stop()
 

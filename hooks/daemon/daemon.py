@@ -1,9 +1,10 @@
 """The daemon: build all parts, start, watch and stop them in order."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from hooks.attach.attacher import Attacher
@@ -16,7 +17,10 @@ from hooks.daemon.needed import list_needed
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
 from hooks.daemon.readiness import decide_ready
 from hooks.daemon.retention import keep_forgetting
-from hooks.daemon.settings import AttachBy, Settings, by_cdi, ledger_path, read_trust
+from hooks.daemon.settings import AttachBy, FrontEndName, Settings, by_cdi, ledger_path, read_trust
+from hooks.forms.annotations import prefixes
+from hooks.frontends.nri.messages import Runtime as NriRuntime
+from hooks.frontends.nri.messages import cdi_problem
 from hooks.host.boot import read_boot_id
 from hooks.host.lists import read_lists
 from hooks.host.memlock import memlock_warning
@@ -29,7 +33,7 @@ from hooks.model.inventory import Gpu, Inventory
 from hooks.node.node import Node
 from hooks.node.share_watch import ShareWatch
 from hooks.node.telling import Telling
-from hooks.ports import Vendor
+from hooks.ports import FrontEnd, Vendor
 from hooks.report.reporter import Reporter, connect
 from lading import __version__
 from lading.devices.isolation import IsolationName
@@ -67,23 +71,26 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             Ledger.open(ledger_path(settings)) as ledger,
             listen(listen_path, rejected=rejected) as listener,
         ):
-            cdi = RuntimeCdi()
+            cdi = RuntimeCdi(by_nri=settings.front_end is FrontEndName.NRI)
             trust = read_trust(settings)
             vendors = make_vendors(settings)
             ruled = lru_cache(maxsize=1)(lambda refusal: make_rules(settings, trust, vendors, cdi_refusal=refusal))
             boot_id = read_boot_id(host_root)
+            netns: dict[SandboxId, str] = {}
             host = Host(
                 settings=settings,
                 ledger=ledger,
                 runtime=runtime,
-                attacher=make_attacher(settings, kernel or HostKernel(host_root), runtime, ledger, boot_id, log),
+                attacher=make_attacher(settings, kernel or HostKernel(host_root), runtime, ledger, boot_id, log, netns),
                 boot_id=boot_id,
                 log=log,
                 moved=lambda *move: metrics.moved(*move),  # noqa: PLW0108  metrics are made later: they read the node
+                netns=netns,
+                asked=lambda *call: metrics.asked(*call),  # noqa: PLW0108
             )
             node = Node(
                 ledger=ledger,
-                lists=partial(read_lists, runtime),
+                lists=partial(read_lists, runtime, prefixes=prefixes(), configured={}),
                 host_root=host_root,
                 boot_id=boot_id,
                 log=log,
@@ -109,14 +116,14 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             metrics = Metrics(node, reporter)
             node.released = metrics.released
             node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
+            front_ends = make_front_ends(node, host, Door(listener=listener, tracing=tracing))
             health = HealthServer(
                 parse_address(settings.metrics),
                 registry=metrics.registry,
                 silence=find_silence,
-                conditions=lambda: _conditions(settings, node, vendors, reporter),
+                conditions=lambda: _conditions(settings, node, vendors, reporter, front_ends),
                 log=log,
             )
-            front_ends = make_front_ends(node, host, Door(listener=listener, tracing=tracing))
             stop = stop_asked()  # before the first request can come, so that none is cut off
             for front_end in front_ends:
                 await front_end.start()
@@ -124,7 +131,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             for problem in access_problems(listen_path):
                 log.warning(Event.SOCKET_ACCESS, problem)
             log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, node=settings.node_name)
-            if not settings.rdma_ipc_lock:
+            if not (settings.rdma_ipc_lock or settings.rdma_memlock):
                 _warn_of_memlock(log, host_root, runtime_path, node.inventory)
             notify("READY=1")
             feeding = asyncio.create_task(keep_fed(find_silence, log))
@@ -147,7 +154,8 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
 class RuntimeCdi:
     """Whether the runtime honours CDI names, according to its last answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, by_nri: bool) -> None:
+        self._by_nri = by_nri
         self.refusal = "the container runtime has not said yet whether it honours CDI names"
 
     async def keep_asking(self, runtime: RuntimeClient, interval_s: float) -> None:
@@ -155,10 +163,16 @@ class RuntimeCdi:
         returns."""
         while True:
             try:
-                self.refusal = decide_cdi_support(await runtime.version(), await runtime.status_verbose()).problem
+                version = await runtime.version()
+                problem = decide_cdi_support(version, await runtime.status_verbose()).problem
+                self.refusal = problem or self._nri_problem(version.runtime_name, version.runtime_version)
             except RuntimeUnavailableError as e:
                 self.refusal = str(e)
             await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
+
+    def _nri_problem(self, name: str, version: str) -> str:
+        runtime = NriRuntime(name=name, version=version)
+        return cdi_problem(runtime) if self._by_nri and not runtime.honours_cdi else ""
 
 
 def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
@@ -196,12 +210,20 @@ async def read_in_time(settings: Settings) -> Inventory:
 
 
 def make_attacher(
-    settings: Settings, kernel: Kernel, runtime: RuntimeClient, ledger: Ledger, boot_id: str, log: Log
+    settings: Settings,
+    kernel: Kernel,
+    runtime: RuntimeClient,
+    ledger: Ledger,
+    boot_id: str,
+    log: Log,
+    netns: Mapping[SandboxId, str] = MappingProxyType({}),
 ) -> Attacher:
     """Return the attacher, also on a node that attaches no VF (any more): some may have to be given back, and a container that
-    is adopted later may have one."""
+    is adopted later may have one. `netns`: those of sandboxes that the runtime may not show yet."""
 
     async def netns_of(sandbox: SandboxId) -> str | None:
+        if (path := netns.get(sandbox)) is not None:
+            return path
         status = await runtime.sandbox_status(sandbox, verbose=True)
         return None if status is None else netns_path(status)
 
@@ -248,7 +270,9 @@ def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
     )
 
 
-def _conditions(settings: Settings, node: Node, vendors: Sequence[Vendor], reporter: Reporter | None) -> tuple[Condition, ...]:
+def _conditions(
+    settings: Settings, node: Node, vendors: Sequence[Vendor], reporter: Reporter | None, front_ends: Sequence[FrontEnd]
+) -> tuple[Condition, ...]:
     return decide_ready(
         inventory_age_s=node.watch.age_s if node.watch else float("inf"),
         inventory_interval_s=settings.inventory_interval,
@@ -262,6 +286,7 @@ def _conditions(settings: Settings, node: Node, vendors: Sequence[Vendor], repor
         denied=tuple(find_denied(list_needed(settings))),
         report_stale_s=reporter.stale_s if reporter else None,
         report_failure=reporter.failure if reporter else "",
+        front_ends={name: problem for one in front_ends for name, problem in one.conditions().items()},
     )
 
 

@@ -74,6 +74,13 @@ class Metrics:
             buckets=_RELEASE_BUCKETS,
             registry=self.registry,
         )
+        self._asked = Histogram(
+            "lading_hooks_nri_call_seconds",
+            "A call of the runtime by NRI, until it was answered. The runtime makes one at a time.",
+            ["method"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
         for operation in Operation:
             self._moves.labels(operation)
             self._failed_moves.labels(operation)
@@ -96,6 +103,9 @@ class Metrics:
         self._moves.labels(operation).observe(seconds)
         if not succeeded:
             self._failed_moves.labels(operation).inc()
+
+    def asked(self, method: str, seconds: float) -> None:
+        self._asked.labels(method).observe(seconds)
 
     def released(self, seconds: float) -> None:
         self._release.observe(seconds)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hooks.daemon.settings import LimitsBy, Settings, attaches
+from hooks.daemon.settings import FrontEndName, LimitsBy, Settings, attaches
 from hooks.vendors.nvidia.inject import GpuMode
 from lading.cgroups import ROOT as CGROUPS
 from lading.devices.isolation import IsolationName
@@ -20,6 +20,8 @@ def list_needed(settings: Settings) -> Iterator[Needed]:
     """Yield what these settings use. A setting that is empty uses nothing."""
     root = Path(settings.host_root)
     yield Needed(path=parse_endpoint(settings.runtime_endpoint), what="runtime_endpoint", mode=os.W_OK, optional=True)
+    if settings.front_end is FrontEndName.NRI:
+        yield Needed(path=parse_endpoint(settings.nri_socket), what="nri_socket", mode=os.W_OK, optional=True)
     yield Needed(path=Path(settings.state_dir), what="state_dir", mode=_LIST | os.W_OK)
     files = {f"keys.{key_id}": path for key_id, path in settings.keys.items()}
     files |= {"nvml_library": settings.nvml_library, "kubeconfig": settings.kubeconfig if settings.report else ""}

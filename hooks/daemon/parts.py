@@ -1,7 +1,7 @@
 """Every implementation of a port, one line for each; and how each is made from the configuration."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,8 +12,10 @@ from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.daemon.settings import (
     Clocks,
+    FrontEndName,
     LimitsBy,
     Settings,
+    guard_lock,
     max_age_s,
     mps_folders,
     netdev_policy,
@@ -21,13 +23,19 @@ from hooks.daemon.settings import (
     read_power_limit,
     share_libraries,
 )
+from hooks.forms.annotations import prefixes
 from hooks.frontends.cri_hook.ledger_service import LedgerService
-from hooks.frontends.cri_hook.service import HookServer, HookService
+from hooks.frontends.cri_hook.service import ClosedService, HookServer, HookService
+from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
+from hooks.frontends.nri.guard import GuardRules
+from hooks.frontends.nri.guard_plugin import find_guard
+from hooks.frontends.nri.link import Link
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
 from hooks.grant.dirty import CleanRule
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
+from hooks.host.lists import has_ended
 from hooks.isolation.hami_core import HamiCore
 from hooks.isolation.mps import Mps
 from hooks.isolation.tokens import Tokens
@@ -46,8 +54,9 @@ from hooks.vendors.nvidia.xid import KernelLog
 from lading.devices.isolation import IsolationName
 from lading.log import Log
 from lading.runtime import RuntimeClient
-from lading.sockets import Listener
+from lading.sockets import Listener, parse_endpoint
 from lading.tracing import Tracing
+from lading.vocabulary import SandboxId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +70,8 @@ class Host:
     boot_id: str
     log: Log
     moved: Callable[[Operation, float, bool], object] = lambda *_: None
+    netns: MutableMapping[SandboxId, str] = field(default_factory=dict)  # those that a front end knows, for the attacher
+    asked: Callable[[str, float], object] = lambda *_: None  # a call of the runtime by NRI was answered, and its seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +167,22 @@ def _mig_instances(host: Host) -> Preparer:
 
 
 def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
+    """Serve the socket: a person's requests always, the proxy's if it is the way in."""
     by_hand = LedgerService(node, host.attacher, host.log)
-    return HookServer(HookService(node, tracing=door.tracing), host.log, by_hand, listener=door.listener)
+    is_way_in = host.settings.front_end is FrontEndName.CRI_HOOK
+    service = HookService(node, tracing=door.tracing) if is_way_in else ClosedService()
+    return HookServer(service, host.log, by_hand, listener=door.listener)
+
+
+def _nri(node: Node, host: Host, _: Door) -> FrontEnd | None:
+    settings = host.settings
+    if settings.front_end is not FrontEndName.NRI:
+        return None
+    plugin = LadingPlugin(
+        node=node, rules=guard_rules(settings), netns=host.netns, log=host.log, has_ended=partial(has_ended, host.runtime)
+    )
+    link = Link(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=host.log, answered=host.asked)
+    return NriFrontEnd(link=link, plugin=plugin, find_guard=partial(find_guard, guard_lock(settings)))
 
 
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
@@ -170,7 +195,7 @@ PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (
     _mps_daemons,
     _vfs,
 )
-FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd]]] = (_cri_hook,)
+FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd | None]]] = (_cri_hook, _nri)
 
 
 def make_vendors(settings: Settings) -> tuple[Vendor, ...]:
@@ -182,7 +207,17 @@ def make_preparers(host: Host) -> tuple[Preparer, ...]:
 
 
 def make_front_ends(node: Node, host: Host, door: Door) -> tuple[FrontEnd, ...]:
-    return tuple(make(node, host, door) for make in FRONT_ENDS)
+    return tuple(filter(None, (make(node, host, door) for make in FRONT_ENDS)))
+
+
+def guard_rules(settings: Settings) -> GuardRules:
+    """Return what NRI's guard, and Lading's own validation, go by."""
+    hidden = {name: value for vendor in make_vendors(settings) for name, value in vendor.hidden_env.items()}
+    return GuardRules(
+        prefixes=prefixes(),
+        hidden=hidden if settings.hide_unassigned else {},
+        exempt_namespaces=frozenset(settings.exempt_namespaces),
+    )
 
 
 def make_rules(settings: Settings, trust: Trust, vendors: Sequence[Vendor], *, cdi_refusal: str) -> Rules:
@@ -203,7 +238,12 @@ def make_rules(settings: Settings, trust: Trust, vendors: Sequence[Vendor], *, c
         vendors=vendors,
         isolations=tuple(make(settings) for make in ISOLATIONS),
         cdi_refusal=cdi_refusal,
-        rdma=RdmaInjection(resource=settings.rdma_resource, mad=settings.rdma_mad, ipc_lock=settings.rdma_ipc_lock),
+        rdma=RdmaInjection(
+            resource=settings.rdma_resource,
+            mad=settings.rdma_mad,
+            memlock=settings.rdma_memlock,
+            ipc_lock=settings.rdma_ipc_lock,
+        ),
         netdev=netdev_policy(settings),
         unhealthy=settings.unhealthy,
         clean=CleanRule(

@@ -6,7 +6,8 @@ others are still assigned. A device that became unhealthy under a container, and
 conditions and not required: the rest of the node is served as before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from hooks.daemon.settings import max_age_s
 from hooks.node.bypass import Bypassed
@@ -30,11 +31,13 @@ def decide_ready(
     denied: Sequence[str] = (),
     report_stale_s: float | None = None,
     report_failure: str = "",
+    front_ends: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Condition, ...]:
     """Decide the conditions. `ledger`, `socket` and `driver_files` say what is wrong with them, or are empty. `denied` has
-    the files that cannot be opened. `report_stale_s` is None if nothing is reported."""
+    the files that cannot be opened. `report_stale_s` is None if nothing is reported. `front_ends`: their own conditions,
+    and what is wrong."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
-    went_past = f"made past the proxy, without their devices: {_some(names, ', ')}" if bypassed else ""
+    went_past = f"made past Lading, without their devices: {_some(names, ', ')}" if bypassed else ""
     return (
         Condition.unless(_too_old(inventory_age_s, inventory_interval_s, "devices were last read"), name="inventory"),
         Condition.unless(
@@ -42,6 +45,7 @@ def decide_ready(
         ),
         Condition.unless(ledger, name="ledger"),
         Condition.unless(socket, name="socket"),
+        *(Condition.unless(problem, name=name) for name, problem in front_ends.items()),
         Condition.unless(went_past, name="no-bypass"),
         Condition.unless(driver_files, name="driver-files"),
         Condition.unless(_some(unhealthy, "; "), name="held-devices", required=False),

@@ -5,12 +5,13 @@ from typing import Any, Final
 
 from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.parts import make_vendors
-from hooks.daemon.settings import Settings, attaches
+from hooks.daemon.settings import FrontEndName, Settings, attaches
 from hooks.forms.annotations import prefixes
 from hooks.mig.instances import DIVIDE_S
 from hooks.mps.daemons import PREPARE_S
 from hooks.node.node import READING_S
 from lading.devices.isolation import IsolationName
+from lading.errors import ConfigError
 from lading.sockets import parse_endpoint
 
 _HOOKS: Final = (
@@ -24,7 +25,13 @@ _MARGIN_S: Final = 2.0  # for the work besides waiting; otherwise a refusal with
 
 def render_registration(settings: Settings) -> dict[str, Any]:
     """Return the registration as JSON values. It contains `hide_unassigned`, because the hook server is not called for pods
-    without Lading's annotations. Raise ConfigError for a `listen` that is not a socket."""
+    without Lading's annotations. Raise ConfigError for a `listen` that is not a socket, and on a
+    node where containers do not come by way of the proxy."""
+    if settings.front_end is not FrontEndName.CRI_HOOK:
+        raise ConfigError(
+            f"cannot register with lading-runtimeproxy: front_end = {settings.front_end}, and a node has one front end",
+            hint="front_end = cri-hook, or no lading-runtimeproxy on this node",
+        )
     vendors = make_vendors(settings)
     registration: dict[str, Any] = {
         "remote-endpoint": str(parse_endpoint(settings.listen)),

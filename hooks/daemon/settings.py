@@ -74,7 +74,16 @@ class AttachBy(StrEnum):
     CNI = "cni"
 
 
+class FrontEndName(StrEnum):
+    CRI_HOOK = "cri-hook"
+    NRI = "nri"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    front_end: Annotated[
+        FrontEndName, Setting("how containers come to this node's devices: cri-hook, by lading-runtimeproxy; or nri")
+    ] = FrontEndName.CRI_HOOK
+    nri_socket: Annotated[str, Setting("front_end nri: the container runtime's NRI socket")] = "/var/run/nri/nri.sock"
     listen: Annotated[str, Setting("socket of the hook server")] = "/run/lading/hooks.sock"
     runtime_endpoint: Annotated[str, Setting("the container runtime's CRI socket")] = "/run/containerd/containerd.sock"
     state_dir: Annotated[str, Setting("folder of the ledger, node.db")] = "/var/lib/lading"
@@ -152,6 +161,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = PodPolicy().unsupported_handlers
     rdma_resource: Annotated[str, Setting("the resource name of which PCIDEVICE_… is made")] = RdmaInjection().resource
     rdma_mad: Annotated[bool, Setting("umad and issm nodes too")] = False
+    rdma_memlock: Annotated[bool, Setting("front_end nri: no limit of locked memory for containers with VFs")] = False
     rdma_ipc_lock: Annotated[bool, Setting("CAP_IPC_LOCK for containers with VFs")] = False
     netdev: Annotated[
         bool | None,
@@ -219,13 +229,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(settings: Settings) -> None:
     """Check what concerns several settings together, or the files that they name. Raise ConfigError."""
-    for key in ("listen", "runtime_endpoint", "shares_socket"):
+    for key in ("listen", "runtime_endpoint", "shares_socket", "nri_socket"):
         try:
             parse_endpoint(getattr(settings, key))
         except ConfigError as e:
             raise ConfigError(f"{key}: {e.message}", hint=e.hint) from e
     parse_address(settings.metrics)
     read_vf_settings(settings)
+    _check_front_end(settings)
     _check_cni(settings)
     _check_groups(settings)
     _check_isolations(settings)
@@ -256,6 +267,29 @@ def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
         hint = 'below [keys]: k1 = "/etc/lading/keys/k1.pem" (or assignments = ["manual"], for testing)'
         missing["keys is empty, and assignments = signed are checked with them"] = hint
     return missing
+
+
+def _check_front_end(settings: Settings) -> None:
+    """Refuse settings for which the front end has no form."""
+    if settings.front_end is not FrontEndName.NRI:
+        if settings.rdma_memlock:
+            raise ConfigError(
+                f"rdma_memlock = true, and front_end = {settings.front_end}: CRI has no field for it",
+                hint="LimitMEMLOCK=infinity in the runtime's unit, or rdma_ipc_lock = true",
+            )
+        return
+    lost = {
+        "rdma_ipc_lock": "NRI cannot add capabilities; rdma_memlock = true serves as well",
+        "coexist": "NRI shows the environment of a container only after a device plugin's part of it was replaced",
+    }
+    for key, why in lost.items():
+        if getattr(settings, key):
+            raise ConfigError(f"{key} = true, and front_end = nri: {why}", hint=f"leave {key} out (or front_end = cri-hook)")
+    if settings.attach is AttachBy.CNI:
+        raise ConfigError(
+            "attach = cni, and front_end = nri: NRI does not say when CNI has given VFs back",
+            hint="attach = hooks (or front_end = cri-hook)",
+        )
 
 
 def _check_cni(settings: Settings) -> None:
@@ -384,6 +418,11 @@ def read_power_limit(settings: Settings) -> PowerLimit | None:
     if _WATTS.fullmatch(text):
         return PowerLimit(watts=int(text))
     raise ConfigError(f"power_limit = {text!r} is no limit", hint='power_limit = "keep", "default", or watts as "300"')
+
+
+def guard_lock(settings: Settings) -> Path:
+    """Return the file by which lading-hooks sees that a guard is there."""
+    return parse_endpoint(settings.listen).with_name("nri-guard.lock")
 
 
 def ledger_path(settings: Settings) -> Path:

@@ -100,7 +100,7 @@ def decide(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> 
 
 
 def _answer_nothing(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> Answer:
-    """Write an empty grant, so that the container differs from one that was created past the proxy."""
+    """Write an empty grant, so that the container differs from one that was created past Lading."""
     hidden = hide_cards(sandbox, container, view.inventory, Devices(), rules.vendors, rules.unassigned)
     return Answer(adjustment=replace(hidden, annotations={GRANT: NOTHING}))
 

@@ -27,6 +27,7 @@ NCCL_IB_HCA: Final = "NCCL_IB_HCA"
 class RdmaInjection:
     resource: str = "lading.dev/rdma"  # the resource name that PCIDEVICE_… is made of
     mad: bool = False  # umad and issm nodes too: for MAD and subnet tools, not for NCCL
+    memlock: bool = False  # no limit of locked memory; by NRI only
     ipc_lock: bool = False  # CAP_IPC_LOCK: where the runtime's memlock limit is too small to register memory
 
 
@@ -52,7 +53,9 @@ def adjust_vfs(
     if NCCL_IB_HCA not in user_env:
         env.append(EnvVar(NCCL_IB_HCA, "=" + ",".join(vf.ibdev for vf in vfs)))
     capabilities = ("IPC_LOCK",) if injection.ipc_lock else ()
-    return Adjustment(env=tuple(env), devices=devices_of(nodes), add_capabilities=capabilities)
+    return Adjustment(
+        env=tuple(env), devices=devices_of(nodes), add_capabilities=capabilities, unlimited_memlock=injection.memlock
+    )
 
 
 def pcidevice_name(resource: str) -> str:

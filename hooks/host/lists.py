@@ -1,15 +1,22 @@
 """Read the runtime's lists of sandboxes and containers.
 
-Source: CRI ListPodSandbox and ListContainers, kubelet's label `io.kubernetes.pod.uid` of containers.
+Annotations that a plugin of NRI has set are not in the lists, but in the OCI configuration of the container. It never changes,
+so it is asked for once, of each container whose pod has annotations of Lading and which has no grant in the list.
+
+Source: CRI ListPodSandbox, ListContainers and ContainerStatus, kubelet's label `io.kubernetes.pod.uid` of containers;
+containerd's `info` of a verbose ContainerStatus.
 """
 
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, MutableMapping
+from types import MappingProxyType
 from typing import Final
 
 from hooks.model.grant import GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
+from lading.errors import RuntimeUnavailableError
 from lading.runtime import RuntimeClient
-from lading.vocabulary import ATTACHMENTS, GRANT, ContainerId, PodUid, SandboxId
+from lading.vocabulary import ATTACHMENTS, GRANT, NOTHING, PREFIX, ContainerId, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 _POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
@@ -20,13 +27,67 @@ _STATES: Final[Mapping[int, ContainerState]] = {
 }
 
 
-async def read_lists(runtime: RuntimeClient) -> Lists:
-    """Ask for the sandboxes, then for the containers. Raise RuntimeUnavailableError if an answer is missing."""
+Annotations = Mapping[str, str]
+_NONE: Final[Annotations] = MappingProxyType({})
+_GOING: Final[Annotations] = MappingProxyType({GRANT: NOTHING})  # neither held by anything nor created past Lading
+
+
+async def read_lists(
+    runtime: RuntimeClient,
+    *,
+    prefixes: tuple[str, ...] = (PREFIX,),
+    configured: MutableMapping[str, Annotations] | None = None,
+) -> Lists:
+    """Ask for the sandboxes, then for the containers. Raise RuntimeUnavailableError if an answer is missing. `prefixes`: of the
+    annotations of Lading's pods. `configured`: what was found in the configurations of containers, by id, kept by the caller
+    between two readings."""
     sandboxes = await runtime.list_sandboxes()
-    return parse_lists(sandboxes, await runtime.list_containers())
+    containers = await runtime.list_containers()
+    configured = {} if configured is None else configured
+    going: set[str] = set()
+    guarded = {sandbox.id for sandbox in sandboxes if any(key.startswith(prefixes) for key in sandbox.annotations)}
+    for gone in configured.keys() - {container.id for container in containers}:
+        del configured[gone]
+    for container in containers:
+        if container.pod_sandbox_id in guarded and GRANT not in container.annotations and container.id not in configured:
+            status = await runtime.container_status(container.id)
+            found = None if status is None else parse_configured(status)
+            if found is None:
+                going.add(container.id)
+            else:
+                configured[container.id] = found
+    return parse_lists(sandboxes, containers, {**configured, **dict.fromkeys(going, _GOING)})
 
 
-def parse_lists(sandboxes: Collection[cri.PodSandbox], containers: Collection[cri.Container]) -> Lists:
+async def has_ended(runtime: RuntimeClient, sandbox: SandboxId) -> bool:
+    """Return whether the runtime says that the sandbox is not ready, or does not know it; False if it says nothing."""
+    try:
+        found = await runtime.sandbox_status(sandbox)
+    except RuntimeUnavailableError:
+        return False
+    return found is None or found.status.state == cri.SANDBOX_NOTREADY
+
+
+def parse_configured(status: cri.ContainerStatusResponse) -> Annotations | None:
+    """Return what the node wrote into a container's configuration; None if the runtime does not show the configuration, as of a
+    container that is being removed."""
+    try:
+        match json.loads(status.info.get("info", "")):
+            case {"runtimeSpec": {"annotations": dict(found)}}:
+                return {key: found[key] for key in (GRANT, ATTACHMENTS) if isinstance(found.get(key), str)}
+            case {"runtimeSpec": {}}:
+                return _NONE
+    except (ValueError, RecursionError):
+        pass
+    return None
+
+
+def parse_lists(
+    sandboxes: Collection[cri.PodSandbox],
+    containers: Collection[cri.Container],
+    configured: Mapping[str, Annotations] = MappingProxyType({}),
+) -> Lists:
+    """Return the lists as own values. `configured`: annotations that they do not have, by container."""
     pods = {sandbox.id: sandbox.metadata.uid for sandbox in sandboxes}
     return Lists(
         sandboxes=tuple(map(_parse_sandbox, sandboxes)),
@@ -40,8 +101,8 @@ def parse_lists(sandboxes: Collection[cri.PodSandbox], containers: Collection[cr
                 ),
                 state=_STATES.get(container.state, ContainerState.UNKNOWN),
                 created_at=container.created_at,
-                grant=container.annotations.get(GRANT),
-                attachments=container.annotations.get(ATTACHMENTS, ""),
+                grant=container.annotations.get(GRANT, configured.get(container.id, _NONE).get(GRANT)),
+                attachments=container.annotations.get(ATTACHMENTS) or configured.get(container.id, _NONE).get(ATTACHMENTS, ""),
             )
             for container in containers
         ),

@@ -69,6 +69,7 @@ class Adjustment:
     cdi_devices: tuple[str, ...] = ()  # vendor/class=name
     annotations: Mapping[str, str] = field(default_factory=dict)
     add_capabilities: tuple[str, ...] = ()  # without "CAP_", as in CRI
+    unlimited_memlock: bool = False  # it may lock as much memory as it wants
 
 
 def merge(parts: Iterable[Adjustment]) -> Adjustment:
@@ -81,6 +82,7 @@ def merge(parts: Iterable[Adjustment]) -> Adjustment:
         cdi_devices=tuple(name for part in parts for name in part.cdi_devices),
         annotations={key: value for part in parts for key, value in part.annotations.items()},
         add_capabilities=tuple(name for part in parts for name in part.add_capabilities),
+        unlimited_memlock=any(part.unlimited_memlock for part in parts),
     )
 
 

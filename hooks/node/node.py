@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from hooks.forms.annotations import parse_assignment
 from hooks.grant.decide import Rules, View, decide
 from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.unhealthy import find_unhealthy
@@ -27,7 +28,7 @@ from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.model.answer import Answer
-from hooks.model.assignment import Refusal
+from hooks.model.assignment import Assignment, Refusal
 from hooks.model.container import Container, Sandbox, merge
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory
@@ -226,6 +227,25 @@ class Node:
 
     def _note(self, event: LifeEvent, sandbox: Sandbox) -> None:
         self.life.happened(event, PodUid(sandbox.uid), time.monotonic())
+
+    def sandbox_created(self, sandbox: Sandbox) -> Awaitable[None] | None:
+        """Begin to attach the VFs of the pod's containers. What is granted for it is granted to the container of that name: it
+        gets the same when it is created, also if other things speak against it then."""
+        rules = self.rules()
+        if not rules.netdev.attaches:
+            return None
+        assignment = parse_assignment(sandbox.annotations, pod=PodUid(sandbox.uid), node=rules.node_name, trust=rules.trust)
+        if not isinstance(assignment, Assignment):
+            return None
+        names = [name for name, request in assignment.containers.items() if request.vfs or request.any_vfs]
+        return self._begin_containers(sandbox, names) if names else None
+
+    async def _begin_containers(self, sandbox: Sandbox, names: Sequence[str]) -> None:
+        begun = [self.adjust_container(sandbox, Container(name=name)) for name in names]
+        await asyncio.gather(*(one for one in begun if not isinstance(one, Answer | Refusal)))
+
+    def compare_soon(self) -> None:
+        self._wake.set()
 
     def stopping(self, sandbox: Sandbox) -> Awaitable[None] | None:
         """Record that StopPodSandbox is about to go to the runtime: nothing is prepared for this sandbox any more. From now on,

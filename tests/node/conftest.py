@@ -23,9 +23,11 @@ from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
 from simnode import leftovers
 from simnode.build import build
-from simnode.containerd import Binaries, PrivateContainerd, find_containerd
+from simnode.containerd import Binaries, PrivateContainerd, find_containerd, find_unpacked, read_version
+from simnode.containerd_config import has_cdi
 from simnode.cri import Cri
 from simnode.daemons import LadingNode
+from simnode.images import default_cache
 from simnode.install import missing_packages
 from simnode.vf_folder import FOLDER
 from simnode.vf_rig import VfRig, vf_profile
@@ -47,6 +49,7 @@ class StartLading(Protocol):
         proxy: Mapping[str, object] | None = None,
         runtime: PrivateContainerd | None = None,
         tokens: bool = False,
+        nri: bool = False,
     ) -> LadingNode:
         """The daemons on a new simulated node, in front of the session's containerd, or of another one."""
 
@@ -60,6 +63,8 @@ class StartVfs(Protocol):
         exclusive: bool = False,
         old_kernel: bool = False,
         hooks: Mapping[str, object] | None = None,
+        runtime: PrivateContainerd | None = None,
+        nri: bool = False,
     ) -> VfNode:
         """The same on a node whose VFs are network devices; assignments are central's, without a signature."""
 
@@ -95,6 +100,34 @@ def containerd(binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Priv
     assert left == []
 
 
+def newer_containerds() -> list[Binaries]:
+    """Those with CDI and NRI that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists (with
+    colons)."""
+    listed = (Path(folder) for folder in os.environ.get("LADING_CONTAINERD_DIRS", "").split(":") if folder)
+    found = [Binaries(folder=folder, version=read_version(folder / "containerd")) for folder in listed]
+    unpacked = (find_unpacked(prefix, default_cache()) for prefix in ("1.7.", "2."))
+    return [binaries for binaries in (*found, *filter(None, unpacked)) if has_cdi(binaries.version)]
+
+
+NEWER: list[Binaries | None] = [*newer_containerds()] or [None]
+
+
+@pytest.fixture(scope="module", params=NEWER, ids=lambda found: found.version if found else "none")
+def newer(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
+    """Each newer containerd as a private instance. `binaries` is asked for what it checks: root and runc."""
+    need(request.param is not None, "a newer containerd (run: python -m simnode.install 1.7. 2.)")
+    folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
+    runtime = PrivateContainerd(folder, request.param)
+    logs = pytestconfig.stash.setdefault(LOGS, [])
+    logs.append(runtime.log)
+    with runtime:
+        yield runtime
+    logs.remove(runtime.log)
+    left = leftovers.below(folder)
+    leftovers.remove_tree(folder)
+    assert left == []
+
+
 @pytest.fixture
 def cri(containerd: PrivateContainerd) -> Iterator[Cri]:
     """A client that talks to containerd directly; what it made is gone after the test."""
@@ -112,6 +145,7 @@ def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iter
             proxy: Mapping[str, object] | None = None,
             runtime: PrivateContainerd | None = None,
             tokens: bool = False,
+            nri: bool = False,
         ) -> LadingNode:
             folder = Path(tempfile.mkdtemp(prefix="lading-"))
             stack.callback(leftovers.remove_tree, folder)
@@ -122,6 +156,7 @@ def _starter(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Iter
                 hooks_settings={**_NO_PORT, **(hooks or {})},
                 proxy_settings={**_NO_PORT, **(proxy or {})},
                 tokens=tokens,
+                nri=(runtime or containerd).nri_socket if nri else None,
             )
             logs = pytestconfig.stash[LOGS]
             for log in lading.logs:
@@ -147,7 +182,10 @@ def share_vfs(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Ite
             exclusive: bool = False,
             old_kernel: bool = False,
             hooks: Mapping[str, object] | None = None,
+            runtime: PrivateContainerd | None = None,
+            nri: bool = False,
         ) -> VfNode:
+            runtime = runtime or containerd
             folder = Path(tempfile.mkdtemp(prefix="lading-"))
             stack.callback(leftovers.remove_tree, folder)
             node = build(vf_profile(pfs=pfs, vfs=vfs), folder / "node")
@@ -157,7 +195,8 @@ def share_vfs(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Ite
             lading = LadingNode(
                 folder,
                 node=node,
-                runtime=containerd,
+                runtime=runtime,
+                nri=runtime.nri_socket if nri else None,
                 hooks_settings={**_NO_PORT, **settings, **(hooks or {})},
                 proxy_settings=_NO_PORT,
                 hooks_module="simnode.vf_daemon",

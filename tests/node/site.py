@@ -65,7 +65,8 @@ def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
 
 
 def refusal_of(error: CriError) -> Refused:
-    lading, reason, message = error.details.split(": ", 2)
+    """The refusal of the proxy; or of a plugin, before whose words the runtime puts its own."""
+    lading, reason, message = error.details.rpartition(" desc = ")[2].split(": ", 2)
     assert lading == "lading", error.details
     return Refused(Reason(reason), error.code, message)
 

@@ -1,50 +1,24 @@
-"""Mode `cdi`: GPUs by their CDI names where the runtime honours them, a refusal by name where it would silently ignore them.
-
-Newer runtimes are those that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists (with colons).
-"""
+"""Mode `cdi`: GPUs by their CDI names where the runtime honours them, a refusal by name where it would silently ignore them."""
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
 
+from hooks.frontends.nri.messages import Runtime
 from lading.reasons import Reason
-from simnode import leftovers
-from simnode.containerd import Binaries, PrivateContainerd, find_unpacked, read_version
+from simnode.containerd import PrivateContainerd
 from simnode.containerd_config import has_cdi
+from simnode.cri import Container, Pod
 from simnode.daemons import LadingNode
-from simnode.images import default_cache
-from tests.logs import LOGS
 from tests.node.conftest import StartLading
 from tests.node.site import Site, eventually, granted_in, open_site
 
 pytestmark = pytest.mark.node
 
 GPU = "lading.dev/gpus"
-
-
-def newer_containerds() -> list[Binaries]:
-    listed = (Path(folder) for folder in os.environ.get("LADING_CONTAINERD_DIRS", "").split(":") if folder)
-    found = [Binaries(folder=folder, version=read_version(folder / "containerd")) for folder in listed]
-    unpacked = (find_unpacked(prefix, default_cache()) for prefix in ("1.7.", "2."))
-    return [binaries for binaries in (*found, *filter(None, unpacked)) if has_cdi(binaries.version)]
-
-
-@pytest.fixture(params=newer_containerds(), ids=lambda binaries: binaries.version)
-def newer(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
-    """`binaries` is asked for what it checks: root and runc."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
-    runtime = PrivateContainerd(folder, request.param)
-    logs = pytestconfig.stash[LOGS]
-    logs.append(runtime.log)
-    with runtime:
-        yield runtime
-    logs.remove(runtime.log)
-    leftovers.remove_tree(folder)
 
 
 def write_spec(lading: LadingNode, folder: Path) -> None:
@@ -96,3 +70,28 @@ def test_a_runtime_that_honours_cdi_gives_what_the_spec_says(newer: PrivateConta
         undefined = site.refused_at_once({GPU: "7"})
         assert undefined.reason is Reason.CDI_UNAVAILABLE
         assert site.gpu(7) in undefined.message
+
+
+def test_by_nri_names_are_given_or_refused_by_the_runtimes_version(newer: PrivateContainerd, start_lading: StartLading) -> None:
+    lading = start_lading(hooks={"gpu_mode": "cdi", "cdi_spec_dirs": [str(newer.layout.cdi)]}, runtime=newer, nri=True)
+    write_spec(lading, newer.layout.cdi)
+    lading.hooks.restart()
+    with open_site(lading, newer) as site, site.kubelet.pod("by-cdi", annotations={GPU: "0,2"}) as pod:
+        if Runtime(name="containerd", version=newer.version).honours_cdi:
+            sight = site.see(run(pod))
+            assert sight.nodes == {site.card(0), site.card(2), "/dev/nvidiactl", "/dev/nvidia-uvm"}
+            assert sight.env["EDITED_BY"] == "cdi"
+            return
+
+        def look() -> None:
+            refused = site.refused(pod)
+            assert refused.reason is Reason.CDI_UNAVAILABLE
+            assert f"containerd {newer.version}" in refused.message
+
+        eventually(look)
+
+
+def run(pod: Pod) -> Container:
+    container = eventually(pod.create_container)
+    container.start()
+    return container

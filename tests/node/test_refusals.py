@@ -29,6 +29,7 @@ VFS = "lading.dev/vfs"
 # What no test of this folder can reach, and why.
 NOT_REACHED = {
     Reason.INTERNAL: "an error of our own code",
+    Reason.NRI_UNSUPPORTED: "the settings that would lead to it are refused with front_end = nri",
 }
 
 

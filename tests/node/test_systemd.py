@@ -55,7 +55,7 @@ def with_commands_of_this_checkout(folder: Path) -> list[str]:
 
 def test_systemd_verifies_the_units(analyze: str, tmp_path: Path) -> None:
     names = with_commands_of_this_checkout(tmp_path)
-    assert len(names) == 7
+    assert len(names) == 8
     assert analysed(analyze, "verify", "--man=no", *(f"./{name}" for name in names), folder=tmp_path) == ""
 
 

@@ -107,6 +107,19 @@ def _render(span: Span, request: hook_pb2.AdjustRequest, result: Result) -> byte
     return render_result(result).SerializeToString()
 
 
+class ClosedService:
+    """The hook API on a node whose front end is another one: a proxy that is there all the same is refused, in words."""
+
+    def methods(self) -> Mapping[bytes, Method]:
+        return {f"/{SERVICE}/Adjust".encode(): self._refuse, f"/{SERVICE}/Observe".encode(): self._refuse}
+
+    def _refuse(self, _: bytes) -> bytes:
+        raise CallError(
+            Status.FAILED_PRECONDITION,
+            "containers of this node get devices by NRI (front_end = nri); have kubelet use the runtime's own socket",
+        )
+
+
 class PeerService(Protocol):
     """A service whose methods get the process that connected."""
 
@@ -117,7 +130,7 @@ class HookServer:
     """The connections. `close` ends them: requests received before it are answered, even if that takes a little longer; later
     requests are not accepted."""
 
-    def __init__(self, service: HookService, log: Log, *others: PeerService, listener: Listener) -> None:
+    def __init__(self, service: HookService | ClosedService, log: Log, *others: PeerService, listener: Listener) -> None:
         """Set the dependencies. `others` are served on the same socket."""
         self._listener = listener
         self._methods = service.methods()
@@ -131,6 +144,10 @@ class HookServer:
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: _Connection(self._methods_for, self._open, self._running, failed=self._failed), sock=self._listener
         )
+
+    def conditions(self) -> Mapping[str, str]:
+        """Return nothing: that the socket is there is a condition of the daemon."""
+        return {}
 
     async def close(self) -> None:
         """Close the server. May be called twice."""

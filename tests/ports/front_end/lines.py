@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ class Lines:
 
     async def start(self) -> None:
         self._server = await asyncio.start_unix_server(self._serve, self._path)
+
+    def conditions(self) -> Mapping[str, str]:
+        return {}
 
     async def close(self) -> None:
         if self._server is not None:

@@ -41,6 +41,7 @@ def test_ready() -> None:
         ({"reconcile_age_s": 211.0}, "reconciled", "211"),
         ({"ledger": "disk full"}, "ledger", "disk full"),
         ({"socket": "/x.sock is gone"}, "socket", "/x.sock"),
+        ({"front_ends": {"nri": "cannot connect", "other": ""}}, "nri", "cannot connect"),
         ({"bypassed": [bypassed("p")]}, "no-bypass", "ns/p/train"),
         ({"driver_files": "no libcuda.so.1"}, "driver-files", "libcuda"),
         ({"denied": ["/root/k (kubeconfig)"]}, "files", "/root/k"),

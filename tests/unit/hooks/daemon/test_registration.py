@@ -6,7 +6,7 @@ import pytest
 
 from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.registration import render_registration
-from hooks.daemon.settings import AttachBy, Settings
+from hooks.daemon.settings import AttachBy, FrontEndName, Settings
 from hooks.main import main
 from hooks.mig.instances import DIVIDE_S
 from hooks.mps.daemons import PREPARE_S
@@ -41,6 +41,11 @@ def test_the_command_writes_a_file_that_the_proxy_reads(tmp_path: Path, capsys: 
     main(["registration", "--config", str(config)])
     made = parse_registration(capsys.readouterr().out.encode(), "50-lading.json")
     assert made == registered(Settings(listen="/run/l/h.sock", coexist=True))
+
+
+def test_a_node_with_another_front_end_is_not_registered_with_the_proxy() -> None:
+    with pytest.raises(ConfigError, match="front_end = nri"):
+        render_registration(Settings(front_end=FrontEndName.NRI))
 
 
 def test_what_hides_cards_is_in_it_as_configured() -> None:

@@ -12,6 +12,7 @@ from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.settings import (
     AttachBy,
     Clocks,
+    FrontEndName,
     Settings,
     attaches,
     check,
@@ -300,6 +301,23 @@ def test_settings_that_nobody_would_follow_are_refused_with_cni(key: str, value:
     check(ours)
     with pytest.raises(ConfigError, match=key):
         check(msgspec.structs.replace(ours, attach=AttachBy.CNI))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("rdma_ipc_lock", True), ("coexist", True), ("attach", AttachBy.CNI), ("nri_socket", "run/nri.sock")],
+)
+def test_settings_for_which_nri_has_no_form_are_refused_with_it(key: str, value: object) -> None:
+    by_nri = Settings(assignments=(Form.MANUAL,), front_end=FrontEndName.NRI)
+    check(by_nri)
+    with pytest.raises(ConfigError, match=key):
+        check(msgspec.structs.replace(by_nri, **{key: value}))
+
+
+def test_cri_has_no_form_for_the_limit_of_locked_memory() -> None:
+    check(Settings(assignments=(Form.MANUAL,), front_end=FrontEndName.NRI, rdma_memlock=True))
+    with pytest.raises(ConfigError, match="rdma_memlock"):
+        check(Settings(assignments=(Form.MANUAL,), rdma_memlock=True))
 
 
 # lading-hooks --check-config, --print-config

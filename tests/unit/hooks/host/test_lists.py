@@ -1,9 +1,10 @@
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
 
-from hooks.host.lists import parse_lists, read_lists
+from hooks.host.lists import Annotations, has_ended, parse_configured, parse_lists, read_lists
 from hooks.model.grant import GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
 from lading.runtime import RuntimeClient
@@ -87,6 +88,104 @@ def test_the_pod_is_its_sandboxs_and_its_labels_where_that_is_not_listed(
 def test_a_state_of_a_later_runtime_is_unknown(state: int, expected: ContainerState, live: bool) -> None:
     (listed,) = parse_lists([SANDBOX], [container(state=state)]).containers
     assert (listed.state, listed.live) == (expected, live)
+
+
+def configuration(annotations: object) -> dict[str, str]:
+    return {"info": json.dumps({"runtimeSpec": {"annotations": annotations}})}
+
+
+@pytest.mark.parametrize(
+    ("info", "found"),
+    [
+        (configuration({"lading.dev/grant": "g", "other": "x"}), {"lading.dev/grant": "g"}),
+        (configuration({"lading.dev/grant": 1}), {}),
+        (configuration({}), {}),
+        ({"info": '{"runtimeSpec": {}}'}, {}),
+        ({"info": '{"runtimeSpec": null}'}, None),
+        ({"info": "[" * 100_000}, None),
+        ({"info": "no JSON"}, None),
+        ({}, None),
+    ],
+)
+def test_what_the_node_wrote_is_in_a_containers_configuration(info: dict[str, str], found: dict[str, str] | None) -> None:
+    assert parse_configured(cri.ContainerStatusResponse(info=info)) == found
+
+
+class Listing:
+    """A runtime whose lists do not have the annotations that a plugin of NRI wrote."""
+
+    def __init__(self, *, guarded: bool = True, info: dict[str, str] | None = None) -> None:
+        self.asked: list[str] = []
+        self._info = info if info is not None else configuration({"lading.dev/grant": "g", "lading.dev/attachments": "[]"})
+        self._annotations = {"lading.dev/gpus": "0"} if guarded else {}
+        self.containers = ["c"]
+
+    def __call__(self, call: Call) -> bytes:
+        self.asked.append(call.method)
+        match call.method:
+            case "ListPodSandbox":
+                sandbox = cri.PodSandbox(id="s", annotations=self._annotations)
+                return cri.ListPodSandboxResponse(items=[sandbox]).SerializeToString()
+            case "ListContainers":
+                found = [cri.Container(id=name, pod_sandbox_id="s") for name in self.containers]
+                return cri.ListContainersResponse(containers=found).SerializeToString()
+        return cri.ContainerStatusResponse(info=self._info).SerializeToString()
+
+
+def read_twice(path: Path, listing: Listing, *between: str) -> list[Lists]:
+    configured: dict[str, Annotations] = {}
+
+    async def read() -> list[Lists]:
+        async with RuntimeClient(path) as runtime:
+            first = await read_lists(runtime, configured=configured)
+            listing.containers += between
+            return [first, await read_lists(runtime, configured=configured)]
+
+    with RawServer(path, listing, workers=1):
+        return asyncio.run(read())
+
+
+def test_a_grant_that_nri_wrote_is_asked_for_once(sockets: Path) -> None:
+    listing = Listing()
+    for lists in read_twice(sockets / "runtime.sock", listing):
+        (container,) = lists.containers
+        assert (container.grant, container.attachments) == ("g", "[]")
+    assert listing.asked.count("ContainerStatus") == 1
+
+
+def test_containers_of_other_pods_are_not_asked_about(sockets: Path) -> None:
+    listing = Listing(guarded=False)
+    for lists in read_twice(sockets / "runtime.sock", listing):
+        assert lists.containers[0].grant is None
+    assert "ContainerStatus" not in listing.asked
+
+
+def test_a_container_whose_configuration_is_gone_is_neither_a_holder_nor_bypassed_and_is_asked_about_again(
+    sockets: Path,
+) -> None:
+    """As while it is removed."""
+    listing = Listing(info={"info": '{"runtimeSpec": null}'})
+    for lists in read_twice(sockets / "runtime.sock", listing):
+        assert lists.containers[0].grant == ""
+    assert listing.asked.count("ContainerStatus") == 2
+
+
+def test_a_container_without_a_grant_in_its_configuration_has_none(sockets: Path) -> None:
+    for lists in read_twice(sockets / "runtime.sock", Listing(info=configuration({"other": "x"})), "d"):
+        assert {container.grant for container in lists.containers} == {None}
+
+
+@pytest.mark.parametrize(("state", "ended"), [(cri.SANDBOX_READY, False), (cri.SANDBOX_NOTREADY, True)])
+def test_a_sandbox_that_is_not_ready_has_ended(sockets: Path, state: cri.PodSandboxState, ended: bool) -> None:
+    status = cri.PodSandboxStatusResponse(status=cri.PodSandboxStatus(state=state)).SerializeToString()
+
+    async def ask() -> bool:
+        async with RuntimeClient(sockets / "runtime.sock") as runtime:
+            return await has_ended(runtime, SandboxId("s"))
+
+    with RawServer(sockets / "runtime.sock", lambda _: status, workers=1):
+        assert asyncio.run(ask()) is ended
+    assert asyncio.run(ask()) is False  # nothing answers
 
 
 def test_the_sandboxes_are_listed_first(sockets: Path) -> None:

@@ -173,6 +173,35 @@ def test_the_answer_has_the_attachments_as_the_journal_has_them(play: Play) -> N
     play(scenario)
 
 
+def test_a_new_sandbox_begins_what_its_containers_will_wait_for(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            named = {"lading.dev/vfs.train": BDFS[0], "lading.dev/gpus.other": "0"}
+            sandbox = sandbox_of("pod-1", rig.runtime.run("pod-1"), named)
+            work = node.sandbox_created(sandbox)
+            assert work is not None
+            await work
+            assert given(node, "pod-1") == BDFS[:1]
+            assert rig.told == [(Operation.ATTACH, True)]
+            answer = await ask(node, sandbox)
+            assert isinstance(answer, Answer)
+            assert answer.reused
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("annotations", [{"example.com/x": "y"}, {"lading.dev/vfs.train": "no such"}, TWO])
+def test_a_sandbox_whose_annotations_give_no_container_a_vf_begins_nothing(play: Play, annotations: dict[str, str]) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            work = node.sandbox_created(sandbox_of("pod-1", rig.runtime.run("pod-1"), annotations))
+            if work is not None:
+                await work
+            assert node.ledger.grants() == ()
+
+    play(scenario)
+
+
 def test_the_grant_is_written_before_anything_moves(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:

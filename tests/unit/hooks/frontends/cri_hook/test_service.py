@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from hooks.frontends.cri_hook.service import SERVICE, HookServer, HookService
+from hooks.frontends.cri_hook.service import SERVICE, ClosedService, HookServer, HookService
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
@@ -46,6 +46,12 @@ class Node:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
+
+    def sandbox_created(self, sandbox: Sandbox) -> None:
+        raise AssertionError("the proxy's hook API has no such stage")
+
+    def compare_soon(self) -> None:
+        raise AssertionError("the proxy calls; it is not connected to")
 
     async def _answer_later(self, sandbox: Sandbox) -> Answer | Refusal:
         answer = self.answer
@@ -344,3 +350,19 @@ def test_a_peer_with_another_uid_is_cut_off_and_others_are_served(sockets: Path)
     need(os.geteuid() == 0, "root, to be another user")
     sockets.chmod(0o755)
     asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_node_with_another_front_end_refuses_the_proxy_in_words(sockets: Path) -> None:
+    async def run() -> None:
+        with listen(sockets / "h" / "hooks.sock") as listener:
+            server = HookServer(ClosedService(), Log(LogfmtSink()), listener=listener)
+            await server.start()
+            client = Client(sockets / "h" / "hooks.sock")
+            for method in ("Adjust", "Observe"):
+                with pytest.raises(grpc.aio.AioRpcError, match="front_end = nri") as error:
+                    await client.raw(method, b"")
+                assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            await client.channel.close(None)
+            await server.close()
+
+    asyncio.run(asyncio.wait_for(run(), 10))

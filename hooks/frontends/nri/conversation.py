@@ -1,0 +1,107 @@
+"""Both logical connections of NRI's socket as one state machine: bytes in, calls and replies out.
+
+It knows no method: a call has a name and bytes. Either side can use it; the plugin answers on connection 1 and calls on
+connection 2, the runtime does the opposite (tests do). After a MalformedError the socket is to be closed.
+
+Source: containerd/ttrpc, request.proto; a client's streams have odd numbers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from hooks.frontends.nri.mux import PLUGIN, RUNTIME, MalformedError, PieceReader, render_pieces
+from hooks.frontends.nri.ttrpc import LARGEST, Kind, Message, MessageReader, render_message
+from lading.http2.messages import MAX_STATUS_MESSAGE, Status
+from protos.nri.v1alpha1 import nri_pb2 as nri
+
+
+class CallError(Exception):
+    """An answer that is an error: of a call that came, or of a call that was made."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of the other side, to be answered."""
+
+    stream: int
+    service: str
+    method: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """The other side's answer to a call that was made."""
+
+    stream: int
+    payload: bytes = b""
+    error: CallError | None = None
+
+
+class Conversation:
+    def __init__(self, *, answers_on: int = PLUGIN) -> None:
+        self._answers_on = answers_on
+        self._calls_on = RUNTIME if answers_on == PLUGIN else PLUGIN
+        self._pieces = PieceReader()
+        self._messages = {self._answers_on: MessageReader(), self._calls_on: MessageReader()}
+        self._next = 1
+
+    def receive(self, data: bytes) -> Iterator[Call | Reply]:
+        """Yield what has come completely. Raise MalformedError."""
+        for connection, piece in self._pieces.feed(data):
+            reader = self._messages.get(connection)
+            if reader is None:
+                raise MalformedError(f"cannot read connection {connection}: NRI has {PLUGIN} and {RUNTIME}")
+            for message in reader.feed(piece):
+                yield self._read(connection, message)
+
+    def call(self, service: str, method: str, payload: bytes) -> tuple[int, bytes]:
+        """Return the number by which the reply will be known, and the bytes to send."""
+        stream, self._next = self._next, self._next + 2
+        request = nri.TtrpcRequest(service=service, method=method, payload=payload)
+        return stream, self._render(self._calls_on, Message(stream, Kind.REQUEST, request.SerializeToString()))
+
+    def answer(self, call: Call, payload: bytes) -> bytes:
+        """Return the bytes that answer a call; an error if the answer is larger than ttrpc allows."""
+        body = nri.TtrpcResponse(payload=payload).SerializeToString()
+        if len(body) > LARGEST:
+            return self.refuse(call, CallError(Status.RESOURCE_EXHAUSTED, f"the answer has {len(body)} bytes"))
+        return self._render(self._answers_on, Message(call.stream, Kind.RESPONSE, body))
+
+    def refuse(self, call: Call, error: CallError) -> bytes:
+        status = nri.TtrpcStatus(code=error.status, message=error.message[:MAX_STATUS_MESSAGE])
+        body = nri.TtrpcResponse(status=status).SerializeToString()
+        return self._render(self._answers_on, Message(call.stream, Kind.RESPONSE, body))
+
+    def _read(self, connection: int, message: Message) -> Call | Reply:
+        expected = Kind.REQUEST if connection == self._answers_on else Kind.RESPONSE
+        if message.kind is not expected:
+            raise MalformedError(
+                f"cannot read a {message.kind.name} on connection {connection}: only a {expected.name} comes there"
+            )
+        try:
+            return _read_call(message) if message.kind is Kind.REQUEST else _read_reply(message)
+        except DecodeError as e:
+            raise MalformedError(f"cannot read a {message.kind.name} on connection {connection}: no such message") from e
+
+    def _render(self, connection: int, message: Message) -> bytes:
+        return render_pieces(connection, render_message(message))
+
+
+def _read_call(message: Message) -> Call:
+    request = nri.TtrpcRequest.FromString(message.body)
+    return Call(stream=message.stream, service=request.service, method=request.method, payload=request.payload)
+
+
+def _read_reply(message: Message) -> Reply:
+    response = nri.TtrpcResponse.FromString(message.body)
+    if not response.HasField("status") or response.status.code == Status.OK:
+        return Reply(stream=message.stream, payload=response.payload)
+    return Reply(stream=message.stream, error=CallError(response.status.code, response.status.message))

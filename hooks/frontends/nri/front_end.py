@@ -1,0 +1,204 @@
+"""The front end for NRI: the plugin that gives containers what their pods were assigned, without a change of kubelet.
+
+Each event of the runtime is one of the node's, as with the CRI proxy. A container whose devices take time to prepare is refused
+when the budget of a call is used up, the preparation goes on, and kubelet's retry finds it done; it begins when the pod's
+sandbox is there, so that mostly nothing is left to wait for. A sandbox is never refused: containerd 2.1 leaks a sandbox that
+was, and cannot start again after two of the same pod.
+
+At the end of a sandbox containerd asks when its containers have ended, and before its network is torn down. It does not wait
+for VFs for longer than the budget. Of a sandbox from before its own last restart, containerd does not tell the end at all (seen
+on 1.7.24 and 2.1.9), only that containers are removed: then it is asked for the sandbox.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from hooks.frontends.nri.conversation import CallError
+from hooks.frontends.nri.guard import GuardRules, check_container
+from hooks.frontends.nri.link import BUDGET_S, Link
+from hooks.frontends.nri.messages import Node, Runtime, read_container, read_netns, read_sandbox, render_answer, status_of
+from hooks.frontends.nri.plugin import Handler, Request, log_internal
+from hooks.model.answer import Answer
+from hooks.model.assignment import Refusal
+from hooks.model.container import Sandbox
+from hooks.ports import NodePort
+from lading.errors import HostError
+from lading.log import Log
+from lading.reasons import Reason
+from lading.vocabulary import SandboxId
+from protos.nri.v1alpha1 import nri_pb2 as nri
+
+NAME: Final = "lading"
+INDEX: Final = "50"
+_DRAIN_S: Final = 5.0
+T = TypeVar("T")
+_BEING_PREPARED: Final = Refusal(
+    reason=Reason.NOT_PREPARED,
+    message="cannot give the devices yet: they are being prepared; this is retried automatically",
+)
+
+
+def look_at_node(path: str) -> Node:
+    """Return the numbers of a device node; links are not followed. Raise HostError."""
+    try:
+        found = os.lstat(path)
+    except OSError as e:
+        raise HostError(f"cannot give {path}: {e.strerror}") from e
+    if not stat.S_ISCHR(found.st_mode):
+        raise HostError(f"cannot give {path}: it is no character device")
+    return Node(os.major(found.st_rdev), os.minor(found.st_rdev), stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+
+
+@dataclass(slots=True, kw_only=True)
+class LadingPlugin:
+    """The plugin. `netns` is where it notes the network namespaces of sandboxes: the runtime shows them by CRI only later."""
+
+    node: NodePort
+    rules: GuardRules
+    netns: MutableMapping[SandboxId, str]
+    log: Log
+    has_ended: Callable[[SandboxId], Awaitable[bool]]  # asks the runtime whether the sandbox was stopped, or is gone
+    runtime: Runtime = field(default_factory=Runtime)
+    name: str = NAME
+    index: str = INDEX
+    _working: "set[asyncio.Future[Any]]" = field(default_factory=set)
+
+    def handlers(self, runtime: Runtime) -> Mapping[nri.Event, Handler]:
+        self.runtime = runtime
+        handlers: dict[nri.Event, Handler] = {
+            nri.RUN_POD_SANDBOX: self._sandbox_created,
+            nri.CREATE_CONTAINER: self._create,
+            nri.STOP_POD_SANDBOX: self._stop,
+            nri.REMOVE_POD_SANDBOX: self._sandbox_removed,
+            nri.REMOVE_CONTAINER: self._container_removed,
+        }
+        return {**handlers, nri.VALIDATE_CONTAINER_ADJUSTMENT: self._validate} if runtime.validates else handlers
+
+    def synchronized(self, pods: Sequence[nri.PodSandbox]) -> None:
+        self.netns.clear()
+        for pod in pods:
+            self._note_netns(pod)
+        self.node.compare_soon()
+
+    async def drain(self) -> None:
+        if self._working:
+            await asyncio.wait(self._working, timeout=_DRAIN_S)
+
+    # ---- events
+
+    def _sandbox_created(self, request: Request) -> Message:
+        self._note_netns(request.pod)
+        work = self.node.sandbox_created(read_sandbox(request.pod))
+        if work is not None:
+            self._work(work)
+        return nri.Empty()
+
+    def _create(self, request: Request) -> Message | Awaitable[Message]:
+        answer = self.node.adjust_container(read_sandbox(request.pod), read_container(request.container))
+        if isinstance(answer, Answer | Refusal):
+            return self._render(answer)
+        return self._create_later(self._work(answer))
+
+    async def _create_later(self, work: "asyncio.Future[Answer | Refusal]") -> Message:
+        await asyncio.wait({work}, timeout=BUDGET_S)
+        return self._render(work.result() if work.done() else _BEING_PREPARED)
+
+    def _render(self, answer: Answer | Refusal) -> Message:
+        result: nri.ContainerAdjustment | Refusal
+        try:
+            result = answer if isinstance(answer, Refusal) else render_answer(answer, self.runtime, look_at_node)
+        except HostError as e:
+            result = Refusal(reason=Reason.DEVICE_NODE_INVALID, message=e.message)
+        if isinstance(result, Refusal):
+            raise CallError(*status_of(result))
+        return nri.CreateContainerResponse(adjust=result)
+
+    def _validate(self, request: Request) -> Message:
+        """Check the sum of all adjustments: the runtime goes on if this plugin was lost while it was asked."""
+        assert isinstance(request, nri.ValidateContainerAdjustmentRequest)  # noqa: S101  of this event
+        annotations = {**request.container.annotations, **request.adjust.annotations}
+        refusal = check_container(read_sandbox(request.pod), annotations, self.rules)
+        if refusal is None:
+            return nri.ValidateContainerAdjustmentResponse()
+        return nri.ValidateContainerAdjustmentResponse(reject=True, reason=status_of(refusal)[1])
+
+    def _stop(self, request: Request) -> Message | Awaitable[Message]:
+        work = self._stopped(read_sandbox(request.pod))
+        return nri.Empty() if work is None else self._stop_later(self._work(work))
+
+    def _stopped(self, sandbox: Sandbox) -> Awaitable[None] | None:
+        """Have the node give back what it prepared, and know that the sandbox has stopped. None: nothing to wait for."""
+        work = self.node.stopping(sandbox)
+        if work is None:
+            self.node.stopped(sandbox)
+        return None if work is None else self._stopped_after(work, sandbox)
+
+    async def _stopped_after(self, work: Awaitable[None], sandbox: Sandbox) -> None:
+        await work
+        self.node.stopped(sandbox)
+
+    async def _stop_later(self, work: "asyncio.Future[None]") -> Message:
+        await asyncio.wait({work}, timeout=BUDGET_S)
+        return nri.Empty()
+
+    def _sandbox_removed(self, request: Request) -> Message:
+        self.netns.pop(SandboxId(request.pod.id), None)
+        self.node.sandbox_removed(read_sandbox(request.pod))
+        return nri.Empty()
+
+    def _container_removed(self, request: Request) -> Message:
+        if any(key.startswith(self.rules.prefixes) for key in request.pod.annotations):
+            self._work(self._look_for_end(read_sandbox(request.pod)))
+        return nri.Empty()
+
+    async def _look_for_end(self, sandbox: Sandbox) -> None:
+        if await self.has_ended(SandboxId(sandbox.id)) and (work := self._stopped(sandbox)) is not None:
+            await work
+
+    # ---- what goes on
+
+    def _note_netns(self, pod: nri.PodSandbox) -> None:
+        if path := read_netns(pod):
+            self.netns[SandboxId(pod.id)] = path
+
+    def _work(self, work: Awaitable[T]) -> "asyncio.Future[T]":
+        """Run it to its end, also if the call that began it is answered before."""
+        task = asyncio.ensure_future(work)
+        self._working.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Future[Any]") -> None:
+        self._working.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log_internal(self.log, error)
+
+
+@dataclass(slots=True, kw_only=True)
+class NriFrontEnd:
+    """The plugin and its connection."""
+
+    link: Link
+    plugin: LadingPlugin
+    find_guard: Callable[[], str]  # returns why the guard does not guard; empty if it does
+    _task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self.link.keep_connected())
+
+    def conditions(self) -> Mapping[str, str]:
+        return {"nri": self.link.problem, "nri-guard": self.find_guard()}
+
+    async def close(self) -> None:
+        """Answer what was asked, then leave: the runtime would go on without an answer. Then end what calls have begun."""
+        await self.link.drain(_DRAIN_S)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.plugin.drain()

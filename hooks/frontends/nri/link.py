@@ -1,0 +1,141 @@
+"""A plugin's connection to the runtime: made, kept, and made again when the runtime drops it or is restarted.
+
+The runtime asks one plugin after the other, and about one pod after the other, so calls are answered in the order in which they
+come as far as they need no waiting. What waits is a task of its own, which goes on when the connection is lost.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
+from hooks.frontends.nri.mux import MalformedError
+from hooks.frontends.nri.plugin import METHODS, RUNTIME_SERVICE, Plugin, Service
+from lading.log import Event, Log
+from protos.nri.v1alpha1 import nri_pb2 as nri
+
+# A call takes no longer: the runtime creates no other container of the node meanwhile.
+BUDGET_S: Final = 0.05
+_RETRY_S: Final = 0.2  # a runtime that was restarted is found within a second
+_READ: Final = 1 << 16
+_SPEAKS_S: Final = 10.0  # the runtime configures a plugin at once; a socket where nothing speaks NRI is left
+
+
+@dataclass(slots=True, kw_only=True)
+class Link:
+    """One plugin and one runtime. `changed` is called when the plugin begins, or ceases, to be asked; `answered` with the
+    method and the seconds of each call."""
+
+    socket: Path
+    plugin: Plugin
+    log: Log
+    changed: Callable[[bool], object] = lambda _: None
+    answered: Callable[[str, float], object] = lambda *_: None
+    problem: str = "it has not connected yet"  # why the plugin is not asked; empty while it is
+    _running: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def keep_connected(self) -> None:
+        """Be the runtime's plugin until cancelled. Never returns."""
+        while True:
+            try:
+                await self._be_asked()
+                self._lost("the runtime closed the connection")
+            except OSError as e:  # also a TimeoutError, which has no words
+                self._lost(f"{self.socket}: {e.strerror or 'nothing speaks NRI there'}")
+            except (MalformedError, CallError) as e:
+                self._lost(str(e))
+            await asyncio.sleep(_RETRY_S)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for the calls that are being answered."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=timeout_s)
+
+    async def _be_asked(self) -> None:
+        reader, writer = await asyncio.open_unix_connection(self.socket)
+        connection = _Connection(Service(self.plugin, self.log), writer, self)
+        try:
+            connection.register()
+            async with asyncio.timeout(_SPEAKS_S) as silence:
+                while data := await reader.read(_READ):
+                    connection.receive(data)
+                    if connection.service.synchronized and self.problem:
+                        silence.reschedule(None)
+                        self._connected(connection.service)
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _connected(self, service: Service) -> None:
+        self.problem = ""
+        self.log.info(Event.NRI_CONNECTED, runtime=service.runtime, plugin=f"{self.plugin.index}-{self.plugin.name}")
+        self.changed(True)
+
+    def _lost(self, problem: str) -> None:
+        """Log the loss, or once why it cannot connect."""
+        was, self.problem = self.problem, problem
+        if was != problem:
+            self.log.warning(Event.NRI_LOST, problem, plugin=f"{self.plugin.index}-{self.plugin.name}")
+        if not was:
+            self.changed(False)
+
+    def run(self, work: Awaitable[None]) -> None:
+        """Run it to its end, whatever becomes of the connection."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+
+class _Connection:
+    def __init__(self, service: Service, writer: asyncio.StreamWriter, link: Link) -> None:
+        self.service = service
+        self._conversation = Conversation()
+        self._writer = writer
+        self._link = link
+
+    def register(self) -> None:
+        plugin = self.service.plugin
+        request = nri.RegisterPluginRequest(plugin_name=plugin.name, plugin_idx=plugin.index)
+        _, data = self._conversation.call(RUNTIME_SERVICE, "RegisterPlugin", request.SerializeToString())
+        self._writer.write(data)
+
+    def receive(self, data: bytes) -> None:
+        """Answer the calls. Raise MalformedError; CallError if the runtime refuses the registration."""
+        for one in self._conversation.receive(data):
+            if isinstance(one, Reply):
+                if one.error is not None:
+                    raise CallError(one.error.status, f"the runtime refused the plugin: {one.error.message}"[:500])
+            else:
+                self._asked(one)
+
+    def _asked(self, call: Call) -> None:
+        began = time.monotonic()
+        try:
+            answer = self.service.answer(call)
+        except CallError as e:
+            self._send(call, self._conversation.refuse(call, e), began)
+            return
+        if isinstance(answer, bytes):
+            self._send(call, self._conversation.answer(call, answer), began)
+        else:
+            self._link.run(self._later(call, answer, began))
+
+    async def _later(self, call: Call, answer: Awaitable[bytes], began: float) -> None:
+        try:
+            data = self._conversation.answer(call, await answer)
+        except CallError as e:
+            data = self._conversation.refuse(call, e)
+        self._send(call, data, began)
+
+    def _send(self, call: Call, data: bytes, began: float) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(data)
+        took_s = time.monotonic() - began
+        self._link.answered(call.method if call.method in METHODS else "other", took_s)
+        if took_s > 2 * BUDGET_S:
+            self._link.log.warning(Event.NRI_SLOW, f"{call.method} took {took_s * 1000:.0f} ms", method=call.method)

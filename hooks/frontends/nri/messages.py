@@ -1,0 +1,160 @@
+"""NRI's messages as the node's own values, and adjustments back, as far as NRI can express them.
+
+What NRI, or this version of the runtime, cannot express is a refusal that names it, never left out: capabilities; permissions
+of devices other than `rw`; CDI names where the runtime ignores them. The container is the one that the runtime is about to
+create: its environment has the image's variables too, each once. NRI does not show its capabilities.
+
+Source: containerd/nri, pkg/api (AccessString: a device is given `rw`); containerd's NRI domain for what a privileged container
+and a pod in the host's network look like.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hooks.model.answer import Answer
+from hooks.model.assignment import Refusal
+from hooks.model.container import Adjustment, Container, Device, EnvVar, Sandbox
+from lading.http2.messages import Status
+from lading.log import printable
+from lading.reasons import Reason
+from protos.nri.v1alpha1 import nri_pb2 as nri
+
+_RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+_CDI_1_7: Final = (1, 7, 26)  # the first of 1.7 with NRI 0.7, whose adjustments have CDI devices; 2.0 has it as well
+_VALIDATES: Final = (2, 2, 0)  # NRI 0.10
+_BIND: Final = ("rbind", "rprivate")
+_READ_WRITE: Final = "rw"
+_UNLIMITED: Final = (1 << 64) - 1  # RLIM_INFINITY
+
+# By default FAILED_PRECONDITION: a person must change something before a retry can succeed.
+_STATUS_OF: Final[Mapping[Reason, Status]] = {
+    Reason.NOT_RECONCILED: Status.UNAVAILABLE,
+    Reason.NOT_PREPARED: Status.UNAVAILABLE,
+    Reason.UNGRANTED: Status.UNAVAILABLE,
+    Reason.ANNOTATION_RESERVED: Status.INVALID_ARGUMENT,
+    Reason.INTERNAL: Status.INTERNAL,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """The runtime, as it introduces itself."""
+
+    name: str = ""
+    version: str = ""
+
+    @property
+    def _release(self) -> tuple[int, ...]:
+        found = _RELEASE.match(self.version) if self.name == "containerd" else None
+        return tuple(int(number or 0) for number in found.groups()) if found else (0, 0, 0)
+
+    @property
+    def honours_cdi(self) -> bool:
+        """Return whether it gives the CDI devices of an adjustment to the container; an older one leaves them out silently."""
+        return self._release >= _CDI_1_7
+
+    @property
+    def validates(self) -> bool:
+        """Return whether it can ask plugins whether the sum of all adjustments is right. An older one rejects a plugin that
+        subscribes to an event which it does not know."""
+        return self._release >= _VALIDATES
+
+    def __str__(self) -> str:
+        return printable(f"{self.name} {self.version}")[:100]
+
+
+class Node(NamedTuple):
+    """A device node as the host has it."""
+
+    major: int
+    minor: int
+    mode: int = 0o666
+    uid: int = 0
+    gid: int = 0
+
+
+def read_sandbox(pod: nri.PodSandbox) -> Sandbox:
+    namespaces = {namespace.type for namespace in pod.linux.namespaces}
+    return Sandbox(
+        id=pod.id,
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        annotations=dict(pod.annotations),
+        runtime_handler=pod.runtime_handler,
+        host_network=bool(namespaces) and "network" not in namespaces,
+        user_namespace="user" in namespaces,
+    )
+
+
+def read_netns(pod: nri.PodSandbox) -> str:
+    """Return the path of the pod's network namespace; empty if it has none of its own, or the runtime does not say."""
+    paths = (namespace.path for namespace in pod.linux.namespaces if namespace.type == "network")
+    return next((path for path in paths if path.startswith("/")), "")
+
+
+def read_container(container: nri.Container) -> Container:
+    return Container(
+        id=container.id,
+        name=container.name,
+        annotations=dict(container.annotations),
+        env=tuple(EnvVar(name, value) for name, _, value in (one.partition("=") for one in container.env)),
+        devices=tuple(Device(one.path) for one in container.linux.devices),
+        privileged=any(map(_opens_every_device, container.linux.resources.devices)),
+    )
+
+
+def _opens_every_device(rule: nri.LinuxDeviceCgroup) -> bool:
+    return rule.allow and rule.type in {"", "a"} and not rule.HasField("major")
+
+
+def render_answer(answer: Answer, runtime: Runtime, look: Callable[[str], Node]) -> nri.ContainerAdjustment | Refusal:
+    """Return the adjustment in NRI's form. `look` reads a device node of the host, or raises HostError."""
+    adjustment = answer.adjustment
+    if lost := _find_lost(adjustment, runtime):
+        return lost
+    message = nri.ContainerAdjustment(annotations=adjustment.annotations)
+    for env in adjustment.env:
+        message.env.add(key=env.name, value=env.value)
+    for mount in adjustment.mounts:
+        options = (*_BIND, "ro" if mount.readonly else _READ_WRITE)
+        message.mounts.add(destination=mount.container_path, type="bind", source=mount.host_path, options=options)
+    for device in adjustment.devices:
+        _add_device(message, device.container_path, look(device.host_path))
+    if adjustment.unlimited_memlock:
+        message.rlimits.add(type="RLIMIT_MEMLOCK", hard=_UNLIMITED, soft=_UNLIMITED)
+    for name in adjustment.cdi_devices:
+        message.CDI_devices.add(name=name)
+    return message
+
+
+def _add_device(message: nri.ContainerAdjustment, path: str, node: Node) -> None:
+    device = message.linux.devices.add(path=path, type="c", major=node.major, minor=node.minor)
+    device.file_mode.value, device.uid.value, device.gid.value = node.mode, node.uid, node.gid
+
+
+def _find_lost(adjustment: Adjustment, runtime: Runtime) -> Refusal | None:
+    """Return why this runtime would leave out a part of the adjustment; None if it does not."""
+    if adjustment.cdi_devices and not runtime.honours_cdi:
+        return Refusal(reason=Reason.CDI_UNAVAILABLE, message=f"cannot give CDI devices: {cdi_problem(runtime)}")
+    if adjustment.add_capabilities:
+        names = ", ".join(adjustment.add_capabilities)
+        return _not_expressed(f"the capabilities {names}: NRI cannot add capabilities")
+    if wider := [one for one in adjustment.devices if one.permissions != _READ_WRITE]:
+        return _not_expressed(f"{wider[0].container_path} with {wider[0].permissions!r}: NRI gives devices {_READ_WRITE!r}")
+    return None
+
+
+def cdi_problem(runtime: Runtime) -> str:
+    return f"by NRI, {runtime} silently ignores them; containerd 1.7.26 is the first that honours them"
+
+
+def _not_expressed(what: str) -> Refusal:
+    return Refusal(reason=Reason.NRI_UNSUPPORTED, message=f"cannot give {what}")
+
+
+def status_of(refusal: Refusal) -> tuple[Status, str]:
+    """Return a refusal as kubelet shows it in the pod's events."""
+    return _STATUS_OF.get(refusal.reason, Status.FAILED_PRECONDITION), f"lading: {refusal.reason}: {printable(refusal.message)}"

@@ -1,0 +1,276 @@
+"""Devices by NRI on real runtimes whose client goes to their own socket, and what happens while the plugin is not there.
+
+As with the proxy, a container's devices are what it can open; grants are read from the ledger.
+"""
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import grpc
+import pytest
+
+from lading.log import Event
+from lading.reasons import Reason
+from protos.cri.runtime.v1 import api_pb2 as cri
+from simnode.containerd import PrivateContainerd
+from simnode.cri import Container, CriError, Pod
+from simnode.daemons import LadingNode
+from simnode.kubelet import Device
+from tests.node.conftest import StartLading
+from tests.node.site import Refused, Site, eventually, open_site
+
+pytestmark = pytest.mark.node
+
+GPU: Final = "lading.dev/gpus"
+VFS: Final = "lading.dev/vfs"
+ALL: Final = {"NVIDIA_VISIBLE_DEVICES": "all"}
+_STALL_S: Final = 2.0  # containerd's default for a request to a plugin
+
+
+@pytest.fixture(scope="module")
+def running(share_lading: StartLading, newer: PrivateContainerd) -> LadingNode:
+    lading = share_lading(runtime=newer, nri=True)
+    with open_site(lading, newer) as site:
+        await_asked(site)
+    return lading
+
+
+@pytest.fixture
+def site(running: LadingNode, newer: PrivateContainerd) -> Iterator[Site]:
+    """The module's node. What a test ended is started again, and asked by the runtime, before the next."""
+    before = pids(running, newer)
+    with open_site(running, newer) as site:
+        yield site
+        for daemon in (running.hooks, running.guard):
+            if not daemon.running:
+                daemon.start()
+        if pids(running, newer) != before:
+            await_asked(site)
+    eventually(site.check_nothing_granted)
+
+
+def pids(lading: LadingNode, runtime: PrivateContainerd) -> list[int]:
+    return [process.pid for process in (lading.hooks, lading.guard, runtime)]
+
+
+def await_asked(site: Site) -> None:
+    """The runtime asks the guard and the plugin, which has compared its ledger with the runtime."""
+
+    def look() -> None:
+        assert site.lading.guard.guards
+        assert site.refused_at_once({GPU: "99"}).reason is Reason.DEVICE_UNKNOWN
+
+    eventually(look)
+
+
+def restart(site: Site, runtime: PrivateContainerd) -> None:
+    """As an upgrade does. Nothing is removed before the plugins are back: containerd 2.1.9 can come to a standstill where one
+    registers while it removes a sandbox that still has containers (its handlers lock recursively)."""
+    runtime.restart()
+    site.reconnect()
+    await_asked(site)
+
+
+def bare(site: Site) -> list[str]:
+    """Containers of guarded pods whose configuration has no grant."""
+    guarded = {pod.id for pod in site.direct.list_pods() if any(key.startswith("lading.dev/") for key in pod.annotations)}
+    request = (
+        cri.ContainerStatusRequest(container_id=one.id, verbose=True)
+        for one in site.direct.list_containers()
+        if one.pod_sandbox_id in guarded
+    )
+    found = [site.direct.call("ContainerStatus", one, cri.ContainerStatusResponse) for one in request]
+    return [one.status.id for one in found if "lading.dev/grant" not in one.info["info"]]
+
+
+def create_within(pod: Pod, s: float = 15.0) -> Container:
+    """As kubelet does: again, until it is not refused."""
+    return eventually(pod.create_container, within_s=s)
+
+
+# ---- with the plugin
+
+
+def test_a_container_opens_what_it_was_assigned_and_nothing_else(site: Site) -> None:
+    with site.kubelet.pod("train", annotations={GPU: "0,2", VFS: "1"}) as pod:
+        container = pod.run_container()
+        sight = site.see(container)
+        (grant,) = site.grants()
+        assert sight.gpus == tuple(gpu.uuid for gpu in grant.devices.gpus) == (site.gpu(0), site.gpu(2))
+        assert sight.vfs == tuple(vf.bdf for vf in grant.devices.vfs)
+        assert len(sight.vfs) == 1
+        assert sight.env["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert sight.env["PCIDEVICE_LADING_DEV_RDMA"] == sight.vfs[0]
+
+
+def test_the_limit_of_locked_memory_is_lifted_for_vfs(site: Site) -> None:
+    """As the runtime configures the container: to start it, the runtime needs a capability that it may not have here."""
+    site.lading.reconfigure_hooks(rdma_memlock=True)
+    with site.kubelet.pod("locks", annotations={VFS: "1"}) as pod:
+        request = cri.ContainerStatusRequest(container_id=create_within(pod).id, verbose=True)
+        info = json.loads(site.direct.call("ContainerStatus", request, cri.ContainerStatusResponse).info["info"])
+        limits = {limit["type"]: (limit["soft"], limit["hard"]) for limit in info["runtimeSpec"]["process"]["rlimits"]}
+        assert limits["RLIMIT_MEMLOCK"] == (2**64 - 1, 2**64 - 1)
+    site.lading.reconfigure_hooks(rdma_memlock=False)
+
+
+def test_a_plain_container_sees_no_card_whatever_it_says(site: Site) -> None:
+    with site.kubelet.pod("plain") as pod:
+        sight = site.see(pod.run_container(env=ALL))
+        assert (sight.nodes, sight.env["NVIDIA_VISIBLE_DEVICES"]) == (frozenset(), "void")
+
+
+def test_a_refusal_is_in_the_runtimes_answer_and_leaves_nothing(site: Site) -> None:
+    refused = site.refused_at_once({GPU: "99"})
+    assert (refused.reason, refused.code) == (Reason.DEVICE_UNKNOWN, grpc.StatusCode.FAILED_PRECONDITION)
+    assert site.grants() == ()
+
+
+def test_a_privileged_container_is_refused(site: Site) -> None:
+    pod = site.kubelet.run_pod("privileged", privileged=True, annotations={GPU: "0"})
+    assert site.refused(pod, privileged=True).reason is Reason.PRIVILEGED
+
+
+def test_a_container_with_a_card_of_a_device_plugin_is_refused(site: Site) -> None:
+    pod = site.kubelet.run_pod("both", annotations={GPU: "0"})
+    refused = site.refused(pod, devices=[Device(host_path=site.supplied(site.card(1)).host_path, container_path=site.card(1))])
+    assert refused.reason is Reason.DEVICE_PLUGIN_CONFLICT
+
+
+def test_a_pod_that_forges_a_grant_is_refused(site: Site) -> None:
+    assert site.refused_at_once({GPU: "0", "lading.dev/grant": "{}"}).reason is Reason.ANNOTATION_RESERVED
+
+
+def test_a_restarted_container_has_what_it_had(site: Site) -> None:
+    with site.kubelet.pod("again", annotations={GPU: "1"}) as pod:
+        first = pod.run_container()
+        first.stop()
+        again = pod.run_container(attempt=1)
+        assert site.see(again).gpus == (site.gpu(1),)
+        assert [grant.devices.names for grant in site.grants()] == [[site.gpu(1)]]
+
+
+def test_sandboxes_of_refused_containers_keep_the_runtime_able_to_start_again(site: Site, newer: PrivateContainerd) -> None:
+    """containerd 2.1 leaks a sandbox that a plugin refuses, and then cannot start: none is refused."""
+    pods = [site.kubelet.run_pod(f"leak-{i}", annotations={GPU: "99"}) for i in range(3)]
+    for pod in pods:
+        assert site.refused(pod).reason is Reason.DEVICE_UNKNOWN
+    restart(site, newer)
+    assert {pod.id for pod in pods} <= {pod.id for pod in site.direct.list_pods()}
+
+
+def test_a_restarted_runtime_asks_again_and_no_grant_is_lost(site: Site, newer: PrivateContainerd) -> None:
+    with site.kubelet.pod("kept", annotations={GPU: "3"}) as pod:
+        pod.run_container()
+        before = [(grant.key, grant.devices) for grant in site.grants()]
+        restart(site, newer)
+        with site.kubelet.pod("next", annotations={GPU: "4"}) as other:
+            assert site.see(start(create_within(other))).gpus == (site.gpu(4),)
+            kept = [(grant.key, grant.devices) for grant in site.grants() if grant.pod == pod.spec.uid]
+            assert kept == before
+
+
+def start(container: Container) -> Container:
+    container.start()
+    return container
+
+
+def test_a_lost_ledger_is_there_again_from_the_containers(site: Site) -> None:
+    """The runtime's list does not show annotations of plugins; the containers' configurations do."""
+    with site.kubelet.pod("held", annotations={GPU: "5"}) as pod:
+        pod.run_container()
+        before = [(grant.key, grant.devices) for grant in site.grants()]
+        site.lading.hooks.stop()
+        for path in site.ledger.parent.glob("node.db*"):
+            path.unlink()
+        site.lading.hooks.start()
+        site.await_log(site.lading.hooks, Event.GRANT_ADOPTED, pod.spec.uid)
+        assert [(grant.key, grant.devices) for grant in site.grants()] == before
+
+        def refused() -> None:
+            assert site.refused_at_once({GPU: "5"}).reason is Reason.DEVICE_HELD
+
+        eventually(refused)
+        assert site.logged(site.lading.hooks, Event.CONTAINER_BYPASSED, pod.spec.uid) == []
+
+
+def test_grants_stay_when_a_node_changes_its_front_end(site: Site) -> None:
+    """Also without the ledger: what the other front end wrote into containers is found."""
+    with site.kubelet.pod("stays", annotations={GPU: "6"}) as pod:
+        pod.run_container()
+        before = [(grant.key, grant.devices) for grant in site.grants()]
+        site.lading.hooks.stop()
+        for path in site.ledger.parent.glob("node.db*"):
+            path.unlink()
+        site.lading.reconfigure_hooks(front_end="cri-hook")
+        site.await_log(site.lading.hooks, Event.GRANT_ADOPTED, pod.spec.uid)
+        assert [(grant.key, grant.devices) for grant in site.grants()] == before
+        assert site.logged(site.lading.hooks, Event.CONTAINER_BYPASSED, pod.spec.uid) == []
+        site.lading.reconfigure_hooks(front_end="nri")
+        await_asked(site)
+
+
+# ---- without it
+
+
+def test_while_the_plugin_is_away_no_guarded_container_starts_and_plain_ones_do(site: Site) -> None:
+    with site.kubelet.pod("waits", annotations={GPU: "0"}) as pod:
+        site.lading.hooks.kill()
+        assert site.refused(pod).reason is Reason.UNGRANTED
+        with site.kubelet.pod("plain") as other:
+            assert site.see(other.run_container(env=ALL)).env["NVIDIA_VISIBLE_DEVICES"] == "void"
+        site.lading.hooks.start()
+        assert site.see(start(create_within(pod))).gpus == (site.gpu(0),)
+
+
+def test_a_plugin_that_hangs_is_dropped_and_the_container_refused(site: Site) -> None:
+    with site.kubelet.pod("hangs", annotations={GPU: "0"}) as pod, site.kubelet.pod("plain") as other:
+        signal_hooks(site, signal.SIGSTOP)
+        try:
+            assert site.refused(pod).reason is Reason.UNGRANTED
+            other.run_container()
+        finally:
+            signal_hooks(site, signal.SIGCONT)
+        assert site.see(start(create_within(pod))).gpus == (site.gpu(0),)
+        assert bare(site) == []
+
+
+def test_a_plugin_that_dies_while_it_is_asked_leaves_no_bare_container(site: Site) -> None:
+    with site.kubelet.pod("dies", annotations={GPU: "0"}) as pod:
+        answers: list[Container | Refused] = []
+        signal_hooks(site, signal.SIGSTOP)
+        asking = threading.Thread(target=lambda: answers.append(site.create(pod)))
+        asking.start()
+        asking.join(_STALL_S / 4)
+        assert asking.is_alive(), "it was answered by a process that stands still"
+        site.lading.hooks.kill()
+        asking.join()
+        (refused,) = answers
+        assert isinstance(refused, Refused)
+        assert refused.reason is Reason.UNGRANTED
+        assert bare(site) == []
+        site.lading.hooks.start()
+        assert site.see(start(create_within(pod))).gpus == (site.gpu(0),)
+
+
+def test_a_container_created_while_plugin_and_guard_were_away_does_not_start_and_is_shown(site: Site) -> None:
+    with site.kubelet.pod("bare", annotations={GPU: "0"}) as pod:
+        site.lading.guard.kill()
+        site.lading.hooks.kill()
+        container = pod.create_container()
+        assert bare(site) == [container.id]
+        site.lading.hooks.start()
+        site.await_log(site.lading.hooks, Event.CONTAINER_BYPASSED, pod.spec.uid)
+        site.lading.guard.start()
+        with pytest.raises(CriError, match=Reason.UNGRANTED):
+            container.start()
+        container.remove()
+        assert site.see(start(eventually(lambda: pod.create_container(attempt=1)))).gpus == (site.gpu(0),)
+
+
+def signal_hooks(site: Site, number: signal.Signals) -> None:
+    os.kill(site.lading.hooks.pid, number)

@@ -1,0 +1,434 @@
+"""The plugin over a real socket, with a scripted runtime on one side and a scripted node on the other."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hooks.frontends.nri.conversation import CallError
+from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
+from hooks.frontends.nri.guard import GuardRules
+from hooks.frontends.nri.link import BUDGET_S, Link
+from hooks.frontends.nri.mux import render_pieces
+from hooks.model.answer import Answer
+from hooks.model.assignment import Refusal
+from hooks.model.container import Adjustment, Device, EnvVar
+from lading.http2.messages import Status
+from lading.log import Event, Log
+from lading.reasons import Reason
+from lading.vocabulary import SandboxId
+from protos.nri.v1alpha1 import nri_pb2 as nri
+from tests.fakes.node_port import ScriptedNode
+from tests.fakes.nri_runtime import Connected, NriRuntime
+from tests.unit.runtimeproxy.conftest import Records
+
+GUARDED = {"lading.dev/gpus": "0"}
+RULES = GuardRules(prefixes=("lading.dev/",))
+NULL = Path("/dev/null").stat()
+BASE = 0b10000001111  # the sandbox runs, stops, is removed; a container is to be created; it is removed
+
+
+@dataclass
+class Rig:
+    runtime: NriRuntime
+    node: ScriptedNode
+    front_end: NriFrontEnd
+    log: Records
+    netns: dict[SandboxId, str]
+    calls: list[tuple[str, float]]
+    ended: set[str]  # sandboxes that the runtime does not have any more
+
+
+@pytest.fixture
+def scenario(sockets: Path, log: Log, records: Records) -> Callable[[Callable[[Rig], Awaitable[None]]], None]:
+    @asynccontextmanager
+    async def rig() -> AsyncIterator[Rig]:
+        node, netns, calls, ended = ScriptedNode(), dict[SandboxId, str](), list[tuple[str, float]](), set[str]()
+
+        async def has_ended(sandbox: SandboxId) -> bool:
+            return sandbox in ended
+
+        async with NriRuntime(sockets / "nri.sock") as runtime:
+            plugin = LadingPlugin(node=node, rules=RULES, netns=netns, log=log, has_ended=has_ended)
+            link = Link(
+                socket=sockets / "nri.sock", plugin=plugin, log=log, answered=lambda method, took: calls.append((method, took))
+            )
+            front_end = NriFrontEnd(link=link, plugin=plugin, find_guard=lambda: "no guard")
+            await front_end.start()
+            try:
+                yield Rig(runtime, node, front_end, records, netns, calls, ended)
+            finally:
+                node.may_end.set()
+                await front_end.close()
+
+    def run(act: Callable[[Rig], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with asyncio.timeout(30), rig() as parts:
+                await act(parts)
+
+        asyncio.run(whole())
+
+    return run
+
+
+Scenario = Callable[[Callable[[Rig], Awaitable[None]]], None]
+
+
+def pod(**annotations: str) -> nri.PodSandbox:
+    message = nri.PodSandbox(id="s", uid="u", name="p", namespace="ns", annotations=annotations)
+    message.linux.namespaces.add(type="network", path="/run/netns/s")
+    return message
+
+
+def container(**annotations: str) -> nri.Container:
+    return nri.Container(id="c", name="train", annotations=annotations, env=["A=1"])
+
+
+async def create(plugin: Connected) -> nri.ContainerAdjustment:
+    request = nri.ContainerRequest(pod=pod(), container=container())
+    return (await plugin.ask("CreateContainer", request, nri.CreateContainerResponse)).adjust
+
+
+async def refused(plugin: Connected) -> CallError:
+    with pytest.raises(CallError) as error:
+        await create(plugin)
+    return error.value
+
+
+async def change(plugin: Connected, event: nri.Event) -> None:
+    """Call as a runtime does before NRI 0.12."""
+    await plugin.ask("StateChange", nri.StateChangeEvent(event=event, pod=pod()), nri.Empty)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110  the fake node has no event to wait for, and the time is bounded by `scenario`
+        await asyncio.sleep(0)
+
+
+# ---- registration
+
+
+def test_it_registers_and_subscribes_to_what_the_node_has_to_know(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.plugin()
+        assert await plugin.configure("2.1.9") == BASE
+        registered = await plugin.registered
+        assert (registered.plugin_name, registered.plugin_idx) == ("lading", "50")
+        await until(lambda: not rig.front_end.link.problem)
+        assert Event.NRI_CONNECTED in rig.log.events()
+        assert rig.front_end.conditions() == {"nri": "", "nri-guard": "no guard"}
+
+    scenario(act)
+
+
+@pytest.mark.parametrize(("version", "more"), [("1.7.24", 0), ("2.1.9", 0), ("2.3.4", 1 << 13)])
+def test_it_subscribes_to_no_event_that_the_runtime_does_not_know(scenario: Scenario, version: str, more: int) -> None:
+    """A runtime rejects a plugin that does."""
+
+    async def act(rig: Rig) -> None:
+        assert await (await rig.runtime.plugin()).configure(version) == BASE | more
+
+    scenario(act)
+
+
+def test_a_list_in_parts_is_taken_whole_and_compared_once(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        await (await rig.runtime.plugin()).configure("2.1.9", pod(), parts=3)
+        assert rig.netns == {"s": "/run/netns/s"}
+        assert rig.node.asked == [("compare",)]
+
+    scenario(act)
+
+
+def test_a_runtime_that_is_restarted_is_found_again(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        await until(lambda: not rig.front_end.link.problem)
+        plugin.drop()
+        await until(lambda: bool(rig.front_end.link.problem))
+        assert rig.front_end.conditions()["nri"] == "the runtime closed the connection"
+        await rig.runtime.registered()
+        await until(lambda: not rig.front_end.link.problem)
+        assert rig.node.asked == [("compare",), ("compare",)]
+        assert rig.log.events() == [Event.NRI_CONNECTED, Event.NRI_LOST, Event.NRI_CONNECTED]
+
+    scenario(act)
+
+
+def test_a_runtime_that_refuses_the_plugin_is_asked_again_and_the_reason_is_shown(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        rig.runtime.refuse_registration = "no plugins here"
+        await rig.runtime.plugin()
+        await until(lambda: "no plugins here" in rig.front_end.link.problem)
+        rig.runtime.refuse_registration = ""
+        await rig.runtime.registered()
+
+    scenario(act)
+
+
+def test_a_runtime_that_sends_what_is_no_nri_is_left(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        plugin.send(render_pieces(9, b"x"))
+        await plugin.closed.wait()
+        await rig.runtime.registered()
+        assert "connection 9" in rig.log.text()
+
+    scenario(act)
+
+
+def test_an_unknown_method_is_unimplemented(scenario: Scenario) -> None:
+    """So that a runtime falls back to StateChange."""
+
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        with pytest.raises(CallError) as error:
+            await plugin.ask("PostStartContainer", nri.ContainerRequest(), nri.Empty)
+        assert error.value.status == Status.UNIMPLEMENTED
+        await plugin.ask("Shutdown", nri.Empty(), nri.Empty)
+        assert [method for method, _ in rig.calls[-2:]] == ["other", "Shutdown"]
+
+    scenario(act)
+
+
+# ---- containers
+
+
+def test_a_container_gets_what_the_node_says(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.answer = Answer(adjustment=Adjustment(env=(EnvVar("X", "1"),), annotations={"lading.dev/grant": "g"}))
+        adjustment = await create(plugin)
+        assert [(env.key, env.value) for env in adjustment.env] == [("X", "1")]
+        assert dict(adjustment.annotations) == {"lading.dev/grant": "g"}
+        assert rig.node.asked[-1] == ("adjust", "s")
+        assert rig.node.sandbox.uid == "u"
+        assert rig.node.container.env == (EnvVar("A", "1"),)
+
+    scenario(act)
+
+
+def test_a_device_gets_the_numbers_that_it_has_on_the_host(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.answer = Answer(adjustment=Adjustment(devices=(Device("/dev/x", "/dev/null", "rw"),)))
+        (device,) = (await create(plugin)).linux.devices
+        found = NULL.st_rdev
+        assert (device.path, device.major, device.minor) == ("/dev/x", os.major(found), os.minor(found))
+
+    scenario(act)
+
+
+@pytest.mark.parametrize("path", ["/dev/absent", "/dev/stdin", "/etc/passwd"])
+def test_what_is_no_device_node_any_more_refuses_the_container(scenario: Scenario, path: str) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.answer = Answer(adjustment=Adjustment(devices=(Device("/dev/x", path, "rw"),)))
+        error = await refused(plugin)
+        assert error.message.startswith(f"lading: {Reason.DEVICE_NODE_INVALID}: cannot give {path}")
+
+    scenario(act)
+
+
+def test_a_refusal_is_an_error_with_its_reason(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.answer = Refusal(reason=Reason.DEVICE_HELD, message="it is held")
+        error = await refused(plugin)
+        assert (error.status, error.message) == (Status.FAILED_PRECONDITION, "lading: device-held: it is held")
+
+    scenario(act)
+
+
+@pytest.mark.parametrize("prepares", [False, True])
+def test_a_bug_refuses_the_container_and_quotes_nothing(scenario: Scenario, prepares: bool) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.answer, rig.node.prepares = ValueError("secret"), prepares
+        asked = asyncio.create_task(refused(plugin))
+        await until(lambda: ("adjust", "s") in rig.node.asked)
+        rig.node.may_end.set()
+        assert (await asked).status in {Status.INTERNAL, Status.UNAVAILABLE}
+        rig.node.answer, rig.node.prepares = Answer(adjustment=Adjustment()), False
+        await create(plugin)
+        assert "secret" not in rig.log.text()
+        assert "ValueError at" in rig.log.text()
+
+    scenario(act)
+
+
+def test_a_call_waits_for_preparation_only_within_its_budget(scenario: Scenario) -> None:
+    """And the preparation goes on: the retry finds it done."""
+
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.prepares = True
+        error = await refused(plugin)
+        assert error.status == Status.UNAVAILABLE
+        assert error.message.startswith(f"lading: {Reason.NOT_PREPARED}: ")
+        rig.node.may_end.set()
+        await until(lambda: ("adjusted",) in rig.node.asked)
+        await create(plugin)
+        (slow, _) = [took for method, took in rig.calls if method == "CreateContainer"]
+        assert slow >= BUDGET_S
+
+    scenario(act)
+
+
+def test_preparation_that_is_done_within_the_budget_is_waited_for(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.prepares = True
+        rig.node.answer = Answer(adjustment=Adjustment(env=(EnvVar("X"),)))
+        asked = asyncio.create_task(create(plugin))
+        await until(lambda: ("adjust", "s") in rig.node.asked)
+        rig.node.may_end.set()
+        assert [env.key for env in (await asked).env] == ["X"]
+
+    scenario(act)
+
+
+def test_preparation_goes_on_when_the_runtime_is_gone(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.prepares = True
+        await refused(plugin)
+        plugin.drop()
+        await rig.runtime.registered()
+        rig.node.may_end.set()
+        await until(lambda: ("adjusted",) in rig.node.asked)
+
+    scenario(act)
+
+
+# ---- sandboxes
+
+
+def test_a_sandbox_is_never_refused_and_its_preparation_is_not_waited_for(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.prepares = True
+        await change(plugin, nri.RUN_POD_SANDBOX)
+        assert rig.netns == {"s": "/run/netns/s"}
+        assert rig.node.asked[-1] == ("created", "s")
+        rig.node.may_end.set()
+        await until(lambda: rig.node.asked[-1] == ("prepared",))
+
+    scenario(act)
+
+
+@pytest.mark.parametrize("by_method", [False, True], ids=["StateChange", "own method"])
+def test_the_life_of_a_sandbox_is_the_nodes(scenario: Scenario, by_method: bool) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        for name, event in (
+            ("RunPodSandbox", nri.RUN_POD_SANDBOX),
+            ("StopPodSandbox", nri.STOP_POD_SANDBOX),
+            ("RemovePodSandbox", nri.REMOVE_POD_SANDBOX),
+        ):
+            if by_method:
+                await plugin.ask(name, nri.PodSandboxRequest(pod=pod()), nri.Empty)
+            else:
+                await change(plugin, event)
+        assert rig.node.asked[1:] == [("created", "s"), ("stopping", "s"), ("stopped", "s"), ("removed", "s")]
+        assert rig.netns == {}
+
+    scenario(act)
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "ended"), [({}, set()), ({"lading.dev/gpus": "0"}, {"s"}), ({"lading.dev/gpus": "0"}, set())]
+)
+def test_when_a_container_of_a_guarded_pod_is_removed_its_sandbox_is_looked_at(
+    scenario: Scenario, of_pod: dict[str, str], ended: set[str]
+) -> None:
+    """Of sandboxes from before a restart of containerd, nothing else tells the end."""
+
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.ended |= ended
+        event = nri.StateChangeEvent(event=nri.REMOVE_CONTAINER, pod=pod(**of_pod), container=container())
+        await plugin.ask("StateChange", event, nri.Empty)
+        await rig.front_end.plugin.drain()
+        assert rig.node.asked[1:] == ([("stopping", "s"), ("stopped", "s")] if ended else [])
+
+    scenario(act)
+
+
+def test_a_stop_waits_for_devices_within_its_budget_and_they_come_back_later(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.prepares = True
+        await change(plugin, nri.STOP_POD_SANDBOX)
+        assert rig.node.asked[-1] == ("stopping", "s")
+        rig.node.may_end.set()
+        await until(lambda: rig.node.asked[-2:] == [("undone",), ("stopped", "s")])
+
+    scenario(act)
+
+
+# ---- validation, where the runtime has it
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "adjusted", "rejected"),
+    [
+        ({"lading.dev/gpus": "0"}, {"lading.dev/grant": "g"}, False),
+        ({"lading.dev/gpus": "0"}, {}, True),
+        ({}, {}, False),
+        ({"lading.dev/grant": "g"}, {"lading.dev/grant": "g"}, True),
+    ],
+    ids=["granted", "lost while it was asked", "plain", "forged"],
+)
+def test_the_sum_of_all_adjustments_has_to_have_an_answer(
+    scenario: Scenario, of_pod: dict[str, str], adjusted: dict[str, str], rejected: bool
+) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered("2.3.4")
+        request = nri.ValidateContainerAdjustmentRequest(
+            pod=pod(**of_pod), container=container(), adjust=nri.ContainerAdjustment(annotations=adjusted)
+        )
+        found = await plugin.ask("ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse)
+        assert (found.reject, found.reason.startswith("lading: ")) == (rejected, rejected)
+
+    scenario(act)
+
+
+def test_its_end_answers_what_was_asked(scenario: Scenario) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        rig.node.prepares = True
+        asked = asyncio.create_task(create(plugin))
+        await until(lambda: ("adjust", "s") in rig.node.asked)
+        closing = asyncio.create_task(rig.front_end.close())
+        rig.node.may_end.set()
+        await asked
+        await closing
+        await plugin.closed.wait()
+
+    scenario(act)
+
+
+# ---- no runtime
+
+
+async def never(_: SandboxId) -> bool:
+    return False
+
+
+def test_a_node_without_nri_says_so(sockets: Path, log: Log, records: Records) -> None:
+    async def act() -> None:
+        plugin = LadingPlugin(node=ScriptedNode(), rules=RULES, netns={}, log=log, has_ended=never)
+        link = Link(socket=sockets / "absent.sock", plugin=plugin, log=log)
+        front_end = NriFrontEnd(link=link, plugin=plugin, find_guard=lambda: "")
+        assert front_end.conditions()["nri"] == "it has not connected yet"
+        await front_end.start()
+        await until(lambda: "absent.sock" in front_end.conditions()["nri"])
+        await front_end.close()
+
+    asyncio.run(asyncio.wait_for(act(), 10))
+    assert "No such file or directory" in records.text()
