@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from central.ask.model import NO_REQUESTS, Requests
 from central.fit.columns import FULL
-from central.fit.workload import MASS, PodKind, Workload
+from central.fit.workload import MASS, Workload
 
 OFTEN: Final = MASS // 40
 # Numbers of cards for which room is kept even if no known pod asks for them.
@@ -69,7 +69,7 @@ class Groups:
         self.of_number: Counter[int] = Counter()
         self._cards = 0.0  # that a pod takes, times MASS
         for (one, mass), group in zip(workload.kinds, self.of_kind, strict=True):
-            self._cards += mass * (one.gpus or _share_of(one))
+            self._cards += mass * one.cards
             self.mass[group] += mass
             self.of_number[group.gpus] += mass
 
@@ -90,10 +90,6 @@ class Groups:
 
 def _of_models(group: Group, all_free: int, free: Free) -> float:
     return min(RAREST, max(FULL, all_free) / max(FULL, free.free_milli(group.models))) if group.models else 1.0
-
-
-def _share_of(one: PodKind) -> float:
-    return 0.0 if one.cpu_only else (one.core_percent or 50) / 100  # by memory: of cards of unknown size
 
 
 def differ(some: Factors, others: Factors) -> bool:
