@@ -61,7 +61,8 @@ def _show(options: Options, trace: Trace) -> _Shown:
 
 def _read(options: Options) -> Trace:
     trace = read_trace(options.nodes, options.pods)
-    trace = replace(trace, nodes=trace.nodes[:: options.every])
+    expected = () if options.prior_from is None else read_pods(options.prior_from)
+    trace = replace(trace, nodes=trace.nodes[:: options.every], expected=expected)
     if not trace.capacity:
         raise ConfigError(f"--every {options.every}: none of the {len(trace.nodes)} nodes that it takes has a GPU")
     if options.departures is None or options.departures.durations is not Durations.TRACE:

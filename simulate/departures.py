@@ -56,7 +56,7 @@ def replay_departures(
     number_of = {pod: number for number, pod in enumerate(kinds)}
     cluster = Cluster(run_order(trace.nodes, seed), kinds, trace.partition)
     fragments = Fragments(typical_pods(trace.pods), cluster.models, cluster.free.shape[1])
-    player = make_player(cluster, policy, seed, fragments, trace.pods, prior, pods_end=True)
+    player = make_player(cluster, policy, seed, fragments, trace, prior, pods_end=True)
     running = _Running(cluster, player, _Record(cluster, game))
     for number, (at, pod, runs) in enumerate(draw_stream(trace, game, seed), 1):
         running.advance(at)

@@ -34,6 +34,7 @@ class Options:
     durations_from: Path | None
     policies: Sequence[AnyPolicy]
     prior: Prior
+    prior_from: Path | None  # the pods of Prior.OTHER
     seeds: Sequence[int]
     ratio: float
     departures: Departures | None  # None: no pod ends
@@ -60,7 +61,8 @@ def parse_flags(argv: Sequence[str]) -> Options:
         pods=args.pods,
         durations_from=args.durations_from,
         policies=policies,
-        prior=Prior(args.prior),
+        prior=_prior(args),
+        prior_from=args.prior_from,
         seeds=range(args.seed, args.seed + args.seeds),
         ratio=_number("--arrival-ratio", args.arrival_ratio, _RATIO, _MOST_RATIO),
         departures=_departures(args),
@@ -89,6 +91,17 @@ def _departures(args: argparse.Namespace) -> Departures | None:
             hint="--load says how much of the GPUs pods ask for at a time",
         )
     return Departures(durations=Durations(args.departures), load=_number("--load", args.load, _LOAD, _MOST_LOAD))
+
+
+def _prior(args: argparse.Namespace) -> Prior:
+    if args.prior_from is None:
+        return Prior(args.prior or Prior.WORKLOAD)
+    if args.prior is not None:
+        raise ConfigError(
+            f"--prior {args.prior}: it does not apply with --prior-from",
+            hint="--prior-from expects the pods of another file, and learns; --prior knows those of --pods, or nothing",
+        )
+    return Prior.OTHER
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -142,10 +155,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_whole, default=1, metavar="N", help="how many, one after the other [1]")
     parser.add_argument(
         "--prior",
-        choices=[prior.value for prior in Prior],
-        default=Prior.WORKLOAD.value,
+        choices=[Prior.WORKLOAD.value, Prior.ONLINE.value],
         help="what fragmentation knows: how often each kind of pod comes and whether pods end, or only what happened so far "
         "[workload]",
+    )
+    parser.add_argument(
+        "--prior-from",
+        type=Path,
+        metavar="CSV",
+        help="fragmentation expects the pods of this file at first, as central with a workload file, and learns",
     )
     parser.add_argument(
         "--pictures",

@@ -34,16 +34,16 @@ from central.state.pending import PendingPods
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
 from simulate.cluster import Cluster, OverCapacityError, Placed
+from simulate.model import Prior
 from simulate.objects import NAMESPACE, card_of, render_devices, render_node, render_pod
-from simulate.trace import TracePod
+from simulate.trace import Trace, TracePod
 
 VERSION: Final = "1"  # of the lists that a cluster begins with
 
 
 class Product:
-    def __init__(self, cluster: Cluster, policy: Policy, expected: Sequence[TracePod], *, pods_end: bool = False) -> None:
-        """Create the policy. `expected`, `pods_end`: what the policy fragmentation knows, how often which kind of pods comes,
-        and whether pods end; without any pods it learns both."""
+    def __init__(self, cluster: Cluster, policy: Policy, forecast: Forecast) -> None:
+        """Create the policy. `forecast`: what the policy fragmentation knows and learns."""
         self._cluster = cluster
         self._names = np.array([node.name for node in cluster.nodes], dtype=object)
         self._row_of = {name: row for row, name in enumerate(self._names)}
@@ -58,7 +58,7 @@ class Product:
             clock=lambda: float(self._decided),
             policy=policy,
             limits=Limits(partition=cluster.partition),
-            forecast=forecast_of(expected, pods_end=pods_end),
+            forecast=forecast,
         )
 
     def place(self, kind: int, pod: int) -> Placed | None:
@@ -170,10 +170,20 @@ def start_ledger(cluster: Cluster) -> Ledger:
     return ledger
 
 
-def forecast_of(expected: Sequence[TracePod], *, pods_end: bool = False) -> Forecast:
-    if not expected:
-        return Forecast()
+def forecast_of(trace: Trace, prior: Prior, *, pods_end: bool = False) -> Forecast:
+    """Return what the policy fragmentation knows at first. It learns, except with the workload's own pods as its prior; then it
+    also knows whether pods end."""
+    match prior:
+        case Prior.WORKLOAD:
+            return Forecast.settled(workload_of(_count_kinds(trace.pods)), STEPS if pods_end else 0)
+        case Prior.ONLINE:
+            return Forecast()
+        case Prior.OTHER:
+            return Forecast(_count_kinds(trace.expected))
+
+
+def _count_kinds(pods: Sequence[TracePod]) -> Mapping[PodKind, float]:
     counts: Counter[PodKind] = Counter()
-    for pod, count in Counter(expected).items():
+    for pod, count in Counter(pods).items():
         counts[kind_of(shape_of(read_pod(pod)))] += count
-    return Forecast.settled(workload_of(counts), STEPS if pods_end else 0)
+    return counts

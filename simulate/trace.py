@@ -117,6 +117,7 @@ class Trace:
     pods: tuple[TracePod, ...]
     partition: PartitionPolicy = PartitionPolicy.PREFER  # the cluster's setting for whole cards where there are NVSwitches
     lifetimes: tuple[float, ...] = ()  # seconds, by pod; none where they are not needed
+    expected: tuple[TracePod, ...] = ()  # pods of another workload, for Prior.OTHER
 
     @property
     def capacity(self) -> int:

@@ -237,6 +237,16 @@ def test_the_prior_is_told(files: list[str], tmp_path: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["prior"] == prior
 
 
+def test_the_pods_of_another_workload_as_prior(files: list[str], timed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate([*files, "--prior-from", str(timed), "-o", "json"])
+    assert json.loads(capsys.readouterr().out)["prior"] == "other"
+    timed.write_text("name,cpu_milli\np,1\n")
+    with pytest.raises(ConfigError, match=str(timed)):
+        simulate([*files, "--prior-from", str(timed)])
+    with pytest.raises(ConfigError, match="--prior online"):
+        simulate([*files, "--prior-from", str(timed), "--prior", "online"])
+
+
 def test_a_model_that_no_node_has_is_told_once(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with Path(files[3]).open("a") as pods:
         pods.write("\np,1000,1024,1,1000,H300\np,1000,1024,1,300,H300|\x1b[1m\n")
