@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bench import placement
-from bench.departures import ONLINE
+from bench.departures import ONLINE, POOLED
 from bench.placement import find_workloads
 from bench.placement_real import expected_pods
 from bench.placement_table import BEGIN, END, render, render_baselines, render_markdown, write_docs
@@ -107,7 +107,7 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     assert found["arrivals"]["default"]["best-fit"] == {
         asked: found["default"]["bestfit"][asked] for asked in ("80", "90", "100", "130")
     }
-    assert found["departures"]["default"]["0.90"]["trace"].keys() == POLICIES | {ONLINE}
+    assert found["departures"]["default"]["0.90"]["trace"].keys() == POLICIES | {ONLINE, POOLED}
     assert found["upper_bound"]["default"].keys() == {"100", "130", "saturation"}
     assert {"replay_s", "replay_max_s", "decision_p50_ms", "joint_search_warm_p99_ms"} <= found.keys()
     assert found["replay_s_by_workload"] == {"default": found["replay_s"]}
