@@ -18,6 +18,7 @@ POLICIES: Final[dict[str, AnyPolicy]] = {policy.value: policy for policy in (*Po
 _ALIASES: Final[dict[str, AnyPolicy]] = {"bestfit": Baseline.BEST_FIT}  # as bench.placement's JSON has it
 _MOST_SEEDS: Final = 1000
 _MOST_RATIO: Final = 10.0
+_MOST_PATIENCE: Final = 100.0  # longer than any replay
 _MOST_LOAD: Final = 2.0  # beyond it, nearly all pods wait until the end
 _RATIO: Final = "1.3"
 _LOAD: Final = "0.95"
@@ -84,13 +85,22 @@ def _departures(args: argparse.Namespace) -> Departures | None:
                 f"--load {args.load!r:.{_SHOWN}}: it applies with --departures only",
                 hint="--departures exponential, or trace; without, --arrival-ratio says how many pods arrive",
             )
+        if args.patience is not None:
+            raise ConfigError(
+                f"--patience {args.patience!r:.{_SHOWN}}: it applies with --departures only",
+                hint="without departures no pod waits",
+            )
         return None
     if args.arrival_ratio is not None:
         raise ConfigError(
             f"--arrival-ratio {args.arrival_ratio!r:.{_SHOWN}}: it does not apply with --departures",
             hint="--load says how much of the GPUs pods ask for at a time",
         )
-    return Departures(durations=Durations(args.departures), load=_number("--load", args.load, _LOAD, _MOST_LOAD))
+    return Departures(
+        durations=Durations(args.departures),
+        load=_number("--load", args.load, _LOAD, _MOST_LOAD),
+        patience=0.0 if args.patience is None else _number("--patience", args.patience, "", _MOST_PATIENCE),
+    )
 
 
 def _prior(args: argparse.Namespace) -> Prior:
@@ -125,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="CSV",
-        help="cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology]",
+        help="cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology][,priority]",
     )
     parser.add_argument(
         "--policy",
@@ -144,6 +154,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--load", metavar="L", help=f"with --departures: pods arrive so that they would hold L times the GPUs [{_LOAD}]"
+    )
+    parser.add_argument(
+        "--patience",
+        metavar="U",
+        help="with --departures: units until room is kept together for a pod that waits for several GPUs [never]",
     )
     parser.add_argument(
         "--durations-from",

@@ -70,3 +70,4 @@ class Stay:
     queued: float  # the same of what waiting pods ask for
     waits: Mapping[str, tuple[float, ...]]  # units that pods waited, by class of pod
     curve: tuple[Moment, ...]
+    evicted: int = 0  # pods, for others of higher priority
