@@ -13,7 +13,7 @@ fits and is refused, except where the room is kept for another pod.
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from simulate.arrivals import run_order
@@ -36,6 +36,9 @@ class _Waiting(NamedTuple):
     number: int
     since: float
     runs: float
+
+
+_InLine = tuple[int, _Waiting, int]
 
 
 class _Run(NamedTuple):
@@ -126,7 +129,7 @@ class _Running:
         """Place pods that waited. Only this node has more room than when they were refused."""
         passed: set[int] = set()  # kinds that fit there, except for the room that is kept
         while heads := [self._in_line(kind) for kind in self._waiting if self._cluster.fits[kind, node] and kind not in passed]:
-            _, pod, kind = min(heads, key=lambda head: (head[1].number != self._kept.get(node), head))
+            _, pod, kind = self._with_room_kept(node, heads) or min(heads)
             if self._place(kind, pod, now):
                 self._leave(kind, pod, now)
             elif node in self._kept:
@@ -134,14 +137,19 @@ class _Running:
             else:
                 raise AssertionError(f"pod {pod.number} fits and was not placed")
 
-    def _in_line(self, kind: int) -> tuple[int, _Waiting, int]:
+    def _in_line(self, kind: int) -> _InLine:
         """Return the first pod of the kind, after what orders it among others, and the kind."""
         return -self._cluster.kinds.all[kind].priority, self._waiting[kind][0], kind
 
+    def _with_room_kept(self, node: int, heads: Sequence[_InLine]) -> _InLine | None:
+        """Return the pod of one of these kinds for which the room there is kept; None if there is none."""
+        number = self._kept.get(node)
+        kept = ((order, pod, kind) for order, _, kind in heads for pod in self._waiting[kind] if pod.number == number)
+        return None if number is None else next(kept, None)
+
     def _leave(self, kind: int, pod: _Waiting, now: float) -> None:
-        """Take the first pod of the kind out of the queue: it was placed."""
-        if self._waiting[kind].popleft() is not pod:
-            raise AssertionError(f"pod {pod.number} passed another one of its kind")
+        """Take the pod out of the queue: it was placed."""
+        self._waiting[kind].remove(pod)
         self._record.queued -= self._cluster.kinds.all[kind].milli
         if not self._waiting[kind]:
             del self._waiting[kind]
@@ -164,11 +172,12 @@ class _Running:
     # ---- what central does for pods that wait
 
     def _ask_again(self, now: float) -> None:
-        """Ask about the first pod of each kind, as kube-scheduler does after a while."""
-        for _, pod, kind in sorted(map(self._in_line, self._waiting)):
-            if self._attended is not None and self._is_first(kind, pod):
-                self._attended.refused(kind, pod.number, now)
-                self._evict_for(kind, pod, now)
+        """Ask about all pods that wait, as kube-scheduler does after a while."""
+        for _, _, kind in sorted(map(self._in_line, self._waiting)):
+            for pod in tuple(self._waiting.get(kind, ())):
+                if self._attended is not None and pod in self._waiting.get(kind, ()):
+                    self._attended.refused(kind, pod.number, now)
+                    self._evict_for(kind, pod, now)
         self._look(now)
 
     def _is_first(self, kind: int, pod: _Waiting) -> bool:

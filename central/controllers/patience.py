@@ -150,7 +150,7 @@ class Patience:
             placement = scheduler.verdict(pod.ask, name, state, pod.requests)
             if isinstance(placement, Placement) and _has_load(state.room(name), pod.requests):
                 until = self._clock() + KEPT_S
-                scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, evicts=False)
+                scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, requests=pod.requests, evicts=False)
                 if len(gone) == 1:
                     self._complete.setdefault(uid, self._clock())
                 else:
