@@ -161,6 +161,7 @@ def test_room_is_complete_when_the_cpu_suffices_too(tmp_path: Path) -> None:
         assert kept_on(one, "large") == "n1"
         await end(one, "small-1")
         assert kept_on(one, "large") == "n1"
+        assert one.term.ledger.room("n1").cpu_milli == 4000  # the other half is kept, too
         await one.pause(NOMINATION_S + 2 * LOOK_S)
         assert kept_on(one, "large") == ""
 
