@@ -33,6 +33,7 @@ from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import FILES, read_status
 from simulate.arrivals import draw_arrivals, run_order
 from simulate.cluster import Cluster
+from simulate.model import Prior
 from simulate.objects import card_of
 from simulate.product import forecast_of, read_pod, start_ledger
 from simulate.replay import replay
@@ -56,7 +57,7 @@ def measure_decisions(trace: Trace, *, pods: int = PODS) -> dict[str, float]:
     cluster = Cluster(order, tuple(dict.fromkeys(trace.pods)))
     ledger, pending = start_ledger(cluster), PendingPods()
     feed = PodFeed(ledger, pending, Conditions(), log=open_log("bench", Level.ERROR), unassigned=lambda pod: None)
-    forecast = forecast_of(trace.pods)
+    forecast = forecast_of(trace, Prior.WORKLOAD)
     scheduler = Scheduler(ledger, pending, clock=time.monotonic, policy=Policy.FRAGMENTATION, forecast=forecast)
     row_of = {node.name: row for row, node in enumerate(order)}
     kind_of = {pod: kind for kind, pod in enumerate(cluster.kinds.all)}

@@ -7,6 +7,7 @@ same name in another workload.
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from simulate.trace import Trace, TraceNode, read_lifetimes, read_pods
 LOADS: Final = (0.80, 0.90, 0.95, 1.05)
 EVERY: Final = 8
 ONLINE: Final = "fragmentation_online"
+POOLED: Final = "pooled"
 POLICIES: Final[Sequence[AnyPolicy]] = (
     Policy.FRAGMENTATION,
     Baseline.FGD,
@@ -35,21 +37,39 @@ def replay_cells(
     nodes: Sequence[TraceNode], workloads: Mapping[str, Path], times: Path | None, seeds: Sequence[int]
 ) -> dict[str, Any]:
     """Replay all cells. `times`: the file of pods whose times those of files without times have. ONLINE is the product's policy
-    without any knowledge of the pods that come."""
+    without any knowledge of the pods that come; POOLED is what would come of a cluster that is one node."""
     jobs = os.cpu_count() or 1
     found: dict[str, Any] = {}
     for name, path in workloads.items():
         pods = read_pods(path)
         lifetimes = read_lifetimes(path, pods, None if has_times(path) else times)
         trace = Trace(nodes=tuple(nodes[::EVERY]), pods=pods, lifetimes=lifetimes)
+        beside: dict[str, tuple[Trace, AnyPolicy, Prior]] = {
+            ONLINE: (trace, Policy.FRAGMENTATION, Prior.ONLINE),
+            POOLED: (pooled(trace), Baseline.BEST_FIT, Prior.WORKLOAD),
+        }
         for load in LOADS:
             for durations in Durations:
                 game, what = Departures(durations=durations, load=load), f"{name}, load {load}, {durations.value}"
-                play = partial(replay_all_departures, trace, seeds=seeds, game=game, jobs=jobs, what=what)
-                known, online = play(POLICIES, prior=Prior.WORKLOAD), play([Policy.FRAGMENTATION], prior=Prior.ONLINE)
-                cell = render_policies(known) | {ONLINE: render_policies(online)[Policy.FRAGMENTATION]}
+                play = partial(replay_all_departures, seeds=seeds, game=game, jobs=jobs, what=what)
+                cell = render_policies(play(trace, POLICIES, prior=Prior.WORKLOAD))
+                for key, (on, policy, prior) in beside.items():
+                    cell[key] = render_policies(play(on, [policy], prior=prior))[policy.value]
                 found.setdefault(name, {}).setdefault(load_key(load), {})[durations.value] = cell
     return found
+
+
+def pooled(trace: Trace) -> Trace:
+    """Return the same pods on one node with all that the nodes have, whose cards are of whatever models pods ask for. Only
+    shares still leave rests of cards, so that it shows what is lost because a pod has to be on one node and on its models."""
+    node = TraceNode(
+        name="pool",
+        cpu_milli=sum(node.cpu_milli for node in trace.nodes),
+        memory_mib=sum(node.memory_mib for node in trace.nodes),
+        gpus=sum(node.gpus for node in trace.nodes),
+        model="",
+    )
+    return replace(trace, nodes=(node,), pods=tuple(replace(pod, models=()) for pod in trace.pods))
 
 
 def has_times(pods: Path) -> bool:

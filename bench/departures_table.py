@@ -14,6 +14,7 @@ from simulate.report import difference_of
 FULL_LOAD: Final = 1.0  # beyond it, the queue grows as long as the replay goes on
 _FGD: Final = "fgd"
 _OURS: Final = "fragmentation"
+_BASELINES: Final = ("fgd", "best-fit", "first-fit")  # the best of which, by what is allocated, the product's is compared with
 _WAITS: Final = ("delay_8gpu", "delay_4gpu", "delay_1gpu", "delay_share")
 _HEAD: Final = "allocated | queued | allocated, to FGD | queued, to FGD | wait to FGD's: 8 GPUs | 4 GPUs | 1 GPU | shares"
 _COLUMNS: Final = 8
@@ -36,10 +37,12 @@ def render_departures(departures: Results) -> str:
     for group in filter(None, (below, beyond)):
         loads = ", ".join(dict.fromkeys(cell.load for cell in group))
         lines += [f"| {loads} | {policy} | {_row(group, policy)} |" for policy in group[0].policies]
-    lines += ["", f"| workload, loads up to {FULL_LOAD:g} | {_HEAD} |", "|---" * (1 + _COLUMNS) + "|"]
+    lines += ["", f"| workload, loads up to {FULL_LOAD:g} | {_HEAD} | allocated, to the best |", "|---" * (2 + _COLUMNS) + "|"]
     for name in departures:
         group = [cell for cell in below if cell.workload == name]
-        lines.append(f"| {name} | {_row(group, _OURS)} |")
+        best = max(_BASELINES, key=lambda policy: fmean(cell.policies[policy]["allocated"] for cell in group))
+        to_best = signed(difference_of(_differences(group, _OURS, "allocated", best))._asdict())
+        lines.append(f"| {name} | {_row(group, _OURS)} | {to_best} to {best} |")
     return "\n".join(lines)
 
 
@@ -58,8 +61,8 @@ def _row(cells: Sequence[Cell], policy: str) -> str:
     return " | ".join([*mean, *differences, *(_ratio(cells, policy, wait) for wait in _WAITS)])
 
 
-def _differences(cells: Sequence[Cell], policy: str, figure: str) -> list[float]:
-    return [one[figure] - fgd[figure] for one, fgd in _pairs(cells, policy)]
+def _differences(cells: Sequence[Cell], policy: str, figure: str, to: str = _FGD) -> list[float]:
+    return [one[figure] - other[figure] for one, other in _pairs(cells, policy, to)]
 
 
 def _ratio(cells: Sequence[Cell], policy: str, wait: str) -> str:
@@ -68,7 +71,7 @@ def _ratio(cells: Sequence[Cell], policy: str, wait: str) -> str:
     return f"{sum(one for one, _ in waits) / fgds:.2f}" if fgds else "n/a"
 
 
-def _pairs(cells: Sequence[Cell], policy: str) -> Iterator[tuple[Results, Results]]:
-    """Yield the figures of the policy and those of FGD, by cell and seed."""
+def _pairs(cells: Sequence[Cell], policy: str, to: str = _FGD) -> Iterator[tuple[Results, Results]]:
+    """Yield the figures of the two policies, by cell and seed."""
     for cell in cells:
-        yield from zip(cell.policies[policy]["per_seed"], cell.policies[_FGD]["per_seed"], strict=True)
+        yield from zip(cell.policies[policy]["per_seed"], cell.policies[to]["per_seed"], strict=True)

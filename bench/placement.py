@@ -23,14 +23,14 @@ from bench.deciding import measure_decisions, measure_replay, measure_searches
 from bench.departures import ONLINE, replay_cells
 from bench.departures_table import render_departures
 from bench.joint import measure_joint
-from bench.placement_table import render, render_markdown, workloads_of, write_docs
+from bench.placement_table import render, render_baselines, render_markdown, workloads_of, write_docs
 from central.ask.model import Policy
 from lading.errors import ConfigError, LadingError, die
 from simulate.command import replay_all, write_pictures
 from simulate.model import AnyPolicy, Baseline, Prior
 from simulate.pictures import draw_arrivals
 from simulate.report import Report, make_reports, percent_of, render_allocation
-from simulate.trace import Trace, TraceNode, read_nodes, read_pods
+from simulate.trace import Trace, TraceNode, TracePod, read_nodes, read_pods
 
 OUT: Final = Path("bench/out/placement.json")
 DOCS: Final = Path("docs/performance.md")
@@ -46,6 +46,8 @@ KEYS: Final[Mapping[AnyPolicy, str]] = {
     Baseline.DOT_PRODUCT: "dot-product",
     Baseline.RANDOM: "random",
 }
+# Without knowledge of the pods that will come: by what came so far, and by that with the pods of another workload at first.
+LEARNING: Final[Mapping[str, Prior]] = {ONLINE: Prior.ONLINE, "fragmentation_other": Prior.OTHER}
 TIMED: Final = "default"  # the workload in which decisions are timed, where it is there; its pods have times
 
 
@@ -104,11 +106,13 @@ def read_results(path: Path) -> dict[str, Any]:
 
 def run(folder: Path, seeds: Sequence[int], only: Sequence[str], pictures: Path) -> dict[str, Any]:
     nodes, workloads = find_workloads(folder, only)
+    every = {name: read_pods(path) for name, path in find_workloads(folder)[1].items()}
     results: dict[str, Any] = {"seeds": list(seeds), "arrivals": {}}
     bounds: dict[str, Any] = {}
-    for name, path in workloads.items():
-        trace = Trace(nodes=nodes, pods=read_pods(path))
-        results[name] = replay_workload(trace, name, seeds, pictures)
+    for name in workloads:
+        other = most_different(name, every)
+        trace = Trace(nodes=nodes, pods=every[name], expected=every[other])
+        results[name] = {**replay_workload(trace, name, seeds, pictures), "other": other}
         results["arrivals"][name] = {
             policy.value: {asked: results[name][key][asked] for asked in ("80", "90", "100", "130")}
             for policy, key in KEYS.items()
@@ -123,6 +127,16 @@ def run(folder: Path, seeds: Sequence[int], only: Sequence[str], pictures: Path)
     return {**results, "upper_bound": bounds, **times, **measure_decisions(trace), **measure_searches(), **measure_joint()}
 
 
+def most_different(name: str, every: Mapping[str, Sequence[TracePod]]) -> str:
+    """Return the workload of which the part of the GPUs that pods of several GPUs ask for differs most from this one's."""
+    own = _part_of_several(every[name])
+    return max(every, key=lambda other: abs(_part_of_several(every[other]) - own))
+
+
+def _part_of_several(pods: Sequence[TracePod]) -> float:
+    return sum(pod.milli for pod in pods if pod.whole > 1) / sum(pod.milli for pod in pods)
+
+
 def run_departures(folder: Path, seeds: Sequence[int], only: Sequence[str]) -> dict[str, Any]:
     nodes, workloads = find_workloads(folder, only)
     return replay_cells(nodes, workloads, find_workloads(folder)[1].get(TIMED), seeds)
@@ -130,7 +144,7 @@ def run_departures(folder: Path, seeds: Sequence[int], only: Sequence[str]) -> d
 
 def render_tables(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the tables of the docs by the names of their marks, as far as there are figures."""
-    tables = {"placement": render_markdown(results)} if workloads_of(results) else {}
+    tables = {"placement": render_markdown(results), "baselines": render_baselines(results)} if workloads_of(results) else {}
     return tables | ({"departures": render_departures(results["departures"])} if "departures" in results else {})
 
 
@@ -153,12 +167,15 @@ def replay_workload(trace: Trace, name: str, seeds: Sequence[int], pictures: Pat
     jobs = os.cpu_count() or 1
     reports = replay_all(trace, list(KEYS), seeds, ratio=RATIO, prior=Prior.WORKLOAD, jobs=jobs, what=name)
     write_pictures(pictures, draw_arrivals(name, reports))
-    (online,) = replay_all(
-        trace, [Policy.FRAGMENTATION], seeds, ratio=RATIO, prior=Prior.ONLINE, jobs=jobs, what=f"{name}, online"
-    )
     fgd = next(report for report in reports if report.policy is Baseline.FGD)
-    compared, _ = make_reports([*online.runs, *fgd.runs], Prior.ONLINE)
-    return {KEYS[report.policy]: figures(report) for report in reports} | {ONLINE: figures(compared)}
+    found = {KEYS[report.policy]: figures(report) for report in reports}
+    for key, prior in LEARNING.items():
+        (learning,) = replay_all(
+            trace, [Policy.FRAGMENTATION], seeds, ratio=RATIO, prior=prior, jobs=jobs, what=f"{name}, {prior.value} prior"
+        )
+        compared, _ = make_reports([*learning.runs, *fgd.runs], prior)
+        found[key] = figures(compared)
+    return found
 
 
 def figures(report: Report) -> dict[str, Any]:
@@ -166,6 +183,7 @@ def figures(report: Report) -> dict[str, Any]:
         **render_allocation(report, percent_of(RATIO)),
         "failures_by_class": dict(report.failures),
         "decision_ms": report.decision_ms,
+        "per_seed": [render_allocation(run, percent_of(RATIO)) for run in report.runs],
     }
     if report.to_fgd is not None:
         at_capacity, at_end = report.to_fgd

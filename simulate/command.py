@@ -30,7 +30,7 @@ def simulate(argv: Sequence[str]) -> None:
     """Run the command. Raise ConfigError."""
     options = parse_flags(argv)
     trace = _read(options)
-    check_knows(options.policies, trace)
+    check_knows(options.policies, trace, options.departures)
     warn_of_models(trace)
     try:
         shown = _show(options, trace)
@@ -61,7 +61,8 @@ def _show(options: Options, trace: Trace) -> _Shown:
 
 def _read(options: Options) -> Trace:
     trace = read_trace(options.nodes, options.pods)
-    trace = replace(trace, nodes=trace.nodes[:: options.every])
+    expected = () if options.prior_from is None else read_pods(options.prior_from)
+    trace = replace(trace, nodes=trace.nodes[:: options.every], expected=expected)
     if not trace.capacity:
         raise ConfigError(f"--every {options.every}: none of the {len(trace.nodes)} nodes that it takes has a GPU")
     if options.departures is None or options.departures.durations is not Durations.TRACE:
@@ -87,8 +88,9 @@ def read_trace(nodes: Path, pods: Path) -> Trace:
     return trace
 
 
-def check_knows(policies: Sequence[AnyPolicy], trace: Trace) -> None:
-    """Check that the baselines support all that these pods require. Raise ConfigError."""
+def check_knows(policies: Sequence[AnyPolicy], trace: Trace, game: Departures | None = None) -> None:
+    """Check that the baselines support all that these pods require, and what `game` says of those that wait. Raise
+    ConfigError."""
     baseline = next((policy for policy in policies if isinstance(policy, Baseline)), None)
     if baseline is None:
         return
@@ -97,6 +99,8 @@ def check_knows(policies: Sequence[AnyPolicy], trace: Trace) -> None:
         *(["rdma"] if any(pod.vfs for pod in trace.pods) else []),
         *(["a topology"] if any(pod.scope is not Scope.ANY for pod in trace.pods) else []),
         *(["whole NVSwitch partitions"] if parted and trace.partition is PartitionPolicy.HONOR else []),
+        *(["pods of lower priority evicted"] if game and any(pod.priority for pod in trace.pods) else []),
+        *(["room kept (--patience)"] if game and game.patience else []),
     ]
     if beyond:
         raise ConfigError(

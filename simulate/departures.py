@@ -2,30 +2,34 @@
 
 It takes a trace, a policy, a seed, and how pods come and go. It returns a Stay: how much of the GPUs was allocated and how much
 was waited for, as means over time, and how long the pods of each class waited. Waiting pods are tried in the order of their
-arrival whenever a pod ends; a pod that fits passes one that does not, as with kube-scheduler. There are no priorities, and no
-preemption.
+arrival whenever a pod ends, those of higher priority first; a pod that fits passes one that does not, as with kube-scheduler.
+For a policy of the product, central's own code evicts pods for those of higher priority, and keeps room together for pods that
+waited for the patience (attended.py). An evicted pod ends at once, and comes back as a new one that runs in full.
 
 The Cluster books every placement and every end, and ends the replay at a placement for which there is no room, or at a pod that
-fits and is refused.
+fits and is refused, except where the room is kept for another pod.
 """
 
 import heapq
+import math
 from collections import defaultdict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from simulate.arrivals import run_order
+from simulate.attended import LOOK, Attended
 from simulate.baselines import Player
 from simulate.cluster import Cluster, Placed
 from simulate.fragments import Fragments, typical_pods
 from simulate.model import AnyPolicy, Moment, Prior, Stay
 from simulate.player import make_player
+from simulate.product import Product
 from simulate.replay import TOLD, TurnedAwayError, without_collections
 from simulate.stream import SPANS, Departures, draw_stream
 from simulate.trace import Trace, TracePod
 
 POINTS: Final = 200  # of a curve
+FIRST_AGAIN: Final = 1 << 40  # pods that come back after an eviction come after all others
 
 
 class _Waiting(NamedTuple):
@@ -34,11 +38,17 @@ class _Waiting(NamedTuple):
     runs: float
 
 
-class _End(NamedTuple):
-    at: float
+_InLine = tuple[int, _Waiting, int]
+
+
+class _Run(NamedTuple):
+    """A pod that runs."""
+
+    at: float  # when it ends
     number: int
     kind: int
     where: Placed
+    runs: float
 
 
 @without_collections()
@@ -56,8 +66,10 @@ def replay_departures(
     number_of = {pod: number for number, pod in enumerate(kinds)}
     cluster = Cluster(run_order(trace.nodes, seed), kinds, trace.partition)
     fragments = Fragments(typical_pods(trace.pods), cluster.models, cluster.free.shape[1])
-    player = make_player(cluster, policy, seed, fragments, trace.pods, prior, pods_end=True)
+    player = make_player(cluster, policy, seed, fragments, trace, prior, pods_end=True)
     running = _Running(cluster, player, _Record(cluster, game))
+    if isinstance(player, Product) and (game.patience or any(kind.priority for kind in kinds)):
+        running.attend(Attended(cluster, player, game.patience))
     for number, (at, pod, runs) in enumerate(draw_stream(trace, game, seed), 1):
         running.advance(at)
         running.arrive(number_of[pod], _Waiting(number, at, runs))
@@ -67,60 +79,141 @@ def replay_departures(
     return running.stay(policy, seed)
 
 
-@dataclass(slots=True)
 class _Running:
-    cluster: Cluster
-    player: Player
-    record: "_Record"
-    ends: list[_End] = field(default_factory=list)
-    waiting: dict[int, deque[_Waiting]] = field(default_factory=lambda: defaultdict(deque))  # by kind
+    def __init__(self, cluster: Cluster, player: Player, record: "_Record") -> None:
+        self._cluster = cluster
+        self._player = player
+        self._record = record
+        self._ends: list[_Run] = []  # a heap; of evicted pods too
+        self._runs: dict[int, _Run] = {}  # by number of the pod
+        self._waiting: dict[int, deque[_Waiting]] = defaultdict(deque)  # by kind
+        self._again = FIRST_AGAIN  # the number of the next pod that comes back after an eviction
+        self._attended: Attended | None = None
+        self._look_at = math.inf
+        self._kept: Mapping[int, int] = {}  # nodes of which room is kept, with the numbers of the pods
+
+    def attend(self, attended: Attended) -> None:
+        """Let central attend to the pods that wait."""
+        self._attended, self._look_at = attended, LOOK
 
     def advance(self, until: float) -> None:
         """End the pods that end before, and place the pods that wait for their room."""
-        while self.ends and self.ends[0].at <= until:
-            end = heapq.heappop(self.ends)
-            self.record.pass_time(end.at)
-            node = end.where.node
-            self.cluster.give_back(node, end.kind, end.where.cards, end.where.vfs)
-            self.player.ended(end.number)
-            self.player.changed(node)
-            self._fill(node, end.at)
-        self.record.pass_time(until)
+        while (at := min(self._ends[0].at if self._ends else math.inf, self._look_at)) <= until:
+            self._record.pass_time(at)
+            if at == self._look_at:
+                self._look_at += LOOK
+                self._ask_again(at)
+            elif (end := heapq.heappop(self._ends)).number in self._runs:
+                self._end(end)
+                if end.where.node in self._kept:
+                    self._look(at)
+                self._fill(end.where.node, at)
+        self._record.pass_time(until)
 
     def arrive(self, kind: int, pod: _Waiting) -> None:
-        if not self._place(kind, pod, pod.since):
-            self.waiting[kind].append(pod)
-            self.record.queued += self.cluster.kinds.all[kind].milli
+        if self._place(kind, pod, pod.since):
+            return
+        self._waiting[kind].append(pod)
+        self._record.queued += self._cluster.kinds.all[kind].milli
+        if self._attended is not None:
+            self._attended.refused(kind, pod.number, pod.since)
+            self._evict_for(kind, pod, pod.since)
+
+    def _end(self, run: _Run) -> None:
+        del self._runs[run.number]
+        self._cluster.give_back(run.where.node, run.kind, run.where.cards, run.where.vfs)
+        self._player.ended(run.number)
+        self._player.changed(run.where.node)
 
     def _fill(self, node: int, now: float) -> None:
         """Place pods that waited. Only this node has more room than when they were refused."""
-        while heads := [(self.waiting[kind][0], kind) for kind in self.waiting if self.cluster.fits[kind, node]]:
-            pod, kind = min(heads)
-            if not self._place(kind, pod, now):
+        passed: set[int] = set()  # kinds that fit there, except for the room that is kept
+        while heads := [self._in_line(kind) for kind in self._waiting if self._cluster.fits[kind, node] and kind not in passed]:
+            _, pod, kind = self._with_room_kept(node, heads) or min(heads)
+            if self._place(kind, pod, now):
+                self._leave(kind, pod, now)
+            elif node in self._kept:
+                passed.add(kind)
+            else:
                 raise AssertionError(f"pod {pod.number} fits and was not placed")
-            self.waiting[kind].popleft()
-            self.record.queued -= self.cluster.kinds.all[kind].milli
-            if not self.waiting[kind]:
-                del self.waiting[kind]
+
+    def _in_line(self, kind: int) -> _InLine:
+        """Return the first pod of the kind, after what orders it among others, and the kind."""
+        return -self._cluster.kinds.all[kind].priority, self._waiting[kind][0], kind
+
+    def _with_room_kept(self, node: int, heads: Sequence[_InLine]) -> _InLine | None:
+        """Return the pod of one of these kinds for which the room there is kept; None if there is none."""
+        number = self._kept.get(node)
+        kept = ((order, pod, kind) for order, _, kind in heads for pod in self._waiting[kind] if pod.number == number)
+        return None if number is None else next(kept, None)
+
+    def _leave(self, kind: int, pod: _Waiting, now: float) -> None:
+        """Take the pod out of the queue: it was placed."""
+        self._waiting[kind].remove(pod)
+        self._record.queued -= self._cluster.kinds.all[kind].milli
+        if not self._waiting[kind]:
+            del self._waiting[kind]
+        if pod.number in self._kept.values():
+            self._look(now)
 
     def _place(self, kind: int, pod: _Waiting, now: float) -> bool:
-        where = self.player.place(kind, pod.number)
+        where = self._player.place(kind, pod.number)
         if where is None:
-            if self.cluster.fits[kind].any():
-                raise TurnedAwayError(f"{self.cluster.kinds.all[kind]} is placed nowhere, and it fits on a node")
+            if any(node not in self._kept for node in self._cluster.fits[kind].nonzero()[0].tolist()):
+                raise TurnedAwayError(f"{self._cluster.kinds.all[kind]} is placed nowhere, and it fits on a node")
             return False
-        self.cluster.take(where.node, kind, where.cards, where.vfs)
-        self.player.changed(where.node)
-        heapq.heappush(self.ends, _End(now + pod.runs, pod.number, kind, where))
-        self.record.waited(self.cluster.kinds.all[kind], pod.since, now)
+        self._cluster.take(where.node, kind, where.cards, where.vfs)
+        self._player.changed(where.node)
+        self._runs[pod.number] = run = _Run(now + pod.runs, pod.number, kind, where, pod.runs)
+        heapq.heappush(self._ends, run)
+        self._record.waited(self._cluster.kinds.all[kind], pod.since, now)
         return True
+
+    # ---- what central does for pods that wait
+
+    def _ask_again(self, now: float) -> None:
+        """Ask about all pods that wait, as kube-scheduler does after a while."""
+        for _, _, kind in sorted(map(self._in_line, self._waiting)):
+            for pod in tuple(self._waiting.get(kind, ())):
+                if self._attended is not None and pod in self._waiting.get(kind, ()):
+                    self._attended.refused(kind, pod.number, now)
+                    self._evict_for(kind, pod, now)
+        self._look(now)
+
+    def _is_first(self, kind: int, pod: _Waiting) -> bool:
+        return kind in self._waiting and self._waiting[kind][0] is pod
+
+    def _evict_for(self, kind: int, pod: _Waiting, now: float) -> None:
+        """Evict pods for this one if it is the first of its kind: for others of the kind there are none either."""
+        if self._attended is None or not self._is_first(kind, pod):
+            return
+        victims = [self._runs[number] for number in self._attended.evict_for(kind, pod.number)]
+        for victim in victims:
+            self._end(victim)
+        if victims:
+            self._record.evict(len(victims))
+            if not self._place(kind, pod, now):
+                raise AssertionError(f"{len(victims)} pods were evicted for pod {pod.number}, and it was not placed")
+            self._leave(kind, pod, now)
+        for victim in victims:
+            self._again += 1
+            self.arrive(victim.kind, _Waiting(self._again, now, victim.runs))
+
+    def _look(self, now: float) -> None:
+        """Let central keep room as things are now; place pods in the room that is no longer kept."""
+        if self._attended is not None:
+            before = self._kept
+            self._attended.look(now)
+            self._kept = self._attended.kept
+            for node in {**before, **self._kept}:
+                self._fill(node, now)
 
     def stay(self, policy: AnyPolicy, seed: int) -> Stay:
         """Return the figures. Pods that still wait count with their wait so far."""
-        for kind, pods in self.waiting.items():
+        for kind, pods in self._waiting.items():
             for pod in pods:
-                self.record.waited(self.cluster.kinds.all[kind], pod.since, self.record.now)
-        return self.record.stay(policy, seed)
+                self._record.waited(self._cluster.kinds.all[kind], pod.since, self._record.now)
+        return self._record.stay(policy, seed)
 
 
 class _Record:
@@ -132,6 +225,11 @@ class _Record:
         self._allocated = self._queued = 0.0  # milli times units, after the warm-up
         self._waits: dict[str, list[float]] = defaultdict(list)
         self._curve: list[Moment] = []
+        self._evicted = 0
+
+    def evict(self, pods: int) -> None:
+        if self.now >= self._span.warm_up:
+            self._evicted += pods
 
     def pass_time(self, until: float) -> None:
         while len(self._curve) * self._span.end / POINTS <= until:
@@ -157,6 +255,7 @@ class _Record:
             queued=self._percent(self._queued / units),
             waits={label: tuple(waits) for label, waits in self._waits.items()},
             curve=tuple(self._curve),
+            evicted=self._evicted,
         )
 
     def _percent(self, milli: float) -> float:

@@ -18,6 +18,7 @@ POLICIES: Final[dict[str, AnyPolicy]] = {policy.value: policy for policy in (*Po
 _ALIASES: Final[dict[str, AnyPolicy]] = {"bestfit": Baseline.BEST_FIT}  # as bench.placement's JSON has it
 _MOST_SEEDS: Final = 1000
 _MOST_RATIO: Final = 10.0
+_MOST_PATIENCE: Final = 100.0  # longer than any replay
 _MOST_LOAD: Final = 2.0  # beyond it, nearly all pods wait until the end
 _RATIO: Final = "1.3"
 _LOAD: Final = "0.95"
@@ -34,6 +35,7 @@ class Options:
     durations_from: Path | None
     policies: Sequence[AnyPolicy]
     prior: Prior
+    prior_from: Path | None  # the pods of Prior.OTHER
     seeds: Sequence[int]
     ratio: float
     departures: Departures | None  # None: no pod ends
@@ -60,7 +62,8 @@ def parse_flags(argv: Sequence[str]) -> Options:
         pods=args.pods,
         durations_from=args.durations_from,
         policies=policies,
-        prior=Prior(args.prior),
+        prior=_prior(args),
+        prior_from=args.prior_from,
         seeds=range(args.seed, args.seed + args.seeds),
         ratio=_number("--arrival-ratio", args.arrival_ratio, _RATIO, _MOST_RATIO),
         departures=_departures(args),
@@ -82,13 +85,33 @@ def _departures(args: argparse.Namespace) -> Departures | None:
                 f"--load {args.load!r:.{_SHOWN}}: it applies with --departures only",
                 hint="--departures exponential, or trace; without, --arrival-ratio says how many pods arrive",
             )
+        if args.patience is not None:
+            raise ConfigError(
+                f"--patience {args.patience!r:.{_SHOWN}}: it applies with --departures only",
+                hint="without departures no pod waits",
+            )
         return None
     if args.arrival_ratio is not None:
         raise ConfigError(
             f"--arrival-ratio {args.arrival_ratio!r:.{_SHOWN}}: it does not apply with --departures",
             hint="--load says how much of the GPUs pods ask for at a time",
         )
-    return Departures(durations=Durations(args.departures), load=_number("--load", args.load, _LOAD, _MOST_LOAD))
+    return Departures(
+        durations=Durations(args.departures),
+        load=_number("--load", args.load, _LOAD, _MOST_LOAD),
+        patience=0.0 if args.patience is None else _number("--patience", args.patience, "", _MOST_PATIENCE),
+    )
+
+
+def _prior(args: argparse.Namespace) -> Prior:
+    if args.prior_from is None:
+        return Prior(args.prior or Prior.WORKLOAD)
+    if args.prior is not None:
+        raise ConfigError(
+            f"--prior {args.prior}: it does not apply with --prior-from",
+            hint="--prior-from expects the pods of another file, and learns; --prior knows those of --pods, or nothing",
+        )
+    return Prior.OTHER
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="CSV",
-        help="cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology]",
+        help="cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology][,priority]",
     )
     parser.add_argument(
         "--policy",
@@ -133,6 +156,11 @@ def _parser() -> argparse.ArgumentParser:
         "--load", metavar="L", help=f"with --departures: pods arrive so that they would hold L times the GPUs [{_LOAD}]"
     )
     parser.add_argument(
+        "--patience",
+        metavar="U",
+        help="with --departures: units until room is kept together for a pod that waits for several GPUs [never]",
+    )
+    parser.add_argument(
         "--durations-from",
         type=Path,
         metavar="CSV",
@@ -142,10 +170,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=_whole, default=1, metavar="N", help="how many, one after the other [1]")
     parser.add_argument(
         "--prior",
-        choices=[prior.value for prior in Prior],
-        default=Prior.WORKLOAD.value,
+        choices=[Prior.WORKLOAD.value, Prior.ONLINE.value],
         help="what fragmentation knows: how often each kind of pod comes and whether pods end, or only what happened so far "
         "[workload]",
+    )
+    parser.add_argument(
+        "--prior-from",
+        type=Path,
+        metavar="CSV",
+        help="fragmentation expects the pods of this file at first, as central with a workload file, and learns",
     )
     parser.add_argument(
         "--pictures",

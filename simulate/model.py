@@ -20,6 +20,7 @@ class Prior(StrEnum):
 
     WORKLOAD = "workload"  # how often each kind comes, and whether pods end, from the first pod on
     ONLINE = "online"  # what has come and ended so far
+    OTHER = "other"  # at first how often each kind of another workload comes, then more and more what has come and ended
 
 
 AnyPolicy = Policy | Baseline
@@ -69,3 +70,4 @@ class Stay:
     queued: float  # the same of what waiting pods ask for
     waits: Mapping[str, tuple[float, ...]]  # units that pods waited, by class of pod
     curve: tuple[Moment, ...]
+    evicted: int = 0  # pods, for others of higher priority

@@ -117,5 +117,6 @@ def render_pod(name: str, pod: TracePod, *, policy: str = "") -> Manifest:
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": annotations},
         "spec": {
             "containers": [{"name": CONTAINER, "image": "none", "resources": {"requests": requests, "limits": limits}}],
+            **({"priority": pod.priority} if pod.priority else {}),
         },
     }

@@ -1,14 +1,12 @@
 """Make the policy of a replay by its name."""
 
-from collections.abc import Sequence
-
 from central.ask.model import Policy
 from simulate.baselines import BestFit, DotProduct, Fgd, FirstFit, Player, RandomFit
 from simulate.cluster import Cluster
 from simulate.fragments import Fragments
 from simulate.model import AnyPolicy, Baseline, Prior
-from simulate.product import Product
-from simulate.trace import TracePod
+from simulate.product import Product, forecast_of
+from simulate.trace import Trace
 
 
 def make_player(
@@ -16,7 +14,7 @@ def make_player(
     policy: AnyPolicy,
     seed: int,
     fragments: Fragments,
-    pods: Sequence[TracePod],
+    trace: Trace,
     prior: Prior,
     *,
     pods_end: bool = False,
@@ -33,4 +31,4 @@ def make_player(
         case Baseline.FGD:
             return Fgd(cluster, fragments)
         case Policy():
-            return Product(cluster, policy, pods if prior is Prior.WORKLOAD else (), pods_end=pods_end)
+            return Product(cluster, policy, forecast_of(trace, prior, pods_end=pods_end))

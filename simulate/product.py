@@ -24,69 +24,87 @@ from central.ask.requests import requests_of
 from central.controllers.informer import DevicesFeed, NodeFeed
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
-from central.fit.model import NoFit
+from central.fit.model import NoFit, Placement
 from central.fit.turnover import STEPS
 from central.fit.workload import PodKind, kind_of, workload_of
 from central.ledger.ledger import Ledger
 from central.ledger.model import PodLoad, PodRecord
 from central.scheduling.scheduler import Scheduler
-from central.state.pending import PendingPods
+from central.state.pending import Pending, PendingPods, pending_of
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
 from simulate.cluster import Cluster, OverCapacityError, Placed
+from simulate.model import Prior
 from simulate.objects import NAMESPACE, card_of, render_devices, render_node, render_pod
-from simulate.trace import TracePod
+from simulate.trace import Trace, TracePod
 
 VERSION: Final = "1"  # of the lists that a cluster begins with
+_UID: Final = "uid-"
 
 
 class Product:
-    def __init__(self, cluster: Cluster, policy: Policy, expected: Sequence[TracePod], *, pods_end: bool = False) -> None:
-        """Create the policy. `expected`, `pods_end`: what the policy fragmentation knows, how often which kind of pods comes,
-        and whether pods end; without any pods it learns both."""
+    def __init__(self, cluster: Cluster, policy: Policy, forecast: Forecast) -> None:
+        """Create the policy. `forecast`: what the policy fragmentation knows and learns."""
         self._cluster = cluster
         self._names = np.array([node.name for node in cluster.nodes], dtype=object)
-        self._row_of = {name: row for row, name in enumerate(self._names)}
+        self.row_of = {name: row for row, name in enumerate(self._names)}
         self._all_cpu_milli, self._all_memory_mib = cluster.cpu_milli.copy(), cluster.memory_mib.copy()
         self._pods = [read_pod(pod) for pod in cluster.kinds.all]
         self._shapes = [shape_of(pod) for pod in self._pods]
         self._ledger = start_ledger(cluster)
         self._decided = 0
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             self._ledger,
             PendingPods(),
             clock=lambda: float(self._decided),
             policy=policy,
             limits=Limits(partition=cluster.partition),
-            forecast=forecast_of(expected, pods_end=pods_end),
+            forecast=forecast,
         )
 
     def place(self, kind: int, pod: int) -> Placed | None:
         self._decided += 1
         enough = self._has_cpu_and_memory(kind)
-        able = _Able(self._names, self._row_of, enough)
         if self._cluster.kinds.all[kind].has_devices:
-            return self._place(kind, _uid(pod), able)
-        return self._place_beside(kind, _uid(pod), able, enough)
+            placed = self._place(kind, uid_of(pod), self._able(enough))
+        else:
+            placed = self._place_beside(kind, uid_of(pod), self._able(enough), enough)
+        if placed is not None:
+            self.scheduler.pending.remove(uid_of(pod))
+        return placed
+
+    def able(self, kind: int) -> Collection[str]:
+        """Return the nodes with enough cpu and memory, which kube-scheduler asks central about."""
+        return self._able(self._has_cpu_and_memory(kind))
+
+    def pending(self, kind: int, pod: int) -> Pending:
+        """Return the pod as it waits."""
+        uid = uid_of(pod)
+        metadata = msgspec.structs.replace(self._pods[kind].metadata, name=uid, uid=uid, creation_timestamp=f"{pod:012d}")
+        return pending_of(msgspec.structs.replace(self._pods[kind], metadata=metadata), self._shapes[kind].ask)
 
     def ended(self, pod: int) -> None:
         """End the pod as kubelet does: it is terminal before it is removed."""
-        record = self._ledger.pod(_uid(pod))
+        record = self._ledger.pod(uid_of(pod))
         if record is not None:
             self._ledger.set_pod(replace(record, version=record.version + 1, terminal=True))
-        self._ledger.remove_pod(_uid(pod))
+        self._ledger.remove_pod(uid_of(pod))
 
     def changed(self, node: int) -> None:
         """Do nothing: the ledger knows already."""
 
     def _place(self, kind: int, uid: PodUid, names: Collection[str]) -> Placed | None:
         shape = self._shapes[kind]
-        self._scheduler.verdicts.learn(uid, shape)
-        self._scheduler.judged(shape.ask)
-        name = self._scheduler.verdicts.best(shape, names)
+        self.scheduler.verdicts.learn(uid, shape)
+        self.scheduler.judged(shape.ask)
+        nominated = self.scheduler.nominated_node(uid)
+        if nominated in names and isinstance(self._verdict(shape, nominated, uid), Placement):
+            name: str | None = nominated
+        else:
+            name = self.scheduler.verdicts.best(shape, names)
         if name is None:
             return None
-        placement = self._scheduler.verdict(shape.ask, name, self._ledger.without(), shape.requests)
+        placement = self._verdict(shape, name, uid)
         if isinstance(placement, NoFit):
             raise OverCapacityError(f"{name} is the best node for {shape}, and it does not fit there: {placement.missing}")
         self._ledger.set_pod(
@@ -98,9 +116,16 @@ class Product:
                 node=name,
                 taken=placement.taken,
                 requests=shape.requests,
+                priority=self._cluster.kinds.all[kind].priority,
             )
         )
-        return Placed(self._row_of[name], sorted(map(card_of, placement.taken.gpus)), placement.taken.vfs)
+        return Placed(self.row_of[name], sorted(map(card_of, placement.taken.gpus)), placement.taken.vfs)
+
+    def _verdict(self, shape: Shape, name: str, uid: PodUid) -> Placement | NoFit:
+        return self.scheduler.verdict(shape.ask, name, self._ledger.without(uid), shape.requests)
+
+    def _able(self, enough: NDArray[np.bool_]) -> Collection[str]:
+        return _Able(self._names, self.row_of, enough)
 
     def _place_beside(self, kind: int, uid: PodUid, names: Collection[str], enough: NDArray[np.bool_]) -> Placed | None:
         """Place a pod without devices."""
@@ -108,8 +133,8 @@ class Product:
             return None
         pod = self._pods[kind]
         metadata = msgspec.structs.replace(pod.metadata, uid=uid)
-        name = self._scheduler.prioritize(msgspec.structs.replace(pod, metadata=metadata), names)
-        row = self._least_allocated(kind, enough) if name is None else self._row_of[name]
+        name = self.scheduler.prioritize(msgspec.structs.replace(pod, metadata=metadata), names)
+        row = self._least_allocated(kind, enough) if name is None else self.row_of[name]
         self._ledger.set_load(PodLoad(uid, self._names[row], self._shapes[kind].requests))
         return Placed(row, ())
 
@@ -125,8 +150,13 @@ class Product:
         return int(np.where(enough, cpu + memory, -np.inf).argmax())
 
 
-def _uid(pod: int) -> PodUid:
-    return PodUid(f"uid-{pod}")
+def uid_of(pod: int) -> PodUid:
+    return PodUid(f"{_UID}{pod}")
+
+
+def number_of(uid: PodUid) -> int:
+    """Return the number of the pod that has this uid."""
+    return int(uid.removeprefix(_UID))
 
 
 class _Able(Collection[str]):
@@ -139,7 +169,8 @@ class _Able(Collection[str]):
         self._able = able
 
     def __contains__(self, name: object) -> bool:
-        return bool(self._able[self._row_of[str(name)]])
+        row = self._row_of.get(str(name))
+        return row is not None and bool(self._able[row])
 
     def __len__(self) -> int:
         return int(np.count_nonzero(self._able))
@@ -170,10 +201,20 @@ def start_ledger(cluster: Cluster) -> Ledger:
     return ledger
 
 
-def forecast_of(expected: Sequence[TracePod], *, pods_end: bool = False) -> Forecast:
-    if not expected:
-        return Forecast()
+def forecast_of(trace: Trace, prior: Prior, *, pods_end: bool = False) -> Forecast:
+    """Return what the policy fragmentation knows at first. It learns, except with the workload's own pods as its prior; then it
+    also knows whether pods end."""
+    match prior:
+        case Prior.WORKLOAD:
+            return Forecast.settled(workload_of(_count_kinds(trace.pods)), STEPS if pods_end else 0)
+        case Prior.ONLINE:
+            return Forecast()
+        case Prior.OTHER:
+            return Forecast(_count_kinds(trace.expected))
+
+
+def _count_kinds(pods: Sequence[TracePod]) -> Mapping[PodKind, float]:
     counts: Counter[PodKind] = Counter()
-    for pod, count in Counter(expected).items():
+    for pod, count in Counter(pods).items():
         counts[kind_of(shape_of(read_pod(pod)))] += count
-    return Forecast.settled(workload_of(counts), STEPS if pods_end else 0)
+    return counts

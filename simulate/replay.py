@@ -56,7 +56,7 @@ def replay(
     cluster = Cluster(run_order(trace.nodes, seed), kinds, trace.partition)
     fragments = Fragments(typical_pods(trace.pods), cluster.models, cluster.free.shape[1])
     record = _Record(cluster, fragments)
-    player = make_player(cluster, policy, seed, fragments, trace.pods, prior)
+    player = make_player(cluster, policy, seed, fragments, trace, prior)
     began = time.perf_counter()
     for count, pod in enumerate(arriving, 1):
         kind = number_of[pod]

@@ -31,6 +31,7 @@ class Delay:
     mean: float
     p50: float
     p99: float
+    longest: float
     pods: int
 
 
@@ -70,7 +71,7 @@ def delay_of(waits: Sequence[float]) -> Delay:
     """Return the figures of one pod or more; percentiles by nearest rank."""
     ordered = sorted(waits)
     p50, p99 = (ordered[math.ceil(part * len(ordered)) - 1] for part in (0.5, 0.99))
-    return Delay(mean=fmean(ordered), p50=p50, p99=p99, pods=len(ordered))
+    return Delay(mean=fmean(ordered), p50=p50, p99=p99, longest=ordered[-1], pods=len(ordered))
 
 
 def _differences(stays: Sequence[Stay], fgd: Sequence[Stay]) -> tuple[Difference, Difference]:
@@ -115,6 +116,7 @@ def _render(report: StayReport) -> dict[str, Any]:
         "seeds": [stay.seed for stay in report.stays],
         **_figures(report.allocated, report.queued, report.stays),
         "delays": {label: asdict(delay) for label, delay in report.delays.items()},
+        "evicted": fmean(stay.evicted for stay in report.stays),
         "per_seed": [{"seed": stay.seed, **_figures(stay.allocated, stay.queued, [stay])} for stay in report.stays],
     }
     if report.to_fgd is not None:

@@ -40,6 +40,7 @@ class Departures:
 
     durations: Durations
     load: float  # offered, of the GPUs: 1.0 is all of them
+    patience: float = 0.0  # units until the room of a node is kept for a pod that waits; 0: never
 
 
 class Arrival(NamedTuple):

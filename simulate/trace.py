@@ -1,12 +1,12 @@
 """A cluster and a workload from two CSV files, as Alibaba's `cluster-trace-gpu-v2023` has them.
 
     nodes  sn,cpu_milli,memory_mib,gpu,model
-    pods   cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology]
+    pods   cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology][,priority]
 
 Columns may stand in any order, others are not read. `gpu_milli` is of each GPU: 1000 is a whole one, less is a share and only
 with `num_gpu` 1; `gpu_spec` lists models with `|` between, empty is any; `rdma` counts VFs, `rdma_policy` and `topology` are as
-the annotations, empty is the default. It returns nodes and pods. It refuses what it cannot replay exactly, and names file,
-line, column and value; one example is a share that is not a whole percent.
+the annotations, empty is the default; `priority` counts where pods end. It returns nodes and pods. It refuses what it cannot
+replay exactly, and names file, line, column and value; one example is a share that is not a whole percent.
 """
 
 import csv
@@ -31,12 +31,13 @@ MOST: Final = {
     "num_gpu": 64,
     "gpu_milli": FULL,
     "rdma": 1024,
+    "priority": 10**9,  # of a PriorityClass that is not the system's
     **dict.fromkeys(("creation_time", "scheduled_time", "deletion_time"), 10**12),
 }
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS: Final = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _TIMES: Final = ("creation_time", "deletion_time")
-_REFINING: Final = ("gpu_spec", "rdma", "rdma_policy", "topology")
+_REFINING: Final = ("gpu_spec", "rdma", "rdma_policy", "topology", "priority")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,7 @@ class TracePod:
     vfs: int = 0  # as the policy counts them
     rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST
     scope: Scope = Scope.ANY
+    priority: int = 0
 
     @property
     def has_devices(self) -> bool:
@@ -117,6 +119,7 @@ class Trace:
     pods: tuple[TracePod, ...]
     partition: PartitionPolicy = PartitionPolicy.PREFER  # the cluster's setting for whole cards where there are NVSwitches
     lifetimes: tuple[float, ...] = ()  # seconds, by pod; none where they are not needed
+    expected: tuple[TracePod, ...] = ()  # pods of another workload, for Prior.OTHER
 
     @property
     def capacity(self) -> int:
@@ -190,6 +193,7 @@ def _pod(row: "_Row") -> TracePod:
         vfs=vfs,
         rdma_policy=rdma_policy,
         scope=scope,
+        priority=row.number("priority") if row.optional("priority") else 0,
     )
 
 

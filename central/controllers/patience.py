@@ -4,11 +4,13 @@ A stream of small pods takes each GPU as soon as it is free, so that a pod that 
 that was refused for longer than the patience gets a node: what is free there is held for it now, and what becomes free is
 added, until all of it is there. No pod is evicted. The waker then requeues the pod, as one for which pods were evicted.
 
-It takes refused pods, with the nodes where kube-scheduler says that everything but the devices suffices, and the ledger. It
-makes nominations in the ledger, new ones with every look. It keeps room on MOST_KEPT of the nodes at most, for the first pods
-in line, and for none while a pod of higher priority is refused, which could use the room. A pod that can preempt others is
-served by preemption instead. The node is the one where the fewest GPUs and VFs are missing; it stays the same as long as it can
-do. A pod that is not bound within NOMINATION_S after its room is complete has to wait for its patience once more.
+It takes refused pods, with the nodes where kube-scheduler says that everything but the devices suffices, and the ledger. Pods
+that hold devices hold cpu and memory too. So a node that was named once counts from then on, and as many pods have to end there
+as cpu and memory take. It makes nominations in the ledger, new ones with every look. It keeps room on MOST_KEPT of the nodes at
+most, for the first pods in line, and for none while a pod of higher priority is refused, which could use the room. A pod that
+can preempt others is served by preemption instead. The node is the one where the fewest GPUs and VFs are missing; it stays the
+same as long as it can do. A pod that is not bound within NOMINATION_S after its room is complete has to wait for its patience
+once more.
 """
 
 import asyncio
@@ -17,10 +19,12 @@ from collections.abc import Callable, Collection, Sequence
 from heapq import nsmallest
 from typing import Final
 
+from central.ask.model import Requests
 from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Placement
 from central.fit.shortage import asked_cards
 from central.ledger.ledger import NOMINATION_S
+from central.ledger.model import NodeRoom
 from central.loop.slices import Slices
 from central.scheduling.preempt import can_preempt
 from central.scheduling.scheduler import Scheduler
@@ -42,16 +46,18 @@ class Patience:
         self._patience_s = patience_s
         self._clock = clock
         self._log = log
-        self._nodes: dict[PodUid, Sequence[str]] = {}  # of pods that waited for long enough
+        self._nodes: dict[PodUid, Collection[str]] = {}  # of pods that waited for long enough
+        self._vain: set[PodUid] = set()  # of these, those for which no node can do, until they are refused again
         self._kept: dict[PodUid, str] = {}
         self._complete: dict[PodUid, float] = {}  # since when
         self._again: dict[PodUid, float] = {}  # pods that did not take their room: when they are due again
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
         """Remember the nodes where the pod could be, if it waited for long enough."""
-        self._nodes.pop(pod.uid, None)
+        known = self._nodes.pop(pod.uid, ())
         if self._is_due(pod):
-            self._nodes[pod.uid] = names
+            self._nodes[pod.uid] = dict.fromkeys((*known, *names))
+            self._vain.discard(pod.uid)
             if len(self._nodes) > REMEMBERED:
                 last = max(filter(None, map(self._scheduler.pending.get, self._nodes)), key=in_line)
                 del self._nodes[last.uid]
@@ -63,7 +69,7 @@ class Patience:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Keep room for the first pods in line. A pod for which no node can do is forgotten until it is refused again."""
+        """Keep room for the first pods in line. A pod for which no node can do is passed over until it is refused again."""
         slices = Slices(self._clock)
         kept: dict[PodUid, str] = {}
         most = max(1, int(MOST_KEPT * len(self._scheduler.ledger.nodes())))
@@ -72,7 +78,7 @@ class Patience:
                 break
             name = await self._keep(pod, kept.values(), slices)
             if not name:
-                self._nodes.pop(pod.uid, None)
+                self._vain.add(pod.uid)
             elif self._clock() - self._complete.get(pod.uid, math.inf) > NOMINATION_S:
                 self._again[pod.uid] = self._clock() + self._patience_s
             else:
@@ -106,7 +112,9 @@ class Patience:
         self._nodes = {uid: names for uid, names in self._nodes.items() if pending.get_refused(uid)}
         self._again = {uid: due for uid, due in self._again.items() if due > self._clock()}
         highest = max((pod.priority for pod in pending if pod.refused_at is not None), default=0)
-        pods = [pod for uid in self._nodes if (pod := pending.get_refused(uid)) and pod.priority == highest]
+        self._vain &= self._nodes.keys()
+        tried = self._nodes.keys() - self._vain
+        pods = [pod for uid in tried if (pod := pending.get_refused(uid)) and pod.priority == highest]
         return sorted((pod for pod in pods if self._is_due(pod) and not self._evicts_for(pod.uid)), key=in_line)
 
     def _is_due(self, pod: Pending) -> bool:
@@ -138,10 +146,11 @@ class Patience:
         gone: list[PodUid] = []
         for other in [uid, *(holder for holder, _ in holders if holder != uid)]:
             gone.append(other)
-            placement = scheduler.verdict(pod.ask, name, scheduler.ledger.without(*gone), pod.requests)
-            if isinstance(placement, Placement):
+            state = scheduler.ledger.without(*gone)
+            placement = scheduler.verdict(pod.ask, name, state, pod.requests)
+            if isinstance(placement, Placement) and _has_load(state.room(name), pod.requests):
                 until = self._clock() + KEPT_S
-                scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, evicts=False)
+                scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, requests=pod.requests, evicts=False)
                 if len(gone) == 1:
                     self._complete.setdefault(uid, self._clock())
                 else:
@@ -151,3 +160,9 @@ class Patience:
                     self._log.info(Event.ROOM_KEPT, f"{len(gone) - 1} pods hold some of it", **fields)
                 return True
         return False
+
+
+def _has_load(room: NodeRoom, requests: Requests) -> bool:
+    """Return whether the cpu and the memory suffice, as far as they are known."""
+    enough = room.cpu_milli >= requests.cpu_milli and room.memory_mib >= requests.memory_mib
+    return enough or not room.resources_known

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from central.ask.model import Requests
 from central.assignment.model import Part
 from central.fit.numbered import Numbers
 from central.fit.topology import NO_LAYOUT, Layout, lay_out
@@ -171,18 +172,25 @@ class Columns:
         counts: list[int] = np.bincount(self.kind[rows], cards, len(self.kinds)).astype(np.int64).tolist()
         return counts
 
-    def free_milli(self) -> int:
-        """Return the free milli of all cards that may be given."""
-        return int(self.free.sum())
+    def free_milli(self, models: Sequence[str] = ()) -> int:
+        """Return the free milli of all cards of these models that may be given. No models: of any model."""
+        return int(self.free[self._are_of(models)[self.kind]].sum() if models else self.free.sum())
 
-    def places(self, gpus: int, models: Sequence[str]) -> int:
-        """Return how many pods that ask for this many cards of one of these models could be placed, one by one. No models: of
-        any model."""
-        places = self.full // gpus
+    def places(self, gpus: int, models: Sequence[str], requests: Requests) -> int:
+        """Return how many pods that ask for this many cards of one of these models, this cpu and this memory could be placed,
+        one by one. No models: of any model."""
+        rows = (self.full >= gpus).nonzero()[0]
         if models:
-            suit = np.array([kind.model in models for kind in self.kinds])
-            places = places[suit[self.kind]]
+            rows = rows[self._are_of(models)[self.kind[rows]]]
+        places = self.full[rows] // gpus
+        for left, asked in zip(self.left, requests, strict=True):
+            if asked:
+                places = np.minimum(places, left[rows] // asked)
         return int(places.sum())
+
+    def _are_of(self, models: Sequence[str]) -> Bools:
+        """Return by kind of node whether its cards are of one of these models."""
+        return np.array([kind.model in models for kind in self.kinds], np.bool_)
 
     def models_of(self, names: Iterable[str]) -> Bools:
         """Return by number of a model whether it is one of these; the last, for which -1 is the index, is False."""

@@ -9,21 +9,23 @@ and only made if the workload differs.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, Self
 
 from central.ask.model import Shape
 from central.fit.turnover import TurnoverShare
-from central.fit.workload import MASS, MOST_KINDS, PodKind, Workload, kind_of, workload_of
+from central.fit.workload import MOST_KINDS, PodKind, Workload, kind_of, workload_of
 from lading.vocabulary import PodUid
 
 HALF_LIFE: Final = 4000  # pods
-PRIOR_PODS: Final = 1000.0  # that a file counts for, beside what is learned
+PRIOR_PODS: Final = 200.0  # that a file counts for, beside what is learned
 FIRST_PODS: Final = 5.0  # as many as the built-in prior counts for
 LOOK_FIRST: Final = 25  # pods, until what was learned is used; then each time twice as many
 LOOK_PODS: Final = 2000  # at the latest
-APART: Final = 0.1  # of the pods that are of another kind now: less is not worth to score all nodes anew
+APART: Final = (
+    0.1  # of the pods, or of what they ask for, that is of another kind now: less is not worth to score all nodes anew
+)
 REMEMBERED: Final = 65_536  # pods that were counted; one that waits is asked about again and again
 _HEAVIEST: Final = 1e12
 # Of no cluster in particular: small pods are more frequent, and large ones want cards that are free together.
@@ -104,6 +106,12 @@ class Forecast:
 
 
 def _difference(one: Workload, other: Workload) -> float:
-    """Return the part of the pods whose kinds differ between the two workloads (total variation distance)."""
-    had, has = dict(one.kinds), dict(other.kinds)
-    return sum(abs(had.get(kind, 0) - has.get(kind, 0)) for kind in had.keys() | has.keys()) / (2 * MASS)
+    """Return which part of the pods differs in kind between the two workloads, or which part of the cards that pods ask for if
+    that is more (total variation distance): a few pods of eight cards ask for more than many shares."""
+    return max(_distance(one, other, lambda kind: 1.0), _distance(one, other, lambda kind: kind.cards))
+
+
+def _distance(one: Workload, other: Workload, size: Callable[[PodKind], float]) -> float:
+    had, has = ({kind: mass * size(kind) for kind, mass in workload.kinds} for workload in (one, other))
+    all_had, all_has = sum(had.values()) or 1.0, sum(has.values()) or 1.0
+    return sum(abs(had.get(kind, 0.0) / all_had - has.get(kind, 0.0) / all_has) for kind in had.keys() | has.keys()) / 2

@@ -10,7 +10,7 @@ those for a cluster that is being filled and those for one where as many pods en
     filling  turning
       12       1     cut       what the rests of its cards are worth to shares, if cards are cut with the least waste
        1       1     usable    how much of its cards a pod drawn at random could use there (fragmentation gradient descent);
-                               those that ask for several cards have the weight of reserve.py, the less the higher the turnover
+                               those for which few places are left weigh more (reserve.py), the less the higher the turnover
        1       0.05  fed       for how much of its cards its cpu would last, with pods drawn at random
        0.5     0.025 fed       the same by memory
        0     100     together  the square of the number of its free cards
@@ -35,7 +35,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from central.fit.columns import FULL, Columns, Ints, States, joined
-from central.fit.reserve import Factors, differ, weigh_groups
+from central.fit.reserve import Factors, Groups, differ
 from central.fit.turnover import STEPS
 from central.fit.workload import MASS, Workload
 from central.fit.worth import Tables, Weights
@@ -67,6 +67,7 @@ class Fragmentation:
         """Create the scoring. Of `columns` the kinds of nodes are read, how many cards of each there are, and what is free of
         them: all when the tables are made, before the first score and when there is a new kind. `turnover`: in STEPS."""
         self._workload = workload
+        self._groups = Groups(workload)
         self._columns = columns
         self._turnover = turnover
         self._tables: Tables | None = None
@@ -108,8 +109,7 @@ class Fragmentation:
         return self._tables
 
     def _weigh(self) -> Factors:
-        columns = self._columns
-        return weigh_groups(self._workload, columns.free_milli(), lambda group: columns.places(group.gpus, group.models))
+        return self._groups.weigh(self._columns)
 
 
 def _left(states: States) -> Ints:

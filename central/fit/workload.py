@@ -38,6 +38,11 @@ class PodKind:
     def cpu_only(self) -> bool:
         return not self.gpus and self.memory_mib is None and self.core_percent is None
 
+    @property
+    def cards(self) -> float:
+        """Return how much such a pod takes, in cards; half a card for a share by memory, because cards differ in size."""
+        return float(self.gpus) if self.gpus or self.cpu_only else (self.core_percent or 50) / 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:

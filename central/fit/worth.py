@@ -23,7 +23,6 @@ Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4, for th
 """
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -31,7 +30,7 @@ import numpy as np
 
 from central.fit.columns import FULL, Ints, Kind, States, milli_asked
 from central.fit.cutting import WHOLE, worth_of_rests
-from central.fit.reserve import NUMBERS, OFTEN, Factors, Group
+from central.fit.reserve import NUMBERS, OFTEN, Factors, Groups
 from central.fit.workload import MASS, PodKind, Workload
 
 MOST_CARDS: Final = 64  # of a node, that the tables tell apart
@@ -159,24 +158,21 @@ class Tables:
 
 
 def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors, turnover: float) -> list[int]:
-    """Return the masses of pods by which cards are usable. Every number of cards above one counts as if it came OFTEN at least.
-    Pods that ask for several cards have the factors of reserve.py, and pods of scarce models weigh more, by the root: with a
-    turnover the factors go to the power of the rest to 1, and the root becomes the ratio itself."""
-    of_number: Counter[int] = Counter()
-    of_group: Counter[Group] = Counter()
-    for one, mass in workload.kinds:
-        of_number[one.gpus] += mass
-        of_group[Group(one.gpus, one.models)] += mass
+    """Return the masses of pods by which cards are usable, weighted by how few places there are for the pods. Every number of
+    cards above one counts as if it came OFTEN at least. Where the cluster is filled pods have the factors of reserve.py; with
+    a turnover these go to the power of the rest to 1, and the ratio of all cards to those of a pod's models to its power."""
+    groups = Groups(workload)
     weights = []
-    for one, mass in workload.kinds:
-        weight, group = float(mass), Group(one.gpus, one.models)
+    for (one, mass), group in zip(workload.kinds, groups.of_kind, strict=True):
+        weight, factor = float(mass), factors[group]
         if one.gpus > 1:
-            number, part = of_number[one.gpus], of_group[group]
-            weight *= max(OFTEN, number) / number * (factors[group] * number / part) ** (1 - turnover)
+            number = groups.of_number[one.gpus]
+            weight *= max(OFTEN, number) / number
+            factor *= number / groups.mass[group]
         if one.models:
             suitable = sum(count for kind, count in zip(kinds, cards, strict=True) if kind.model in one.models)
-            weight *= (sum(cards) / suitable) ** ((1 + turnover) / 2) if suitable else 0.0
-        weights.append(round(weight))
+            weight *= (sum(cards) / suitable) ** turnover if suitable else 0.0
+        weights.append(round(weight * factor ** (1 - turnover)))
     return weights
 
 

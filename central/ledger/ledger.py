@@ -85,6 +85,7 @@ class Ledger(Facts):
         until: float,
         holder: Holder | None = None,
         *,
+        requests: Requests = NO_REQUESTS,
         victims: frozenset[PodUid] = frozenset(),
         evicts: bool = True,
     ) -> None:
@@ -92,7 +93,7 @@ class Ledger(Facts):
         holds nothing there any more, the nomination ends after NOMINATION_S; it ends at `until` in any case."""
         if self._obstacle(uid) is None:
             who = holder or Holder(pod=uid)
-            claim = OwnClaim(holder=who, node=node, taken=taken, until=until, victims=victims, evicts=evicts)
+            claim = OwnClaim(holder=who, node=node, taken=taken, until=until, requests=requests, victims=victims, evicts=evicts)
             self._claim(Claim.NOMINATED, claim)
 
     def plan(self, claims: Sequence[OwnClaim]) -> Conflict | None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from bench import placement
+from bench.departures import pooled
 from bench.departures_table import render_departures
+from tests.unit.simulate.small import TRACE
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{number},64000,262144,4,T4\n" for number in range(9))
 HEAD = "name,cpu_milli,memory_mib,num_gpu,gpu_milli"
@@ -48,7 +50,12 @@ def policy(allocated: float, queued: float, eight: float | None) -> dict[str, An
 
 
 def cell(ours: float, fgd: float, eight: float | None = 2.0) -> dict[str, Any]:
-    policies = {"fragmentation": policy(ours, 10.0, eight), "fgd": policy(fgd, 12.0, eight and 4.0)}
+    policies = {
+        "fragmentation": policy(ours, 10.0, eight),
+        "fgd": policy(fgd, 12.0, eight and 4.0),
+        "best-fit": policy(fgd - 1.0, 13.0, eight),
+        "first-fit": policy(fgd + 0.2, 13.0, eight),
+    }
     return {"exponential": policies, "trace": policies}
 
 
@@ -58,5 +65,17 @@ def test_tables() -> None:
     assert "| 0.80, 0.95 | fragmentation | 83.00 | 10.00 | +0.50 ± 0.00 | -2.00 ± 0.00 | 0.50 | 1.00 | 1.00 | n/a |" in rows
     assert "| 0.80, 0.95 | fgd | 82.50 | 12.00 |  |  |  |  |  |  |" in rows
     assert "| 1.05 | fragmentation | 95.00 | 10.00 | -2.00 ± 0.00 | -2.00 ± 0.00 | n/a | 1.00 | 1.00 | n/a |" in rows
-    assert "| default | 83.00 | 10.00 | +0.50 ± 0.00 | -2.00 ± 0.00 | 0.50 | 1.00 | 1.00 | n/a |" in rows
-    assert len({row.count("|") for row in rows}) == 2
+    assert (
+        "| default | 83.00 | 10.00 | +0.50 ± 0.00 | -2.00 ± 0.00 | 0.50 | 1.00 | 1.00 | n/a | +0.30 ± 0.00 to first-fit |"
+        in rows
+    )
+    assert len({row.count("|") for row in rows}) == 1
+
+
+def test_a_pool_has_all_that_the_nodes_have() -> None:
+    pool = pooled(TRACE)
+    (node,) = pool.nodes
+    assert (node.gpus, node.cpu_milli) == (11, sum(node.cpu_milli for node in TRACE.nodes))
+    assert pool.capacity == TRACE.capacity
+    assert [pod.milli for pod in pool.pods] == [pod.milli for pod in TRACE.pods]
+    assert not any(pod.models for pod in pool.pods)

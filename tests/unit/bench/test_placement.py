@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from bench import placement
-from bench.departures import ONLINE
+from bench.departures import ONLINE, POOLED
 from bench.placement import find_workloads
 from bench.placement_real import expected_pods
-from bench.placement_table import BEGIN, END, render, render_markdown, write_docs
+from bench.placement_table import BEGIN, END, render, render_baselines, render_markdown, write_docs
 from central.fit.workload import kind_of, parse_workload
 from lading.errors import ConfigError
 from simulate.product import read_pod, shape_of
 from tests.unit.simulate.small import PODS as TRACED
+from tests.unit.simulate.small import share, whole
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,262144,4,T4\nb,64000,262144,2,A10\n"
 PODS = (
@@ -26,16 +27,23 @@ PODS = (
 
 def policy(at_end: float, to_fgd: float, eights: float = 0.0) -> dict[str, Any]:
     difference = {"mean": to_fgd, "error": 0.05}
+    allocated = {"80": 80.0, "90": 90.0 if at_end > 90 else at_end, "100": at_end - 0.2, "130": at_end}
     return {
-        "100": at_end - 0.2,
-        "130": at_end,
+        **allocated,
+        "per_seed": [allocated, allocated],
         "to_fgd": {"100": difference, "130": difference},
         "failures_by_class": {"1 GPU": 20.0, "8 GPUs": eights},
     }
 
 
 def results(
-    ours: float = 0.9, online: float = 0.1, eights: float = 0.0, warm: float = 0.3, slowest: float = 3.9
+    ours: float = 0.9,
+    online: float = 0.1,
+    other: float = 0.8,
+    first: float = -1.0,
+    eights: float = 0.0,
+    warm: float = 0.3,
+    slowest: float = 3.9,
 ) -> dict[str, Any]:
     return {
         "seeds": [42, 43],
@@ -43,8 +51,12 @@ def results(
             "random": policy(87.4, -8.0),
             "bestfit": policy(93.1, -2.3),
             "fgd": policy(95.4, 0.0),
+            "first-fit": policy(95.4 + first, first),
+            "dot-product": policy(91.0, -4.4),
             "fragmentation": policy(95.4 + ours, ours, eights),
             "fragmentation_online": policy(95.4 + online, online),
+            "fragmentation_other": policy(95.4 + other, other),
+            "other": "multigpu40",
         },
         "upper_bound": {"default": {"100": 96.9, "130": 99.9, "saturation": 96.3}},
         "replay_s": 2.0,
@@ -88,13 +100,14 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     output = tmp_path / "out/placement.json"
     placement.main([str(folder), "--quick", "--only", "default", "-o", str(output)])
     found = json.loads(output.read_text())
-    for key in ("fragmentation", "fgd", "bestfit", "random", "first-fit", "dot-product", "fragmentation_online"):
+    for key in ("fragmentation", "fgd", "bestfit", "random", "first-fit", "dot-product", ONLINE, "fragmentation_other"):
         assert {"80", "90", "100", "130"} <= found["default"][key].keys()
     assert found["arrivals"]["default"].keys() == POLICIES
+    assert found["default"]["other"] in {"default", "other"}
     assert found["arrivals"]["default"]["best-fit"] == {
         asked: found["default"]["bestfit"][asked] for asked in ("80", "90", "100", "130")
     }
-    assert found["departures"]["default"]["0.90"]["trace"].keys() == POLICIES | {ONLINE}
+    assert found["departures"]["default"]["0.90"]["trace"].keys() == POLICIES | {ONLINE, POOLED}
     assert found["upper_bound"]["default"].keys() == {"100", "130", "saturation"}
     assert {"replay_s", "replay_max_s", "decision_p50_ms", "joint_search_warm_p99_ms"} <= found.keys()
     assert found["replay_s_by_workload"] == {"default": found["replay_s"]}
@@ -108,13 +121,15 @@ def test_a_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
         (results(), ""),
         (results(ours=0.2), "MISSED"),
         (results(online=-0.1), "ONLINE"),
+        (results(other=0.3), "OTHER PRIOR"),
+        (results(first=1.2), "BEHIND"),
         (results(eights=5.1), "STARVED"),
         (results(warm=1.1), "MISSED"),
         (results(slowest=4.1), "MISSED"),
     ],
 )
 def test_what_was_missed_is_said(missed: dict[str, Any], word: str) -> None:
-    words = {word for word in ("MISSED", "ONLINE", "STARVED") if word in render(missed)}
+    words = {word for word in ("MISSED", "ONLINE", "STARVED", "OTHER PRIOR", "BEHIND") if word in render(missed)}
     assert words == ({word} if word else set())
 
 
@@ -130,6 +145,19 @@ def test_the_table_in_the_docs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="departures"):
         write_docs(page, {"placement": "new", "departures": "a table without marks"})
     assert "| default |" in page.read_text()
+
+
+def test_the_lead_on_the_best_baseline_and_the_prior_of_another_workload() -> None:
+    assert render_baselines(results(ours=0.9, first=0.5, other=0.6)).splitlines()[2] == (
+        "| default | 80.00, +0.00 ± 0.00 to FGD | 90.00, +0.00 ± 0.00 to FGD | 96.10, +0.40 ± 0.00 to first-fit | multigpu40 "
+        "| -0.30 ± 0.00 |"
+    )
+
+
+def test_the_prior_is_that_of_the_workload_that_differs_most() -> None:
+    many, some, few = (whole(8), whole(1)), (whole(2), *[whole(1)] * 4), (share(500),)
+    every = {"many": many, "some": some, "few": few}
+    assert [placement.most_different(name, every) for name in every] == ["few", "many", "many"]
 
 
 def test_each_workload_is_replayed_alone_for_its_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

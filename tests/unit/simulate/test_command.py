@@ -72,7 +72,7 @@ def test_json_with_departures(files: list[str], timed: Path, capsys: pytest.Capt
         assert one.keys() >= {"allocated", "queued", "seeds", "per_seed", "delays", *DELAYS}
         assert one["seeds"] == [seed["seed"] for seed in one["per_seed"]] == [42, 43]
         assert one["allocated"] == pytest.approx(sum(seed["allocated"] for seed in one["per_seed"]) / 2)
-        assert one["delays"]["1 GPU"].keys() == {"mean", "p50", "p99", "pods"}
+        assert one["delays"]["1 GPU"].keys() == {"mean", "p50", "p99", "longest", "pods"}
         assert one["delay_1gpu"] == pytest.approx(one["delays"]["1 GPU"]["mean"])
         assert one["delay_8gpu"] is None  # none of these pods asks for as many
     assert ours["prior"] == "workload"
@@ -110,6 +110,24 @@ def test_table_and_pictures_with_departures(files: list[str], tmp_path: Path, ca
         "tiny-departures-allocated.svg",
         "tiny-departures-queued.svg",
     }
+
+
+def test_priorities_and_patience(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pods = "cpu_milli,memory_mib,num_gpu,gpu_milli,priority\n1000,1024,4,1000,7\n" + "1000,1024,1,1000,0\n" * 9
+    (tmp_path / "ranked.csv").write_text(pods)
+    flags = ["--departures", "exponential", "--load", "1.2", "--jobs", "1", "-o", "json"]
+    simulate([*files, "--pods", str(tmp_path / "ranked.csv"), *flags])
+    (tmp_path / "ranked.csv").write_text(pods.replace(",7", ",0"))
+    simulate([*files, "--pods", str(tmp_path / "ranked.csv"), *flags])
+    simulate([*files, "--pods", str(tmp_path / "ranked.csv"), "--patience", "0.2", *flags])
+    printed, found = capsys.readouterr().out, []
+    while printed.strip():
+        one, end = json.JSONDecoder().raw_decode(printed)
+        found.append(one["departures"]["ranked"]["1.20"]["exponential"]["fragmentation"])
+        printed = printed[end:].lstrip()
+    ranked, plain, patient = found
+    assert ranked["evicted"] > 0 == plain["evicted"] == patient["evicted"]
+    assert ranked["delay_4gpu"] < patient["delay_4gpu"] < plain["delay_4gpu"]
 
 
 def test_every_second_node(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -187,6 +205,11 @@ def test_a_csv_of_nodes_says_nothing_of_places(files: list[str]) -> None:
         (["--departures", "exponential", "--load", "high"], "--load 'high'"),
         (["--departures", "exponential", "--load", ""], "--load ''"),
         (["--departures", "exponential", "--arrival-ratio", "1.3"], "--arrival-ratio '1.3'"),
+        (["--patience", "1"], "--patience '1'"),
+        (["--departures", "exponential", "--patience", "0"], "--patience '0'"),
+        (["--departures", "exponential", "--patience", "101"], "--patience '101'"),
+        (["--departures", "exponential", "--patience", "1", "--policy", "fgd"], "--patience"),
+        (["--departures", "exponential", "--pods", "urgent.csv", "--policy", "fgd"], "of lower priority"),
         (["--departures", "exponential", "--durations-from", "times.csv"], "--durations-from times.csv"),
         (["--durations-from", "times.csv"], "--durations-from times.csv"),
         (["--departures", "trace"], "--durations-from"),  # these pods have no times
@@ -198,6 +221,7 @@ def test_arguments_that_mean_nothing(
 ) -> None:
     monkeypatch.chdir(Path(files[1]).parent)
     Path("bare-first.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nbare,1,1,0,\nb,1,1,1,T4\n")
+    Path("urgent.csv").write_text("cpu_milli,memory_mib,num_gpu,gpu_milli,priority\n1,1,1,1000,7\n")
     with pytest.raises(ConfigError) as refused:
         simulate([*files, *arguments])
     assert named in str(refused.value)
@@ -235,6 +259,16 @@ def test_the_prior_is_told(files: list[str], tmp_path: Path, capsys: pytest.Capt
     assert all(f"prior {prior}<" in path.read_text() for path in (tmp_path / "out").iterdir())
     simulate([*files, "--prior", prior, "-o", "json"])
     assert json.loads(capsys.readouterr().out)["prior"] == prior
+
+
+def test_the_pods_of_another_workload_as_prior(files: list[str], timed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate([*files, "--prior-from", str(timed), "-o", "json"])
+    assert json.loads(capsys.readouterr().out)["prior"] == "other"
+    timed.write_text("name,cpu_milli\np,1\n")
+    with pytest.raises(ConfigError, match=str(timed)):
+        simulate([*files, "--prior-from", str(timed)])
+    with pytest.raises(ConfigError, match="--prior online"):
+        simulate([*files, "--prior-from", str(timed), "--prior", "online"])
 
 
 def test_a_model_that_no_node_has_is_told_once(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,14 @@ from central.assignment.model import Taken
 from central.controllers.conditions import Conditions
 from central.controllers.informer import PodFeed
 from central.fit.demand import Limits
-from central.fit.forecast import LOOK_FIRST
+from central.fit.forecast import LOOK_FIRST, Forecast, Source
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.pending import PendingPods
 from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import read_status
 from simulate.arrivals import draw_arrivals, run_order
 from simulate.cluster import Cluster, Placed
+from simulate.model import Prior
 from simulate.objects import card_of, gpu_uuid
 from simulate.product import Product, forecast_of, read_pod, start_ledger
 from simulate.trace import Trace, TracePod
@@ -32,11 +33,11 @@ GPUS = {profile: len(read_status(profile).gpus) for profile in shipped.PROFILES}
 NOTHING = Taken(gpus={}, vfs=frozenset())
 
 
-def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...], kinds: list[int]) -> list[Placed | None]:
+def by_the_extender(of: Cluster, policy: Policy, forecast: Forecast, kinds: list[int]) -> list[Placed | None]:
     """Everything that kube-scheduler and the API server would say, as objects."""
     ledger, pending = start_ledger(of), PendingPods()
     feed = PodFeed(ledger, pending, Conditions(), log=Records().log, unassigned=lambda pod: None)
-    limits, forecast = Limits(partition=of.partition), forecast_of(expected)
+    limits = Limits(partition=of.partition)
     scheduler = Scheduler(ledger, pending, clock=lambda: 0.0, policy=policy, limits=limits, forecast=forecast)
     names = [node.name for node in of.nodes]
     placed: list[Placed | None] = []
@@ -71,8 +72,8 @@ def by_the_extender(of: Cluster, policy: Policy, expected: tuple[TracePod, ...],
     return placed
 
 
-def by_the_product(of: Cluster, policy: Policy, expected: tuple[TracePod, ...], kinds: list[int]) -> list[Placed | None]:
-    player, placed = Product(of, policy, expected), []
+def by_the_product(of: Cluster, policy: Policy, forecast: Forecast, kinds: list[int]) -> list[Placed | None]:
+    player, placed = Product(of, policy, forecast), []
     for number, kind in enumerate(kinds):
         where = player.place(kind, number)
         assert (where is None) == (not of.fits[kind].any())
@@ -90,14 +91,24 @@ def eight_clusters() -> Cluster:
 
 
 @pytest.mark.parametrize("policy", Policy)
-@pytest.mark.parametrize("expected", [PODS, ()], ids=["workload", "online"])
-def test_as_through_the_extender(policy: Policy, expected: tuple[TracePod, ...]) -> None:
+@pytest.mark.parametrize("prior", Prior)
+def test_as_through_the_extender(policy: Policy, prior: Prior) -> None:
+    trace = replace(TRACE, expected=(whole(4), share(500), share(500)))
     arriving = [pod for pod in draw_arrivals(PODS, 8 * TRACE.capacity, 1.1, 5) if pod.gpus or policy is Policy.FRAGMENTATION]
     of = eight_clusters()
     kinds = [of.kinds.all.index(pod) for pod in arriving]
-    placed = by_the_product(of, policy, expected, kinds)
+    placed = by_the_product(of, policy, forecast_of(trace, prior), kinds)
     assert sum(where is not None for where in placed) > LOOK_FIRST
-    assert placed == by_the_extender(eight_clusters(), policy, expected, kinds)
+    assert placed == by_the_extender(eight_clusters(), policy, forecast_of(trace, prior), kinds)
+
+
+def test_another_workload_is_expected_at_first_and_forgotten() -> None:
+    trace = replace(TRACE, expected=(whole(4), share(500)))
+    own, other = forecast_of(trace, Prior.WORKLOAD), forecast_of(trace, Prior.OTHER)
+    assert {kind.gpus for kind, _ in other.workload.kinds} == {0, 4}
+    assert (own.source, other.source) == (Source.PRIOR, Source.BOTH)
+    assert own.turnover.share == 0
+    assert forecast_of(trace, Prior.WORKLOAD, pods_end=True).turnover.share == 1
 
 
 def with_profiles(folder: Path, *profiles: str, partition: str = "prefer") -> Trace:
@@ -118,7 +129,8 @@ def played_on(trace: Trace, seed: int = 42) -> tuple[Cluster, list[int]]:
 def test_as_through_the_extender_with_vfs_and_places(tmp_path: Path, policy: Policy) -> None:
     trace = with_profiles(tmp_path, "mn2a", "dgx-h100", "pcie-8gpu", partition="honor")
     of, kinds = played_on(trace)
-    assert by_the_product(of, policy, trace.pods, kinds) == by_the_extender(played_on(trace)[0], policy, trace.pods, kinds)
+    placed = by_the_product(of, policy, forecast_of(trace, Prior.WORKLOAD), kinds)
+    assert placed == by_the_extender(played_on(trace)[0], policy, forecast_of(trace, Prior.WORKLOAD), kinds)
 
 
 @pytest.mark.parametrize("policy", [Policy.FRAGMENTATION, Policy.BINPACK])
@@ -136,7 +148,8 @@ def test_devices_are_as_asked(tmp_path: Path, policy: Policy, profiles: Sequence
     of, kinds = played_on(trace)
     judges = [shipped.Judge(node.name.rpartition("-")[0], trace.partition) for node in of.nodes]
     served = set()
-    for kind, where in zip(kinds, by_the_product(of, policy, trace.pods, kinds), strict=True):
+    placed = by_the_product(of, policy, forecast_of(trace, Prior.WORKLOAD), kinds)
+    for kind, where in zip(kinds, placed, strict=True):
         if where is not None:
             asked = of.kinds.all[kind]
             judges[where.node].take(asked, where)

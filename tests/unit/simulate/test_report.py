@@ -114,8 +114,8 @@ def test_the_prior_stands_where_the_policy_has_one() -> None:
     fragmentation, binpack = fgd["others"]
     assert fragmentation["prior"] == "online"
     assert not {"prior"} & (fgd.keys() | binpack.keys())
-    heads = [render_table(make_reports(runs, prior), TRACE, ratio=1.3).splitlines()[0] for prior in Prior]
-    assert [prior in head for prior in Prior for head in heads] == [True, False, False, True]
+    heads = {prior: render_table(make_reports(runs, prior), TRACE, ratio=1.3).splitlines()[0] for prior in Prior}
+    assert all((prior in head) == (prior is its) for its, head in heads.items() for prior in Prior)
     assert "prior" not in render_table(make_reports(runs[::2], Prior.ONLINE), TRACE, ratio=1.3)
 
 

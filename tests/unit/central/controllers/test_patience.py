@@ -10,7 +10,8 @@ from central.ledger.ledger import NOMINATION_S
 from central.scheduling.why import why_pending
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
-from tests.fakes.kube_objects import pod_path
+from tests.fakes import kube_objects
+from tests.fakes.kube_objects import node_path, pod_path
 from tests.fakes.led import REFUSED, Led, play
 
 PATIENCE_S = 60.0
@@ -129,6 +130,40 @@ def test_the_node_is_the_one_with_the_fewest_missing_cards_of_those_that_were_as
         await refused(one, "large", 3)
         await wait_in_vain(one, "large", "n1", "n3")  # n2 has another taint
         assert kept_on(one, "large") == "n3"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_node_counts_that_kube_scheduler_named_before_its_cpu_was_held(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        for name, gpus in (("n1", 2), ("n2", 1)):
+            await one.put_node(name, gpus)
+        await small_ones_on(one, "n1")
+        await refused(one, "large")
+        await wait_in_vain(one, "large", "n1")
+        assert one.filter("large", "n2") == []
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "large") == "n1"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_room_is_complete_when_the_cpu_suffices_too(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.server.put(node_path("n1"), kube_objects.node("n1", allocatable={"cpu": "8", "memory": "64Gi"}))
+        await one.report("n1", 3)
+        for number, cpu in enumerate(("1", "6")):
+            await bound(one, f"small-{number}", requests={"cpu": cpu})
+        await refused(one, "large", requests={"cpu": "4"})
+        await wait_in_vain(one, "large")
+        await end(one, "small-0")  # two cards are free, and two cores
+        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        assert kept_on(one, "large") == "n1"
+        await end(one, "small-1")
+        assert kept_on(one, "large") == "n1"
+        assert one.term.ledger.room("n1").cpu_milli == 4000  # the other half is kept, too
+        await one.pause(NOMINATION_S + 2 * LOOK_S)
+        assert kept_on(one, "large") == ""
 
     play(story, tmp_path, patience_s=PATIENCE_S)
 

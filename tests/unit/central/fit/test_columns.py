@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
+from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Part
 from central.fit.columns import FREE, PLENTY, Columns, Followed, first_of, left_of, milli_asked, rows_of
 from central.ledger.ledger import Ledger
@@ -88,6 +90,26 @@ def test_cards_are_counted_by_kind_of_node() -> None:
     columns.drop("b")
     counted = dict(zip(columns.kinds, columns.cards_by_kind(), strict=True))
     assert {kind.model: count for kind, count in counted.items()} == {"": 0, MODEL: 3, "B": 2}
+
+
+def test_places_of_pods_and_what_is_free_of_a_model() -> None:
+    columns = Columns()
+    other = replace(card(0), gpu=msgspec.structs.replace(card(0).gpu, model="other"))
+    columns.put(sized(room(card(0), card(1), card(2), card(3), name="some"), 8000, 9000))
+    columns.put(sized(room(card(0), card(1), card(2, free_core=50), name="more"), 4000, 90_000))
+    columns.put(sized(room(other, name="other"), 64_000, 90_000))
+    places = [columns.places(gpus, (), NO_REQUESTS) for gpus in (1, 2, 4)]
+    assert places == [7, 3, 1]
+    assert [columns.places(1, (model,), NO_REQUESTS) for model in (MODEL, "other", "none")] == [6, 1, 0]
+    assert [columns.places(2, (), Requests(*asked)) for asked in ((4000, 0), (4001, 0), (8001, 0), (0, 9000), (0, 9001))] == [
+        3,
+        1,
+        0,
+        2,
+        1,
+    ]
+    free = [columns.free_milli(models) for models in ((), (MODEL,), ("other",), ("other", MODEL), ("none",))]
+    assert free == [7500, 6500, 1000, 7500, 0]
 
 
 def test_load_is_told_by_itself() -> None:

@@ -65,10 +65,18 @@ def test_the_older_the_less() -> None:
 
 def test_a_prior_counts_as_pods_that_came_before() -> None:
     forecast, eight = Forecast(PRIOR), Shape(ask=ask(whole("c", 8)))
-    come(forecast, ONE, 32 * LOOK_FIRST)
-    assert 0.4 < mass(forecast, eight) < PRIOR_PODS / (PRIOR_PODS + 32 * LOOK_FIRST) + 0.05
+    come(forecast, ONE, 8 * LOOK_FIRST)
+    assert abs(mass(forecast, eight) - PRIOR_PODS / (PRIOR_PODS + 8 * LOOK_FIRST)) < 0.05
     come(forecast, ONE, 10 * HALF_LIFE)
     assert mass(forecast, eight) < APART
+
+
+def test_few_pods_that_ask_for_many_cards_make_another_workload() -> None:
+    """Every twentieth pod is another than before, and these ask for a third of the cards."""
+    forecast, eight = Forecast({kind_of(ONE): 1.0}), Shape(ask=ask(whole("c", 8)))
+    for number in range(64 * LOOK_FIRST):
+        come(forecast, ONE if number % 20 else eight, 1)
+    assert mass(forecast, eight) > 0.03
 
 
 def test_who_keeps_to_the_prior_learns_nothing() -> None:

@@ -1,16 +1,33 @@
-"""How much room for several cards at once counts."""
+"""How much the pods count for which few places are left."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
-from central.fit.reserve import LEAST, MOST, Group, differ, weigh_groups
-from central.fit.workload import PodKind, Workload, workload_of
+from central.ask.model import NO_REQUESTS, Requests
+from central.fit.reserve import LEAST, MOST, MOST_TOLD, RAREST, Group, Groups, differ
+from central.fit.workload import PodKind, workload_of
 
 EIGHT, FEW = Group(8), Group(8, ("A",))
 WORKLOAD = workload_of({PodKind(gpus=8): 1.0, PodKind(gpus=1): 92.0})  # eight of a hundred cards are asked for by eights
+LARGE = Requests(120_000, 700_000)
 
 
-def factor(places: int, free: int, workload: Workload = WORKLOAD, group: Group = EIGHT) -> float:
-    return weigh_groups(workload, free * 1000, lambda group: places)[group]
+@dataclass(frozen=True)
+class Left:
+    """What is free in a cluster: cards, of these models some; and places, of some groups others."""
+
+    cards: float
+    most: int = 0
+    of_models: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    fewer: Mapping[Group, int] = field(default_factory=dict)
+
+    def free_milli(self, models: tuple[str, ...] = ()) -> int:
+        return int(1000 * (self.of_models[models] if models else self.cards))
+
+    def places(self, gpus: int, models: tuple[str, ...], requests: Requests) -> int:
+        return self.fewer.get(Group(gpus, models, requests), self.most)
 
 
 @pytest.mark.parametrize(
@@ -25,17 +42,39 @@ def factor(places: int, free: int, workload: Workload = WORKLOAD, group: Group =
     ],
 )
 def test_the_fewer_places_the_more_each_counts(places: int, free: int, expected: float) -> None:
-    assert factor(places, free) == pytest.approx(expected, rel=1e-3)
+    assert Groups(WORKLOAD).weigh(Left(free, places))[EIGHT] == pytest.approx(expected, rel=1e-3)
 
 
 def test_groups_of_one_number_share_its_least() -> None:
     workload = workload_of({PodKind(gpus=8): 3.0, PodKind(gpus=8, models=("A",)): 1.0, PodKind(core_percent=50): 50.0})
-    factors = weigh_groups(workload, 1000, lambda group: 1000)
-    assert factors == {EIGHT: pytest.approx(LEAST * 0.75), FEW: pytest.approx(LEAST * 0.25)}
+    factors = Groups(workload).weigh(Left(1000, 1000))
+    assert factors == {EIGHT: pytest.approx(LEAST * 0.75), FEW: pytest.approx(LEAST * 0.25), Group(1): 1.0}
 
 
-def test_without_pods_that_ask_for_several_there_is_nothing_to_weigh() -> None:
-    assert weigh_groups(workload_of({PodKind(gpus=1): 1.0, PodKind(): 1.0}), 1000, lambda group: 1) == {}
+def test_pods_that_only_few_nodes_can_take_count_by_the_places_there() -> None:
+    workload = workload_of({PodKind(gpus=8): 9.0, PodKind(gpus=8, requests=LARGE): 1.0, PodKind(gpus=1): 8.0})
+    rare = Group(8, requests=LARGE)
+    factors = Groups(workload).weigh(Left(88, 100, fewer={rare: 1}))
+    assert factors == {EIGHT: pytest.approx(LEAST * 0.9), rare: pytest.approx(2.0 * 1.5, rel=1e-3), Group(1): 1.0}
+
+
+def test_only_the_most_frequent_kinds_are_told_apart_by_what_else_they_ask_for() -> None:
+    kinds = {PodKind(gpus=2, requests=Requests(1000 * number, 0)): 1000.0 - number for number in range(1, MOST_TOLD + 9)}
+    groups = Groups(workload_of(kinds)).of_kind
+    assert groups[:MOST_TOLD] == [Group(2, requests=Requests(1000 * number, 0)) for number in range(1, MOST_TOLD + 1)]
+    assert groups[MOST_TOLD:] == [Group(2, requests=NO_REQUESTS)] * 8
+
+
+@pytest.mark.parametrize(("of_model", "expected"), [(100.0, 1.0), (25.0, 4.0), (0.0, RAREST), (1.5, RAREST)])
+def test_pods_of_one_card_count_by_what_is_free_of_their_models(of_model: float, expected: float) -> None:
+    workload = workload_of({PodKind(gpus=1, models=("A",)): 1.0, PodKind(core_percent=50, models=("A",)): 1.0, PodKind(): 1.0})
+    factors = Groups(workload).weigh(Left(100, of_models={("A",): of_model}))
+    assert factors == {Group(1, ("A",)): pytest.approx(expected), Group(1): 1.0}
+
+
+def test_where_nothing_is_free_no_model_is_scarcer_than_others() -> None:
+    workload = workload_of({PodKind(gpus=1, models=("A",)): 1.0})
+    assert Groups(workload).weigh(Left(0, of_models={("A",): 0.0})) == {Group(1, ("A",)): 1.0}
 
 
 def test_apart_is_more_than_twice_or_less_than_half_of_it() -> None:

@@ -1,7 +1,5 @@
 """The tables say what the sums over all kinds of pods say."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from central.ask.model import Requests
 from central.fit.columns import FULL, Kind, States, milli_asked
 from central.fit.cutting import worth_of_rests
-from central.fit.reserve import NUMBERS, OFTEN, Group
+from central.fit.reserve import NUMBERS, OFTEN, Group, Groups
 from central.fit.workload import MASS, PodKind, Workload, workload_of
 from central.fit.worth import MOST_SIZES, Tables, _of_few_sizes
 
@@ -51,25 +49,27 @@ def usable_by(pod: PodKind, cpu: int, memory: int, kind: Kind, free: list[int]) 
 
 def factor_of(group: Group) -> float:
     """Any would do."""
-    return 0.5 + group.gpus / 4 + len(group.models)
+    return 0.5 + group.gpus / 4 + len(group.models) + group.requests.cpu_milli / 64_000
 
 
-def tables_of(workload: Workload) -> Tables:
-    groups = {Group(pod.gpus, pod.models) for pod, _ in workload.kinds}
-    return Tables(workload, KINDS, CARDS, {group: factor_of(group) for group in groups}, most_cards=4)
+def tables_of(workload: Workload, turnover: float = 0.0) -> Tables:
+    factors = {group: factor_of(group) for group in Groups(workload).of_kind}
+    return Tables(workload, KINDS, CARDS, factors, turnover=turnover, most_cards=4)
 
 
 def weight_of(workload: Workload, pod: PodKind, mass: int) -> int:
-    """As if each number of whole cards came often; and by how scarce the models are that the pod wants."""
-    weight, group = float(mass), Group(pod.gpus, pod.models)
+    """As if each number of whole cards came often; and by how few places there are for its group."""
+    group = group_of(pod)
+    weight = mass * factor_of(group)
     if pod.gpus > 1:
         together = sum(mass for other, mass in workload.kinds if other.gpus == pod.gpus)
-        alike = sum(mass for other, mass in workload.kinds if Group(other.gpus, other.models) == group)
-        weight = mass * (max(OFTEN, together) / alike * factor_of(group))
-    if pod.models:
-        cards = sum(count for kind, count in zip(KINDS, CARDS, strict=True) if kind.model in pod.models)
-        weight *= math.sqrt(sum(CARDS) / cards) if cards else 0
-    return round(weight)
+        alike = sum(mass for other, mass in workload.kinds if group_of(other) == group)
+        weight = mass * max(OFTEN, together) / alike * factor_of(group)
+    return round(weight) if not pod.models or {kind.model for kind in KINDS} & {*pod.models} else 0
+
+
+def group_of(pod: PodKind) -> Group:
+    return Group(pod.gpus, pod.models, pod.requests) if pod.gpus > 1 else Group(1, pod.models)
 
 
 @given(workloads, nodes)
@@ -81,6 +81,14 @@ def test_usable_is_what_pods_drawn_at_random_could_use(workload: Workload, node:
     reserved = [gpus for gpus in NUMBERS if not any(pod.gpus == gpus for pod, _ in workload.kinds)]
     summed += sum(OFTEN * usable_by(PodKind(gpus=gpus), cpu, memory, KINDS[number], free) for gpus in reserved)
     assert tables_of(workload).usable(states(node)).tolist() == [summed]
+
+
+def test_where_pods_end_models_count_by_how_few_cards_they_have_and_not_by_what_is_free() -> None:
+    """A tenth of the pods wants the fifth of all cards that are of one model."""
+    workload = workload_of({PodKind(gpus=1): 9.0, PodKind(gpus=1, models=("B",)): 1.0})
+    node = states((64_000, 262_144, 2, [FULL, 0, 0, 0]))
+    usable = tables_of(workload, turnover=1.0).usable(node)[0]
+    assert usable == pytest.approx(FULL * MASS * (0.9 + 0.1 * sum(CARDS) / CARDS[2]), rel=1e-5)
 
 
 @given(workloads, nodes)

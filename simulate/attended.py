@@ -1,0 +1,79 @@
+"""Attend to the pods that wait as central does: keep room together for those that waited for long, and evict for priorities.
+
+It takes a policy of the product and pods that were refused. Central's own code decides: for whom the room of which node is kept
+(controllers/patience.py), and which pods of lower priority are evicted on which node (scheduling/preempt.py). Both become
+nominations in the policy's ledger, which its next placements follow. Time is in units; central's clock runs UNIT_S seconds in
+each, so that LOOK is the time after which kube-scheduler asks again about a pod that was refused.
+"""
+
+import math
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from central.controllers.patience import MOST_KEPT, Patience
+from central.scheduling.preempt import plans
+from central.state.pending import Pending
+from lading.log import Level, open_log
+from simulate.cluster import Cluster
+from simulate.product import Product, number_of, uid_of
+
+UNIT_S: Final = 6000.0
+LOOK: Final = 0.05
+
+
+class Attended:
+    def __init__(self, cluster: Cluster, product: Product, patience: float) -> None:
+        """Begin. `patience`: in units; 0: no room is kept."""
+        self._product = product
+        self._scheduler = product.scheduler
+        self._now_s = 0.0
+        self._most_kept = max(1, int(MOST_KEPT * len(cluster.nodes)))
+        self._patience = Patience(
+            self._scheduler, patience_s=patience * UNIT_S, clock=lambda: self._now_s, log=open_log("simulate", Level.ERROR)
+        )
+
+    @property
+    def kept(self) -> Mapping[int, int]:
+        """Return the nodes of which room is kept, each with the number of the pod. Raise AssertionError if they are more than
+        central may keep."""
+        claims = [claim for claim in self._scheduler.ledger.nominations() if not claim.evicts]
+        if len(claims) > self._most_kept:
+            raise AssertionError(f"room of {len(claims)} nodes is kept, and {self._most_kept} are the most")
+        return {self._product.row_of[claim.node]: number_of(claim.holder.pod) for claim in claims}
+
+    def refused(self, kind: int, pod: int, now: float) -> None:
+        """Record that the pod fits nowhere, once more or for the first time."""
+        self._now_s = now * UNIT_S
+        pending = self._pending(kind, pod)
+        self._scheduler.pending.refused(pending, self._now_s)
+        self._patience.refused(pending, list(self._product.able(kind)))
+
+    def look(self, now: float) -> None:
+        """Keep the room that there is now, and that of no other node."""
+        self._now_s = now * UNIT_S
+        _complete(self._patience.look())
+        self._scheduler.ledger.expire(self._now_s)
+
+    def evict_for(self, kind: int, pod: int) -> Sequence[int]:
+        """Return the numbers of the pods that have to end so that this one fits, which was refused. Its room is held for it."""
+        pending = self._pending(kind, pod)
+        *_, found = (None, *plans(self._scheduler, pending, list(self._product.able(kind))))
+        if found is None:
+            return ()
+        victims = [victim.uid for victim in found.victims]
+        self._scheduler.ledger.nominate(
+            pending.uid, found.node, found.placement.taken, math.inf, pending.holder, victims=frozenset(victims)
+        )
+        return list(map(number_of, victims))
+
+    def _pending(self, kind: int, pod: int) -> Pending:
+        return self._scheduler.pending.get(uid_of(pod)) or self._scheduler.pending.add(self._product.pending(kind, pod))
+
+
+def _complete(work: Coroutine[Any, Any, None]) -> None:
+    """Run work that never waits, because its clock stands still."""
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("central waits for something while no time passes")
