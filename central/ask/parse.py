@@ -38,7 +38,7 @@ def parse_ask(pod: Pod) -> Ask | BadAsk | None:
     known whether it means the same devices. So is one whose words about its gang cannot be read."""
     found = [(dialect, ask) for dialect in DIALECTS if (ask := dialect.parse(pod)) is not None]
     if len(found) > 1:
-        first, second = (min(dialect.resources) for dialect, _ in found[:2])
+        first, second = (min(dialect.resources & _named(pod)) for dialect, _ in found[:2])
         return BadAsk(message=f"cannot use {first} with {second}: two ways to ask for devices; keep one")
     return _with_gang(pod, found[0][1]) if found else None
 
@@ -59,8 +59,9 @@ def managed_resources() -> frozenset[str]:
 def mentions_devices(pod: Pod) -> bool:
     """Return whether the pod names a resource of a dialect, valid or not."""
     prefixes = tuple(dialect.prefix for dialect in DIALECTS)
-    return any(
-        resource.startswith(prefixes)
-        for container in (*pod.spec.containers, *pod.spec.init_containers)
-        for resource in (*container.resources.limits, *container.resources.requests)
-    )
+    return any(resource.startswith(prefixes) for resource in _named(pod))
+
+
+def _named(pod: Pod) -> set[str]:
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return {name for one in containers for name in (*one.resources.limits, *one.resources.requests)}
