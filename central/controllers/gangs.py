@@ -209,6 +209,7 @@ class GangKeeper:
         """Follow what became of each gang, then plan for those that wait, one after the other."""
         for gang in self._gangs:
             await self._follow(gang)
+        self._opened = {key: opened for key, opened in self._opened.items() if key in self._gangs.keys()}
         until = self._clock() + LOOK_MOST_S
         for gang in self._in_line(gang for gang in self._gangs if self._is_due(gang)):
             if gang.members and self._is_due(gang):
@@ -378,14 +379,15 @@ class GangKeeper:
     async def _evict_for(self, gang: Gang) -> bool:
         """Evict pods of lower priority, if the gang fits then. Return whether that was begun."""
         protection = self._evictions.protection()
-        state = self._state(gang), protection and protection.spared
-        if protection is None or gang.no_victims == state:
+        if protection is None:
             return False
-        reason, made = PREEMPTED, await self._in_slices(evicting(self._planner, gang, protection))
+        state, reason, made = (self._state(gang), protection.spared), PREEMPTED, None
+        if gang.no_victims != state:
+            made = await self._in_slices(evicting(self._planner, gang, protection))
         if made is None and gang.phase is Phase.QUEUED:
+            gang.no_victims = state
             reason, made = TAKEN_BACK, await self._from_other_quotas(gang, protection)
-        if made is None or gang.phase is not Phase.QUEUED:
-            gang.no_victims = None if self._take_back else state  # what quotas give back depends on the time, too
+        if made is None or gang.phase is not Phase.QUEUED or not made.where.keys() <= gang.members.keys():
             return False
         victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
         until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S

@@ -109,8 +109,8 @@ class Waker:
         decided = await self._go_on(slices)
         nominated = [pod async for pod in self._nominated(frozenset(freed), slices)]
         chosen = await self._choose(slices)
-        wanted, self._wanted = [*self._wanted], {}
-        together = [pod for uid in wanted if (pod := self._scheduler.pending.get_refused(uid))]
+        together = [pod for uid in self._wanted if (pod := self._scheduler.pending.get_refused(uid))]
+        self._wanted = {pod.uid: None for pod in together if pod.uid in self._waking}  # once more, when that is over
         others = [pod for pod in (*together, *self._scheduler.quotas.take_free()) if pod.uid not in self._waking]
         return [*{pod.uid: pod for pod in (*others, *nominated, *decided, *chosen)}.values()]
 

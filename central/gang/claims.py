@@ -48,10 +48,13 @@ def drop_member(ledger: Ledger, member: Member) -> None:
 
 
 def follow_end(ledger: Ledger, gang: Gang, member: Member) -> None:
-    """Follow the end of a pod that was a member. Before the first Binding the plan ends if too few members are left; after it,
-    the pod's place is kept for one that replaces it."""
+    """Follow the end of a membership: the pod is gone, or names another gang now. Before the first Binding the plan ends if too
+    few members are left; after it, the pod's place is kept for one that replaces it, as long as the gang has members."""
     planned = member.planned
-    if gang.ordinary or planned is None:
+    drop_member(ledger, member)
+    if not gang.members:
+        _forget_kept(ledger, gang)
+    if gang.ordinary or planned is None or not gang.members:
         return
     if gang.opened or gang.finishing or member.node:
         uid = PodUid(f"{_KEPT}{member.uid}")

@@ -174,6 +174,13 @@ class Play:
         if name is not None and self.random.random() < 0.4:
             self.remove(name)
 
+    def leave(self) -> None:
+        """The owner of a waiting pod takes its gang away."""
+        name = self.some(bound=False)
+        if name is not None and name not in self.unclear and self.random.random() < 0.3:
+            self.truth[name]["annotations"] = {}
+            self.show(name)
+
     def remove(self, name: str) -> None:
         if self.truth.pop(name, None) is not None:
             self.unclear.pop(name, None)
@@ -184,6 +191,8 @@ class Play:
 
     def check(self) -> None:
         own = self.world.ledger.snapshot().own
+        members = {uid for gang in self.world.scheduler.gangs for uid in (*gang.members, *gang.kept)}
+        assert {uid for uid in own if Claim.PLANNED in own[uid]} <= members, "room is held for no gang"
         for node, cards in (("n1", 3), ("n2", 2)):
             holders = [uid for uid, held in self.world.ledger.holds_on(node) for _ in held.gpus if not self.only_wished(uid)]
             assert len(holders) <= cards, "more is claimed than there is"

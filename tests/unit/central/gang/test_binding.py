@@ -240,3 +240,38 @@ def test_a_member_that_is_refused_says_what_the_gang_waits_for(tmp_path: Path) -
         await scheduler.end()
 
     play(story, tmp_path)
+
+
+def test_no_room_is_kept_for_a_gang_without_members(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 3)
+        scheduler = KubeScheduler(one)
+        one.server.fail(Fault(status=409), when=is_binding_of("g2"), times=9)
+        await put_gang(one, "g", 3)
+        await scheduler.run(2)
+        for name in ("g2", "g0", "g1"):
+            await one.remove_pod(name)
+        await one.pause(1)
+        assert claims(one) == 0
+        assert one.free_cards() == 3
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_a_member_whose_owner_takes_its_gang_away_holds_nothing(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        scheduler = KubeScheduler(one)
+        scheduler.ignores.update({"g0", "g1"})
+        await put_gang(one, "g", 2)
+        await scheduler.run(1)
+        assert claims(one) == 2
+        pod = one.json("g1")
+        pod["metadata"]["annotations"] = {}
+        await one.server.put(pod_path("g1"), pod)
+        await one.pause()
+        assert claims(one) == 0
+        await scheduler.end()
+
+    play(story, tmp_path)
