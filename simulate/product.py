@@ -46,13 +46,13 @@ class Product:
         and whether pods end; without any pods it learns both."""
         self._cluster = cluster
         self._names = np.array([node.name for node in cluster.nodes], dtype=object)
-        self._row_of = {name: row for row, name in enumerate(self._names)}
+        self.row_of = {name: row for row, name in enumerate(self._names)}
         self._all_cpu_milli, self._all_memory_mib = cluster.cpu_milli.copy(), cluster.memory_mib.copy()
         self._pods = [read_pod(pod) for pod in cluster.kinds.all]
         self._shapes = [shape_of(pod) for pod in self._pods]
         self._ledger = start_ledger(cluster)
         self._decided = 0
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             self._ledger,
             PendingPods(),
             clock=lambda: float(self._decided),
@@ -64,29 +64,33 @@ class Product:
     def place(self, kind: int, pod: int) -> Placed | None:
         self._decided += 1
         enough = self._has_cpu_and_memory(kind)
-        able = _Able(self._names, self._row_of, enough)
+        able = _Able(self._names, self.row_of, enough)
         if self._cluster.kinds.all[kind].has_devices:
-            return self._place(kind, _uid(pod), able)
-        return self._place_beside(kind, _uid(pod), able, enough)
+            return self._place(kind, uid_of(pod), able)
+        return self._place_beside(kind, uid_of(pod), able, enough)
+
+    def able(self, kind: int) -> Collection[str]:
+        """Return the nodes with enough cpu and memory, which kube-scheduler asks central about."""
+        return _Able(self._names, self.row_of, self._has_cpu_and_memory(kind))
 
     def ended(self, pod: int) -> None:
         """End the pod as kubelet does: it is terminal before it is removed."""
-        record = self._ledger.pod(_uid(pod))
+        record = self._ledger.pod(uid_of(pod))
         if record is not None:
             self._ledger.set_pod(replace(record, version=record.version + 1, terminal=True))
-        self._ledger.remove_pod(_uid(pod))
+        self._ledger.remove_pod(uid_of(pod))
 
     def changed(self, node: int) -> None:
         """Do nothing: the ledger knows already."""
 
     def _place(self, kind: int, uid: PodUid, names: Collection[str]) -> Placed | None:
         shape = self._shapes[kind]
-        self._scheduler.verdicts.learn(uid, shape)
-        self._scheduler.judged(shape.ask)
-        name = self._scheduler.verdicts.best(shape, names)
+        self.scheduler.verdicts.learn(uid, shape)
+        self.scheduler.judged(shape.ask)
+        name = self.scheduler.verdicts.best(shape, names)
         if name is None:
             return None
-        placement = self._scheduler.verdict(shape.ask, name, self._ledger.without(), shape.requests)
+        placement = self.scheduler.verdict(shape.ask, name, self._ledger.without(), shape.requests)
         if isinstance(placement, NoFit):
             raise OverCapacityError(f"{name} is the best node for {shape}, and it does not fit there: {placement.missing}")
         self._ledger.set_pod(
@@ -100,7 +104,7 @@ class Product:
                 requests=shape.requests,
             )
         )
-        return Placed(self._row_of[name], sorted(map(card_of, placement.taken.gpus)), placement.taken.vfs)
+        return Placed(self.row_of[name], sorted(map(card_of, placement.taken.gpus)), placement.taken.vfs)
 
     def _place_beside(self, kind: int, uid: PodUid, names: Collection[str], enough: NDArray[np.bool_]) -> Placed | None:
         """Place a pod without devices."""
@@ -108,8 +112,8 @@ class Product:
             return None
         pod = self._pods[kind]
         metadata = msgspec.structs.replace(pod.metadata, uid=uid)
-        name = self._scheduler.prioritize(msgspec.structs.replace(pod, metadata=metadata), names)
-        row = self._least_allocated(kind, enough) if name is None else self._row_of[name]
+        name = self.scheduler.prioritize(msgspec.structs.replace(pod, metadata=metadata), names)
+        row = self._least_allocated(kind, enough) if name is None else self.row_of[name]
         self._ledger.set_load(PodLoad(uid, self._names[row], self._shapes[kind].requests))
         return Placed(row, ())
 
@@ -125,7 +129,7 @@ class Product:
         return int(np.where(enough, cpu + memory, -np.inf).argmax())
 
 
-def _uid(pod: int) -> PodUid:
+def uid_of(pod: int) -> PodUid:
     return PodUid(f"uid-{pod}")
 
 
