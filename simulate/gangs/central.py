@@ -4,8 +4,8 @@
                   ─▶ barrier ─▶ reserve ─▶ bound
 
 Here are only the parts of kube-scheduler, which asks again about pods that it was told to requeue, and about all after a job
-ended, and of the watches. In each step gangs are planned before pods alone are tried, because a plan holds its room at once, and
-a pod that is woken is asked about later. No pod has a priority, so that none is evicted.
+ended, and of the watches. In each step gangs are planned before pods alone are tried, because a plan holds its room at once,
+and a pod that is woken is asked about later. No pod has a priority: none is evicted.
 """
 
 from collections.abc import Coroutine, Iterable

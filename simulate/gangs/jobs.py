@@ -15,10 +15,12 @@ from statistics import fmean
 from typing import Final
 
 from simulate.gangs.model import Job
-from simulate.stream import LEAST_S, MOST_S, SPANS, Departures, Durations
+from simulate.stream import LEAST_S, MOST_S, Departures, Durations, Span
 from simulate.trace import Trace, TraceNode, TracePod
 
 SIZES: Final[Mapping[str, Sequence[int]]] = {"twos": (2,), "fours": (4,), "eights": (8,), "mixed": (2, 4, 8)}  # by tenant
+# In units. Shorter than without gangs: to plan for those that wait takes most of the time of a replay.
+SPANS: Final = {Durations.EXPONENTIAL: Span(8.0, 2.0), Durations.TRACE: Span(12.0, 4.0)}
 EXPONENTIAL_UNIT_S: Final = 6000.0  # the mean duration; that of the published trace, cut off at 6 h, is of this size
 
 

@@ -13,16 +13,16 @@ from simulate.arrivals import run_order
 from simulate.cluster import Cluster
 from simulate.gangs.books import Books
 from simulate.gangs.central import ByPlan
-from simulate.gangs.jobs import Times, draw_jobs
+from simulate.gangs.jobs import SPANS, Times, draw_jobs
 from simulate.gangs.model import GangStay, Rules
 from simulate.gangs.rules import ByQuota, GangByGang, OneByOne, Starter
 from simulate.model import Prior
 from simulate.product import Product
 from simulate.replay import TOLD, without_collections
-from simulate.stream import SPANS, Departures
+from simulate.stream import Departures
 from simulate.trace import Trace
 
-STEP_S: Final = 10.0  # kube-scheduler's longest back-off of a pod
+STEP_S: Final = 20.0  # less than central's KEPT_S, so that room that is kept is renewed in time
 
 
 class GangsTask(NamedTuple):

@@ -1,14 +1,14 @@
 """Start gangs by the rules of others, to compare with. Of the replay only: each is what its documents say, and no more.
 
-    greedy       pods are placed one by one, in the order in which their jobs arrived, and hold what they have. A gang that is not
-                 whole HOLD_S after its first pod was placed gives all back, and is tried again after PAUSE_S.
-    koordinator  one gang at a time: all its pods are tried, one after the other. If one fits nowhere, all of the gang is refused
-                 (Strict), and the next one passes. Refused gangs are tried again when a job has ended. A gang is tried as a whole
-                 once all its pods exist, so that none waits at Permit for others, and its waiting-time does not matter.
-    kueue        a job is admitted if the quota, all cpu, memory and GPUs of the cluster, has as much left; jobs that do not fit
-                 are passed (BestEffortFIFO). Pods of admitted jobs are placed one by one, and hold what they have. A job that is
-                 not whole READY_S after its admission (waitForPodsReady) is evicted, and waits for BACK_OFF_S, twice as long
-                 each further time.
+    greedy       pods are placed one by one, in the order in which their jobs arrived, and hold what they have. A gang that is
+                 not whole HOLD_S after its first pod was placed gives all back, and is tried again after PAUSE_S.
+    koordinator  one gang at a time: all its pods are tried, one after the other. If one fits nowhere, all of the gang is
+                 refused (Strict), and the next one passes. Refused gangs are tried again when a job has ended. As all pods of
+                 a gang exist when it is tried, none waits at Permit, and its waiting-time does not matter.
+    kueue        a job is admitted if the quota, all cpu, memory and GPUs of the cluster, has as much left; jobs that do not
+                 fit are passed (BestEffortFIFO). Pods of admitted jobs are placed one by one, and hold what they have. A job
+                 that is not whole READY_S after its admission (waitForPodsReady) is evicted, and waits for BACK_OFF_S at the
+                 end of the queue, twice as long each further time.
 
 All choose the node of one pod by the same policy of central. Waiting jobs are looked at in the order of their arrival.
 
