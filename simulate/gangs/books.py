@@ -31,7 +31,7 @@ class Books:
         self._ends: list[tuple[float, Job]] = []
         self._waiting: dict[int, Job] = {}
         self._measured_s = 0.0
-        self._running = 0  # milli
+        self.running = 0  # milli of jobs that run
         self._sums = [0.0, 0.0, 0.0]  # milli times seconds, after the warm-up: running, idle, queued
         self._waits: dict[str, list[float]] = defaultdict(list)
         self._had: dict[str, float] = defaultdict(float)
@@ -52,6 +52,10 @@ class Books:
 
     def holds(self, job: Job) -> bool:
         return bool(self._held.get(job.number))
+
+    def runs(self, job: Job) -> bool:
+        """Return whether all its pods are placed, and it has not ended."""
+        return job.number not in self._waiting and self.holds(job)
 
     def next_pod(self) -> int:
         """Return a number that no pod had."""
@@ -92,7 +96,7 @@ class Books:
         if self.missing(job):
             raise AssertionError(f"job {job.number} was started, and {self.missing(job)} of its {job.members} pods are missing")
         del self._waiting[job.number]
-        self._running += job.milli
+        self.running += job.milli
         self._runs_of[job.tenant] += job.milli
         heapq.heappush(self._ends, (now + job.runs, job))
         self._waited(job, now)
@@ -101,7 +105,7 @@ class Books:
         """End the jobs whose time is over, and yield them."""
         while self._ends and self._ends[0][0] <= now:
             _, job = heapq.heappop(self._ends)
-            self._running -= job.milli
+            self.running -= job.milli
             self._runs_of[job.tenant] -= job.milli
             self.give_back(job)
             yield job
@@ -115,7 +119,7 @@ class Books:
         if not seconds:
             return
         queued = sum(job.milli for job in self._waiting.values())
-        for number, milli in enumerate((self._running, self.cluster.allocated - self._running, queued)):
+        for number, milli in enumerate((self.running, self.cluster.allocated - self.running, queued)):
             self._sums[number] += milli * seconds
         for tenant, milli in self._runs_of.items():
             self._had[tenant] += milli * seconds
