@@ -1,8 +1,8 @@
 """`python -m bench.gang_replay FOLDER`: replays gangs with departures under all rules; writes bench/out/gang_replay.json.
 
-FOLDER, or LADING_TRACES in the environment, is as for bench.placement; the workload is the one with the most pods of several
-GPUs, on every 16th node of the trace (docs/simulate.md says how they become gangs). All rules have the same jobs, by seed. `--docs`
-writes the table into docs/performance.md, from the JSON of this run or, without a FOLDER, of the last one.
+FOLDER, or LADING_TRACES in the environment, is as for bench.placement. The workload is the one with the most pods of several
+GPUs, on every 16th node of the trace; docs/simulate.md says how they become gangs. All rules have the same jobs, by seed.
+`--docs` writes the tables into docs/performance.md, from the JSON of this run or, without a FOLDER, of the last one.
 """
 
 import argparse
@@ -25,9 +25,10 @@ from simulate.trace import Trace, read_pods
 
 OUT: Final = Path("bench/out/gang_replay.json")
 MARK: Final = "gang-replay"
+BEGIN: Final = "<!-- {}: written by bench.gang_replay --docs -->"
 WORKLOAD: Final = "multigpu40"
 EVERY: Final = 16
-LOADS: Final = (0.95,)
+LOADS: Final = (0.95, 1.1)
 SEEDS: Final = range(1, 6)
 QUICK: Final = range(1, 3)
 SHOWN: Final = ("gangs of 2", "gangs of 4", "gangs of 8", "pods alone")
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             results = read_results(args.output)
         table = render(results["gangs"])
         if args.docs:
-            write_docs(DOCS, {MARK: table})
+            write_docs(DOCS, {MARK: table}, begin=BEGIN)
     except LadingError as e:
         die(e)
     print(table)

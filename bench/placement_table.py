@@ -72,11 +72,11 @@ def render_markdown(results: Results) -> str:
     return "\n".join(rows)
 
 
-def write_docs(path: Path, tables: Mapping[str, str]) -> None:
+def write_docs(path: Path, tables: Mapping[str, str], *, begin: str = BEGIN) -> None:
     """Write the tables into the docs, by the names of their marks. Raises ConfigError where these are missing."""
     text = path.read_text()
     for name, table in tables.items():
-        first, last = BEGIN.format(name), END.format(name)
+        first, last = begin.format(name), END.format(name)
         before, begin, rest = text.partition(first)
         _, end, after = rest.partition(last)
         if not begin or not end:
