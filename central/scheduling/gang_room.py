@@ -3,8 +3,7 @@
 It takes a gang without a plan. It returns where each member that starts together would be, and which pods are in the way there;
 nothing is held or evicted here.
 
-To *keep* room, each member gets the node where the fewest devices are missing at that moment; of equal ones the one of the last
-time. Which pods end next is not known, so that a choice of long ago is no better than one of now.
+To *keep* room, each member gets the node where the fewest devices are missing; the same one each time, as long as it can do.
 To *evict*, all pods of lower priority are put out of the way in thought; if the gang fits then, they are put back, the most
 important first, as long as it still fits. The others are the victims. A running gang is one unit, and goes as a whole or not at
 all, but for members beyond its minimum. Without a plan that stands after all evictions no pod is evicted.
@@ -81,7 +80,7 @@ def _keep(
             room = state.room(name)
             free = sum(card.free for card in asked_cards(room, demand))
             vfs = max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
-            missing.append((max(0, demand.whole_peak - free) + vfs, name != before, name))
+            missing.append((name != before, max(0, demand.whole_peak - free) + vfs, name))
             yield
     for _, _, name in sorted(missing):
         now = state

@@ -60,20 +60,20 @@ class GangPlanner:
 
     def asked(self, gang: Gang) -> Generator[None, None, tuple[list[Want], Topology, Overlay] | None]:
         """Return the members that start together, with all nodes where kube-scheduler lets them go, whether or not these have
-        room; None if it is not known where it does."""
+        room; None if that is not known."""
         members = gang.waiting()
         pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
         topology = self._topology(gang)
         first, _ = _split(gang, [one for one in members if one.uid in pods])
         if first is None or isinstance(topology, str):
             return None
-        known: dict[tuple[Shape, frozenset[str] | None], list[str]] = {}
-        wants = list[Want]()
+        every, known, wants = self.scheduler.ledger.nodes(), dict[frozenset[str] | None, list[str]](), list[Want]()
         for member in first:
-            shape, names = pods[member.uid].shape, self._names_of(member)
-            if (shape, names) not in known:
-                known[shape, names] = self._possible(shape, names)
-            wants.append(Want(uid=member.uid, shape=shape, nodes=known[shape, names]))
+            names = self._names_of(member)
+            if names not in known:
+                known[names] = [name for name in every if names is None or name in names]
+            nodes = known[names] if pods[member.uid].ask.containers else sorted(names or every)
+            wants.append(Want(uid=member.uid, shape=pods[member.uid].shape, nodes=nodes))
             yield
         return wants, topology, self.scheduler.ledger.without(*pods, *gang.kept)
 
@@ -146,17 +146,6 @@ class GangPlanner:
         yield from self.scheduler.verdicts.judging(shape.ask)
         ranked = [*dict.fromkeys([*held, *self.scheduler.verdicts.ranked(shape)])]
         return ranked if names is None else [name for name in ranked if name in names]
-
-    def _possible(self, shape: Shape, names: Collection[str] | None) -> list[str]:
-        """Return the nodes where such a pod may be once pods end. kube-scheduler also leaves out nodes without enough cpu or
-        memory; of these it is not known yet whether anything else speaks against them."""
-        ledger = self.scheduler.ledger
-        if not shape.ask.containers:
-            return sorted(ledger.nodes() if names is None else names)
-        every = ledger.nodes()
-        if names is None:
-            return [*every]
-        return [name for name in every if name in names or not ledger.room(name).has_resources(shape.requests)]
 
     def place(self, shape: Shape, name: str, state: Overlay) -> Placement | None:
         """Return what such a pod would have on the node in that state; None if it does not fit."""

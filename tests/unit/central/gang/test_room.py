@@ -60,49 +60,6 @@ def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_
     play(story, tmp_path, patience_s=patience_s)
 
 
-def test_room_is_kept_also_where_cpu_is_missing_now(tmp_path: Path) -> None:
-    """kube-scheduler does not name n2 as long as a pod has its cpu there."""
-
-    async def story(one: Led) -> None:
-        for name in ("n1", "n2"):
-            await one.put_node(name, 4, allocatable={"cpu": "16", "memory": "64Gi"})
-        possible = ["n1"]
-        scheduler = KubeScheduler(one, possible=lambda name: possible)
-        await singles(one, scheduler, "n2", 1, requests={"cpu": "14"})
-        names = await put_gang(one, "big", 2, gpus=4, requests={"cpu": "4"})
-        await scheduler.run(PATIENCE_S + 5)
-        assert reasons(scheduler, "big0") == {"gang-no-room"}
-        assert sorted(claim.node for claim in one.term.ledger.nominations()) == ["n1", "n2"]
-        await one.remove_pod("n2-single0")
-        possible.append("n2")
-        for name in names:
-            scheduler.ask(name)
-        await scheduler.run(5)
-        assert sorted(nodes_of(one, *names)) == ["n1", "n2"]
-        await scheduler.end()
-
-    play(story, tmp_path, patience_s=PATIENCE_S)
-
-
-def test_room_is_kept_where_the_least_is_missing_now(tmp_path: Path) -> None:
-    async def story(one: Led) -> None:
-        await one.report("n1", 4)
-        await one.put_node("n2", 4)
-        scheduler = KubeScheduler(one)
-        await singles(one, scheduler, "n1", 2)
-        on_second = await singles(one, scheduler, "n2", 3)
-        await put_gang(one, "big", 1, gpus=4)
-        await scheduler.run(PATIENCE_S + 5)
-        assert [claim.node for claim in one.term.ledger.nominations()] == ["n1"]
-        for name in on_second[:2]:
-            await one.remove_pod(name)
-        await scheduler.run(5)
-        assert [claim.node for claim in one.term.ledger.nominations()] == ["n2"]
-        await scheduler.end()
-
-    play(story, tmp_path, patience_s=PATIENCE_S)
-
-
 def test_a_gang_that_fits_no_empty_cluster_keeps_no_room(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 4)
