@@ -9,7 +9,7 @@ GET    := $(PYTHON) simnode/progress.py
 # after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
-.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
+.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -112,6 +112,11 @@ bench-diverse: setup
 # pictures beside it. About an hour. LADING_TRACES names a folder with the CSV files of Alibaba's cluster-trace-gpu-v2023.
 bench-placement: setup
 	$(PY) -m bench.placement
+
+# Gangs that come and end, by central's code and by the rules of others: bench/out/gang_replay.json. About 5 minutes.
+# LADING_TRACES is as above.
+bench-gang-replay: setup
+	$(PY) -m bench.gang_replay
 
 # Compare other weights of the score, on seeds that no figure in the docs uses: bench/out/weights.json. About 10
 # minutes. LADING_TRACES is as above.

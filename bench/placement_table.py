@@ -120,16 +120,16 @@ def _signed_lead(part: Results, asked: str) -> str:
     return f"{signed(lead(part, asked)._asdict())} to {_BASELINES[best_baseline(part, asked)]}"
 
 
-def write_docs(path: Path, tables: Mapping[str, str]) -> None:
+def write_docs(path: Path, tables: Mapping[str, str], *, begin: str = BEGIN) -> None:
     """Write the tables into the docs, by the names of their marks. Raises ConfigError where these are missing."""
     text = path.read_text()
     for name, table in tables.items():
-        first, last = BEGIN.format(name), END.format(name)
-        before, begin, rest = text.partition(first)
+        first, last = begin.format(name), END.format(name)
+        before, found, rest = text.partition(first)
         _, end, after = rest.partition(last)
-        if not begin or not end:
+        if not found or not end:
             raise ConfigError(f"cannot write the table into {path}: {first} or {last} is missing")
-        text = f"{before}{begin}\n{table}\n{end}{after}"
+        text = f"{before}{found}\n{table}\n{end}{after}"
     path.write_text(text)
 
 

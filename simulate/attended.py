@@ -7,8 +7,8 @@ each, so that LOOK is the time after which kube-scheduler asks again about a pod
 """
 
 import math
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from central.controllers.patience import MOST_KEPT, Patience
 from central.scheduling.preempt import plans
@@ -16,6 +16,7 @@ from central.state.pending import Pending
 from lading.log import Level, open_log
 from simulate.cluster import Cluster
 from simulate.product import Product, number_of, uid_of
+from simulate.still import complete
 
 UNIT_S: Final = 6000.0
 LOOK: Final = 0.05
@@ -51,7 +52,7 @@ class Attended:
     def look(self, now: float) -> None:
         """Keep the room that there is now, and that of no other node."""
         self._now_s = now * UNIT_S
-        _complete(self._patience.look())
+        complete(self._patience.look())
         self._scheduler.ledger.expire(self._now_s)
 
     def evict_for(self, kind: int, pod: int) -> Sequence[int]:
@@ -68,12 +69,3 @@ class Attended:
 
     def _pending(self, kind: int, pod: int) -> Pending:
         return self._scheduler.pending.get(uid_of(pod)) or self._scheduler.pending.add(self._product.pending(kind, pod))
-
-
-def _complete(work: Coroutine[Any, Any, None]) -> None:
-    """Run work that never waits, because its clock stands still."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return
-    raise AssertionError("central waits for something while no time passes")

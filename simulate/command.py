@@ -11,9 +11,12 @@ from central.ask.model import PartitionPolicy, Policy, Scope
 from lading.errors import ConfigError, HostError
 from simulate.cluster_file import read_cluster
 from simulate.flags import Options, parse_flags
+from simulate.gangs.model import Rules
+from simulate.gangs.replay import GangsTask
+from simulate.gangs.report import GangReport, gangs_as_json, make_gang_reports, render_gangs
 from simulate.model import AnyPolicy, Baseline, Prior
 from simulate.pictures import draw_arrivals, draw_departures
-from simulate.report import Report, as_json, make_reports, nodeless_models
+from simulate.report import Report, as_json, make_reports, name_nodeless, nodeless_models
 from simulate.runs import ArrivalsTask, DeparturesTask, run_all
 from simulate.stays import StayReport, make_stay_reports, stays_as_json
 from simulate.stream import Departures, Durations
@@ -54,9 +57,12 @@ def _show(options: Options, trace: Trace) -> _Shown:
         reports = replay_all(trace, policies, seeds, ratio=ratio, prior=prior, jobs=jobs, what=what)
         table = render_table(reports, trace, ratio=ratio)
         return _Shown(as_json(reports, trace, ratio=ratio), table, draw_arrivals(what, reports))
+    if options.gangs:
+        (policy,) = (policy for policy in policies if isinstance(policy, Policy))
+        found = replay_all_gangs(trace, options.gangs, policy, seeds, game=game, prior=prior, jobs=jobs, what=what)
+        return _Shown(gangs_as_json(found, what, game) | name_nodeless(trace), render_gangs(found, what, game), {})
     stays = replay_all_departures(trace, policies, seeds, game=game, prior=prior, jobs=jobs, what=what)
-    found = stays_as_json(stays, trace, what, game)
-    return _Shown(found, render_stays(stays, trace, game), draw_departures(what, stays, game))
+    return _Shown(stays_as_json(stays, trace, what, game), render_stays(stays, trace, game), draw_departures(what, stays, game))
 
 
 def _read(options: Options) -> Trace:
@@ -150,6 +156,22 @@ def replay_all_departures(
     """Replay every policy on the same stream of pods, which end, with progress on stderr."""
     tasks = [DeparturesTask(policy, seed, game, prior) for policy in policies for seed in seeds]
     return make_stay_reports(run_all(trace, tasks, jobs=jobs, what=what), prior)
+
+
+def replay_all_gangs(
+    trace: Trace,
+    gangs: Sequence[Rules],
+    policy: Policy,
+    seeds: Sequence[int],
+    *,
+    game: Departures,
+    prior: Prior,
+    jobs: int,
+    what: str,
+) -> list[GangReport]:
+    """Replay the same jobs under all of these rules, with progress on stderr."""
+    tasks = [GangsTask(rules, policy, seed, game, prior) for rules in gangs for seed in seeds]
+    return make_gang_reports(run_all(trace, tasks, jobs=jobs, what=f"{what}, gangs"))
 
 
 def write_pictures(folder: Path, pictures: Mapping[str, str]) -> None:

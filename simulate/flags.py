@@ -11,6 +11,7 @@ from typing import Final
 
 from central.ask.model import Policy
 from lading.errors import ConfigError
+from simulate.gangs.model import Rules
 from simulate.model import AnyPolicy, Baseline, Prior
 from simulate.stream import Departures, Durations
 
@@ -39,6 +40,7 @@ class Options:
     seeds: Sequence[int]
     ratio: float
     departures: Departures | None  # None: no pod ends
+    gangs: Sequence[Rules]  # under which pods with several GPUs start together; none: each pod is alone
     jobs: int
     pictures: Path | None
     as_json: bool
@@ -47,7 +49,12 @@ class Options:
 def parse_flags(argv: Sequence[str]) -> Options:
     """Parse the flags. Raise ConfigError; argparse ends the command at what it cannot parse."""
     args = _parser().parse_args(argv)
-    policies = _policies(args.policy or [Policy.FRAGMENTATION.value])
+    policies, gangs = _policies(args.policy or [Policy.FRAGMENTATION.value]), _gangs(args)
+    if gangs and (len(policies) > 1 or not isinstance(policies[0], Policy)):
+        raise ConfigError(
+            f"--policy {','.join(policies)}: with --gangs one policy of the product is needed",
+            hint=f"all rules choose nodes by it; one of: {', '.join(Policy)}",
+        )
     if not 1 <= args.seeds <= _MOST_SEEDS:
         raise ConfigError(f"--seeds {args.seeds}: from 1 to {_MOST_SEEDS} are possible")
     if args.seed < 0:  # Python's random numbers are of its absolute value
@@ -67,10 +74,29 @@ def parse_flags(argv: Sequence[str]) -> Options:
         seeds=range(args.seed, args.seed + args.seeds),
         ratio=_number("--arrival-ratio", args.arrival_ratio, _RATIO, _MOST_RATIO),
         departures=_departures(args),
+        gangs=gangs,
         jobs=args.jobs or os.cpu_count() or 1,
         pictures=args.pictures,
         as_json=args.output == "json",
     )
+
+
+def _gangs(args: argparse.Namespace) -> Sequence[Rules]:
+    """Return the rules, each once."""
+    if args.gangs is None:
+        return ()
+    by_name = {rules.value: rules for rules in Rules}
+    names = [name.strip() for name in args.gangs.split(",")]
+    for name in names:
+        if name not in by_name:
+            raise ConfigError(f"--gangs {name!r:.{_SHOWN}}: there are no such rules", hint=f"one of: {', '.join(Rules)}")
+    if args.departures is None:
+        raise ConfigError(
+            f"--gangs {args.gangs!r:.{_SHOWN}}: it applies with --departures only", hint="--departures exponential"
+        )
+    if args.pictures is not None:
+        raise ConfigError(f"--pictures {args.pictures}: it does not apply with --gangs", hint="-o json has all figures")
+    return list(dict.fromkeys(by_name[name] for name in names))
 
 
 def _departures(args: argparse.Namespace) -> Departures | None:
@@ -165,6 +191,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="CSV",
         help="with --departures trace: another file of pods, which has their times by name",
+    )
+    parser.add_argument(
+        "--gangs",
+        metavar="RULES",
+        help="with --departures: pods with several GPUs are joined to gangs of 2, 4 and 8, which start by these rules: "
+        f"{', '.join(Rules)}; several with commas, with the same jobs",
     )
     parser.add_argument("--seed", type=_whole, default=42, metavar="N", help="of the order of arrivals; the first of them [42]")
     parser.add_argument("--seeds", type=_whole, default=1, metavar="N", help="how many, one after the other [1]")

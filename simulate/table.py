@@ -23,8 +23,8 @@ def render_table(reports: Sequence[Report], trace: Trace, *, ratio: float) -> st
         f"{len(trace.pods)} pods, copied or left out at random until they ask for {percent_of(ratio)} % of "
         f"{trace.capacity // FULL} GPUs on {len(trace.nodes)} nodes; {_seeds(seeds)}{_prior(reports)}"
     )
-    policies = _align(_policies(reports, percent_of(ratio)))
-    classes = _align(_classes(reports))
+    policies = align(_policies(reports, percent_of(ratio)))
+    classes = align(_classes(reports))
     return "\n".join([head, "", "GPUs allocated, percent", *policies, "", "Pods that did not fit, percent", *classes])
 
 
@@ -36,7 +36,7 @@ def _policies(reports: Sequence[Report], end: str) -> Iterator[Sequence[str]]:
             report.policy.value,
             f"{report.at(100):.2f}",
             f"{report.at_end:.2f}",
-            *map(_signed, report.to_fgd or (None, None)),
+            *map(signed, report.to_fgd or (None, None)),
             *(f"{report.vf_allocation or 0.0:.2f}" for _ in vfs),
             f"{report.placed:.1f} %",
             f"{report.decision_ms:.2f} ms",
@@ -61,7 +61,7 @@ def render_stays(reports: Sequence[StayReport], trace: Trace, game: Departures) 
         f"{len(trace.nodes)} nodes; {game.durations.value} durations; figures of units {span.warm_up:g} to {span.end:g}; "
         f"{_seeds(seeds)}{named_prior(report.prior for report in reports)}"
     )
-    policies, classes = _align(_stays(reports)), _align(_delays(reports))
+    policies, classes = align(_stays(reports)), align(_delays(reports))
     waited = "Units waited, mean / 99th percentile of the class"
     return "\n".join([head, "", "GPUs, percent, mean over time", *policies, "", waited, *classes])
 
@@ -73,7 +73,7 @@ def _stays(reports: Sequence[StayReport]) -> Iterator[Sequence[str]]:
             report.policy.value,
             f"{report.allocated:.2f}",
             f"{report.queued:.2f}",
-            *map(_signed, report.to_fgd or (None, None)),
+            *map(signed, report.to_fgd or (None, None)),
         )
 
 
@@ -84,7 +84,7 @@ def _delays(reports: Sequence[StayReport]) -> Iterator[Sequence[str]]:
         yield label, f"{delay.pods / len(reports[0].stays):.0f}", *(f"{one.mean:.3f} / {one.p99:.3f}" for one in delays)
 
 
-def _align(rows: Iterator[Sequence[str]]) -> list[str]:
+def align(rows: Iterator[Sequence[str]]) -> list[str]:
     """Return the rows as lines, with columns as wide as they need to be; the first is text, the others are numbers."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -97,7 +97,7 @@ def _align(rows: Iterator[Sequence[str]]) -> list[str]:
     ]
 
 
-def _signed(difference: Difference | None) -> str:
+def signed(difference: Difference | None) -> str:
     if difference is None:
         return ""
     return f"{difference.mean:+.2f}" + ("" if difference.error is None else f" ± {difference.error:.2f}")

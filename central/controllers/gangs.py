@@ -209,7 +209,7 @@ class GangKeeper:
         """Follow what became of each gang, then plan for those that wait, one after the other."""
         for gang in self._gangs:
             await self._follow(gang)
-        self._opened = {key: opened for key, opened in self._opened.items() if key in self._gangs.keys()}
+        self._opened = {key: opened for key, opened in self._opened.items() if self._gangs.has(key)}
         until = self._clock() + LOOK_MOST_S
         for gang in self._in_line(gang for gang in self._gangs if self._is_due(gang)):
             if gang.members and self._is_due(gang):

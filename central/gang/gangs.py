@@ -30,8 +30,8 @@ class Gangs:
     def __len__(self) -> int:
         return len(self._gangs)
 
-    def keys(self) -> Collection[GangKey]:
-        return self._gangs.keys()
+    def has(self, key: GangKey) -> bool:
+        return key in self._gangs
 
     def of(self, uid: PodUid) -> tuple[Gang, Member] | None:
         """Return the gang of a pod, and the pod as its member."""

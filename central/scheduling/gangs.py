@@ -10,6 +10,7 @@ memory are counted for all members together.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from central.ask.model import Shape
@@ -110,7 +111,8 @@ class GangPlanner:
         asked = yield from self.asked(gang)
         if asked is None:
             return
-        wants, topology, _ = asked
+        _, topology, _ = asked
+        wants = self._anywhere(asked[0])
         size = len(self.scheduler.ledger.nodes()), len(wants)
         if gang.sized != size:  # to look at all nodes as if they were empty takes as long as a plan
             empty = EmptyNodes(ledger=self.scheduler.ledger)
@@ -123,6 +125,11 @@ class GangPlanner:
             gang.refuse(OfPod.GANG_TOO_LARGE, gang.size_in_words)
         else:
             gang.refuse(OfPod.GANG_NO_ROOM, f"{len(wants)} members start together, and there is no room for all of them now")
+
+    def _anywhere(self, wants: Sequence[Want]) -> list[Want]:
+        """Return these members as if they might be on every node: kube-scheduler leaves out nodes that lack cpu only now."""
+        every = self.scheduler.ledger.nodes()
+        return [replace(want, nodes=every) if want.shape.ask.containers else want for want in wants]
 
     def _topology(self, gang: Gang) -> Topology | str:
         found: list[Mapping[str, str] | None] = []

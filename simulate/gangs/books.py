@@ -1,0 +1,146 @@
+"""Keep what each job holds and which jobs run, and measure it: the same books for all rules.
+
+Every placement is booked in the Cluster too, which ends the replay at one for which there is no room. A rule takes pods through
+`place`, or by itself through `book`; a job of which all pods are placed runs from `start` on.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from simulate.baselines import Player
+from simulate.cluster import Cluster, Placed
+from simulate.gangs.jobs import Times
+from simulate.gangs.model import GangStay, Job, Rules
+from simulate.replay import TurnedAwayError
+
+
+class Held(NamedTuple):
+    pod: int  # its number, for the policy
+    where: Placed
+
+
+class Books:
+    def __init__(self, cluster: Cluster, player: Player, times: Times) -> None:
+        self.cluster = cluster
+        self._player = player
+        self._times = times
+        self._held: dict[int, list[Held]] = defaultdict(list)  # by job
+        self._numbers = 0
+        self._ends: list[tuple[float, Job]] = []
+        self._waiting: dict[int, Job] = {}
+        self._measured_s = 0.0
+        self.running = 0  # milli of jobs that run
+        self._sums = [0.0, 0.0, 0.0]  # milli times seconds, after the warm-up: running, idle, queued
+        self._waits: dict[str, list[float]] = defaultdict(list)
+        self._had: dict[str, float] = defaultdict(float)
+        self._wanted: dict[str, float] = defaultdict(float)
+        self._runs_of: dict[str, int] = defaultdict(int)  # milli that run now, by tenant
+        self.given_back = 0
+
+    # ---- what jobs hold
+
+    def arrive(self, job: Job) -> None:
+        self._waiting[job.number] = job
+        until = min(self._times.end_s, job.at + job.runs)
+        self._wanted[job.tenant] += job.milli * max(0.0, until - max(self._times.warm_up_s, job.at))
+
+    def missing(self, job: Job) -> int:
+        """Return how many of its pods are not placed."""
+        return job.members - len(self._held.get(job.number, ()))
+
+    def holds(self, job: Job) -> bool:
+        return bool(self._held.get(job.number))
+
+    def runs(self, job: Job) -> bool:
+        """Return whether all its pods are placed, and it has not ended."""
+        return job.number not in self._waiting and self.holds(job)
+
+    def next_pod(self) -> int:
+        """Return a number that no pod had."""
+        self._numbers += 1
+        return self._numbers
+
+    def place(self, job: Job, *, sees_all: bool = True) -> bool:
+        """Place one more pod of the job where the policy wants it. Return whether it fits. `sees_all`: the policy keeps no room
+        for others, so that it has to place what fits."""
+        if not self.cluster.fits[job.kind].any():
+            return False
+        pod = self.next_pod()
+        where = self._player.place(job.kind, pod)
+        if where is None:
+            if sees_all:
+                raise TurnedAwayError(f"{job.pod} is placed nowhere, and it fits on a node")
+            return False
+        self.book(job, pod, where)
+        return True
+
+    def book(self, job: Job, pod: int, where: Placed) -> None:
+        """Book a pod that was placed."""
+        self.cluster.take(where.node, job.kind, where.cards, where.vfs)
+        self._player.changed(where.node)
+        self._held[job.number].append(Held(pod, where))
+
+    def give_back(self, job: Job) -> None:
+        """Give back all that the job holds, whether or not it runs."""
+        for pod, where in self._held.pop(job.number, ()):
+            self.cluster.give_back(where.node, job.kind, where.cards, where.vfs)
+            self._player.ended(pod)
+            self._player.changed(where.node)
+
+    # ---- which jobs run
+
+    def start(self, job: Job, now: float) -> None:
+        """Start a job of which all pods are placed."""
+        if self.missing(job):
+            raise AssertionError(f"job {job.number} was started, and {self.missing(job)} of its {job.members} pods are missing")
+        del self._waiting[job.number]
+        self.running += job.milli
+        self._runs_of[job.tenant] += job.milli
+        heapq.heappush(self._ends, (now + job.runs, job))
+        self._waited(job, now)
+
+    def end_due(self, now: float) -> Iterator[Job]:
+        """End the jobs whose time is over, and yield them."""
+        while self._ends and self._ends[0][0] <= now:
+            _, job = heapq.heappop(self._ends)
+            self.running -= job.milli
+            self._runs_of[job.tenant] -= job.milli
+            self.give_back(job)
+            yield job
+
+    # ---- figures
+
+    def pass_time(self, now: float) -> None:
+        """Count the time since the last call, in which nothing changed."""
+        seconds = max(0.0, now - max(self._measured_s, self._times.warm_up_s))
+        self._measured_s = now
+        if not seconds:
+            return
+        queued = sum(job.milli for job in self._waiting.values())
+        for number, milli in enumerate((self.running, self.cluster.allocated - self.running, queued)):
+            self._sums[number] += milli * seconds
+        for tenant, milli in self._runs_of.items():
+            self._had[tenant] += milli * seconds
+
+    def stay(self, rules: Rules, seed: int) -> GangStay:
+        """Return the figures. Jobs that still wait count with their wait so far."""
+        for job in self._waiting.values():
+            self._waited(job, self._measured_s)
+        whole = self.cluster.capacity * (self._times.end_s - self._times.warm_up_s) / 100
+        running, idle, queued = (total / whole for total in self._sums)
+        return GangStay(
+            rules=rules,
+            seed=seed,
+            running=running,
+            idle=idle,
+            queued=queued,
+            waits={label: tuple(waits) for label, waits in self._waits.items()},
+            served={tenant: self._had[tenant] / wanted for tenant, wanted in self._wanted.items() if wanted},
+            given_back=self.given_back,
+        )
+
+    def _waited(self, job: Job, until: float) -> None:
+        if job.at >= self._times.warm_up_s:
+            self._waits[job.label].append((until - job.at) / 60)

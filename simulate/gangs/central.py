@@ -1,0 +1,177 @@
+"""Start gangs by central's own code: its ledger, scheduler, planner and keeper of gangs, on the clock of the replay.
+
+    pod of a gang ─▶ GangFeed, filter ─▶ GangKeeper.look: order, plan, patience, room that is kept ─▶ filter names the node
+                  ─▶ barrier ─▶ reserve ─▶ bound
+
+Here are only the parts of kube-scheduler, which asks again about pods that it was told to requeue, and about all after a job
+ended, and of the watches. In each step gangs are planned before pods alone are tried, because a plan holds its room at once,
+and a pod that is woken is asked about later. No pod has a priority: none is evicted.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from central.api.known import Ident
+from central.ask.pod import Pod
+from central.controllers.gangs import GangFeed, GangKeeper
+from central.gang.model import Gang, Phase
+from central.ledger.model import PodRecord
+from central.scheduling.gangs import GangPlanner
+from central.scheduling.preempt import Protection
+from central.scheduling.scheduler import Reservation
+from lading.log import Level, open_log
+from lading.vocabulary import GANG, GANG_MIN, PodUid
+from simulate.cluster import Placed
+from simulate.gangs.books import Books
+from simulate.gangs.model import Job
+from simulate.objects import NAMESPACE, card_of
+from simulate.product import Product, read_pod, uid_of
+from simulate.still import complete
+
+PATIENCE_S: Final = 600.0  # central's default
+
+
+class _NoEvictions:
+    """Evict nothing: all pods have one priority."""
+
+    def protection(self) -> Protection | None:
+        return None
+
+    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
+        raise AssertionError(f"{victim.uid} is evicted {why}")
+
+
+class _Member(msgspec.Struct, frozen=True):
+    job: Job
+    number: int  # of the pod, for the policy
+    pod: Pod
+
+
+class ByPlan:
+    """Lading's."""
+
+    def __init__(self, books: Books, product: Product, *, patience_s: float = PATIENCE_S) -> None:
+        self._books = books
+        self._product = product
+        self._scheduler = product.scheduler
+        self._now = 0.0
+        self._members: dict[PodUid, _Member] = {}
+        self._of: dict[int, list[PodUid]] = {}  # members, by job
+        self._alone: dict[int, Job] = {}  # jobs of one pod that wait
+        self._to_ask: dict[PodUid, None] = {}
+        self._feed = GangFeed(self._scheduler.gangs, self._scheduler.ledger, now=lambda: self._now)
+        self._keeper = GangKeeper(
+            self._scheduler,
+            GangPlanner(self._scheduler),
+            requeue=self._requeue,
+            evictions=_NoEvictions(),
+            patience_s=patience_s,
+            clock=lambda: self._now,
+            log=open_log("simulate", Level.ERROR),
+        )
+
+    def arrive(self, job: Job) -> None:
+        if job.members == 1:
+            self._alone[job.number] = job
+            return
+        members = [self._member(job) for _ in range(job.members)]
+        self._of[job.number] = [member.pod.metadata.uid for member in members]
+        for member in members:
+            self._members[member.pod.metadata.uid] = member
+            self._feed.changed(member.pod)
+        self._requeue(self._of[job.number])
+
+    def ended(self, job: Job) -> None:
+        for uid in self._of.pop(job.number, ()):
+            del self._members[uid]
+            self._feed.removed(Ident(NAMESPACE, uid, uid), "")
+        self._requeue(uid for uid in self._members if self._scheduler.pending.get(uid) is not None)
+
+    def step(self, now: float) -> None:
+        self._now = now
+        self._scheduler.ledger.expire(now)
+        asked, self._to_ask = self._to_ask, {}
+        for uid in asked:
+            self._ask(uid)
+        complete(self._keeper.look())
+        for gang in self._scheduler.gangs:
+            if gang.phase is Phase.PLANNED:
+                self._bind(gang, now)
+        self._place_alone(now)
+
+    # ---- what kube-scheduler does
+
+    def _requeue(self, uids: Iterable[PodUid]) -> None:
+        self._to_ask.update(dict.fromkeys(uid for uid in uids if uid in self._members))
+
+    def _ask(self, uid: PodUid) -> str:
+        """Ask about one pod. Return its node; empty: it is refused."""
+        member = self._members.get(uid)
+        if member is None:
+            return ""
+        return next(iter(self._scheduler.filter(member.pod, list(self._product.able(member.job.kind))).fitting), "")
+
+    def _bind(self, gang: Gang, now: float) -> None:
+        """Ask about all members of the plan, send them to bind, and bind them once the barrier opens."""
+        nodes = {uid: self._ask(uid) for uid in [*gang.plan]}
+        if not all(nodes.values()):
+            self._requeue(nodes)
+            return
+        for uid, node in nodes.items():
+            if isinstance(refused := self._keeper.enter(uid, node), str) and refused:
+                raise AssertionError(refused)
+        job = self._members[next(iter(nodes))].job
+        for uid, node in nodes.items():
+            self._bind_one(self._members[uid], node)
+        self._books.start(job, now)
+
+    def _bind_one(self, member: _Member, node: str) -> None:
+        uid = member.pod.metadata.uid
+        reserved = self._scheduler.reserve(uid, node)
+        found = self._scheduler.gangs.of(uid)
+        planned = found[1].planned if found is not None else None
+        if not isinstance(reserved, Reservation) or planned is None:
+            raise AssertionError(f"{uid} is planned on {node}, and cannot be bound there: {reserved}")
+        self._scheduler.confirm(reserved)
+        taken = planned.placement.taken
+        record = PodRecord(
+            uid=uid,
+            namespace=NAMESPACE,
+            name=uid,
+            version=1,
+            node=node,
+            gen=reserved.gen,
+            taken=taken,
+            requests=reserved.pod.requests,
+        )
+        self._scheduler.ledger.set_pod(record)
+        self._scheduler.pending.remove(uid)
+        bound = msgspec.structs.replace(member.pod.spec, node_name=node)
+        self._feed.changed(msgspec.structs.replace(member.pod, spec=bound))
+        row = self._product.row_of[node]
+        self._books.book(member.job, member.number, Placed(row, sorted(map(card_of, taken.gpus)), taken.vfs))
+
+    def _place_alone(self, now: float) -> None:
+        full: set[int] = set()  # kinds that fit nowhere now
+        for job in [*self._alone.values()]:
+            if job.kind in full:
+                continue
+            if self._books.place(job, sees_all=False):
+                self._books.start(job, now)
+                del self._alone[job.number]
+            else:
+                full.add(job.kind)
+
+    def _member(self, job: Job) -> _Member:
+        number, pod = self._books.next_pod(), read_pod(job.pod)
+        uid = uid_of(number)
+        metadata = msgspec.structs.replace(
+            pod.metadata,
+            name=uid,
+            uid=uid,
+            creation_timestamp=f"{number:012d}",  # in the order of age
+            annotations={**pod.metadata.annotations, GANG: f"job-{job.number}", GANG_MIN: str(job.members)},
+        )
+        return _Member(job, number, msgspec.structs.replace(pod, metadata=metadata))

@@ -1,0 +1,145 @@
+"""Sum up replays with gangs: means over seeds, waits by class of job, and what Lading has more than others, paired by seed.
+
+It takes stays of several rules on the same seeds, hence with the same jobs. It returns a GangReport for each, all of them as
+JSON, and a table. Waits are in minutes; those of a class are of all its jobs, of all seeds together. A difference is Lading's
+figure less the other's with the same jobs, as the mean over seeds with the standard error of that mean.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from statistics import fmean
+from typing import Any, Final
+
+from simulate.gangs.model import GangStay, Rules
+from simulate.report import Difference, difference_of
+from simulate.stays import Delay, delay_of, load_key
+from simulate.stream import Departures
+from simulate.table import align, signed
+
+_FIGURES: Final[Mapping[str, Callable[[GangStay], float]]] = {
+    "running": lambda stay: stay.running,
+    "idle": lambda stay: stay.idle,
+    "queued": lambda stay: stay.queued,
+    "unfairness": lambda stay: stay.unfairness,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangReport:
+    """The figures of one set of rules."""
+
+    rules: Rules
+    stays: tuple[GangStay, ...]
+    means: Mapping[str, float]  # over seeds, by the keys of _FIGURES
+    delays: Mapping[str, Delay]  # minutes, by class of job
+    served: Mapping[str, float]  # by tenant, mean over seeds
+    lading_less: Mapping[str, Difference]  # Lading's figure less this one's; also "wait: " and a class; none for Lading itself
+
+
+def make_gang_reports(stays: Sequence[GangStay]) -> list[GangReport]:
+    """Return one report for each of the rules, in the order in which they first appear: their stays follow each other."""
+    by_rules = {rules: tuple(its) for rules, its in groupby(stays, lambda stay: stay.rules)}
+    return [_report(rules, its, by_rules.get(Rules.LADING)) for rules, its in by_rules.items()]
+
+
+def _report(rules: Rules, stays: tuple[GangStay, ...], lading: Sequence[GangStay] | None) -> GangReport:
+    labels = sorted({label for stay in stays for label in stay.waits})
+    tenants = sorted({tenant for stay in stays for tenant in stay.served})
+    return GangReport(
+        rules=rules,
+        stays=stays,
+        means={name: fmean(map(figure, stays)) for name, figure in _FIGURES.items()},
+        delays={label: delay_of([wait for stay in stays for wait in stay.waits.get(label, ())]) for label in labels},
+        served={tenant: fmean(stay.served[tenant] for stay in stays if tenant in stay.served) for tenant in tenants},
+        lading_less={} if lading is None or rules is Rules.LADING else dict(_differences(lading, stays, labels)),
+    )
+
+
+def _differences(
+    lading: Sequence[GangStay], others: Sequence[GangStay], labels: Sequence[str]
+) -> Iterator[tuple[str, Difference]]:
+    pairs = list(zip(lading, others, strict=True))
+    for name, figure in _FIGURES.items():
+        yield name, difference_of([figure(one) - figure(other) for one, other in pairs])
+    for label in labels:
+        waits = [(one.waits[label], other.waits[label]) for one, other in pairs if one.waits.get(label)]
+        yield f"wait: {label}", difference_of([fmean(one) - fmean(other) for one, other in waits])
+
+
+def gangs_as_json(reports: Sequence[GangReport], workload: str, game: Departures) -> dict[str, Any]:
+    """Return the figures by workload, load, durations and rules."""
+    figures = {report.rules.value: _render(report) for report in reports}
+    return {"gangs": {workload: {load_key(game.load): {game.durations.value: figures}}}}
+
+
+def _render(report: GangReport) -> dict[str, Any]:
+    return {
+        "seeds": [stay.seed for stay in report.stays],
+        **report.means,
+        "waits_min": {label: asdict(delay) for label, delay in report.delays.items()},
+        "served": dict(report.served),
+        "per_seed": [
+            {
+                "seed": stay.seed,
+                **{name: figure(stay) for name, figure in _FIGURES.items()},
+                "waits_min": {label: fmean(waits) for label, waits in sorted(stay.waits.items())},
+                "served": dict(sorted(stay.served.items())),
+                "given_back": stay.given_back,
+            }
+            for stay in report.stays
+        ],
+        **({"lading_less": {key: one._asdict() for key, one in report.lading_less.items()}} if report.lading_less else {}),
+    }
+
+
+def render_gangs(reports: Sequence[GangReport], workload: str, game: Departures) -> str:
+    """Return the table for people."""
+    seeds = len(reports[0].stays)
+    head = f"{workload}, load {load_key(game.load)}, {game.durations.value} durations, {seeds} seed{'s' if seeds > 1 else ''}"
+    served = align(_served(reports))
+    return "\n".join(
+        [
+            head,
+            "",
+            "GPUs, percent, mean over time",
+            *align(_means(reports)),
+            "",
+            "Minutes waited, mean / 99th percentile of the class",
+            *align(_delays(reports)),
+            "",
+            "GPU time that each tenant had, as a part of what it would have had without waits",
+            *served,
+            *_compared(reports),
+        ]
+    )
+
+
+def _means(reports: Sequence[GangReport]) -> Iterator[Sequence[str]]:
+    yield "RULES", "RUNNING", "HELD IDLE", "QUEUED", "GIVEN BACK"
+    for report in reports:
+        figures = (f"{report.means[name]:.2f}" for name in ("running", "idle", "queued"))
+        yield report.rules.value, *figures, f"{fmean(stay.given_back for stay in report.stays):.0f}"
+
+
+def _delays(reports: Sequence[GangReport]) -> Iterator[Sequence[str]]:
+    yield "CLASS", "JOBS", *(report.rules.value.upper() for report in reports)
+    for label, delay in reports[0].delays.items():  # the same jobs arrive under all rules
+        delays = [report.delays[label] for report in reports]
+        yield label, f"{delay.pods / len(reports[0].stays):.0f}", *(f"{one.mean:.1f} / {one.p99:.0f}" for one in delays)
+
+
+def _served(reports: Sequence[GangReport]) -> Iterator[Sequence[str]]:
+    yield "RULES", *(tenant.upper() for tenant in reports[0].served), "MAX/MIN"
+    for report in reports:
+        shares = (f"{share:.3f}" for share in report.served.values())
+        yield report.rules.value, *shares, f"{report.means['unfairness']:.2f}"
+
+
+def _compared(reports: Sequence[GangReport]) -> list[str]:
+    others = [report for report in reports if report.lading_less]
+    if not others:
+        return []
+    rows: list[Sequence[str]] = [("LADING LESS", *(report.rules.value.upper() for report in others))]
+    rows += [(key, *(signed(report.lading_less.get(key)) for report in others)) for key in others[0].lading_less]
+    return ["", "Differences, paired by seed", *align(iter(rows))]

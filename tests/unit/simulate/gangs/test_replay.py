@@ -1,0 +1,119 @@
+"""Whole replays with gangs: the same jobs for all rules, the offered load, and figures that add up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from central.ask.model import Policy
+from lading.errors import ConfigError
+from simulate.command import simulate
+from simulate.gangs import jobs
+from simulate.gangs.jobs import SIZES, Times, draw_jobs, most_at_once
+from simulate.gangs.model import Rules
+from simulate.gangs.replay import replay_gangs
+from simulate.gangs.report import gangs_as_json, make_gang_reports, render_gangs
+from simulate.stream import Departures, Durations, Span
+from simulate.trace import Trace, TraceNode
+from tests.unit.simulate.small import whole
+
+NODES = tuple(TraceNode(name=f"n{number}", cpu_milli=64_000, memory_mib=262_144, gpus=8, model="T4") for number in range(4))
+TRACE = Trace(nodes=NODES, pods=(whole(1), whole(1), whole(2), whole(4)), lifetimes=(100.0, 200.0, 300.0, 400.0))
+GAME = Departures(durations=Durations.EXPONENTIAL, load=0.9)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "SPANS", {durations: Span(3.0, 1.0) for durations in Durations})
+
+
+@pytest.mark.parametrize("rules", Rules)
+def test_a_seed_says_it_all(rules: Rules) -> None:
+    stay = replay_gangs(TRACE, rules, Policy.FRAGMENTATION, 1, GAME)
+    assert stay == replay_gangs(TRACE, rules, Policy.FRAGMENTATION, 1, GAME)
+    assert 20 < stay.running <= 100
+    assert stay.running + stay.idle <= 100
+    assert stay.idle == 0 or rules in {Rules.GREEDY, Rules.KUEUE}
+    assert set(stay.served) == set(SIZES)
+    assert stay.unfairness >= 1
+
+
+def test_jobs_have_the_offered_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "SPANS", {Durations.EXPONENTIAL: Span(2000.0, 1.0)})
+    times = Times(TRACE, GAME)
+    drawn = list(draw_jobs(TRACE, GAME, times, 1))
+    held = sum(job.milli * job.runs for job in drawn)
+    assert held / times.end_s / TRACE.capacity == pytest.approx(0.9, rel=0.05)
+    assert {job.members for job in drawn} == {1, 2, 4, 8}
+    assert all(job.members == 1 for job in drawn if job.pod.gpus == 1)
+    for tenant, sizes in SIZES.items():
+        its = [job for job in drawn if job.tenant == tenant]
+        assert {job.members for job in its if job.pod == whole(2)} == set(sizes)
+        assert sum(job.milli * job.runs for job in its) / held == pytest.approx(0.25, rel=0.1)
+
+
+def test_no_gang_takes_more_than_half_of_its_places() -> None:
+    assert most_at_once(whole(4), NODES) == 8
+    assert most_at_once(whole(1, 32_000), NODES) == 8
+    assert most_at_once(whole(4, 1_000, "A10"), NODES) == 0
+    drawn = draw_jobs(TRACE, GAME, Times(TRACE, GAME), 1)
+    assert max(job.members for job in drawn if job.pod == whole(4)) == 4
+
+
+def test_times_of_a_trace() -> None:
+    game = Departures(durations=Durations.TRACE, load=0.9)
+    times = Times(TRACE, game)
+    assert times.unit_s == pytest.approx((100 + 200 + 2 * 300 + 4 * 400) / 8)
+    runs = {job.pod: job.runs for job in draw_jobs(TRACE, game, times, 1)}
+    assert (runs[whole(2)], runs[whole(4)]) == (300.0, 400.0)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    stays = [
+        replay_gangs(TRACE, rules, Policy.FRAGMENTATION, seed, GAME)
+        for rules in (Rules.GREEDY, Rules.LADING)
+        for seed in (1, 2)
+    ]
+    reports = make_gang_reports(stays)
+    found = gangs_as_json(reports, "w", GAME)["gangs"]["w"]["0.90"]["exponential"]
+    assert found["greedy"]["seeds"] == [1, 2]
+    less = found["greedy"]["lading_less"]
+    assert less["running"]["mean"] == pytest.approx(found["lading"]["running"] - found["greedy"]["running"])
+    assert less["running"]["error"] >= 0
+    assert "lading_less" not in found["lading"]
+    assert json.loads(json.dumps(found)) == found
+    shown = render_gangs(reports, "w", GAME)
+    assert {"greedy", "lading", "gangs of 2", "wait: gangs of 2"} <= {line.partition("  ")[0] for line in shown.splitlines()}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    nodes = [f"{one.name},{one.cpu_milli},{one.memory_mib},{one.gpus},{one.model}" for one in NODES]
+    pods = [f"{one.cpu_milli},{one.memory_mib},{one.gpus},{one.gpu_milli}" for one in TRACE.pods]
+    (tmp_path / "nodes.csv").write_text("\n".join(["sn,cpu_milli,memory_mib,gpu,model", *nodes]))
+    (tmp_path / "tiny.csv").write_text("\n".join(["cpu_milli,memory_mib,num_gpu,gpu_milli", *pods]))
+    return ["--nodes", str(tmp_path / "nodes.csv"), "--pods", str(tmp_path / "tiny.csv"), "--jobs", "1"]
+
+
+def test_the_command(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [*files, "--departures", "exponential", "--gangs", "lading,kueue"]
+    simulate([*flags, "-o", "json"])
+    found = json.loads(capsys.readouterr().out)["gangs"]["tiny"]["0.95"]["exponential"]
+    assert list(found) == ["lading", "kueue"]
+    simulate(flags)
+    assert "HELD IDLE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--gangs", "lading"], "--gangs 'lading'"),
+        (["--gangs", "volcano", "--departures", "exponential"], "'volcano'"),
+        (["--gangs", "lading", "--departures", "exponential", "--policy", "fgd"], "--policy fgd"),
+        (["--gangs", "lading", "--departures", "exponential", "--policy", "binpack,spread"], "--policy binpack,spread"),
+        (["--gangs", "lading", "--departures", "exponential", "--pictures", "out"], "--pictures out"),
+    ],
+)
+def test_flags_that_mean_nothing(files: list[str], flags: list[str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        simulate([*files, *flags])
