@@ -34,7 +34,7 @@ from central.gang.plan import Where
 from central.gang.queue import in_line
 from central.ledger.ledger import NOMINATION_S, Ledger
 from central.ledger.model import Holder, PodRecord
-from central.loop.slices import Slices
+from central.loop.slices import result_in_slices
 from central.scheduling.gang_room import evicting, keeping
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.preempt import Protection
@@ -389,14 +389,7 @@ class GangKeeper:
             await self._evictions.evict(victim, PREEMPTED, why)
 
     async def _in_slices(self, steps: Generator[None, None, T]) -> T:
-        slices = Slices(self._clock)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: T = end.value
-                return found
-            await slices.pause()
+        return await result_in_slices(steps, self._clock)
 
     # ---- the barrier
 

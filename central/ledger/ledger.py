@@ -87,12 +87,13 @@ class Ledger(Facts):
         *,
         victims: frozenset[PodUid] = frozenset(),
         evicts: bool = True,
+        requests: Requests = NO_REQUESTS,
     ) -> None:
         """Hold what victims still have, beyond what there is. Replaces an earlier nomination for that pod. When the last victim
         holds nothing there any more, the nomination ends after NOMINATION_S; it ends at `until` in any case."""
         if self._obstacle(uid) is None:
             who = holder or Holder(pod=uid)
-            claim = OwnClaim(holder=who, node=node, taken=taken, until=until, victims=victims, evicts=evicts)
+            claim = OwnClaim(holder=who, node=node, taken=taken, until=until, requests=requests, victims=victims, evicts=evicts)
             self._claim(Claim.NOMINATED, claim)
 
     def plan(self, claims: Sequence[OwnClaim]) -> Conflict | None:
