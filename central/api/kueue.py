@@ -50,7 +50,7 @@ class ResourceFlavor(_Wire, frozen=True):
 
 
 class TemplateSpec(Spec, frozen=True, kw_only=True, rename="camel"):
-    node_selector: dict[str, str] = {}
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Template(_Wire, frozen=True):

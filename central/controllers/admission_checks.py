@@ -3,9 +3,9 @@
     watch ─▶ Workloads with quota ─▶ plan, in slices ─▶ room in the ledger ─▶ Ready ─▶ Kueue starts the job
                                                                   pods come with the Workload's mark ─▶ the room becomes theirs
 
-An answer is written for one version of the Workload: if Kueue changed it meanwhile, it is looked at again. Room that is kept ends
-when the Workload loses its quota, when it ends, or in time. Which room is kept is memory: a new leader forgets it, and the pods
-of a Workload that was Ready then are placed like others.
+An answer is written for one version of the Workload: if Kueue changed it meanwhile, it is looked at again. Room that is kept
+ends when the Workload loses its quota, when it ends, or in time. Which room is kept is memory: a new leader forgets it, and the
+pods of a Workload that was Ready then are placed like others.
 """
 
 import asyncio
@@ -200,7 +200,8 @@ class AdmissionChecks:
         log: Log,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Create the task. `ready`: all of Kueue's objects are known. `leads` is called before each write. `clock`: seconds, monotonic; `now`: RFC 3339."""
+        """Create the task. `ready`: all of Kueue's objects are known. `leads` is called before each write.
+        `clock`: seconds, monotonic; `now`: RFC 3339."""
         self._queued = queued
         self._planner = planner
         self._client = client

@@ -98,6 +98,7 @@ class GangFeed:
             old=bool(spec.node_name) and self._is_old(obj, said),
             asks=mentions_devices(obj),
             deleting=metadata.deletion_timestamp is not None,
+            gated=bool(spec.scheduling_gates),
         )
         self._gangs.put(member)
 

@@ -76,7 +76,7 @@ def test_no_other_pod_gets_the_room_before_the_pods_come_nor_before_they_are_bou
     async def story(one: Led) -> None:
         kueue, scheduler = await with_nine_cards(one), KubeScheduler(one)
         kueue.makes_pods = False
-        await one.put_pod("other", priority=5)
+        await one.put_pod("other")
         await kueue.submit("train", TRAIN)
         await kueue.run(1)
         await scheduler.run(3)
