@@ -337,7 +337,7 @@ class ContainerStatus(Wire, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class FullSpec(Spec, frozen=True):
+class FullSpec(ask.Spec, frozen=True):
     node_selector: dict[str, str] | None = None
     affinity: dict[str, Any] | None = None
     volumes: tuple[Volume, ...] = ()
