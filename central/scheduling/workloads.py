@@ -22,7 +22,7 @@ from central.gang.workload_rooms import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.ledger.overlay import EmptyNodes
 from central.scheduling.gangs import GangPlanner
-from lading.vocabulary import PodUid
+from lading.vocabulary import GANG_ANNOTATIONS, PodUid
 
 Places = Mapping[str, Sequence[OwnClaim]]  # of each pod set
 
@@ -78,9 +78,11 @@ class WorkloadPlanner:
         for pod_set in workload.spec.pod_sets:
             pod = pod_set.pod(workload.metadata.namespace)
             ask, gang = parse_ask(pod), parse_membership(pod)
-            if wrong := next((one.message for one in (ask, gang) if isinstance(one, BadAsk)), ""):
-                return f"pod set {pod_set.name}: {wrong}"
-            if ask is None or isinstance(ask, BadAsk):
+            if isinstance(ask, BadAsk):
+                return f"pod set {pod_set.name}: {ask.message}"
+            if isinstance(gang, BadAsk) and GANG_ANNOTATIONS & pod.metadata.annotations.keys():
+                return f"pod set {pod_set.name}: {gang.message}"  # of another system's words some are added to the pods later
+            if ask is None:
                 continue
             if sum(len(one.uids) for one in found) + counts.get(pod_set.name, 0) > MAX_MIN:
                 return f"{sum(counts.values())} pods with devices are too many; {MAX_MIN} at most start together"
