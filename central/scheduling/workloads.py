@@ -17,7 +17,7 @@ from central.ask.model import BadAsk, Shape
 from central.ask.parse import parse_ask
 from central.ask.requests import requests_of
 from central.gang.admission import Answer, State
-from central.gang.plan import Topology, Want, Where, count_placeable, find_plan
+from central.gang.plan import Topology, Want, Where, count_placeable, find_plan, least_cards
 from central.gang.workload_rooms import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.ledger.overlay import EmptyNodes
@@ -108,7 +108,8 @@ class WorkloadPlanner:
         return self._chosen(one.selector) if one.selector else None
 
     def _why_not(self, sets: Sequence[_Set], topology: Topology) -> Generator[None, None, Answer]:
-        """Return Rejected if the pods would not fit on empty nodes, of which all are in service; else Retry."""
+        """Return Rejected if the pods would not fit on empty nodes, and what is out of service would not change that; else
+        Retry."""
         ledger, place = self._planner.scheduler.ledger, self._planner.place
         wants = list[Want]()
         for one in sets:
@@ -120,9 +121,12 @@ class WorkloadPlanner:
             return Answer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now")
         most = yield from count_placeable(wants, empty, place)
         message = f"of {len(wants)} pods that start together, {most} would have room on empty nodes"
-        away = sum(not room.serving for room in ledger.rooms())
-        if away or not ledger.nodes():
-            return Answer(state=State.RETRY, message=f"{message}; {away} nodes are out of service")
+        rooms = [*ledger.rooms()]
+        away = sum(not room.serving for room in rooms)
+        broken = sum(not card.usable for room in rooms if room.serving for card in room.cards)
+        enough = least_cards(wants) <= sum(len(room.cards) for room in rooms)
+        if not rooms or (enough and (away or broken)):
+            return Answer(state=State.RETRY, message=f"{message}; {away} nodes and {broken} cards are out of service")
         return Answer(state=State.REJECTED, message=message)
 
 

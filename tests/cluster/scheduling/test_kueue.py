@@ -3,7 +3,7 @@
 The kinds have the fields and list types of Kueue's that central reads and writes. Kueue's side is played by the test.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
@@ -78,7 +78,7 @@ def create(world: World, collection: str, body: dict[str, Any]) -> None:
     world.cluster.eventually(created, collection)
 
 
-def reserve(world: World, name: str, count: int, **known: Any) -> None:
+def reserve(world: World, name: str, count: int, known: Mapping[str, Any] | None = None) -> None:
     """Reserve quota, as Kueue does, and wait for central's check. `known`: what is in the check's entry already."""
     quota = {
         "type": "QuotaReserved",
@@ -91,7 +91,7 @@ def reserve(world: World, name: str, count: int, **known: Any) -> None:
     status = {
         "conditions": [quota],
         "admission": {"podSetAssignments": [{"name": "main", "count": count}]},
-        "admissionChecks": [known | check],
+        "admissionChecks": [{**(known or {}), **check}],
     }
     world.api.call("PATCH", f"{WORKLOADS}/{name}/status", {"status": status}, content_type=MERGE)
 
@@ -156,6 +156,6 @@ def test_a_workload_gets_its_room_another_waits_for_it_and_one_that_is_too_large
     pods.delete("other")
     for name in members:
         pods.delete(name)
-    reserve(world, "next", 2, **sent_back, retryCount=1)
+    reserve(world, "next", 2, sent_back | {"retryCount": 1})
     ready = answered(world, "next", "Ready")
     assert (ready["retryCount"], "requeueAfterSeconds" in ready) == (1, False)

@@ -179,14 +179,16 @@ def test_a_workload_larger_than_the_empty_cluster_is_rejected(tmp_path: Path) ->
     play(story, tmp_path)
 
 
-def test_no_workload_is_rejected_while_a_node_is_out_of_service(tmp_path: Path) -> None:
+def test_no_workload_is_rejected_that_could_fit_if_everything_were_in_service(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         kueue = await with_nine_cards(one)
-        await one.put_node("n3", 8, reconciled=False)
-        await kueue.submit("huge", {"worker": (5, 2)})
+        await one.put_node("n3", 2, unhealthy="fell off the bus")
+        await one.put_node("n4", 2, reconciled=False)
+        await kueue.submit("large", {"worker": (6, 2)})
+        await kueue.submit("huge", {"worker": (7, 2)})
         await one.pause(1)
-        assert kueue.state("huge") == "Retry"
-        assert kueue.entry("huge")["message"].endswith("; 1 nodes are out of service")
+        assert (kueue.state("large"), kueue.state("huge")) == ("Retry", "Rejected")
+        assert kueue.entry("large")["message"].endswith("; 1 nodes and 2 cards are out of service")
 
     play(story, tmp_path)
 
