@@ -4,9 +4,13 @@ Kueue's side is played by tests/fakes/kueue.py.
 """
 
 import asyncio
+import random
 from pathlib import Path
 
+import pytest
+
 from central.gang.admission import retry_s
+from central.gang.workload_rooms import HELD_S
 from central.ledger.model import Claim
 from lading.kube.resource import ADMISSION_CHECKS
 from lading.log import Event
@@ -391,5 +395,41 @@ def test_a_cluster_without_kueue_costs_one_question_a_minute(tmp_path: Path) -> 
         assert len([request for request in one.server.requests if "kueue" in request.path]) - len(kueues) == 9
         assert claims(one) == 0
         assert all(Claim.PLANNED not in own for own in one.term.ledger.snapshot().own.values())
+
+    play(story, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_in_any_order_no_card_is_given_twice_and_nothing_stays_held(seed: int, tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        dice = random.Random(seed)  # noqa: S311  the same trouble each time
+        kueue, scheduler = await with_nine_cards(one), KubeScheduler(one)
+        names: list[str] = []
+        for number in range(12):
+            match dice.choice(("submit", "submit", "evict", "finish", "pod", "end", "fail", "lead")):
+                case "submit":
+                    names.append(f"w{number}")
+                    await kueue.submit(names[-1], {"worker": (dice.randint(1, 4), dice.randint(1, 3))})
+                case "evict" | "finish" as end if names:
+                    (kueue.evict if end == "evict" else kueue.finish)(dice.choice(names))
+                case "pod":
+                    await one.put_pod(f"p{number}")
+                case "end" if bound(one):
+                    await one.remove_pod(dice.choice(bound(one)))
+                case "fail":
+                    one.server.fail(Fault(status=500, done=dice.random() < 0.5), when=is_answer)
+                case "lead":
+                    await one.term.end()
+                    await one.begin()
+                case _:
+                    pass
+            await run(kueue, scheduler, dice.choice((0.3, 2)))
+            cards = [card for name in bound(one) for card in one.assigned(name)]
+            assert len(cards) == len(set(cards))
+        for name in names:
+            kueue.evict(name)
+        await one.pause(HELD_S + 5)
+        assert claims(one) == 0
+        await scheduler.end()
 
     play(story, tmp_path)
