@@ -291,10 +291,6 @@ class PodMetadata(ask.Metadata, frozen=True):
     owner_references: tuple[Owner, ...] = ()
 
 
-class Spec(ask.Spec, frozen=True):
-    scheduling_gates: tuple[Named, ...] = ()
-
-
 class Status(ask.Status, frozen=True):
     start_time: str | None = None  # when kubelet first saw it
 
@@ -303,7 +299,6 @@ class Pod(ask.Pod, frozen=True):
     """A pod as central reads it, its owners, and what keeps schedulers from it."""
 
     metadata: PodMetadata
-    spec: Spec = Spec()
     status: Status = Status()
 
     @property
@@ -342,7 +337,7 @@ class ContainerStatus(Wire, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class FullSpec(Spec, frozen=True):
+class FullSpec(ask.Spec, frozen=True):
     node_selector: dict[str, str] | None = None
     affinity: dict[str, Any] | None = None
     volumes: tuple[Volume, ...] = ()

@@ -20,11 +20,12 @@ from lading.vocabulary import (
     MANUAL_VFS,
     PREFIX,
     REQUEST_ANNOTATIONS,
+    WORKLOAD,
     is_request_annotation,
 )
 
 _BY_HAND: Final = (f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")  # a container's name follows
-_WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT})  # by central or by nodes
+_WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, WORKLOAD})  # by central or by nodes
 _OF_PEOPLE: Final = REQUEST_ANNOTATIONS | GANG_ANNOTATIONS | {MANUAL_GPUS, MANUAL_VFS}
 _LONGEST: Final = 128  # characters of a key that are compared; Kubernetes allows 63 after the slash
 

@@ -122,6 +122,8 @@ class Event(StrEnum):
     GANG_PLANNED = "gang.planned"  # each of its members has a node, and the devices there are held
     GANG_PLACED = "gang.placed"  # its minimum is bound
     GANG_UNDONE = "gang.undone"  # its plan ended before its minimum was bound
+    ADMISSION_ANSWERED = "admission.answered"  # a Workload of Kueue fits now, or it does not
+    ADMISSION_FAILED = "admission.failed"  # the answer could not be written; logged once, until one is
     POD_WOKEN = "pod.woken"  # it is requeued, because capacity became free
     BIND_CONFIRMED = "bind.confirmed"
     BIND_REFUSED = "bind.refused"

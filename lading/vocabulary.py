@@ -65,6 +65,9 @@ GANG_REQUIRED_TOPOLOGY: Final = "lading.dev/gang-required-topology"  # a node la
 GANG_PREFERRED_TOPOLOGY: Final = "lading.dev/gang-preferred-topology"
 GANG_ANNOTATIONS: Final = frozenset({GANG, GANG_MIN, GANG_ROLE, GANG_MODE, GANG_REQUIRED_TOPOLOGY, GANG_PREFERRED_TOPOLOGY})
 
+# Written by central, through Kueue, into the pods of a Workload for which room is kept.
+WORKLOAD: Final = "lading.dev/workload"  # <uid of the Workload>/<pod set>
+
 # Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
 GRANT: Final = "lading.dev/grant"
 NOTHING: Final = ""  # the grant of a container that went through the hooks and gets no device

@@ -10,7 +10,7 @@ Objects are kept as the JSON that goes out: 100,000 pods are as many strings, no
 Source: Kubernetes "API concepts"; RFC 7396; k8s.io/api core/v1 Binding, policy/v1 Eviction, metav1 DeleteOptions.
 """
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -22,6 +22,9 @@ Object = dict[str, Any]
 
 _DEPTH: Final = {"api": 2, "apis": 3}  # parts of a path before the namespace or the plural: group and version
 _DONE: Final = {"kind": "Status", "status": "Success"}
+_BY_TYPE: Final = {"conditions": "type"}
+_GRANULAR: Final = "/apis/kueue.x-k8s.io/"  # kinds of which an apply changes single fields and entries
+_MAPS: Final = {**_BY_TYPE, "admissionChecks": "name"}
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -202,10 +205,13 @@ class Store:
             self._own(call)
         if place.subresource:
             change = {key: value for key, value in change.items() if key == place.subresource}
-        if applied:  # each field of an apply is one value here, as NodeDevices' status is by its CRD
+        after: Object
+        if applied and place.collection.startswith(_GRANULAR):
+            after = merge(before, change, keys=_MAPS)
+        elif applied:  # each field of an apply is one value here, as NodeDevices' status is by its CRD
             after = {**(before or {}), **change, "metadata": merge((before or {}).get("metadata"), change.get("metadata", {}))}
         else:
-            after = merge(before, change, by_type="strategic" in call.content_type)
+            after = merge(before, change, keys=_BY_TYPE if "strategic" in call.content_type else {})
         return before if before == after else self.put(path, after)
 
     def _own(self, call: Call) -> None:
@@ -320,25 +326,26 @@ def is_within(one: str, collection: str) -> bool:
     return one == collection or (one.startswith(f"{head}/namespaces/") and one.endswith(f"/{plural}"))
 
 
-def merge(target: Any, change: Any, *, by_type: bool = False) -> Any:
-    """Merge by RFC 7396. `by_type`: conditions are merged by their type, as a strategic merge patch does."""
+def merge(target: Any, change: Any, *, keys: Mapping[str, str] = {}) -> Any:
+    """Merge by RFC 7396. `keys`: the lists that are merged by a key of their entries, as a strategic merge patch does it with
+    conditions, and an apply with every list that is a map by its schema."""
     if not isinstance(change, dict):
         return change
     out = dict(target) if isinstance(target, dict) else {}
     for key, value in change.items():
         if value is None:
             out.pop(key, None)
-        elif by_type and key == "conditions":
-            out[key] = _by_type(out.get(key, ()), value)
+        elif key in keys:
+            out[key] = _by_key(out.get(key, ()), value, keys[key])
         else:
-            out[key] = merge(out.get(key), value, by_type=by_type)
+            out[key] = merge(out.get(key), value, keys=keys)
     return out
 
 
-def _by_type(conditions: Iterable[Object], changed: Iterable[Object]) -> list[Object]:
-    merged = {one["type"]: one for one in conditions}
+def _by_key(entries: Iterable[Object], changed: Iterable[Object], key: str) -> list[Object]:
+    merged = {one[key]: one for one in entries}
     for one in changed:
-        merged[one["type"]] = merge(merged.get(one["type"]), one)
+        merged[one[key]] = merge(merged.get(one[key]), one)
     return list(merged.values())
 
 

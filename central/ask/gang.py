@@ -9,7 +9,7 @@ the minimum stands on the pod itself or in the gang's own object (`central.api.p
     koordinator   label pod-group.scheduling.sigs.k8s.io                          PodGroup scheduling.sigs.k8s.io
     koordinator   label …sigs.k8s.io/name or annotation gang.scheduling.koordinator.sh/name   the same prefixes, min-available
     kubernetes    spec.schedulingGroup (1.36) or spec.workloadRef (1.35)          PodGroup or Workload scheduling.k8s.io
-    kueue         label kueue.x-k8s.io/pod-group-name                             annotation …/pod-group-total-count
+    kueue         annotation (Kueue 0.18) or label kueue.x-k8s.io/pod-group-name  annotation …/pod-group-total-count
 
 A group of Koordinator's gangs is one gang here, with a role for each of them. The result is None for a pod without a gang, and
 BadAsk for one whose words contradict each other or cannot be read.
@@ -266,7 +266,7 @@ def _read_kubernetes(pod: Pod) -> Membership | None:
 
 
 def _read_kueue(pod: Pod) -> Membership | None:
-    name = pod.metadata.labels.get(KUEUE_LABEL)
+    name = pod.metadata.annotations.get(KUEUE_LABEL) or pod.metadata.labels.get(KUEUE_LABEL)
     if not name:
         return None
     total = pod.metadata.annotations.get(_KUEUE_TOTAL, "")

@@ -62,6 +62,12 @@ class WorkloadRef(_Wire, frozen=True):
     pod_group_replica_key: str = ""
 
 
+class SchedulingGate(_Wire, frozen=True):
+    """Name why kube-scheduler does not try the pod yet."""
+
+    name: str = ""
+
+
 class Spec(_Wire, frozen=True):
     """Hold the spec, without ephemeral containers, which cannot have resources."""
 
@@ -74,6 +80,7 @@ class Spec(_Wire, frozen=True):
     resources: Resources | None = None  # of the pod as a whole; before its containers'
     termination_grace_period_seconds: int = 30
     overhead: dict[str, Amount] = {}  # of its runtime class
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
 

@@ -34,8 +34,8 @@ from central.gang.model import Gang, Member, Phase
 from central.gang.plan import Where
 from central.gang.queue import in_line
 from central.ledger.ledger import NOMINATION_S, Ledger
-from central.ledger.model import Holder, PodRecord
-from central.loop.slices import Slices
+from central.ledger.model import PodRecord
+from central.loop.slices import result_in_slices
 from central.scheduling.gang_room import Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.preempt import Protection
@@ -102,6 +102,7 @@ class GangFeed:
             old=bool(spec.node_name) and self._is_old(obj, said),
             asks=mentions_devices(obj),
             deleting=metadata.deletion_timestamp is not None,
+            gated=bool(spec.scheduling_gates),
         )
         self._gangs.put(member)
 
@@ -370,9 +371,7 @@ class GangKeeper:
         if not self._kept.keys() & where.keys():
             self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(where))
         until = self._clock() + KEPT_S
-        for uid, planned in where.items():
-            holder = gang.members[uid].holder if uid in gang.members else Holder(pod=uid)
-            self._ledger.nominate(uid, planned.node, planned.placement.taken, until, holder, evicts=False)
+        self._nominate(gang, where, until, evicts=False)
         gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(where)} members is kept on {len(set(_nodes(where)))} nodes as pods end")
         return {uid: planned.node for uid, planned in where.items()}
 
@@ -391,15 +390,31 @@ class GangKeeper:
             return False
         victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
         until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
-        for uid, planned in made.where.items():
-            gone = frozenset(made.gone)
-            self._ledger.nominate(uid, planned.node, planned.placement.taken, until, gang.members[uid].holder, victims=gone)
+        self._nominate(gang, made.where, until, victims=frozenset(made.gone))
         gang.evicting = True
         try:
             await self._evict_all(gang, victims, reason)
         finally:
             gang.evicting = False
         return True
+
+    def _nominate(
+        self, gang: Gang, where: Where, until: float, *, victims: frozenset[PodUid] = frozenset(), evicts: bool = True
+    ) -> None:
+        """Hold room for the members that still wait, beyond what there is now."""
+        for uid, planned in where.items():
+            pod, member = self._scheduler.pending.get(uid), gang.members.get(uid)
+            if pod is not None and member is not None:
+                self._ledger.nominate(
+                    uid,
+                    planned.node,
+                    planned.placement.taken,
+                    until,
+                    member.holder,
+                    requests=pod.requests,
+                    victims=victims,
+                    evicts=evicts,
+                )
 
     async def _from_other_quotas(self, gang: Gang, protection: Protection) -> Made | None:
         """Return what other quotas have to give back, so that the gang fits; None if it would borrow itself."""
@@ -424,14 +439,7 @@ class GangKeeper:
             await self._evictions.evict(victim, reason, why)
 
     async def _in_slices(self, steps: Generator[None, None, T]) -> T:
-        slices = Slices(self._clock)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: T = end.value
-                return found
-            await slices.pause()
+        return await result_in_slices(steps, self._clock)
 
     # ---- the barrier
 

@@ -11,6 +11,7 @@ from typing import Final, Self
 
 import msgspec
 
+from central.api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from central.api.objects import Node
 from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.api.times import micro_time_now, time_now
@@ -19,6 +20,15 @@ from central.ask.model import Ask, Policy
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod, without_annotations
 from central.assignment.networks import VfNetwork
+from central.controllers.admission_checks import (
+    AdmissionChecks,
+    CheckFeed,
+    FlavorFeed,
+    LabelsFeed,
+    PlaceFeed,
+    Queued,
+    WorkloadFeed,
+)
 from central.controllers.binder import Binder
 from central.controllers.conditions import Conditions
 from central.controllers.device_health import Warner
@@ -39,6 +49,7 @@ from central.controllers.touch import Toucher
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.gang.gangs import Gangs
+from central.gang.workload_rooms import WorkloadRooms
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder
 from central.loop.slices import SLICE_S, Slices, in_slices
@@ -49,8 +60,10 @@ from central.scheduling.configuration import reckoning_of
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import NodeWhy, look_at_nodes, why_by_nodes
+from central.scheduling.workloads import WorkloadPlanner
 from central.state.budgets import Budget
 from central.state.counts import Counts
+from central.state.node_labels import NodeLabels
 from central.state.node_reports import Reports
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
@@ -58,7 +71,7 @@ from central.state.seen import SeenPods
 from central.state.topology import KNOWN_KEYS, Topology
 from central.view.quotas import view_quotas
 from lading.kube.client import KubeClient
-from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
+from lading.kube.resource import ADMISSION_CHECKS, BUDGETS, FLAVORS, NODE_DEVICES, NODES, PODS, WORKLOADS
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
@@ -146,9 +159,10 @@ class Leadership:
         )
         self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
         topology = Topology(topology_keys)
+        planner = GangPlanner(self.scheduler, domains=topology.domains)
         self._gang_keeper = GangKeeper(
             self.scheduler,
-            GangPlanner(self.scheduler, domains=topology.domains),
+            planner,
             requeue=self._waker.want,
             evictions=self._evictor,
             take_back=self._take_back,
@@ -168,6 +182,7 @@ class Leadership:
             now=time_now,
             log=log,
         )
+        queued, labels = Queued(WorkloadRooms(self.ledger, clock=clock)), NodeLabels()
         accepts = signer.accepts if signer else lambda text, signature: True
         feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
         self.seen = SeenPods(self.ledger.is_settled)
@@ -175,7 +190,7 @@ class Leadership:
             client,
             PODS,
             Pod,
-            Both(Both(feed, GangFeed(self.gangs, self.ledger)), self.seen),
+            Both(Both(feed, Both(GangFeed(self.gangs, self.ledger), PlaceFeed(queued.rooms))), self.seen),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
@@ -197,10 +212,25 @@ class Leadership:
         self.gpu_hours = GpuHours(self.ledger, self.pending, use, clock=clock)
         devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
-        self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology), log=log)
+        self._nodes = Reflector(client, NODES, Node, Both(NodeFeed(self.ledger, topology), LabelsFeed(labels)), log=log)
         self._gang_watches = tuple(
             Reflector(client, kind.resource, PodGroup, GangObjectFeed(self.gangs, kind), log=log, optional=True)
             for kind in GANG_KINDS
+        )
+        self._kueue = (
+            Reflector(client, ADMISSION_CHECKS, AdmissionCheck, CheckFeed(queued), log=log, optional=True),
+            Reflector(client, FLAVORS, ResourceFlavor, FlavorFeed(queued), log=log, optional=True),
+            Reflector(client, WORKLOADS, Workload, WorkloadFeed(queued), log=log, optional=True),
+        )
+        self._admission = AdmissionChecks(
+            queued,
+            WorkloadPlanner(planner, chosen=labels.chosen, flavor=queued.flavor_labels),
+            client,
+            ready=lambda: all(watch.synced.is_set() for watch in self._kueue),
+            leads=self.leads,
+            clock=clock,
+            now=time_now,
+            log=log,
         )
         quota_feeds = {dialect: QuotaFeed(self.quotas, dialect) for dialect in QUOTA_RESOURCES}
         self._quota_watches = tuple(
@@ -240,7 +270,7 @@ class Leadership:
         """Begin. `after_s`: seconds until a former term's Bindings are certainly over, so that the lists show them."""
         loop = asyncio.get_running_loop()
         watches: tuple[Watch, ...] = (*self._needed, self._budgets, *self._quota_watches, *self._gang_watches)
-        work = [watch.run for watch in watches]
+        work = [*(watch.run for watch in watches), *(watch.run for watch in self._kueue)]
         self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
         self.tasks += [loop.create_task(run()) for run in (self._expire, self._teller.run, self._when_ready)]
         return self
@@ -273,7 +303,7 @@ class Leadership:
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
             actors = (self._waker, self._evictor, self._gang_keeper, self._patience, self._warner, self._bypass_ender)
-            every = (*actors, self._quota_keeper, self._take_back, *self._quota_writers)
+            every = (*actors, self._admission, self._quota_keeper, self._take_back, *self._quota_writers)
             for run in (*(actor.run for actor in every), self._look_around, self.gpu_hours.run):
                 group.create_task(run())
 

@@ -51,6 +51,7 @@ class Member:
     old: bool = False  # bound for so long that its gang has started, or was given up
     asks: bool = True  # kube-scheduler asks central about it; False: it is bound without central
     deleting: bool = False
+    gated: bool = False  # kube-scheduler does not try it yet: a scheduling gate is closed
     names: Collection[str] | None = None  # where kube-scheduler lets it go, as of its last question; None: no question yet
     guessed: bool = False  # that question was about one node alone, which is not the planned one
     planned: Planned | None = None
@@ -64,7 +65,7 @@ class Member:
     @property
     def waits(self) -> bool:
         """Return whether central has to place it."""
-        return self.asks and not self.node and not self.deleting and not self.wrong
+        return self.asks and not self.node and not self.deleting and not self.gated and not self.wrong
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,7 +172,7 @@ class Gang:
 
     def existing(self) -> Counter[str]:
         """Return the number of members of each role that count for the minimum."""
-        every = (member for member in self.members.values() if not member.deleting and not member.wrong)
+        every = (one for one in self.members.values() if not one.deleting and not one.gated and not one.wrong)
         return Counter(one.membership.role for one in every if self._counts_bound or not one.node)
 
     def lacking(self) -> dict[str, int]:

@@ -56,7 +56,7 @@ def find_plan(
     wants: Sequence[Want], surplus: Sequence[Want], state: Overlay, place: Place, topology: Topology = ANYWHERE
 ) -> Generator[None, None, Where | None]:
     """Search, one fit in each step. `surplus` are members that start too where there is room beside the others."""
-    domains = {"": None} if topology.required is None else _domains(wants, state, topology.required, needed=_cards(wants))
+    domains = {"": None} if topology.required is None else _domains(wants, state, topology.required, needed=least_cards(wants))
     for allowed in domains.values():
         draft = yield from _within(_limited(wants, allowed), state, place, topology.preferred)
         if draft is not None:
@@ -95,7 +95,7 @@ def count_placeable(wants: Sequence[Want], state: Overlay, place: Place) -> Gene
     return len(draft.where)
 
 
-def _cards(wants: Sequence[Want]) -> int:
+def least_cards(wants: Sequence[Want]) -> int:
     """Return how many whole cards these take at least."""
     asks = [want.shape.ask for want in wants if not want.shape.ask.mig_profile]
     return sum(max((one.gpus for one in ask.containers if not one.share), default=0) for ask in asks)

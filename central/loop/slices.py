@@ -6,10 +6,12 @@ the ledger may have changed.
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
 
 from central.loop.steps import Steps
+
+T = TypeVar("T")
 
 SLICE_S: Final = 0.005  # and the piece of work that goes beyond it: mostly a fit, some 0.1 ms
 
@@ -47,3 +49,15 @@ async def in_slices(steps: Steps, clock: Callable[[], float], *, until: float = 
             return False
         await slices.pause()
     return True
+
+
+async def result_in_slices(steps: Generator[None, None, T], clock: Callable[[], float]) -> T:
+    """Take all steps, and let others have their turn in between. Return what they return."""
+    slices = Slices(clock)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        await slices.pause()

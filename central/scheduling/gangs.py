@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from central.ask.gang import Terms
 from central.ask.model import Shape
 from central.ask.reasons import OfPod
 from central.assignment.model import NOTHING_TAKEN
@@ -43,7 +44,7 @@ class GangPlanner:
         is refused for says why."""
         members = gang.waiting()
         pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
-        topology = self._topology(gang)
+        topology = self.topology(gang.terms)
         if isinstance(topology, str):
             gang.refuse(OfPod.REQUEST_MALFORMED, topology)
             return False
@@ -85,7 +86,7 @@ class GangPlanner:
         room; None if that is not known."""
         members = gang.waiting()
         pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
-        topology = self._topology(gang)
+        topology = self.topology(gang.terms)
         first, _ = _split(gang, [one for one in members if one.uid in pods])
         if first is None or isinstance(topology, str):
             return None
@@ -131,9 +132,9 @@ class GangPlanner:
         every = self.scheduler.ledger.nodes()
         return [replace(want, nodes=every) if want.shape.ask.containers else want for want in wants]
 
-    def _topology(self, gang: Gang) -> Topology | str:
+    def topology(self, terms: Terms) -> Topology | str:
         found: list[Mapping[str, str] | None] = []
-        for key in (gang.terms.required_topology, gang.terms.preferred_topology):
+        for key in (terms.required_topology, terms.preferred_topology):
             domains = self._domains(key) if key else None
             if key and domains is None:
                 return f"{key} is no label of topology; it is one of topology_keys of central's configuration"
@@ -155,7 +156,7 @@ class GangPlanner:
         for member in members:
             shape, names = pods[member.uid].shape, self._names_of(member)
             if (shape, names) not in known:
-                known[shape, names] = yield from self._nodes(shape, names, held)
+                known[shape, names] = yield from self.ranked(shape, names, held)
             wants.append(Want(uid=member.uid, shape=shape, nodes=known[shape, names]))
             yield
         return wants
@@ -167,7 +168,7 @@ class GangPlanner:
         member.names = names = self._names.setdefault(names, names)
         return names
 
-    def _nodes(self, shape: Shape, names: Collection[str] | None, held: Sequence[str]) -> Generator[None, None, Sequence[str]]:
+    def ranked(self, shape: Shape, names: Collection[str] | None, held: Sequence[str]) -> Generator[None, None, Sequence[str]]:
         """Return the nodes where such a pod may be, the best first; before these, `held`, which may look full to others."""
         if not shape.ask.containers:
             return sorted(self.scheduler.ledger.nodes() if names is None else names)

@@ -29,4 +29,7 @@ BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases")
 ELASTIC_QUOTAS: Final = Resource("scheduling.sigs.k8s.io", "v1alpha1", "elasticquotas")  # Koordinator's
 NAMESPACE_QUOTAS: Final = Resource("scheduling.x-k8s.io", "v1alpha1", "elasticquotas")  # scheduler-plugins'
+ADMISSION_CHECKS: Final = Resource("kueue.x-k8s.io", "v1beta2", "admissionchecks")
+WORKLOADS: Final = Resource("kueue.x-k8s.io", "v1beta2", "workloads")
+FLAVORS: Final = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors")
 NODE_DEVICES: Final = Resource(nodedevices.GROUP, nodedevices.VERSION, nodedevices.PLURAL)

@@ -32,7 +32,11 @@ class KubeScheduler:
     def waiting(self) -> list[str]:
         pods = {path.rpartition("/")[2]: pod for path, pod in self._one.server.objects.items() if path.startswith(pod_path(""))}
         open_ones = [
-            name for name, pod in pods.items() if not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
+            name
+            for name, pod in pods.items()
+            if not pod["spec"].get("nodeName")
+            and not pod["spec"].get("schedulingGates")
+            and "deletionTimestamp" not in pod["metadata"]
         ]
         return sorted(
             open_ones, key=lambda name: (-pods[name]["spec"]["priority"], pods[name]["metadata"]["creationTimestamp"], name)

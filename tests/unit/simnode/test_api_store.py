@@ -186,3 +186,15 @@ def test_a_merge_patch() -> None:
     assert merge({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}) == {"a": {"b": "d"}}
     assert merge({"a": [{"b": "c"}]}, {"a": [1]}) == {"a": [1]}
     assert merge({}, {"a": {"bb": {"ccc": None}}}) == {"a": {"bb": {}}}
+
+
+def test_an_apply_to_a_kind_of_kueue_changes_only_the_entries_that_it_names() -> None:
+    store, path = Store(), "/apis/kueue.x-k8s.io/v1beta2/namespaces/default/workloads/train"
+    checks = [{"name": "a", "state": "Pending", "retryCount": 1}, {"name": "b", "state": "Ready"}]
+    store.put(path, {"status": {"conditions": [{"type": "QuotaReserved"}], "admissionChecks": checks}})
+    change = {"metadata": {}, "status": {"admissionChecks": [{"name": "a", "state": "Ready"}]}}
+    store.answer(Call(method="PATCH", path=f"{path}/status", content_type=APPLY, query={"fieldManager": "m"}, body=change))
+    assert store.objects[path]["status"] == {
+        "conditions": [{"type": "QuotaReserved"}],
+        "admissionChecks": [{"name": "a", "state": "Ready", "retryCount": 1}, {"name": "b", "state": "Ready"}],
+    }

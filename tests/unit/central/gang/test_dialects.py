@@ -160,6 +160,8 @@ def test_a_gang_whose_minimum_stands_in_an_object(
 def test_a_pod_group_of_kueue_has_all_its_pods_as_minimum() -> None:
     found = membership({"kueue.x-k8s.io/pod-group-total-count": "4"}, {"kueue.x-k8s.io/pod-group-name": "g"})
     assert (found.gang, found.terms) == (key(GangDialect.KUEUE, "g"), Terms(least={"": 4}))
+    annotated = membership({"kueue.x-k8s.io/pod-group-total-count": "4", "kueue.x-k8s.io/pod-group-name": "g"})
+    assert annotated == found
 
 
 def test_the_rank_of_a_member_is_its_index_in_the_job() -> None:

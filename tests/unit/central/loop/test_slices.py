@@ -1,10 +1,11 @@
 """Long work in slices: when others have their turn, and for how long."""
 
 import asyncio
+from collections.abc import Generator
 
 import pytest
 
-from central.loop.slices import Slices
+from central.loop.slices import Slices, result_in_slices
 
 
 class Loop:
@@ -56,3 +57,16 @@ def test_nobody_has_a_turn_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> No
 
     asyncio.run(steps())
     assert loop.turns == []
+
+
+def test_the_result_of_steps_is_returned_after_pauses_between_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop(monkeypatch, others_s=0.0)
+
+    def steps() -> Generator[None, None, str]:
+        for _ in range(3):
+            loop.now += 1.0
+            yield
+        return "found"
+
+    assert asyncio.run(result_in_slices(steps(), lambda: loop.now)) == "found"
+    assert loop.turns == [0.0, 0.0, 0.0]

@@ -1,0 +1,129 @@
+"""Define the few fields that central reads of Kueue's objects: AdmissionChecks, Workloads and ResourceFlavors.
+
+A Workload is a job in Kueue's queue: sets of pods, each with a template and a count. Keys are camelCase on the wire, and all
+others are skipped. Source: kueue.x-k8s.io/v1beta2, as of Kueue 0.19.
+"""
+
+from typing import Final
+
+import msgspec
+
+from central.ask.pod import Metadata, Pod, Spec
+
+CONTROLLER: Final = "lading.dev/fits"  # `controllerName` of the AdmissionChecks that central answers
+
+
+class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Set how all parts of an object are decoded."""
+
+
+class Condition(_Wire, frozen=True):
+    type: str = ""
+    status: str = ""  # True, False, Unknown
+
+
+def is_true(conditions: tuple[Condition, ...], kind: str) -> bool:
+    return any(condition.type == kind and condition.status == "True" for condition in conditions)
+
+
+class CheckSpec(_Wire, frozen=True):
+    controller_name: str = ""
+
+
+class Conditions(_Wire, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+
+
+class AdmissionCheck(_Wire, frozen=True):
+    metadata: Metadata
+    spec: CheckSpec = CheckSpec()
+    status: Conditions = Conditions()
+
+
+class FlavorSpec(_Wire, frozen=True):
+    node_labels: dict[str, str] = {}
+
+
+class ResourceFlavor(_Wire, frozen=True):
+    metadata: Metadata
+    spec: FlavorSpec = FlavorSpec()
+
+
+class TemplateSpec(Spec, frozen=True, kw_only=True, rename="camel"):
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Template(_Wire, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: TemplateSpec = TemplateSpec()
+
+
+class PodSet(_Wire, frozen=True):
+    name: str
+    template: Template = Template()
+
+    def pod(self, namespace: str) -> Pod:
+        """Return a pod as its template describes it."""
+        metadata = msgspec.structs.replace(self.template.metadata, namespace=namespace)
+        return Pod(metadata=metadata, spec=self.template.spec)
+
+
+class WorkloadSpec(_Wire, frozen=True):
+    pod_sets: tuple[PodSet, ...] = ()
+    priority: int | None = None
+    active: bool = True
+
+
+class Assignment(_Wire, frozen=True):
+    """Hold what quota was reserved for a pod set. `count` may be less than that of the job."""
+
+    name: str
+    flavors: dict[str, str] = {}
+    count: int | None = None
+
+
+class Admission(_Wire, frozen=True):
+    pod_set_assignments: tuple[Assignment, ...] = ()
+
+
+class CheckState(_Wire, frozen=True):
+    name: str
+    state: str = ""
+    retry_count: int | None = None
+
+
+class WorkloadStatus(_Wire, frozen=True):
+    conditions: tuple[Condition, ...] = ()
+    admission: Admission | None = None
+    admission_checks: tuple[CheckState, ...] = ()
+
+
+class Workload(_Wire, frozen=True):
+    metadata: Metadata
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+    @property
+    def has_quota(self) -> bool:
+        """Return whether quota is reserved for it: it may start, or runs."""
+        ended = is_true(self.status.conditions, "Finished") or self.metadata.deletion_timestamp is not None
+        return self.spec.active and not ended and is_true(self.status.conditions, "QuotaReserved")
+
+    @property
+    def admitted(self) -> bool:
+        return is_true(self.status.conditions, "Admitted")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the number of pods of each set for which quota is reserved."""
+        admission = self.status.admission
+        return {one.name: one.count or 0 for one in (admission.pod_set_assignments if admission else ())}
+
+    def flavors(self, pod_set: str) -> frozenset[str]:
+        """Return the flavors of all resources of the set."""
+        admission = self.status.admission
+        every = admission.pod_set_assignments if admission else ()
+        return frozenset(flavor for one in every if one.name == pod_set for flavor in one.flavors.values())
+
+    def __str__(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"

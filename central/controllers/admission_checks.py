@@ -1,0 +1,286 @@
+"""Answer Kueue's AdmissionChecks: whether all pods of a Workload have a place now. Their room is kept until the pods come.
+
+    watch ─▶ Workloads with quota ─▶ plan, in slices ─▶ room in the ledger ─▶ Ready ─▶ Kueue starts the job
+                                                                  pods come with the Workload's mark ─▶ the room becomes theirs
+
+An answer is written for one version of the Workload: if Kueue changed it meanwhile, it is looked at again. Room that is kept
+ends when the Workload loses its quota, when it ends, or in time. Which room is kept is memory: a new leader forgets it, and the
+pods of a Workload that was Ready then are placed like others.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from central.api.known import Ident
+from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload, is_true
+from central.api.objects import Node
+from central.api.watch import Unreadable
+from central.ask.pod import Pod
+from central.gang.admission import Answer, State, in_line, is_due, may_hold, render_active, render_answer
+from central.gang.workload_rooms import WorkloadRooms
+from central.ledger.model import Holder
+from central.loop.slices import result_in_slices
+from central.scheduling.workloads import WorkloadPlanner
+from central.state.node_labels import NodeLabels
+from lading.kube.backoff import Backoff
+from lading.kube.client import KubeClient
+from lading.kube.errors import ConflictError, KubeError, NotFoundError
+from lading.kube.resource import ADMISSION_CHECKS, WORKLOADS
+from lading.log import Event, Log
+from lading.vocabulary import WORKLOAD, PodUid
+
+LOOK_S: Final = 0.2
+TIMEOUT_S: Final = 4.0
+AGAIN_S: Final = 60.0  # the longest pause after a write that failed
+MANAGER: Final = "lading-central"
+TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+
+
+class Queued:
+    """What Kueue's objects say, as far as it concerns central."""
+
+    def __init__(self, rooms: WorkloadRooms) -> None:
+        self.rooms = rooms
+        self.checks: dict[str, AdmissionCheck] = {}  # central's own, by name
+        self.workloads: dict[str, Workload] = {}  # that wait for a check, by uid
+        self.flavors: dict[str, ResourceFlavor] = {}
+
+    @property
+    def ours(self) -> Collection[str]:
+        return self.checks.keys()
+
+    def flavor_labels(self, name: str) -> Mapping[str, str]:
+        """Return the labels of the nodes of a flavor."""
+        return self.flavors[name].spec.node_labels if name in self.flavors else {}
+
+    def due(self) -> list[Workload]:
+        """Return the Workloads that wait for an answer, in the order in which they are planned."""
+        return in_line(one for one in self.workloads.values() if is_due(one, self.ours)) if self.checks else []
+
+    def put(self, workload: Workload) -> None:
+        uid = workload.metadata.uid
+        if workload.has_quota and any(check.state == State.PENDING for check in workload.status.admission_checks):
+            self.workloads[uid] = workload
+        else:
+            self.workloads.pop(uid, None)
+        if not may_hold(workload, self.ours):
+            self.rooms.release(uid)
+        elif workload.admitted:
+            self.rooms.admit(uid)
+
+    def remove(self, uid: str) -> None:
+        self.workloads.pop(uid, None)
+        self.rooms.release(uid)
+
+
+class LabelsFeed:
+    """Take in the watch of Nodes: their labels, by which pods choose them."""
+
+    def __init__(self, labels: NodeLabels) -> None:
+        self._labels = labels
+
+    def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
+        self._labels.keep_only(one.metadata.name for one in objects)
+        for one in objects:
+            self.changed(one)
+
+    def changed(self, obj: Node | Unreadable) -> None:
+        if isinstance(obj, Node):
+            self._labels.set(obj.metadata.name, obj.metadata.labels)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._labels.remove(gone.name)
+
+
+class CheckFeed:
+    """Take in the watch of AdmissionChecks."""
+
+    def __init__(self, queued: Queued) -> None:
+        self._queued = queued
+
+    def replaced(self, objects: Sequence[AdmissionCheck | Unreadable], version: str) -> None:
+        self._queued.checks.clear()
+        for one in objects:
+            self.changed(one)
+
+    def changed(self, obj: AdmissionCheck | Unreadable) -> None:
+        if isinstance(obj, AdmissionCheck) and obj.spec.controller_name == CONTROLLER:
+            self._queued.checks[obj.metadata.name] = obj
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._queued.checks.pop(gone.name, None)
+
+
+class FlavorFeed:
+    """Take in the watch of ResourceFlavors."""
+
+    def __init__(self, queued: Queued) -> None:
+        self._flavors = queued.flavors
+
+    def replaced(self, objects: Sequence[ResourceFlavor | Unreadable], version: str) -> None:
+        self._flavors.clear()
+        for one in objects:
+            self.changed(one)
+
+    def changed(self, obj: ResourceFlavor | Unreadable) -> None:
+        if isinstance(obj, ResourceFlavor):
+            self._flavors[obj.metadata.name] = obj
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._flavors.pop(gone.name, None)
+
+
+class WorkloadFeed:
+    """Take in the watch of Workloads."""
+
+    def __init__(self, queued: Queued) -> None:
+        self._queued = queued
+
+    def replaced(self, objects: Sequence[Workload | Unreadable], version: str) -> None:
+        known = self._queued.workloads.keys() | self._queued.rooms.workloads()
+        for uid in known - {one.metadata.uid for one in objects}:
+            self._queued.remove(uid)
+        for one in objects:
+            self.changed(one)
+
+    def changed(self, obj: Workload | Unreadable) -> None:
+        if isinstance(obj, Workload):
+            self._queued.put(obj)
+
+    def removed(self, gone: Ident, version: str) -> None:
+        self._queued.remove(gone.uid)
+
+
+class PlaceFeed:
+    """Take in the watch of pods, after the ledger did: a pod of a Workload gets the room that was kept for it."""
+
+    def __init__(self, rooms: WorkloadRooms) -> None:
+        self._rooms = rooms
+
+    def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
+        for one in objects:
+            self.changed(one)
+
+    def changed(self, obj: Pod | Unreadable) -> None:
+        if isinstance(obj, Unreadable) or WORKLOAD not in obj.metadata.annotations:
+            return
+        metadata = obj.metadata
+        if obj.status.phase not in TERMINAL and metadata.deletion_timestamp is None:
+            holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
+            self._rooms.give(holder, metadata.annotations[WORKLOAD], bound=bool(obj.spec.node_name))
+
+    def removed(self, gone: Ident, version: str) -> None:
+        """Do nothing: the ledger ends what the pod had."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Failing:
+    """Writes about one object that failed, one after the other."""
+
+    backoff: Backoff = field(default_factory=lambda: Backoff(limit_s=AGAIN_S))
+    not_before: float = -math.inf
+
+
+class AdmissionChecks:
+    """Answer for the Workloads that wait, one after the other."""
+
+    def __init__(
+        self,
+        queued: Queued,
+        planner: WorkloadPlanner,
+        client: KubeClient,
+        *,
+        ready: Callable[[], bool],
+        leads: Callable[[], bool],
+        clock: Callable[[], float],
+        now: Callable[[], str],
+        log: Log,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Create the task. `ready`: all of Kueue's objects are known. `leads` is called before each write.
+        `clock`: seconds, monotonic; `now`: RFC 3339."""
+        self._queued = queued
+        self._planner = planner
+        self._client = client
+        self._ready = ready
+        self._leads = leads
+        self._clock = clock
+        self._now = now
+        self._log = log
+        self._sleep = sleep
+        self._answered: dict[str, str] = {}  # by uid of the Workload, the version to which an answer was written
+        self._failing: dict[str, _Failing] = {}  # by uid
+
+    async def run(self) -> None:
+        """Run until it is cancelled."""
+        while True:
+            await self.look()
+            await self._sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Activate the checks, and answer for each Workload that waits."""
+        self._queued.rooms.expire()
+        if not self._ready():
+            return
+        for check in [*self._queued.checks.values()]:
+            if not is_true(check.status.conditions, "Active") and self._may_write(check.metadata.uid):
+                path = ADMISSION_CHECKS.path(name=check.metadata.name, subresource="status")
+                await self._write(check.metadata.uid, path, render_active(check.metadata.name, self._now()))
+        for workload in self._queued.due():
+            if self._waits(workload):
+                await self._answer(workload)
+        self._answered = {uid: version for uid, version in self._answered.items() if uid in self._queued.workloads}
+
+    def _waits(self, workload: Workload) -> bool:
+        """Return whether this version of it waits for an answer still."""
+        uid = workload.metadata.uid
+        current = self._queued.workloads.get(uid) is workload
+        return current and self._answered.get(uid) != workload.metadata.resource_version and self._may_write(uid)
+
+    async def _answer(self, workload: Workload) -> None:
+        uid, rooms = workload.metadata.uid, self._queued.rooms
+        found = await result_in_slices(self._planner.planning(workload), self._clock)
+        if not self._waits(workload):
+            return
+        if isinstance(found, Answer):
+            rooms.release(uid)
+            await self._say(workload, found, ())
+            return
+        holder = Holder(pod=PodUid(uid), namespace=workload.metadata.namespace, name=workload.metadata.name)
+        if rooms.hold(uid, holder, found) is None:  # else another pod was faster: it is planned again
+            count = sum(map(len, found.values()))
+            message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
+            await self._say(workload, Answer(state=State.READY, message=message), [*found])
+
+    async def _say(self, workload: Workload, answer: Answer, pod_sets: Sequence[str]) -> None:
+        metadata = workload.metadata
+        body = render_answer(workload, self._queued.ours, answer, pod_sets, self._now())
+        path = WORKLOADS.path(metadata.namespace, metadata.name, "status")
+        if await self._write(metadata.uid, path, body):
+            self._answered[metadata.uid] = metadata.resource_version
+            self._log.info(Event.ADMISSION_ANSWERED, answer.message, workload=str(workload), state=answer.state)
+
+    # ---- writing
+
+    def _may_write(self, uid: str) -> bool:
+        failing = self._failing.get(uid)
+        return self._leads() and (failing is None or self._clock() >= failing.not_before)
+
+    async def _write(self, uid: str, path: str, body: object) -> bool:
+        """Return whether it was written. An object that is gone, or another version, is what the watch will say."""
+        try:
+            await self._client.apply(path, body, manager=MANAGER, force=True, timeout_s=TIMEOUT_S)
+        except (NotFoundError, ConflictError):
+            self._failing.pop(uid, None)
+            return False
+        except KubeError as e:
+            failing = self._failing.setdefault(uid, _Failing())
+            failing.not_before = self._clock() + failing.backoff.failed(at_least_s=e.retry_after_s)
+            if failing.backoff.failures == 1:
+                self._log.warning(Event.ADMISSION_FAILED, str(e), path=path)
+            return False
+        self._failing.pop(uid, None)
+        return True

@@ -1,0 +1,136 @@
+"""Find a place for every pod of a Workload of Kueue before any of them exists.
+
+It takes a Workload with quota, and the planner of gangs, which searches. It returns the places of each pod set, or the answer
+to Kueue if there are none. Nothing is held here.
+
+Of the rules of Kubernetes the node selector of the template counts, with the labels of the flavors that Kueue chose; cpu and
+memory count for all pods together. Taints, affinity and volumes are for kube-scheduler to judge when the pods exist. Pods
+without devices are not planned, unless they are members of a gang.
+"""
+
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+
+from central.api.kueue import PodSet, Workload
+from central.ask.gang import MAX_MIN, Terms, parse_membership
+from central.ask.model import BadAsk, Shape
+from central.ask.parse import parse_ask
+from central.ask.requests import requests_of
+from central.gang.admission import Answer, State
+from central.gang.plan import Topology, Want, Where, count_placeable, find_plan, least_cards
+from central.gang.workload_rooms import place_uid
+from central.ledger.model import Claim, Holder, OwnClaim
+from central.ledger.overlay import EmptyNodes
+from central.scheduling.gangs import GangPlanner
+from lading.vocabulary import GANG_ANNOTATIONS, PodUid
+
+Places = Mapping[str, Sequence[OwnClaim]]  # of each pod set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Set:
+    """The pods of one set that have to be placed."""
+
+    name: str
+    uids: tuple[PodUid, ...]
+    shape: Shape
+    selector: Mapping[str, str]
+    terms: Terms | None  # of their gang
+
+
+class WorkloadPlanner:
+    def __init__(
+        self,
+        planner: GangPlanner,
+        *,
+        chosen: Callable[[Mapping[str, str]], Collection[str]],
+        flavor: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        """Create it. `chosen` returns the nodes with these labels; `flavor` the labels of the nodes of a flavor."""
+        self._planner = planner
+        self._chosen = chosen
+        self._flavor = flavor
+
+    def planning(self, workload: Workload) -> Generator[None, None, Places | Answer]:
+        """Search in steps."""
+        sets = self._sets(workload)
+        if isinstance(sets, str):
+            return Answer(state=State.REJECTED, message=sets)
+        terms = next((one.terms for one in sets if one.terms is not None), Terms())
+        topology = self._planner.topology(terms)
+        if isinstance(topology, str):
+            return Answer(state=State.REJECTED, message=topology)
+        ledger = self._planner.scheduler.ledger
+        places = [uid for one in sets for uid in one.uids]  # which may be held already, if the answer could not be written
+        held = [claim.node for uid in places if (claim := ledger.own_claim(uid, Claim.PLANNED)) is not None]
+        wants = list[Want]()
+        for one in sets:
+            nodes = yield from self._planner.ranked(one.shape, self._names(one), held)
+            wants += [Want(uid=uid, shape=one.shape, nodes=nodes) for uid in one.uids]
+        where = yield from find_plan(wants, (), ledger.without(*places), self._planner.place, topology)
+        if where is None:
+            return (yield from self._why_not(sets, topology))
+        return {one.name: [_claim(workload, one, number, where) for number in range(len(one.uids))] for one in sets}
+
+    def _sets(self, workload: Workload) -> list[_Set] | str:
+        """Return the sets with pods to place, or why the Workload cannot be used, in words."""
+        counts, found = workload.counts, list[_Set]()
+        for pod_set in workload.spec.pod_sets:
+            pod = pod_set.pod(workload.metadata.namespace)
+            ask, gang = parse_ask(pod), parse_membership(pod)
+            if isinstance(ask, BadAsk):
+                return f"pod set {pod_set.name}: {ask.message}"
+            if isinstance(gang, BadAsk) and GANG_ANNOTATIONS & pod.metadata.annotations.keys():
+                return f"pod set {pod_set.name}: {gang.message}"  # of another system's words some are added to the pods later
+            if ask is None:
+                continue
+            if sum(len(one.uids) for one in found) + counts.get(pod_set.name, 0) > MAX_MIN:
+                return f"{sum(counts.values())} pods with devices are too many; {MAX_MIN} at most start together"
+            uid = workload.metadata.uid
+            one = _Set(
+                name=pod_set.name,
+                uids=tuple(place_uid(uid, pod_set.name, number) for number in range(counts.get(pod_set.name, 0))),
+                shape=Shape(ask=ask, requests=requests_of(pod)),
+                selector=self._selector(workload, pod_set),
+                terms=None if gang is None or isinstance(gang, BadAsk) else gang.terms,
+            )
+            found.append(one)
+        return found
+
+    def _selector(self, workload: Workload, pod_set: PodSet) -> Mapping[str, str]:
+        selector = dict(pod_set.template.spec.node_selector)
+        for flavor in workload.flavors(pod_set.name):
+            selector |= self._flavor(flavor)
+        return selector
+
+    def _names(self, one: _Set) -> Collection[str] | None:
+        """Return the nodes where the pods of the set may be; None: any."""
+        return self._chosen(one.selector) if one.selector else None
+
+    def _why_not(self, sets: Sequence[_Set], topology: Topology) -> Generator[None, None, Answer]:
+        """Return Rejected if the pods would not fit on empty nodes, and what is out of service would not change that; else
+        Retry."""
+        ledger, place = self._planner.scheduler.ledger, self._planner.place
+        wants = list[Want]()
+        for one in sets:
+            names, every = self._names(one), ledger.nodes()
+            nodes = every if names is None else [name for name in every if name in names]
+            wants += [Want(uid=uid, shape=one.shape, nodes=nodes) for uid in one.uids]
+        empty = EmptyNodes(ledger=ledger)
+        if (yield from find_plan(wants, (), empty, place, topology)) is not None:
+            return Answer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now")
+        most = yield from count_placeable(wants, empty, place)
+        message = f"of {len(wants)} pods that start together, {most} would have room on empty nodes"
+        rooms = [*ledger.rooms()]
+        away = sum(not room.serving for room in rooms)
+        broken = sum(not card.usable for room in rooms if room.serving for card in room.cards)
+        enough = least_cards(wants) <= sum(len(room.cards) for room in rooms)
+        if not rooms or (enough and (away or broken)):
+            return Answer(state=State.RETRY, message=f"{message}; {away} nodes and {broken} cards are out of service")
+        return Answer(state=State.REJECTED, message=message)
+
+
+def _claim(workload: Workload, one: _Set, number: int, where: Where) -> OwnClaim:
+    uid = one.uids[number]
+    holder = Holder(pod=uid, namespace=workload.metadata.namespace, name=f"{workload.metadata.name}/{one.name}/{number}")
+    return OwnClaim(holder=holder, node=where[uid].node, taken=where[uid].placement.taken, requests=one.shape.requests)

@@ -1,0 +1,92 @@
+"""Room for pods that do not exist yet: which pod gets it, and when it ends."""
+
+from dataclasses import dataclass, field
+
+from central.ask.model import Requests
+from central.gang.workload_rooms import HELD_S, WorkloadRooms, place_uid
+from central.ledger.ledger import Ledger
+from central.ledger.model import Claim, Holder, OwnClaim
+from lading.vocabulary import PodUid
+from tests.unit.central.ledger.facts import gpu, ledger_of, pod, report, uid, whole
+
+TRAIN = "uid-train"
+NEEDS = Requests(1000, 64)
+
+
+@dataclass
+class Rooms:
+    ledger: Ledger = field(default_factory=lambda: ledger_of(report(gpus=map(gpu, range(4)))))
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.rooms = WorkloadRooms(self.ledger, clock=lambda: self.now)
+
+    def hold(self, *cards: int) -> bool:
+        """One pod for each card."""
+        claims = [
+            OwnClaim(holder=Holder(pod=place_uid(TRAIN, "worker", n)), node="n1", taken=whole(card), requests=NEEDS)
+            for n, card in enumerate(cards)
+        ]
+        return self.rooms.hold(TRAIN, Holder(pod=PodUid(TRAIN), namespace="default"), {"worker": claims}) is None
+
+    def give(self, name: str, mark: str = f"{TRAIN}/worker", *, namespace: str = "default", bound: bool = False) -> None:
+        self.rooms.give(Holder(pod=uid(name), namespace=namespace, name=name), mark, bound=bound)
+
+    def nominated(self, name: str) -> OwnClaim | None:
+        return self.ledger.own_claim(uid(name), Claim.NOMINATED)
+
+    @property
+    def free(self) -> int:
+        return sum(card.free for card in self.ledger.room("n1").cards)
+
+
+def test_a_pod_gets_one_place_of_its_set_with_cpu_and_memory_whatever_is_heard_of_it() -> None:
+    one = Rooms()
+    assert one.hold(0, 1)
+    for _ in range(3):
+        one.give("a")
+    found = one.nominated("a")
+    assert found is not None
+    assert (found.taken, found.requests, found.until) == (whole(0), NEEDS, HELD_S)
+    assert one.free == 2
+    one.give("b")
+    one.give("c")
+    assert (one.nominated("b") is not None, one.nominated("c")) == (True, None)
+
+
+def test_pods_of_other_namespaces_workloads_and_sets_get_nothing() -> None:
+    one = Rooms()
+    one.hold(0)
+    one.give("a", namespace="other")
+    for mark in ("", "/", TRAIN, f"{TRAIN}/", f"{TRAIN}/ps", "uid-other/worker", "x" * 100_000):
+        one.give("a", mark)
+    assert (one.nominated("a"), one.free) == (None, 3)
+
+
+def test_a_pod_that_is_bound_already_leaves_its_place_to_others() -> None:
+    one = Rooms()
+    one.hold(0, 1)
+    one.give("a", bound=True)
+    assert (one.nominated("a"), one.free) == (None, 3)
+
+
+def test_a_plan_that_is_not_free_holds_nothing() -> None:
+    one = Rooms()
+    one.ledger.set_pod(pod("other", node="n1", takes=whole(1)))
+    assert not one.hold(0, 1)
+    assert (one.free, one.rooms.workloads()) == (3, set())
+
+
+def test_room_ends_in_time_and_the_time_begins_again_once_with_the_admission() -> None:
+    one = Rooms()
+    one.hold(0, 1)
+    one.give("a")
+    one.now = HELD_S - 1
+    one.rooms.admit(TRAIN)
+    one.now = 2 * HELD_S - 2
+    one.rooms.admit(TRAIN)
+    one.rooms.expire()
+    assert one.free == 2
+    one.now = 2 * HELD_S
+    one.rooms.expire()
+    assert (one.free, TRAIN in one.rooms, one.nominated("a") is not None) == (3, False, True)
