@@ -103,11 +103,11 @@ class Gang:
         least: dict[str, int] = {}
         first: Terms | None = None
         for member in line:
-            terms = member.membership.terms
-            if terms is None:
+            terms, member.wrong = member.membership.terms, member.membership.wrong
+            if terms is None or member.wrong:
                 continue
             first = first or terms
-            member.wrong = member.membership.wrong or _differs(first, least, terms)
+            member.wrong = _differs(first, least, terms)
             if not member.wrong:
                 least.update(terms.least)
         self.roles = line[0].membership.roles if line else ("",)
@@ -132,7 +132,8 @@ class Gang:
     @property
     def _one_by_one(self) -> bool:
         """Return whether the gang's object says that its pods are scheduled one by one."""
-        return not self.terms.least and any(member.membership.terms is not None for member in self.members.values())
+        said = (member for member in self.members.values() if not member.wrong)
+        return not self.terms.least and any(member.membership.terms is not None for member in said)
 
     # ---- how far it is
 

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
+from central.api.watch import ABSENT_S
 from central.controllers.gangs import BARRIER_S, FINISH_S, PLAN_S
 from tests.fakes.kube_objects import pod_path
 from tests.fakes.kube_scheduler import KubeScheduler
@@ -272,6 +275,42 @@ def test_a_member_whose_owner_takes_its_gang_away_holds_nothing(tmp_path: Path) 
         await one.server.put(pod_path("g1"), pod)
         await one.pause()
         assert claims(one) == 0
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+KOORDINATOR = "/apis/scheduling.sigs.k8s.io/v1alpha1/namespaces/default/podgroups/"
+
+
+@pytest.mark.parametrize("groups", ['["default/other"]', "no list"])
+def test_a_pod_whose_group_of_gangs_cannot_be_read_is_refused_and_not_placed_alone(tmp_path: Path, groups: str) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 4)
+        scheduler = KubeScheduler(one)
+        annotations = {"gang.scheduling.koordinator.sh/groups": groups}
+        await one.server.put(f"{KOORDINATOR}g", {"metadata": {"annotations": annotations}, "spec": {"minMember": 1}})
+        await one.pause(ABSENT_S)
+        await one.put_pod("a", labels={"pod-group.scheduling.sigs.k8s.io": "g"})
+        await scheduler.run(3)
+        assert (bound(one), reasons(scheduler, "a")) == ([], {"request-malformed"})
+        assert "default/g among them" in scheduler.refusals["a"][0]
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_members_of_a_pod_group_start_together_once_it_says_how_many(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 4)
+        scheduler = KubeScheduler(one)
+        for name in ("a", "b"):
+            await one.put_pod(name, labels={"pod-group.scheduling.sigs.k8s.io": "g"})
+        await scheduler.run(3)
+        assert (bound(one), reasons(scheduler, "a")) == ([], {"gang-waits-for-members"})
+        await one.server.put(f"{KOORDINATOR}g", {"metadata": {}, "spec": {"minMember": 2}})
+        await scheduler.run(ABSENT_S + 3)
+        assert bound(one) == ["a", "b"]
         await scheduler.end()
 
     play(story, tmp_path)
