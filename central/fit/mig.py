@@ -80,12 +80,17 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 def best_instances(topology: Topology, query: Query, state: State) -> State:
     """Return `state` with only the best instances: in each site of the scope no more than are wanted, chosen so that they leave
     room for what follows where that is possible."""
-    picked = 0
+    picked, found = 0, list[Found]()
     for site in sites_of(topology, query.scope):
         vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
         useful = state.cards & site.cards & ~vfs.useless_cards()
         best = _best_by_place(topology, query, state, useful, vfs, range(site.levels[-1] + 1)) if query.vfs else None
-        picked |= best.cards if best else _picked(topology, query, state, useful, site.ports)
+        if best:
+            found.append(best)
+        else:
+            picked |= _picked(topology, query, state, useful, site.ports)
+    if found:  # decided here, because between the sites joint.py would compare links first, and instances have none
+        picked |= min(found, key=lambda one: one.order).cards
     return state._replace(cards=picked)
 
 

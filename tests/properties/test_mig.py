@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
@@ -161,7 +161,15 @@ def test_instances_are_found_exactly_where_there_is_a_way(
         assert keeps_the_rules(where, pod, found)
 
 
+APART = [(1, [SMALL, SMALL]), (2, [SMALL]), (3, [SMALL])]
+BESIDE = room(  # two instances of one card, far from VFs, or two of different cards, each beside a VF
+    *(mig_card(number, *profiles, switch=switch) for number, (switch, profiles) in enumerate(APART)),
+    vfs=[vf(k, pf=port(n, switch=switch)) for n, (switch, some) in enumerate([(0, 2), (2, 1), (3, 1)]) for k in range(some)],
+)
+
+
 @settings(max_examples=300, deadline=None)
+@example(BESIDE, 2, 2, Scope.NUMA)
 @given(nodes, st.integers(1, 3), st.integers(1, 2), st.sampled_from([Scope.ANY, Scope.NUMA]))
 def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(
     where: NodeRoom, count: int, vfs: int, scope: Scope
