@@ -63,6 +63,7 @@ def test_exactly_the_share_that_suffices_goes(world: World, pods: Pods) -> None:
     """Two cards. One has 40 and 30 GiB of 79; 36 more fit when either goes, and the older one stays."""
     world.cordon(*world.gpus[2:])
     share(world, pods, "older", "40Gi", "low")
+    world.sit_out(1.0)  # creation times are whole seconds
     share(world, pods, "younger", "30Gi", "low")
     share(world, pods, "important", "70Gi", "middle")
     assert world.assigned("older") == world.assigned("younger") != world.assigned("important")
