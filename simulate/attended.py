@@ -50,7 +50,7 @@ class Attended:
         self._patience.refused(pending, list(self._product.able(kind)))
 
     def look(self, now: float) -> None:
-        """Keep the room that there is now, and that of no other node."""
+        """Keep the room that nodes have now; end what was kept on other nodes."""
         self._now_s = now * UNIT_S
         complete(self._patience.look())
         self._scheduler.ledger.expire(self._now_s)

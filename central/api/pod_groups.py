@@ -80,7 +80,7 @@ class PodGroup(_Wire, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangObject:
-    """What one object says of a gang."""
+    """Hold what one object says of a gang."""
 
     key: ObjectKey
     gang: GangKey | None = None  # None: that of the pod

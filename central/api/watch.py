@@ -96,9 +96,9 @@ _BARE: Final = msgspec.json.Decoder(_Bare)
 
 
 class Reflector(Generic[T]):
-    """List and watch one kind. `synced` is set once the sink has a whole list, and stays set. `settled`: or once it is known
-    that there is none to have, of an optional kind. `absent`: the API server does not know the kind. `failures`: failed calls,
-    each counted once."""
+    """List and watch one kind. `synced` is set once the sink has a whole list, and stays set. `absent`: the API
+    server does not know the kind. `settled`: it is synced, or the kind is optional and absent. `failures`: failed calls, each
+    counted once."""
 
     def __init__(
         self,

@@ -103,7 +103,7 @@ NO_ROLES: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What is said of a gang, by its object or by each of its members."""
+    """Hold what is said of a gang, by its object or by each of its members."""
 
     least: Mapping[str, int] = field(default_factory=lambda: NO_ROLES)  # members of each role that start together
     mode: Mode = Mode.STRICT
@@ -127,7 +127,7 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """What one pod says of its gang."""
+    """Hold what one pod says of its gang."""
 
     gang: GangKey
     role: str = ""

@@ -40,7 +40,7 @@ TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 class Queued:
-    """What Kueue's objects say, as far as it concerns central."""
+    """Hold what Kueue's objects say, as far as it concerns central."""
 
     def __init__(self, rooms: WorkloadRooms) -> None:
         self.rooms = rooms

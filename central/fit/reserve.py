@@ -44,7 +44,7 @@ Factors = Mapping[Group, float]
 
 
 class Free(Protocol):
-    """What is free in the cluster."""
+    """Tell what is free in the cluster."""
 
     def free_milli(self, models: tuple[str, ...] = ()) -> int:
         """Return what is free of all cards of these models, in milli. No models: of any model."""

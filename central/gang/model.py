@@ -32,7 +32,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """Where one member will be."""
+    """Say where one member will be."""
 
     node: str
     placement: Placement

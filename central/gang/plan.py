@@ -154,7 +154,7 @@ def put_of(want: Want, planned: Planned) -> Put:
 
 
 class _Draft:
-    """Where the members would be, as far as that is decided."""
+    """Hold where the members would be, as far as that is decided."""
 
     def __init__(self, state: Overlay, place: Place) -> None:
         self._by_node = dict(state.put)

@@ -1,4 +1,4 @@
-"""Decide whether a pod, or all pods of a gang, stay within their quota; and whose turn it is to borrow.
+"""Decide whether a pod, or all pods of a gang, stay within their quota, and in which order quotas may borrow.
 
     max        never exceeded, by the quota and by each quota above it
     runtime    of the quota itself, where it is in a tree: what it may use now, its guaranteed part and what others lend

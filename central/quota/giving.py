@@ -45,7 +45,7 @@ class Unit:
 
 
 class Piece(NamedTuple):
-    """What of a unit can go: one surplus member alone, or the whole unit."""
+    """Hold a part of a unit that can go: one surplus member alone, or the whole unit."""
 
     unit: Unit
     members: tuple[Member, ...]

@@ -30,7 +30,7 @@ MOST_UNITS: Final = 4096  # pods and gangs of lower priority that are looked at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """Where the members would be, and the pods that have to be gone first."""
+    """Hold where the members would be, and the pods that have to be gone first."""
 
     where: Where
     gone: tuple[PodUid, ...]

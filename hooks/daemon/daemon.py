@@ -86,7 +86,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 log=log,
                 moved=lambda *move: metrics.moved(*move),  # noqa: PLW0108  metrics are made later: they read the node
                 netns=netns,
-                asked=lambda *call: metrics.asked(*call),  # noqa: PLW0108
+                asked=lambda *call: metrics.asked(*call),  # noqa: PLW0108  likewise
             )
             node = Node(
                 ledger=ledger,

@@ -62,7 +62,7 @@ class Clocks(StrEnum):
 
 
 class LimitsBy(StrEnum):
-    """What keeps a container with a share to its memory."""
+    """Say what keeps a container with a share to its memory."""
 
     AUTO = "auto"
     DRIVER = "driver"

@@ -107,7 +107,7 @@ class Led:
         await self.pause()
 
     async def put_quota(self, name: str, *, least: int = 0, most: int = 100, flat: bool = False, **words: Any) -> None:
-        """Of cards."""
+        """Put a quota of cards."""
         made = elastic_quota(name, {RESOURCE_GPU: str(least)}, {RESOURCE_GPU: str(most)}, **words)
         await self.server.put(quota_path(name, flat=flat), made)
         await self.pause()

@@ -87,7 +87,7 @@ WAITING: Final = (
 
 
 def a_quota(name: str, least: int, most: int, **labels: str) -> Json:
-    """Of Koordinator, of cards; `namespaces` is an annotation."""
+    """Return Koordinator's object for a quota of cards; `namespaces` is an annotation."""
     annotations = {"namespaces": labels.pop("namespaces")} if "namespaces" in labels else {}
     said = [
         {KOORDINATOR_PREFIX + key.replace("_", "-"): value for key, value in words.items()} for words in (labels, annotations)

@@ -101,7 +101,7 @@ def containerd(binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Priv
 
 
 def newer_containerds() -> list[Binaries]:
-    """Those with CDI and NRI that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists (with
+    """Return those with CDI and NRI that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists (with
     colons)."""
     listed = (Path(folder) for folder in os.environ.get("LADING_CONTAINERD_DIRS", "").split(":") if folder)
     found = [Binaries(folder=folder, version=read_version(folder / "containerd")) for folder in listed]

@@ -68,8 +68,8 @@ def await_asked(site: Site) -> None:
 
 
 def restart(site: Site, runtime: PrivateContainerd) -> None:
-    """As an upgrade does. Nothing is removed before the plugins are back: containerd 2.1.9 can come to a standstill where one
-    registers while it removes a sandbox that still has containers (its handlers lock recursively)."""
+    """Restart containerd, as an upgrade does. Nothing is removed before the plugins are back: containerd 2.1.9 can come
+    to a standstill where one registers while it removes a sandbox that still has containers (its handlers lock recursively)."""
     runtime.restart()
     site.reconnect()
     await_asked(site)

@@ -85,7 +85,7 @@ class Link:
             self.changed(False)
 
     def run(self, work: Awaitable[None]) -> None:
-        """Run it to its end, whatever becomes of the connection."""
+        """Run it to its end, also if the connection is lost."""
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

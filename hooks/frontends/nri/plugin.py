@@ -1,4 +1,4 @@
-"""What a plugin of NRI is, whatever it does: its name, the events it subscribes to, and how the runtime's calls reach it.
+"""Define what every plugin of NRI has: its name, the events it subscribes to, and how the runtime's calls reach it.
 
 The runtime calls a plugin by one method for each event, or, before NRI 0.12, by StateChange for most of them. A method that is
 not known here is answered as unimplemented: a runtime then falls back to StateChange, where success would lose the event. An

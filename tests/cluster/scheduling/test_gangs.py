@@ -53,7 +53,7 @@ def test_a_gang_waits_for_its_members_and_holds_nothing_meanwhile(world: World, 
     for number in range(3):
         world.create(pods, f"g{number}", gpu=2, **gang("g", "4"))
     assert "3 of 4 members exist (gang-waits-for-members)" in world.await_refused("g2")
-    world.run(pods, "single", gpu=8)  # all that there is
+    world.run(pods, "single", gpu=8)  # all cards of the cluster
     pods.delete("single")
     world.create(pods, "g3", gpu=2, **gang("g", "4"))
     for number in range(4):

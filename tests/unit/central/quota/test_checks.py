@@ -1,4 +1,4 @@
-"""Whether pods stay within their quota, and whose turn it is to borrow."""
+"""Check whether pods stay within their quota, and in which order quotas may borrow."""
 
 from collections.abc import Mapping
 from typing import Any
