@@ -13,17 +13,18 @@ The devices are kept for the pod meanwhile, as in a preemption. One plan a look:
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
 from central.controllers.evict import Evictor
 from central.fit.model import Placement
-from central.loop.slices import Slices
+from central.loop.slices import result_in_slices
+from central.loop.steps import result
 from central.quota.amounts import total_of
 from central.quota.checks import check
-from central.quota.giving import Choosing, Piece, Unit, beyond, choosing, give_back, importance
+from central.quota.giving import Enough, Piece, Unit, beyond, choosing, importance, uids_of
 from central.quota.model import QuotaId
 from central.quota.standing import Standing
 from central.scheduling.gang_units import Holding, units_of
@@ -47,7 +48,7 @@ class _Found:
     @property
     def cost(self) -> tuple[int, int, str]:
         """Return what is compared between nodes: the highest priority, then the number of pods."""
-        return max(piece.unit.priority for piece in self.pieces), len(_uids(self.pieces)), self.node
+        return max(piece.unit.priority for piece in self.pieces), len(uids_of(self.pieces)), self.node
 
 
 class TakeBack:
@@ -122,7 +123,7 @@ class TakeBack:
         if protection is None or not self._may_claim([pod]):
             return False
         names = self._names[pod.uid]
-        found = await self._find(pod, names, due, protection)
+        found = await result_in_slices(self._finding(pod, names, due, protection), self._clock)
         now, standing = self._scheduler.pending.get_refused(pod.uid), self._quotas.standing()
         if found is None or now is None or now.quota is not None or standing is None:
             return False
@@ -151,16 +152,16 @@ class TakeBack:
                 return False
         return True
 
-    async def _find(
+    def _finding(
         self, pod: Pending, names: Sequence[str], due: AbstractSet[QuotaId], protection: Protection
-    ) -> _Found | None:
-        slices = Slices(self._clock)
+    ) -> Generator[None, None, _Found | None]:
+        """Search the node where the least important pods have to go, in steps."""
         best: _Found | None = None
         for name, units in self._on_nodes(names, due, protection).items():
             standing = self._quotas.standing()
             if standing is None:
                 return None
-            pieces = await _in_slices(choosing(standing, units, self._enough(pod, name)), slices)
+            pieces = yield from choosing(standing, units, self._enough(pod, name))
             if pieces and (best is None or _Found(pieces=pieces, node=name).cost < best.cost):
                 best = _Found(pieces=pieces, node=name)
         return best
@@ -170,7 +171,7 @@ class TakeBack:
     ) -> Plan | None:
         """Choose again on the same node, as things are now. None: that is not enough any more, or not needed."""
         units = self._on_nodes([found.node], due, protection).get(found.node, [])
-        uids = _uids(give_back(standing, units, self._enough(pod, found.node)))
+        uids = uids_of(result(choosing(standing, units, self._enough(pod, found.node))))
         victims = [record for uid in uids if (record := self._scheduler.ledger.pod(uid)) is not None]
         placement = self._placement(pod, found.node, uids)
         if not uids or placement is None or protection.forbids(victims):
@@ -195,8 +196,12 @@ class TakeBack:
                         found.setdefault(name, []).append(unit)
         return {name: sorted(units, key=importance) for name, units in sorted(found.items())}
 
-    def _enough(self, pod: Pending, name: str) -> Callable[[Collection[PodUid]], bool]:
-        return lambda gone: self._placement(pod, name, gone) is not None
+    def _enough(self, pod: Pending, name: str) -> Enough:
+        def enough(gone: Collection[PodUid]) -> Generator[None, None, bool]:
+            yield
+            return self._placement(pod, name, gone) is not None
+
+        return enough
 
     def _placement(self, pod: Pending, name: str, gone: Collection[PodUid]) -> Placement | None:
         """Return where the pod would be there without these pods, and without those that end already."""
@@ -204,17 +209,3 @@ class TakeBack:
         state = self._scheduler.ledger.without(pod.uid, *gone, *ending)
         placement = self._scheduler.verdict(pod.ask, name, state, pod.requests)
         return placement if isinstance(placement, Placement) else None
-
-
-async def _in_slices(steps: Choosing, slices: Slices) -> tuple[Piece, ...]:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: tuple[Piece, ...] = end.value
-            return found
-        await slices.pause()
-
-
-def _uids(pieces: Iterable[Piece]) -> frozenset[PodUid]:
-    return frozenset(member.uid for piece in pieces for member in piece.members)

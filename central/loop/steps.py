@@ -5,13 +5,25 @@ The work itself is pure and reads no clock. A caller without an event loop exhau
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
 
 Steps = Iterator[None]
+T = TypeVar("T")
 
 
 def exhaust(steps: Steps) -> None:
     deque(steps, maxlen=0)
+
+
+def result(steps: Generator[None, None, T]) -> T:
+    """Take all steps at once. Return what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 def go_on(steps: Steps, clock: Callable[[], float], until: float) -> None:

@@ -1,8 +1,8 @@
 """Choose who gives back what a quota uses beyond what it may use now, so that pods of another quota can start.
 
-It takes units: single pods, or gangs as a whole, in quotas that use more than they may; and `enough`, which says whether the
-waiting pods could start if these pods were gone. It returns the pods that have to go: none if even all of them would not be
-enough.
+It takes units: single pods, or gangs as a whole, in quotas that use more than they may; and `enough`, which says, in steps,
+whether the waiting pods could start if these pods were gone. It returns the pods that have to go: none if even all of them
+would not be enough.
 
     1. From the least important on, pods are taken in thought: first what gangs have beyond their minimum, one member each, then
        whole units. Less important is a lower priority, then a later start. No unit is taken of a quota that is within what it
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
     whole: bool
 
 
-Enough = Callable[[Collection[PodUid]], bool]
+Enough = Callable[[Collection[PodUid]], Generator[None, None, bool]]
 Choosing = Generator[None, None, tuple[Piece, ...]]
 
 
@@ -82,27 +82,15 @@ def choosing(standing: Standing, units: Iterable[Unit], enough: Enough) -> Choos
     for piece in _in_order(units):
         quota = piece.unit.quota
         left = excess.setdefault(quota, beyond(standing, standing.tree.quotas[quota]))
-        gone = _uids(taken)
+        gone = uids_of(taken)
         given = total_of(member.amounts for member in piece.members if member.uid not in gone)
         if not any(left.get(key, 0) > 0 for key in given):
             continue
         taken.append(piece)
         add(left, {key: amount for key, amount in given.items() if key in left}, -1)
-        yield
-        if enough(_uids(taken)):
+        if (yield from enough(uids_of(taken))):
             return (yield from _put_back(taken, enough))
     return ()
-
-
-def give_back(standing: Standing, units: Iterable[Unit], enough: Enough) -> tuple[Piece, ...]:
-    """Choose at once."""
-    steps = choosing(standing, units, enough)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: tuple[Piece, ...] = end.value
-            return found
 
 
 def importance(unit: Unit) -> tuple[int, float]:
@@ -130,11 +118,10 @@ def _put_back(taken: Sequence[Piece], enough: Enough) -> Choosing:
         rest = [one for one in going if one is not piece]
         if not piece.whole and any(one.whole and one.unit is piece.unit for one in rest):
             continue  # its gang goes, and a surplus member alone is of no use
-        yield
-        if enough(_uids(rest)):
+        if (yield from enough(uids_of(rest))):
             going = rest
     return tuple(going)
 
 
-def _uids(pieces: Iterable[Piece]) -> frozenset[PodUid]:
+def uids_of(pieces: Iterable[Piece]) -> frozenset[PodUid]:
     return frozenset(member.uid for piece in pieces for member in piece.members)

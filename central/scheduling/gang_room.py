@@ -112,13 +112,8 @@ def taking_back(
     def search(gone: Collection[PodUid]) -> Generator[None, None, Where | None]:
         return (yield from find_plan(wants, (), state.without(*gone), planner.place, topology))
 
-    def enough(gone: Collection[PodUid]) -> bool:
-        steps = search(gone)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value is not None
+    def enough(gone: Collection[PodUid]) -> Generator[None, None, bool]:
+        return (yield from search(gone)) is not None
 
     pieces = yield from choosing(standing, units, enough)
     gone = tuple(member.uid for piece in pieces for member in piece.members)

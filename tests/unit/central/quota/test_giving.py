@@ -1,11 +1,12 @@
 """Who gives back: as little as is needed, whole gangs or their surplus, the least important first."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator, Iterable
 
 import pytest
 
 from central.ask.requests import CPU, MEMORY
-from central.quota.giving import Member, Piece, Unit, beyond, give_back
+from central.loop.steps import result
+from central.quota.giving import Member, Piece, Unit, beyond, choosing
 from central.quota.model import QuotaId
 from central.quota.standing import Standing
 from central.quota.tree import build
@@ -41,6 +42,16 @@ def gang(
 def needs(count: int, gpus: int = 1) -> Callable[[Collection[PodUid]], bool]:
     """So many pods of so many cards each have to go."""
     return lambda gone: len(gone) * gpus >= count
+
+
+def give_back(now: Standing, units: Iterable[Unit], enough: Callable[[Collection[PodUid]], bool]) -> tuple[Piece, ...]:
+    """Choose at once, with an `enough` of one step."""
+
+    def in_a_step(gone: Collection[PodUid]) -> Generator[None, None, bool]:
+        yield
+        return enough(gone)
+
+    return result(choosing(now, units, in_a_step))
 
 
 def going(pieces: tuple[Piece, ...]) -> list[str]:
