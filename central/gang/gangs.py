@@ -79,7 +79,6 @@ class Gangs:
         """Add a pod, or bring what is known of it up to date. `membership` is what the pod itself says."""
         uid, said = member.uid, member.membership
         known = self.of(uid)
-        self._said[uid] = said
         member.membership = self._resolved(said)
         if known is not None:
             gang, before = known

@@ -42,13 +42,11 @@ class GangPlanner:
     def planning(self, gang: Gang) -> Generator[None, None, bool]:
         """Search a plan in steps, and hold it with the last one. Return whether there is one; if there is none, what the gang
         is refused for says why."""
-        members = gang.waiting()
-        pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
         topology = self.topology(gang.terms)
         if isinstance(topology, str):
             gang.refuse(OfPod.REQUEST_MALFORMED, topology)
             return False
-        first, surplus = _split(gang, [one for one in members if one.uid in pods])
+        pods, first, surplus = self._waiting(gang)
         if first is None:
             gang.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, "kube-scheduler has not asked about all of its members yet")
             return False
@@ -84,10 +82,8 @@ class GangPlanner:
     def asked(self, gang: Gang) -> Generator[None, None, tuple[list[Want], Topology, Overlay] | None]:
         """Return the members that start together, with all nodes where kube-scheduler lets them go, whether or not these have
         room; None if that is not known."""
-        members = gang.waiting()
-        pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
         topology = self.topology(gang.terms)
-        first, _ = _split(gang, [one for one in members if one.uid in pods])
+        pods, first, _ = self._waiting(gang)
         if first is None or isinstance(topology, str):
             return None
         every, known, wants = self.scheduler.ledger.nodes(), dict[frozenset[str] | None, list[str]](), list[Want]()
@@ -99,6 +95,12 @@ class GangPlanner:
             wants.append(Want(uid=member.uid, shape=pods[member.uid].shape, nodes=nodes))
             yield
         return wants, topology, self.scheduler.ledger.without(*pods, *gang.kept)
+
+    def _waiting(self, gang: Gang) -> tuple[dict[PodUid, Pending], list[Member] | None, list[Member]]:
+        """Return the pods to place, and as members those that have to start together, and the others; see `_split`."""
+        members = gang.waiting()
+        pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
+        return pods, *_split(gang, [one for one in members if one.uid in pods])
 
     def _hold(self, gang: Gang, where: Where, pods: Mapping[PodUid, Pending]) -> bool:
         """Hold the plan, if every member is still there and still waits."""
