@@ -2,7 +2,7 @@
 again.
 
 Most requests change nothing above their quota: a quota that asks for its max already asks for no more of its parent. The result
-is that of `ask_up` and `divide_down` for the whole tree.
+is the same as if the whole tree were divided anew.
 """
 
 from collections import defaultdict

@@ -112,23 +112,5 @@ def least_asked(quota: Quota, key: str, requested: int) -> int:
     return requested if quota.lends else max(requested, quota.min.get(key, 0))
 
 
-def divide_down(
-    tree: Tree, key: str, totals: Mapping[QuotaId, int], limited: Mapping[QuotaId, int], unit: int = 1
-) -> dict[QuotaId, int]:
-    """Return the runtime by quota. `totals`: what the quotas of each group divide, by the group's name."""
-    runtime: dict[QuotaId, int] = {}
-    for group, members in tree.groups.items():
-        total = runtime.get(group, totals.get(group, 0))
-        runtime.update(divide_group(total, [tree.quotas[member] for member in members], key, limited, unit))
-    return runtime
-
-
-def divide_group(
-    total: int, quotas: Sequence[Quota], key: str, limited: Mapping[QuotaId, int], unit: int
-) -> dict[QuotaId, int]:
-    of = [sibling(quota, key, limited.get(quota.id, 0)) for quota in quotas if key in quota.max]
-    return {QuotaId(name): amount for name, amount in divide(total, of, unit=unit).items()}
-
-
 def sibling(quota: Quota, key: str, asks: int) -> Sibling:
     return Sibling(quota.id, quota.weight_of(key), asks, quota.min.get(key, 0), quota.lends)

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from central.quota.divided import Divided
 from central.quota.model import ROOT, QuotaId
-from central.quota.runtime import Sibling, ask_up, divide, divide_down
+from central.quota.runtime import Sibling, ask_up, divide
 from lading.vocabulary import RESOURCE_GPU
-from tests.unit.central.quota.trees import Of, runtimes, tree_of
+from tests.unit.central.quota.trees import Of, divide_down, runtimes, tree_of
 
 AMOUNTS = st.integers(0, 40)
 SIBLINGS = st.lists(

@@ -9,11 +9,11 @@ from central.ask.reasons import OfPod
 from central.quota.amounts import unit_of
 from central.quota.checks import Refusal, check, lendable, turn_key
 from central.quota.model import FLAT, ROOT, Dialect, Quota, QuotaId
-from central.quota.runtime import ask_up, divide_down
+from central.quota.runtime import ask_up
 from central.quota.standing import Standing
 from central.quota.tree import build
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
-from tests.unit.central.quota.trees import quota
+from tests.unit.central.quota.trees import divide_down, quota
 
 GPU = RESOURCE_GPU
 CARD = 1000

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from central.quota.model import ROOT, Amounts, Dialect, Quota, QuotaId
-from central.quota.runtime import ask_up, divide_down
+from central.quota.runtime import ask_up, divide, sibling
 from central.quota.tree import Tree, build
 
 
@@ -44,6 +44,20 @@ def tree_of(quotas: Iterable[Of], key: str, scale: int = 1) -> Tree:
     tree = build(one.quota(key, scale, {each.parent for each in quotas}) for one in quotas)
     assert not tree.problems
     return tree
+
+
+def divide_down(
+    tree: Tree, key: str, totals: Mapping[QuotaId, int], limited: Mapping[QuotaId, int], unit: int = 1
+) -> dict[QuotaId, int]:
+    """Divide a whole tree. Return the runtime by quota. `totals`: what the quotas of each group divide, by the group's name."""
+    runtime: dict[QuotaId, int] = {}
+    for group, members in tree.groups.items():
+        quotas = [tree.quotas[member] for member in members if key in tree.quotas[member].max]
+        divided = divide(
+            runtime.get(group, totals.get(group, 0)), [sibling(one, key, limited.get(one.id, 0)) for one in quotas], unit=unit
+        )
+        runtime.update({QuotaId(name): amount for name, amount in divided.items()})
+    return runtime
 
 
 def runtimes(

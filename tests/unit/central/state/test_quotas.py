@@ -12,14 +12,14 @@ from central.controllers.requeue import Waker
 from central.loop.steps import exhaust
 from central.quota.amounts import model_key
 from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Dialect, Quota, QuotaId
-from central.quota.runtime import ask_up, divide_down
+from central.quota.runtime import ask_up
 from central.quota.standing import Standing
 from central.state.quotas import Quotas
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
 from tests.fakes.kube_objects import WHOLE, grant, share, vfs
 from tests.fakes.rooms import MODEL
 from tests.fakes.simulated_time import run_simulated
-from tests.unit.central.quota.trees import quota
+from tests.unit.central.quota.trees import divide_down, quota
 from tests.unit.central.world import World, uid_of
 
 GPU = RESOURCE_GPU
