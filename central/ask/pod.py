@@ -99,6 +99,9 @@ class Condition(_Wire, frozen=True):
     message: str = ""
 
 
+_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
+
+
 class Status(_Wire, frozen=True):
     """Keep only the condition of Lading: every pod has some five others."""
 
@@ -116,6 +119,11 @@ class Pod(_Wire, frozen=True):
     metadata: Metadata
     spec: Spec = Spec()
     status: Status = Status()
+
+    @property
+    def ended(self) -> bool:
+        """Return whether its containers ended and never run again."""
+        return self.status.phase in _TERMINAL
 
 
 AnyPod = TypeVar("AnyPod", bound=Pod)

@@ -36,7 +36,6 @@ LOOK_S: Final = 0.2
 TIMEOUT_S: Final = 4.0
 AGAIN_S: Final = 60.0  # the longest pause after a write that failed
 MANAGER: Final = "lading-central"
-TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 class Queued:
@@ -168,7 +167,7 @@ class PlaceFeed:
         if isinstance(obj, Unreadable) or WORKLOAD not in obj.metadata.annotations:
             return
         metadata = obj.metadata
-        if obj.status.phase not in TERMINAL and metadata.deletion_timestamp is None:
+        if not obj.ended and metadata.deletion_timestamp is None:
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
             self._rooms.give(holder, metadata.annotations[WORKLOAD], bound=bool(obj.spec.node_name))
 

@@ -59,7 +59,6 @@ QUOTA_S: Final = 0.5  # until a gang that its quota refused is tried again
 OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
 REST: Final = 4  # a search without result is followed by so many times its duration without another one for that gang
 CLOCKS_S: Final = 30.0  # by which a node's clock may differ
-TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 INCOMPLETE: Final = "GangIncomplete"
 KEEP_LOOK_S: Final = 1.0  # between two looks at the room that is made for gangs
 KEPT_S: Final = 30.0  # of what is held then, which each look renews
@@ -87,7 +86,7 @@ class GangFeed:
         if isinstance(obj, Unreadable):
             return
         metadata, spec = obj.metadata, obj.spec
-        said = None if obj.status.phase in TERMINAL else parse_membership(obj)
+        said = None if obj.ended else parse_membership(obj)
         if said is None or isinstance(said, BadAsk):
             self._end(metadata.uid)
             return

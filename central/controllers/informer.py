@@ -32,8 +32,6 @@ from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
 
-TERMINAL = frozenset({"Succeeded", "Failed"})
-
 
 class PodFeed:
     """Handle pods. `unassigned` is called once with each pod that requests devices and was bound without an
@@ -115,7 +113,7 @@ class PodFeed:
             return self._ledger.pod(uid) or self._ledger.load_of(uid)
         self._conditions.show(pod)
         metadata, spec = pod.metadata, pod.spec
-        ended = pod.status.phase in TERMINAL
+        ended = pod.ended
         waits = not (spec.node_name or ended or metadata.deletion_timestamp)
         if not waits:
             self._pending.remove(metadata.uid)
@@ -172,7 +170,7 @@ def _asks_for_devices(ask: Ask | BadAsk | None) -> bool:
 
 
 def _other_claim(pod: Pod) -> OtherClaim | None:
-    return None if pod.status.phase in TERMINAL else read_other_claim(pod)
+    return None if pod.ended else read_other_claim(pod)
 
 
 class DevicesFeed:

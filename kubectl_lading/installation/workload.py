@@ -11,7 +11,6 @@ from typing import Final
 from central.ask.model import Ask, BadAsk
 from central.ask.parse import parse_ask
 from central.ask.reasons import OfPod
-from central.controllers.informer import TERMINAL
 from central.fit.model import Missing
 from central.ledger.model import Clash
 from central.page.waiting import count_reasons
@@ -31,7 +30,7 @@ UNSTARTED_S: Final = 600.0
 
 def summarise(cluster: Cluster, now: datetime) -> Workload:
     names = {pod.metadata.uid: pod.full_name for pod in cluster.pods}
-    there = [pod for pod in cluster.pods if pod.status.phase not in TERMINAL]
+    there = [pod for pod in cluster.pods if not pod.ended]
     bound = [pod for pod in there if pod.spec.node_name and ASSIGNMENT in pod.metadata.annotations]
     granted = {grant.pod for report in cluster.reports.values() for grant in report.status.grants}
     unstarted = [pod for pod in bound if pod.status.phase == "Pending" and pod.started_s(now) > UNSTARTED_S]

@@ -12,7 +12,6 @@ from central.api.times import parse_seconds
 from central.ask.model import BadAsk
 from central.ask.parse import parse_ask
 from central.ask.reasons import OfPod
-from central.controllers.informer import TERMINAL
 from central.scheduling.why import ask_in_words
 from central.state.pending import pending_of
 from central.view.model import NodeView
@@ -32,7 +31,7 @@ def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") 
 
 def waits(pod: Pod) -> bool:
     """Report whether the pod requests devices, validly or not, and is not bound."""
-    gone = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.status.phase in TERMINAL
+    gone = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended
     return not gone and parse_ask(pod) is not None
 
 

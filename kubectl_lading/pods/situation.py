@@ -28,7 +28,6 @@ from lading.vocabulary import ASSIGNMENT, MANUAL_GPUS, MANUAL_VFS
 FIXES: Final[Mapping[str, str]] = tomllib.loads((resources.files(__package__) / "fixes.toml").read_text())
 SCHEDULER: Final = "lading"  # the profile that asks central (deploy/scheduler/config.yaml)
 SCHEDULED: Final = "PodScheduled"
-_ENDED: Final = frozenset({"Succeeded", "Failed"})
 _BY_HAND: Final = (MANUAL_GPUS, MANUAL_VFS)
 _REFUSAL: Final = re.compile(r"\blading: ([a-z-]+): (.*)", re.DOTALL)
 _CONTAINER: Final = re.compile(r"\{([^}]*)\}")
@@ -70,7 +69,7 @@ class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def read_situation(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent]) -> Situation:
     """Return the situation. `events`: of this pod, the oldest first."""
-    if pod.status.phase in _ENDED:
+    if pod.ended:
         words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
         return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {words}" if words else ""))
     if pod.spec.node_name:

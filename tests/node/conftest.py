@@ -101,8 +101,8 @@ def containerd(binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[Priv
 
 
 def newer_containerds() -> list[Binaries]:
-    """Return those with CDI and NRI that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists (with
-    colons)."""
+    """Return those with CDI and NRI that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists
+    (with colons)."""
     listed = (Path(folder) for folder in os.environ.get("LADING_CONTAINERD_DIRS", "").split(":") if folder)
     found = [Binaries(folder=folder, version=read_version(folder / "containerd")) for folder in listed]
     unpacked = (find_unpacked(prefix, default_cache()) for prefix in ("1.7.", "2."))

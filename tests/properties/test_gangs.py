@@ -157,8 +157,9 @@ class Play:
         """No Binding before all that start together arrived: the barrier is open, and no plan opens without enough members."""
         assert gang.opened
 
-    def wait(self) -> None:
-        self.now += self.random.choice([0.1, 1.0, 5.0, FINISH_S / 2])
+    def wait(self, seconds: float | None = None) -> None:
+        """Let time pass, of any length by default. What became of each Binding is known then."""
+        self.now += self.random.choice([0.1, 1.0, 5.0, FINISH_S / 2]) if seconds is None else seconds
         self.world.now = self.now
         self.world.ledger.expire(self.now)
         for name in [*self.unclear]:
@@ -218,13 +219,7 @@ class Play:
     def settle(self) -> None:
         """No more trouble: each gang is whole, or nothing of it is bound, and nothing is held without need."""
         for _ in range(60):
-            self.now += 2.0
-            self.world.now = self.now
-            self.world.ledger.expire(self.now)
-            for name in [*self.unclear]:
-                del self.unclear[name]
-                if name in self.truth:
-                    self.show(name)
+            self.wait(2.0)
             self.look()
             for name in [name for name, words in self.truth.items() if not words.get("node")]:
                 fits = [*self.world.filter(name, "n1", "n2").fitting]

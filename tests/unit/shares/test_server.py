@@ -332,7 +332,8 @@ def test_what_a_process_holds_counts_while_it_has_no_connection(rig: ShareRig, l
     assert used(server) == [80, 0]
 
 
-def test_what_a_process_held_is_free_when_it_has_ended(rig: ShareRig, living: Living) -> None:
+def lose_process(rig: ShareRig, living: Living) -> tuple[ShareServer, Path]:
+    """Have a process hold 60 MiB and lose its connection. Return the server, and the path of the container's socket."""
     server = rig.serve(lives=True)
     path = rig.grant(share("a", shared(mib=100)))
     eventually(server.usage)
@@ -340,19 +341,18 @@ def test_what_a_process_held_is_free_when_it_has_ended(rig: ShareRig, living: Li
     assert lost.ask(60 * MIB)
     lost.close()
     eventually(lambda: not server.usage()[0].process_ids)
+    return server, path
+
+
+def test_what_a_process_held_is_free_when_it_has_ended(rig: ShareRig, living: Living) -> None:
+    server, _ = lose_process(rig, living)
     assert used(server) == [60]
     living.end(0)
     eventually(lambda: used(server) == [0])
 
 
 def test_a_process_that_is_back_and_says_nothing_of_its_memory_has_none(rig: ShareRig, living: Living) -> None:
-    server = rig.serve(lives=True)
-    path = rig.grant(share("a", shared(mib=100)))
-    eventually(server.usage)
-    lost = living.join(rig, path, 0)
-    assert lost.ask(60 * MIB)
-    lost.close()
-    eventually(lambda: not server.usage()[0].process_ids)
+    server, path = lose_process(rig, living)
     living.join(rig, path, 0).want()
     eventually(lambda: used(server) == [0])
 
