@@ -140,6 +140,7 @@ def test_a_container_cannot_take_the_library_away(site: Site, driver: CudaDriver
 
 def test_a_process_of_no_pod_is_not_served(site: Site, driver: CudaDriver) -> None:
     pod, container = sharing(site, driver, "owner", "core=50")
+    assert container.sh("gpu-work memory 1").startswith("1 MiB: 0")  # it waits until the server listens
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
         stranger.settimeout(5)
         stranger.connect(str(site.lading.folder / "shares" / f"{pod.spec.uid}_main" / "s.sock"))
