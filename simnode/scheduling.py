@@ -9,8 +9,9 @@ A first leader waits 15 s: a lease that is not there may have been deleted under
 
 import http.client
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
@@ -47,13 +48,22 @@ class Replica(Child):
     """One lading-central. It serves at `address`: kube-scheduler on `port`, people on `page_port`."""
 
     def __init__(
-        self, name: str, *, folder: Path, kubeconfig: Path, key: SigningKey, address: str = "127.0.0.1", service: str = ""
+        self,
+        name: str,
+        *,
+        folder: Path,
+        kubeconfig: Path,
+        key: SigningKey,
+        address: str = "127.0.0.1",
+        service: str = "",
+        settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """Prepare the replica. With a `service`, the leader sets it to `address`, which then must not be the loopback
-        address."""
+        address. `settings`: others of central's."""
         self.address, self.port, self.page_port = address, free_port(), free_port()
         config = folder / f"{name}.toml"
-        settings = {
+        written = {
+            **settings,
             "listen": f"{address}:{self.port}",
             "page_listen": f"{address}:{self.page_port}",
             "service": service,
@@ -64,7 +74,7 @@ class Replica(Child):
             "key_id": KEY_ID,
             "identity": name,
         }
-        config.write_text(render_flat_toml(settings))
+        config.write_text(render_flat_toml(written))
         program = Path(sys.executable).with_name("lading-central")  # beside this Python: .venv/bin
         super().__init__([str(program), "--config", str(config)], log=config.with_suffix(".log"))
 
@@ -86,14 +96,29 @@ class Replica(Child):
 
 
 class Scheduling(Block):
-    def __init__(self, plane: ControlPlane, *, deploy: Path, key: SigningKey, replicas: int = 2) -> None:
-        """Prepare it. The namespace of `deploy/` and its rights must be in the control plane already: see `install`."""
+    def __init__(
+        self,
+        plane: ControlPlane,
+        *,
+        deploy: Path,
+        key: SigningKey,
+        replicas: int = 2,
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
+        """Prepare it. The namespace of `deploy/` and its rights must be in the control plane already: see `install`.
+        `settings`: of central, beside those that it needs here."""
         self._plane = plane
         self._deploy = deploy
         kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
         self.replicas = [
             Replica(
-                f"{CENTRAL}-{n}", folder=plane.folder, kubeconfig=kubeconfig, key=key, address=plane.address, service=CENTRAL
+                f"{CENTRAL}-{n}",
+                folder=plane.folder,
+                kubeconfig=kubeconfig,
+                key=key,
+                address=plane.address,
+                service=CENTRAL,
+                settings=settings,
             )
             for n in range(replicas)
         ]

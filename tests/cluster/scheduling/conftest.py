@@ -66,7 +66,7 @@ def whole(cluster: Cluster, lading: LadingNode, key: SigningKey, pytestconfig: p
         "reporter", SYSTEM, "lading-reporter", bound_to={"apiVersion": "v1", "kind": "Node", **node}
     )
     lading.reconfigure_hooks(report=True, kubeconfig=str(reporter))
-    scheduling = Scheduling(plane, deploy=DEPLOY, key=key)
+    scheduling = Scheduling(plane, deploy=DEPLOY, key=key, settings={"quota_delay": 5})
     pytestconfig.stash[LOGS] += scheduling.logs
 
     with scheduling, Auditor(plane.api, lambda: read_books(lading, NODE)) as auditor:
