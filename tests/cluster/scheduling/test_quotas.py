@@ -80,7 +80,7 @@ def test_a_team_borrows_what_another_does_not_use_and_gives_it_back(world: World
     assert json.loads(annotations[f"{PREFIX}/runtime"]) == {GPU: "8"}
 
     world.create(pods, "lender", gpu=3, **of("speech"))
-    pods.wait_ready("lender")
+    world.cluster.eventually(lambda: pods.ready("lender"), "a ready pod lender", within_s=READ_S)  # two pods end before
     kept = [name for name in borrowers if world.api.has(f"/api/v1/namespaces/default/pods/{name}")]
     assert len(kept) == 2  # two of two GPUs each make room for three, and leave the borrower its min
     world.check(pods, "lender", *kept)
