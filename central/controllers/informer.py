@@ -202,8 +202,8 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """Handle Nodes: whether kubelet answers, by the Ready condition, the allocatable cpu and memory, labels of topology, and what
-    the rules of pods judge."""
+    """Handle Nodes: whether kubelet answers, by the Ready condition, the allocatable cpu and memory, labels of topology, and
+    what the rules of pods judge."""
 
     def __init__(self, ledger: Ledger, topology: Topology | None = None, nodes: Nodes | None = None) -> None:
         self._ledger = ledger

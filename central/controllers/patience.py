@@ -8,9 +8,9 @@ It takes refused pods, the nodes that kube-scheduler named for them, what Kubern
 makes nominations in the ledger, new ones with every look.
 
 Pods that hold devices hold cpu and memory too, and kube-scheduler names no node that lacks these now. So a node that was named
-once, since the patience was over, counts from then on; and so does one that lacks cpu or memory now and that the pod's own rules
-allow. What kube-scheduler alone judges may forbid such a node. If it leaves out the node although cpu and memory suffice there,
-the pod leaves it, and it is not chosen again for as long as the patience; after MOST_LEFT of these only nodes that were named are
+once, since the patience was over, counts from then on; and so does one that lacks cpu or memory now, if the pod's own rules
+allow it. What kube-scheduler alone judges may forbid such a node. If it leaves out the node although cpu and memory suffice
+there, the pod leaves it, and it is not chosen again for as long as the patience; after MOST_LEFT of these only named nodes are
 chosen. If kube-scheduler finds no node at all, it does not ask central; the condition PodScheduled of the pod says so.
 
 It keeps room on MOST_KEPT of the nodes at most, for the first pods in line, and for none while a pod of higher priority is
@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Final
+from typing import Final, NamedTuple
 
 from central.ask.model import Requests
 from central.fit.demand import Demand, policy_of, read_demand
@@ -51,6 +51,16 @@ MOST_LEFT: Final = 3  # nodes that one pod left, after which it gets only nodes 
 _PLANS: Final = (Claim.PREDICTED, Claim.PLANNED, Claim.RESERVED)
 
 
+class _Named(NamedTuple):
+    """The nodes that kube-scheduler named for a pod."""
+
+    nodes: Collection[str]  # in the last question; once the pod is due, in all since
+    due: bool
+
+
+_NOT_NAMED: Final = _Named((), False)
+
+
 @dataclass(slots=True, kw_only=True)
 class _Kept:
     """The node where room is kept for a pod."""
@@ -69,7 +79,7 @@ class Patience:
         self._patience_s = patience_s
         self._clock = clock
         self._log = log
-        self._named: dict[PodUid, Collection[str]] = {}  # as of the last question; once it waited for long enough, of all since
+        self._named: dict[PodUid, _Named] = {}
         self._vain: dict[PodUid, float] = {}  # pods for which no node can do: until when none is searched
         self._kept: dict[PodUid, _Kept] = {}
         self._left: dict[PodUid, dict[str, float]] = {}  # nodes that the pod left: until when it may not have them again
@@ -79,8 +89,8 @@ class Patience:
         """Remember the nodes that kube-scheduler named. If it left out the one where room is kept, the pod leaves that."""
         if not self._patience_s or self._demand(pod).whole_peak <= 1:
             return
-        known = self._named.pop(pod.uid, ())
-        self._named[pod.uid] = dict.fromkeys((*known, *names)) if self._is_due(pod) else names
+        before, due = self._named.pop(pod.uid, _NOT_NAMED), self._is_due(pod)
+        self._named[pod.uid] = _Named(dict.fromkeys((*before.nodes, *names)) if before.due else names, due)
         self._vain.pop(pod.uid, None)
         if len(self._named) > REMEMBERED:
             waiting = [one for uid in self._named if (one := self._scheduler.pending.get(uid))]
@@ -127,7 +137,7 @@ class Patience:
         if before is not None and stays and self._keep_on(pod.uid, before) is not None:  # it may fit by now
             return before
         demand, missing = self._demand(pod), []
-        named, left = dict.fromkeys(self._named.get(pod.uid, ())), self._left.get(pod.uid, {})
+        named, left = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes), self._left.get(pod.uid, {})
         for name in dict.fromkeys((*named, *(() if self._left_many(left) else self._scheduler.ledger.nodes()))):
             if name not in taken and left.get(name, 0.0) <= self._clock():
                 lacking = self._missing(pod, demand, name, named=name in named)

@@ -157,8 +157,7 @@ class Leadership:
             log=log,
         )
         self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
-        topology = Topology(topology_keys)
-        nodes = Nodes()
+        topology, nodes = Topology(topology_keys), Nodes()
         planner = GangPlanner(self.scheduler, domains=topology.domains, nodes=nodes)
         self._gang_keeper = GangKeeper(
             self.scheduler,
