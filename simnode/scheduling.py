@@ -9,7 +9,7 @@ A first leader waits 15 s: a lease that is not there may have been deleted under
 
 import http.client
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ CENTRAL: Final = "lading-central"
 SCHEDULER: Final = "lading-scheduler"
 KEY_ID: Final = "central-1"
 PARTS: Final = ("crds", "rbac", "admission")  # of deploy/: everything but workloads
+NO_MORE: Final[Mapping[str, Any]] = {}
 LEAD_S: Final = 60.0  # 15 s of a lease, and time for a busy machine
 
 
@@ -47,10 +48,18 @@ class Replica(Child):
     """One lading-central. It serves at `address`: kube-scheduler on `port`, people on `page_port`."""
 
     def __init__(
-        self, name: str, *, folder: Path, kubeconfig: Path, key: SigningKey, address: str = "127.0.0.1", service: str = ""
+        self,
+        name: str,
+        *,
+        folder: Path,
+        kubeconfig: Path,
+        key: SigningKey,
+        address: str = "127.0.0.1",
+        service: str = "",
+        more: Mapping[str, Any] = NO_MORE,
     ) -> None:
         """Prepare the replica. With a `service`, the leader sets it to `address`, which then must not be the loopback
-        address."""
+        address. `more`: settings."""
         self.address, self.port, self.page_port = address, free_port(), free_port()
         config = folder / f"{name}.toml"
         settings = {
@@ -63,6 +72,7 @@ class Replica(Child):
             "signing_key": str(key.private),
             "key_id": KEY_ID,
             "identity": name,
+            **more,
         }
         config.write_text(render_flat_toml(settings))
         program = Path(sys.executable).with_name("lading-central")  # beside this Python: .venv/bin
@@ -86,14 +96,23 @@ class Replica(Child):
 
 
 class Scheduling(Block):
-    def __init__(self, plane: ControlPlane, *, deploy: Path, key: SigningKey, replicas: int = 2) -> None:
-        """Prepare it. The namespace of `deploy/` and its rights must be in the control plane already: see `install`."""
+    def __init__(
+        self, plane: ControlPlane, *, deploy: Path, key: SigningKey, replicas: int = 2, settings: Mapping[str, Any] = NO_MORE
+    ) -> None:
+        """Prepare it. The namespace of `deploy/` and its rights must be in the control plane already: see `install`.
+        `settings`: of central, beside those that make it run here."""
         self._plane = plane
         self._deploy = deploy
         kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
         self.replicas = [
             Replica(
-                f"{CENTRAL}-{n}", folder=plane.folder, kubeconfig=kubeconfig, key=key, address=plane.address, service=CENTRAL
+                f"{CENTRAL}-{n}",
+                folder=plane.folder,
+                kubeconfig=kubeconfig,
+                key=key,
+                address=plane.address,
+                service=CENTRAL,
+                more=settings,
             )
             for n in range(replicas)
         ]

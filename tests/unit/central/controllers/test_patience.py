@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from central.controllers.patience import LOOK_S, MOST_LEFT, SEEN_S
+from central.controllers.patience import LOOK_S, MOST_LEFT, REMEMBERED, SEEN_S, TRIED
 from central.ledger.ledger import NOMINATION_S
 from central.scheduling.why import why_pending
 from lading.log import Event
@@ -247,9 +247,13 @@ def test_a_node_that_is_cordoned_afterwards_is_left(tmp_path: Path) -> None:
     play(story, tmp_path, patience_s=PATIENCE_S)
 
 
-def test_a_node_whose_cpu_could_never_suffice_is_passed_over(tmp_path: Path) -> None:
+def test_nodes_whose_cpu_or_cards_could_never_suffice_are_passed_over(tmp_path: Path) -> None:
+    """However many look better."""
+
     async def story(one: Led) -> None:
-        await one.put_node("n1", 2, allocatable={"cpu": "3", "memory": "64Gi"})
+        for number in range(TRIED):
+            await one.put_node(f"n1-{number}", 2, allocatable={"cpu": "3", "memory": "64Gi"})
+            await one.put_node(f"n0-{number}", 1, allocatable={"cpu": "3", "memory": "64Gi"})
         await full_of_cpu(one, "n2", 3)
         await cannot_be_placed(one, "large")
         assert kept_on(one, "large") == "n2"
@@ -262,7 +266,7 @@ def test_a_node_with_enough_cpu_that_was_not_named_is_not_taken(tmp_path: Path) 
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 2, allocatable=ROOM)
-        await one.put_node("n2", 3, allocatable=ROOM)
+        await one.put_node("n2", 2, allocatable=ROOM)
         await small_ones_on(one, "n1", "n2", "n2")
         await one.put_pod("large", {RESOURCE_GPU: "2"}, requests=FOUR)
         assert one.filter("large", "n2") == []
@@ -330,6 +334,19 @@ def test_after_some_such_nodes_only_those_that_were_named_are_taken(tmp_path: Pa
         assert one.filter("large", nodes[-1], "small-1") == []
         await one.pause(2 * LOOK_S)
         assert kept_on(one, "large") == nodes[-1]
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_pods_for_which_no_node_can_do_do_not_keep_others_from_their_turn(tmp_path: Path) -> None:
+    """However many there are: a look searches for some of them."""
+
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1")
+        for number in range(REMEMBERED):
+            await one.put_pod(f"hopeless-{number}", {RESOURCE_GPU: "8"}, unschedulable=True)
+        await cannot_be_placed(one, "large", created="2026-11-22T00:00:00Z")
+        assert kept_on(one, "large") == "n1"
 
     play(story, tmp_path, patience_s=PATIENCE_S)
 

@@ -1,0 +1,105 @@
+"""A pod that waits for all cards of a node, on a real control plane where small pods hold the cpu of every node.
+
+kube-scheduler leaves out the nodes without enough cpu, and asks central about none of them.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from simnode.control_plane import ControlPlane
+from simnode.scheduling import Scheduling, SigningKey, install
+from tests.cluster.conftest import DEPLOY
+from tests.cluster.scheduling.fleet import CARDS, Fleet
+from tests.cluster.scheduling.world import MERGE
+from tests.logs import LOGS
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+
+PATIENCE_S: Final = 5
+PODS: Final = "/api/v1/namespaces/default/pods"
+NODES: Final = ("n0", "n1", "n2")
+SMALL: Final = {"cpu": "15", "lading.dev/gpu": "1"}  # four of them leave 4 of 64 cores
+LARGE: Final = {"cpu": "40", "lading.dev/gpu": str(CARDS)}
+
+
+class Clustered:
+    def __init__(self, plane: ControlPlane, scheduling: Scheduling) -> None:
+        self.plane = plane
+        self.scheduling = scheduling
+
+    def create(self, name: str, limits: dict[str, str], **spec: Any) -> None:
+        containers = [{"name": "main", "image": "pause", "resources": {"limits": limits}}]
+        spec = {"containers": containers, "schedulerName": "lading", **spec}
+        self.plane.api.call("POST", PODS, {"metadata": {"name": name}, "spec": spec})
+
+    def delete(self, name: str) -> None:
+        self.plane.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+
+    def pods(self) -> dict[str, Any]:
+        return {pod["metadata"]["name"]: pod for pod in self.plane.api.call("GET", PODS)["items"]}
+
+    def bound_to(self, name: str) -> str:
+        return str(self.pods()[name]["spec"].get("nodeName", ""))
+
+    def await_bound(self, *names: str) -> None:
+        self.plane.eventually(lambda: all(map(self.bound_to, names)), f"bound: {', '.join(names)}")
+
+    def kept_for(self, name: str) -> str:
+        status, body = self.scheduling.leader.get(f"/v1/why/default/{name}")
+        return str(json.loads(body).get("keeping_room_on", "")) if status == 200 else ""
+
+    def fill(self, node: str, pods: int) -> None:
+        """Bind small pods there."""
+        names = [f"{node}-{number}" for number in range(pods)]
+        for name in names:
+            self.create(name, SMALL, nodeSelector={"kubernetes.io/hostname": node}, tolerations=[{"operator": "Exists"}])
+        self.await_bound(*names)
+
+
+@pytest.fixture(scope="module")
+def whole(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Clustered]:
+    folder = tmp_path_factory.mktemp("patience")
+    plane = ControlPlane(folder, assets=assets)
+    logs = pytestconfig.stash.setdefault(LOGS, [])
+    logs.extend(plane.logs)
+    with plane:
+        plane.create_namespace("default")
+        install(plane, DEPLOY)
+        key = SigningKey(folder / "keys")
+        scheduling = Scheduling(plane, deploy=DEPLOY, key=key, replicas=1, settings={"patience": PATIENCE_S})
+        logs.extend(scheduling.logs)
+        with Fleet(plane, NODES), scheduling:
+            for name in NODES:
+                labels = {"metadata": {"labels": {"kubernetes.io/hostname": name}}}
+                plane.api.call("PATCH", f"/api/v1/nodes/{name}", labels, content_type=MERGE)
+            yield Clustered(plane, scheduling)
+
+
+@pytest.fixture
+def clustered(whole: Clustered) -> Iterator[Clustered]:
+    yield whole
+    for name in whole.pods():
+        whole.delete(name)
+    whole.plane.eventually(lambda: not whole.pods(), "no pods")
+
+
+def test_a_pod_gets_the_node_whose_cpu_small_pods_hold_one_after_the_other(clustered: Clustered) -> None:
+    taint = {"spec": {"taints": [{"key": "team", "value": "other", "effect": "NoSchedule"}]}}
+    clustered.plane.api.call("PATCH", "/api/v1/nodes/n0", taint, content_type=MERGE)
+    clustered.fill("n0", 3)  # fewer than on the others
+    clustered.fill("n1", 4)
+    clustered.fill("n2", 4)
+    clustered.create("large", LARGE)
+    clustered.plane.eventually(lambda: clustered.kept_for("large") != "", "room kept for the large pod")
+    kept = clustered.kept_for("large")
+    assert kept in {"n1", "n2"}
+    for number in range(4):  # one ends, and the next one comes
+        clustered.delete(f"{kept}-{number}")
+        clustered.create(f"next-{number}", SMALL)
+    clustered.await_bound("large")
+    assert clustered.bound_to("large") == kept
+    assert not any(clustered.bound_to(f"next-{number}") == kept for number in range(4))
