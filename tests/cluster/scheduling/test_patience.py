@@ -30,9 +30,12 @@ class Clustered:
     def __init__(self, plane: ControlPlane, scheduling: Scheduling) -> None:
         self.plane = plane
         self.scheduling = scheduling
+        self.touched = 0
 
-    def create(self, name: str, limits: dict[str, str], **spec: Any) -> None:
-        containers = [{"name": "main", "image": "pause", "resources": {"limits": limits}}]
+    def create(self, name: str, limits: dict[str, str], *, port: int = 0, **spec: Any) -> None:
+        """`port`: of the node that the pod takes for itself."""
+        ports = {"ports": [{"containerPort": port, "hostPort": port}]} if port else {}
+        containers = [{"name": "main", "image": "pause", "resources": {"limits": limits}, **ports}]
         spec = {"containers": containers, "schedulerName": "lading", **spec}
         self.plane.api.call("POST", PODS, {"metadata": {"name": name}, "spec": spec})
 
@@ -56,8 +59,18 @@ class Clustered:
         """Bind small pods there."""
         names = [f"{node}-{number}" for number in range(pods)]
         for name in names:
-            self.create(name, SMALL, nodeSelector={"kubernetes.io/hostname": node}, tolerations=[{"operator": "Exists"}])
+            self.create(name, SMALL, nodeSelector=on(node), tolerations=[{"operator": "Exists"}])
         self.await_bound(*names)
+
+    def touch(self, name: str) -> None:
+        """Have kube-scheduler try the pod again."""
+        self.touched += 1
+        body = {"metadata": {"annotations": {"example.com/touched": str(self.touched)}}}
+        self.plane.api.call("PATCH", f"{PODS}/{name}", body, content_type=MERGE)
+
+
+def on(node: str) -> dict[str, str]:
+    return {"kubernetes.io/hostname": node}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +87,7 @@ def whole(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: 
         logs.extend(scheduling.logs)
         with Fleet(plane, NODES), scheduling:
             for name in NODES:
-                labels = {"metadata": {"labels": {"kubernetes.io/hostname": name}}}
+                labels = {"metadata": {"labels": on(name)}}
                 plane.api.call("PATCH", f"/api/v1/nodes/{name}", labels, content_type=MERGE)
             yield Clustered(plane, scheduling)
 
@@ -82,6 +95,7 @@ def whole(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: 
 @pytest.fixture
 def clustered(whole: Clustered) -> Iterator[Clustered]:
     yield whole
+    whole.plane.api.call("PATCH", "/api/v1/nodes/n0", {"spec": {"taints": None}}, content_type=MERGE)
     for name in whole.pods():
         whole.delete(name)
     whole.plane.eventually(lambda: not whole.pods(), "no pods")
@@ -103,3 +117,27 @@ def test_a_pod_gets_the_node_whose_cpu_small_pods_hold_one_after_the_other(clust
     clustered.await_bound("large")
     assert clustered.bound_to("large") == kept
     assert not any(clustered.bound_to(f"next-{number}") == kept for number in range(4))
+
+
+def test_a_node_that_kube_scheduler_refuses_for_a_reason_of_its_own_is_left_for_another(clustered: Clustered) -> None:
+    """A port of n1 is taken, which only kube-scheduler sees."""
+    port = 8080
+    clustered.create("full", {"lading.dev/gpu": str(CARDS)}, nodeSelector=on("n0"))
+    clustered.create("porter", {"cpu": "100m"}, port=port, nodeSelector=on("n1"))
+    clustered.fill("n1", 3)
+    clustered.fill("n2", 4)
+    clustered.await_bound("full", "porter")
+    clustered.create("large", LARGE, port=port)
+    clustered.plane.eventually(lambda: clustered.kept_for("large") == "n1", "room kept on n1")
+    for number in range(3):
+        clustered.delete(f"n1-{number}")
+
+    def leaves() -> bool:
+        clustered.touch("large")
+        return clustered.kept_for("large") == "n2"
+
+    clustered.plane.eventually(leaves, "room kept on n2", within_s=60)
+    for number in range(4):
+        clustered.delete(f"n2-{number}")
+    clustered.await_bound("large")
+    assert clustered.bound_to("large") == "n2"
