@@ -10,7 +10,7 @@ from central.api.objects import Node
 from central.ask.node_rules import ANY_NODE, MOST_RULES, MOST_TEXT, read_node_rules, traits_of
 from central.ask.pod import Pod
 
-Json = Mapping[str, Any]
+Json = dict[str, Any]
 LABELS = {"zone": "a", "cores": "32", "odd": "x1", "empty": ""}
 
 
