@@ -338,8 +338,6 @@ class ContainerStatus(Wire, frozen=True):
 
 
 class FullSpec(ask.Spec, frozen=True):
-    node_selector: dict[str, str] | None = None
-    affinity: dict[str, Any] | None = None
     volumes: tuple[Volume, ...] = ()
 
 

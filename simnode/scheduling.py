@@ -11,7 +11,6 @@ import http.client
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import yaml
@@ -29,6 +28,7 @@ CENTRAL: Final = "lading-central"
 SCHEDULER: Final = "lading-scheduler"
 KEY_ID: Final = "central-1"
 PARTS: Final = ("crds", "rbac", "admission")  # of deploy/: everything but workloads
+NO_MORE: Final[Mapping[str, Any]] = {}
 LEAD_S: Final = 60.0  # 15 s of a lease, and time for a busy machine
 
 
@@ -56,14 +56,13 @@ class Replica(Child):
         key: SigningKey,
         address: str = "127.0.0.1",
         service: str = "",
-        settings: Mapping[str, object] = MappingProxyType({}),
+        more: Mapping[str, Any] = NO_MORE,
     ) -> None:
         """Prepare the replica. With a `service`, the leader sets it to `address`, which then must not be the loopback
-        address. `settings`: others of central's."""
+        address. `more`: settings."""
         self.address, self.port, self.page_port = address, free_port(), free_port()
         config = folder / f"{name}.toml"
-        written = {
-            **settings,
+        settings = {
             "listen": f"{address}:{self.port}",
             "page_listen": f"{address}:{self.page_port}",
             "service": service,
@@ -73,8 +72,9 @@ class Replica(Child):
             "signing_key": str(key.private),
             "key_id": KEY_ID,
             "identity": name,
+            **more,
         }
-        config.write_text(render_flat_toml(written))
+        config.write_text(render_flat_toml(settings))
         program = Path(sys.executable).with_name("lading-central")  # beside this Python: .venv/bin
         super().__init__([str(program), "--config", str(config)], log=config.with_suffix(".log"))
 
@@ -97,16 +97,10 @@ class Replica(Child):
 
 class Scheduling(Block):
     def __init__(
-        self,
-        plane: ControlPlane,
-        *,
-        deploy: Path,
-        key: SigningKey,
-        replicas: int = 2,
-        settings: Mapping[str, object] = MappingProxyType({}),
+        self, plane: ControlPlane, *, deploy: Path, key: SigningKey, replicas: int = 2, settings: Mapping[str, Any] = NO_MORE
     ) -> None:
         """Prepare it. The namespace of `deploy/` and its rights must be in the control plane already: see `install`.
-        `settings`: of central, beside those that it needs here."""
+        `settings`: of central, beside those that make it run here."""
         self._plane = plane
         self._deploy = deploy
         kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
@@ -118,7 +112,7 @@ class Scheduling(Block):
                 key=key,
                 address=plane.address,
                 service=CENTRAL,
-                settings=settings,
+                more=settings,
             )
             for n in range(replicas)
         ]

@@ -10,8 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from central.ask.node_rules import traits_of
 from central.controllers.patience import MOST_KEPT, Patience
 from central.scheduling.preempt import plans
+from central.state.nodes import Nodes
 from central.state.pending import Pending
 from lading.log import Level, open_log
 from simulate.cluster import Cluster
@@ -30,7 +32,11 @@ class Attended:
         self._now_s = 0.0
         self._most_kept = max(1, int(MOST_KEPT * len(cluster.nodes)))
         self._patience = Patience(
-            self._scheduler, patience_s=patience * UNIT_S, clock=lambda: self._now_s, log=open_log("simulate", Level.ERROR)
+            self._scheduler,
+            _nodes_of(cluster),
+            patience_s=patience * UNIT_S,
+            clock=lambda: self._now_s,
+            log=open_log("simulate", Level.ERROR),
         )
 
     @property
@@ -69,3 +75,11 @@ class Attended:
 
     def _pending(self, kind: int, pod: int) -> Pending:
         return self._scheduler.pending.get(uid_of(pod)) or self._scheduler.pending.add(self._product.pending(kind, pod))
+
+
+def _nodes_of(cluster: Cluster) -> Nodes:
+    """Return the nodes of the trace, which have neither labels nor taints."""
+    nodes = Nodes()
+    for node in cluster.nodes:
+        nodes.set(traits_of(node.name, {}, (), unschedulable=False))
+    return nodes

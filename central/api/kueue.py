@@ -49,13 +49,9 @@ class ResourceFlavor(_Wire, frozen=True):
     spec: FlavorSpec = FlavorSpec()
 
 
-class TemplateSpec(Spec, frozen=True, kw_only=True, rename="camel"):
-    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
-
-
 class Template(_Wire, frozen=True):
     metadata: Metadata = Metadata()
-    spec: TemplateSpec = TemplateSpec()
+    spec: Spec = Spec()
 
 
 class PodSet(_Wire, frozen=True):

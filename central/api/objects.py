@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from central.ask.node_rules import Taint
 from central.ask.pod import Amount
 
 
@@ -29,6 +30,11 @@ class NodeCondition(_Wire, frozen=True):
     status: str  # True, False, Unknown
 
 
+class NodeSpec(_Wire, frozen=True):
+    unschedulable: bool = False  # cordoned
+    taints: tuple[Taint, ...] = ()
+
+
 class NodeStatus(_Wire, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
     allocatable: dict[str, Amount] = {}
@@ -36,6 +42,7 @@ class NodeStatus(_Wire, frozen=True):
 
 class Node(_Wire, frozen=True):
     metadata: Metadata
+    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
     @property

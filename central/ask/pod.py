@@ -16,6 +16,8 @@ from central.ask.model import Role
 from lading.vocabulary import PodUid
 
 DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central reports devices that became unhealthy
+SCHEDULED: Final = "PodScheduled"  # the condition by which kube-scheduler reports what it found
+UNSCHEDULABLE: Final = "Unschedulable"
 
 # The API server writes text. A manifest may have numbers, and `cpu: 0.5` of another container must not make it unreadable.
 Amount = str | int | float
@@ -68,6 +70,36 @@ class SchedulingGate(_Wire, frozen=True):
     name: str = ""
 
 
+class Requirement(_Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = None
+
+
+class SelectorTerm(_Wire, frozen=True):
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
+
+
+class NodeSelector(_Wire, frozen=True):
+    node_selector_terms: tuple[SelectorTerm, ...] | None = None
+
+
+class NodeAffinity(_Wire, frozen=True):
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class Affinity(_Wire, frozen=True):
+    node_affinity: NodeAffinity | None = None
+
+
+class Toleration(_Wire, frozen=True):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
 class Spec(_Wire, frozen=True):
     """Hold the spec, without ephemeral containers, which cannot have resources."""
 
@@ -83,6 +115,9 @@ class Spec(_Wire, frozen=True):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] | None = None
 
     @property
     def gang(self) -> tuple[str, ...]:
@@ -96,6 +131,7 @@ class Spec(_Wire, frozen=True):
 class Condition(_Wire, frozen=True):
     type: str = ""
     status: str = ""  # True, False, Unknown
+    reason: str = ""
     message: str = ""
 
 
@@ -103,7 +139,7 @@ _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 class Status(_Wire, frozen=True):
-    """Keep only the condition of Lading: every pod has some five others."""
+    """Keep only the condition of Lading, and whether kube-scheduler found no node: every pod has some five others."""
 
     phase: str = ""
     start_time: str | None = None  # when its kubelet saw it first: RFC 3339
@@ -111,8 +147,17 @@ class Status(_Wire, frozen=True):
 
     def __post_init__(self) -> None:
         if self.conditions:
-            ours = tuple(condition for condition in self.conditions if condition.type == DEVICES_HEALTHY)
-            msgspec.structs.force_setattr(self, "conditions", ours)
+            read = tuple(one for one in self.conditions if one.type == DEVICES_HEALTHY or _says_unschedulable(one))
+            msgspec.structs.force_setattr(self, "conditions", read)
+
+    @property
+    def unschedulable(self) -> bool:
+        """Return whether kube-scheduler tried the pod last and found no node."""
+        return any(map(_says_unschedulable, self.conditions))
+
+
+def _says_unschedulable(condition: Condition) -> bool:
+    return (condition.type, condition.status, condition.reason) == (SCHEDULED, "False", UNSCHEDULABLE)
 
 
 class Pod(_Wire, frozen=True):

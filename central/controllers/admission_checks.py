@@ -16,7 +16,6 @@ from typing import Final
 
 from central.api.known import Ident
 from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload, is_true
-from central.api.objects import Node
 from central.api.watch import Unreadable
 from central.ask.pod import Pod
 from central.gang.admission import Answer, State, in_line, is_due, may_hold, render_active, render_answer
@@ -24,7 +23,6 @@ from central.gang.workload_rooms import WorkloadRooms
 from central.ledger.model import Holder
 from central.loop.slices import result_in_slices
 from central.scheduling.workloads import WorkloadPlanner
-from central.state.node_labels import NodeLabels
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError
@@ -73,25 +71,6 @@ class Queued:
     def remove(self, uid: str) -> None:
         self.workloads.pop(uid, None)
         self.rooms.release(uid)
-
-
-class LabelsFeed:
-    """Take in the watch of Nodes: their labels, by which pods choose them."""
-
-    def __init__(self, labels: NodeLabels) -> None:
-        self._labels = labels
-
-    def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
-        self._labels.keep_only(one.metadata.name for one in objects)
-        for one in objects:
-            self.changed(one)
-
-    def changed(self, obj: Node | Unreadable) -> None:
-        if isinstance(obj, Node):
-            self._labels.set(obj.metadata.name, obj.metadata.labels)
-
-    def removed(self, gone: Ident, version: str) -> None:
-        self._labels.remove(gone.name)
 
 
 class CheckFeed:

@@ -76,7 +76,7 @@ class Conditions:
 
     def show(self, pod: Pod) -> None:
         """Store the condition as the API server has it."""
-        condition = next(iter(pod.status.conditions), None)
+        condition = next((one for one in pod.status.conditions if one.type == DEVICES_HEALTHY), None)
         before = self._said.get(pod.metadata.uid)
         if condition is None and before is None:
             return

@@ -15,6 +15,7 @@ from central.api.objects import Node
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
 from central.ask.model import NO_REQUESTS, Ask, BadAsk, Requests
+from central.ask.node_rules import traits_of
 from central.ask.other_systems import OtherClaim, read_offered, read_other_claim
 from central.ask.parse import mentions_devices, parse_ask
 from central.ask.pod import Pod, roles_of
@@ -26,6 +27,7 @@ from central.ledger.model import NO_LABELS, ONE_EACH, PodLoad, PodRecord, versio
 from central.ledger.parts import containers_placed
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.node_reports import Reports
+from central.state.nodes import Nodes
 from central.state.pending import PendingPods, pending_of
 from central.state.topology import Topology
 from lading.log import Event, Log
@@ -200,11 +202,13 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """Handle Nodes: whether kubelet answers, by the Ready condition, the allocatable cpu and memory, and labels of topology."""
+    """Handle Nodes: whether kubelet answers, by the Ready condition, the allocatable cpu and memory, labels of topology, and
+    what the rules of pods judge."""
 
-    def __init__(self, ledger: Ledger, topology: Topology | None = None) -> None:
+    def __init__(self, ledger: Ledger, topology: Topology | None = None, nodes: Nodes | None = None) -> None:
         self._ledger = ledger
         self._topology = Topology(()) if topology is None else topology
+        self._nodes = Nodes() if nodes is None else nodes
 
     def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
         ready = {one.metadata.name: _readiness(one) for one in objects}
@@ -212,6 +216,7 @@ class NodeFeed:
         self._ledger.replace_reachable(ready, version_of(version))
         self._ledger.replace_allocatable(sizes, version_of(version))
         self._topology.keep_only(ready)
+        self._nodes.keep_only(ready)
         for one in objects:
             self._offer(one)
 
@@ -223,11 +228,14 @@ class NodeFeed:
 
     def _offer(self, obj: Node | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
-            self._ledger.set_offered(obj.metadata.name, read_offered(obj.status.allocatable))
-            self._topology.set(obj.metadata.name, obj.metadata.labels)
+            name, labels, spec = obj.metadata.name, obj.metadata.labels, obj.spec
+            self._ledger.set_offered(name, read_offered(obj.status.allocatable))
+            self._topology.set(name, labels)
+            self._nodes.set(traits_of(name, labels, spec.taints, unschedulable=spec.unschedulable))
 
     def removed(self, gone: Ident, version: str) -> None:
         self._topology.remove(gone.name)
+        self._nodes.remove(gone.name)
         self._ledger.set_offered(gone.name, frozenset())
         self._ledger.set_reachable(gone.name, False, version_of(version))
         self._ledger.set_allocatable(gone.name, None, version_of(version))

@@ -4,30 +4,38 @@ A stream of small pods takes each GPU as soon as it is free, so that a pod that 
 that was refused for longer than the patience gets a node: what is free there is held for it now, and what becomes free is
 added, until all of it is there. No pod is evicted. The waker then requeues the pod, as one for which pods were evicted.
 
-It takes refused pods, with the nodes where kube-scheduler says that everything but the devices suffices, and the ledger. Pods
-that hold devices hold cpu and memory too. So a node that was named once counts from then on, and as many pods have to end there
-as cpu and memory take. It makes nominations in the ledger, new ones with every look. It keeps room on MOST_KEPT of the nodes at
-most, for the first pods in line, and for none while a pod of higher priority is refused, which could use the room. A pod that
-can preempt others is served by preemption instead. The node is the one where the fewest GPUs and VFs are missing; it stays the
-same as long as it can do. A pod that is not bound within NOMINATION_S after its room is complete has to wait for its patience
-once more.
+It takes refused pods, the nodes that kube-scheduler named for them, what Kubernetes' rules judge nodes by, and the ledger. It
+makes nominations in the ledger, new ones with every look.
+
+Pods that hold devices hold cpu and memory too, and kube-scheduler names no node that lacks these now. So a node that was named
+once, since the patience was over, counts from then on; and so does one that lacks cpu or memory now, if the pod's own rules
+allow it. What kube-scheduler alone judges may forbid such a node. If it leaves out the node although cpu and memory suffice
+there, the pod leaves it, and it is not chosen again for as long as the patience; after MOST_LEFT of these only named nodes are
+chosen. If kube-scheduler finds no node at all, it does not ask central; the condition PodScheduled of the pod says so.
+
+It keeps room on MOST_KEPT of the nodes at most, for the first pods in line, and for none while a pod of higher priority is
+refused, which could use the room. A pod that can preempt others is served by preemption instead. The node is the one where the
+fewest GPUs and VFs are missing; it stays the same as long as it can do. As many pods have to end there as cpu and memory take.
+A pod that is not bound within NOMINATION_S after its room is complete has to wait for its patience once more.
 """
 
 import asyncio
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Final
+from typing import Final, NamedTuple
 
 from central.ask.model import Requests
 from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import Placement
 from central.fit.shortage import asked_cards
 from central.ledger.ledger import NOMINATION_S
-from central.ledger.model import NodeRoom
+from central.ledger.model import Claim, NodeRoom
 from central.loop.slices import Slices
 from central.scheduling.preempt import can_preempt
 from central.scheduling.scheduler import Scheduler
+from central.state.nodes import Nodes
 from central.state.pending import Pending, in_line
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
@@ -35,32 +43,63 @@ from lading.vocabulary import PodUid
 LOOK_S: Final = 1.0
 KEPT_S: Final = 30.0  # of a nomination, which each look renews
 MOST_KEPT: Final = 0.03  # of the nodes; one in any case
-REMEMBERED: Final = 64  # pods whose nodes are known
+REMEMBERED: Final = 64  # pods whose named nodes are known, and for which a node is searched in one look
 TRIED: Final = 8  # nodes that are searched for one pod in one look
+VAIN_S: Final = 60.0  # until nodes are searched again for a pod for which none can do, unless it is refused before
+SEEN_S: Final = 5.0  # after which kube-scheduler has seen that cpu and memory suffice on a node
+MOST_LEFT: Final = 3  # nodes that one pod left, after which it gets only nodes that were named for it
+_PLANS: Final = (Claim.PREDICTED, Claim.PLANNED, Claim.RESERVED)
+
+
+class _Named(NamedTuple):
+    """The nodes that kube-scheduler named for a pod."""
+
+    nodes: Collection[str]  # in the last question; once the pod is due, in all since
+    due: bool
+
+
+_NOT_NAMED: Final = _Named((), False)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """The node where room is kept for a pod."""
+
+    node: str
+    enough_at: float = math.inf  # since when cpu and memory suffice there
+    complete_at: float = math.inf  # since when all of it does
+    guessed: bool = False  # kube-scheduler asked about another node alone
 
 
 class Patience:
-    def __init__(self, scheduler: Scheduler, *, patience_s: float, clock: Callable[[], float], log: Log) -> None:
+    def __init__(self, scheduler: Scheduler, nodes: Nodes, *, patience_s: float, clock: Callable[[], float], log: Log) -> None:
         """Create it. `patience_s`: 0: room is never kept. `clock`: that of the scheduler."""
         self._scheduler = scheduler
+        self._nodes = nodes
         self._patience_s = patience_s
         self._clock = clock
         self._log = log
-        self._nodes: dict[PodUid, Collection[str]] = {}  # of pods that waited for long enough
-        self._vain: set[PodUid] = set()  # of these, those for which no node can do, until they are refused again
-        self._kept: dict[PodUid, str] = {}
-        self._complete: dict[PodUid, float] = {}  # since when
+        self._named: dict[PodUid, _Named] = {}
+        self._vain: dict[PodUid, float] = {}  # pods for which no node can do: until when none is searched
+        self._kept: dict[PodUid, _Kept] = {}
+        self._left: dict[PodUid, dict[str, float]] = {}  # nodes that the pod left: until when it may not have them again
         self._again: dict[PodUid, float] = {}  # pods that did not take their room: when they are due again
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
-        """Remember the nodes where the pod could be, if it waited for long enough."""
-        known = self._nodes.pop(pod.uid, ())
-        if self._is_due(pod):
-            self._nodes[pod.uid] = dict.fromkeys((*known, *names))
-            self._vain.discard(pod.uid)
-            if len(self._nodes) > REMEMBERED:
-                last = max(filter(None, map(self._scheduler.pending.get, self._nodes)), key=in_line)
-                del self._nodes[last.uid]
+        """Remember the nodes that kube-scheduler named. If it left out the one where room is kept, the pod leaves that."""
+        if not self._patience_s or self._demand(pod).whole_peak <= 1:
+            return
+        before, due = self._named.pop(pod.uid, _NOT_NAMED), self._is_due(pod)
+        self._named[pod.uid] = _Named(dict.fromkeys((*before.nodes, *names)) if before.due else names, due)
+        self._vain.pop(pod.uid, None)
+        if len(self._named) > REMEMBERED:
+            waiting = [one for uid in self._named if (one := self._scheduler.pending.get(uid))]
+            del self._named[max(waiting, key=in_line).uid]
+        kept = self._kept.get(pod.uid)
+        if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= SEEN_S:
+            if len(names) > 1 or kept.guessed:
+                self._leave(pod.uid, kept.node)
+            kept.guessed = True  # one name alone may be a guess of kube-scheduler's, which asks about all nodes next
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -69,56 +108,79 @@ class Patience:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Keep room for the first pods in line. A pod for which no node can do is passed over until it is refused again."""
+        """Keep room for the first pods in line. A pod for which no node can do is passed over for a while."""
         slices = Slices(self._clock)
-        kept: dict[PodUid, str] = {}
+        kept: dict[PodUid, _Kept] = {}
         most = max(1, int(MOST_KEPT * len(self._scheduler.ledger.nodes())))
+        self._note_unasked()
         for pod in self._in_line():
             if len(kept) == most:
                 break
-            name = await self._keep(pod, kept.values(), slices)
-            if not name:
-                self._vain.add(pod.uid)
-            elif self._clock() - self._complete.get(pod.uid, math.inf) > NOMINATION_S:
+            room = await self._keep(pod, {one.node for one in kept.values()}, slices)
+            if room is None:
+                self._vain[pod.uid] = self._clock() + VAIN_S
+            elif self._clock() - room.complete_at > NOMINATION_S:
                 self._again[pod.uid] = self._clock() + self._patience_s
+                self._leave(pod.uid, room.node)
             else:
-                kept[pod.uid] = name
-        for uid, name in self._kept.items():
-            if kept.get(uid) != name and self._scheduler.room_for(uid) == ("", name):
+                kept[pod.uid] = room
+        for uid, room in self._kept.items():
+            if (uid not in kept or kept[uid].node != room.node) and self._scheduler.room_for(uid) == ("", room.node):
                 self._scheduler.ledger.forget_nomination(uid)
         self._kept = kept
-        self._complete = {uid: since for uid, since in self._complete.items() if uid in kept}
 
-    async def _keep(self, pod: Pending, taken: Collection[str], slices: Slices) -> str:
-        """Keep room for the pod, on the node where it is kept already if that can still do. Return the node; empty: none."""
+    async def _keep(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
+        """Keep room for the pod, on the node where it is kept already if that can still do. None: no node can do."""
         await slices.pause()
-        names, before = self._nodes.get(pod.uid, ()), self._kept.get(pod.uid, "")  # it may fit by now
-        if before in names and before not in taken and self._keep_on(pod.uid, before):
+        before = self._kept.get(pod.uid)
+        stays = before is not None and before.node not in taken and self._may_stay(pod, before.node)
+        if before is not None and stays and self._keep_on(pod.uid, before) is not None:  # it may fit by now
             return before
         demand, missing = self._demand(pod), []
-        for name in names:
-            if name not in taken:
-                missing.append((self._missing(demand, pod.uid, name), name))
+        named, left = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes), self._left.get(pod.uid, {})
+        for name in dict.fromkeys((*named, *(() if self._left_many(left) else self._scheduler.ledger.nodes()))):
+            if name not in taken and left.get(name, 0.0) <= self._clock():
+                lacking = self._missing(pod, demand, name, named=name in named)
+                if lacking is not None:
+                    missing.append((name in left, lacking, name not in named, name))
             await slices.pause()
-        for _, name in nsmallest(TRIED, missing):
+        for *_, name in nsmallest(TRIED, missing):
             await slices.pause()
-            if self._keep_on(pod.uid, name):
-                return name
-        return ""
+            room = _Kept(node=name)
+            holders = self._keep_on(pod.uid, room)
+            if holders is not None:
+                fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": name}
+                self._log.info(Event.ROOM_KEPT, f"{holders} pods hold some of it", **fields)
+                return room
+        return None
+
+    # ---- which pods
+
+    def _note_unasked(self) -> None:
+        """Record as refused the pods for which kube-scheduler finds no node with enough cpu and memory: it does not ask about
+        them."""
+        for pod in self._scheduler.pending:
+            if pod.unschedulable and pod.refused_at is None and self._demand(pod).whole_peak > 1:
+                claimed = any(self._scheduler.ledger.own_claim(pod.uid, kind) is not None for kind in _PLANS)
+                if not claimed and self._scheduler.waits_for_gang(pod.uid) is None:
+                    self._scheduler.pending.refused(pod, self._clock())
 
     def _in_line(self) -> list[Pending]:
         """Return the pods to keep room for, the first in line first. Forget pods that wait no more."""
-        pending = self._scheduler.pending
-        self._nodes = {uid: names for uid, names in self._nodes.items() if pending.get_refused(uid)}
-        self._again = {uid: due for uid, due in self._again.items() if due > self._clock()}
-        highest = max((pod.priority for pod in pending if pod.refused_at is not None), default=0)
-        self._vain &= self._nodes.keys()
-        tried = self._nodes.keys() - self._vain
-        pods = [pod for uid in tried if (pod := pending.get_refused(uid)) and pod.priority == highest]
-        return sorted((pod for pod in pods if self._is_due(pod) and not self._evicts_for(pod.uid)), key=in_line)
+        pending, now = self._scheduler.pending, self._clock()
+        self._named = {uid: names for uid, names in self._named.items() if pending.get_refused(uid)}
+        self._left = {uid: names for uid, names in self._left.items() if pending.get_refused(uid)}
+        self._again = {uid: due for uid, due in self._again.items() if due > now}
+        self._vain = {uid: until for uid, until in self._vain.items() if until > now}
+        waiting = [pod for pod in pending if pod.refused_at is not None]
+        highest = max((pod.priority for pod in waiting), default=0)
+        tried = (pod for pod in waiting if pod.priority == highest and pod.uid not in self._vain and self._is_due(pod))
+        return [
+            pod for pod in nsmallest(REMEMBERED, tried, key=in_line) if not self._evicts_for(pod.uid) and self._in_quota(pod)
+        ]
 
     def _is_due(self, pod: Pending) -> bool:
-        if not self._patience_s or pod.refused_at is None or self._clock() - pod.refused_at < self._patience_s:
+        if pod.refused_at is None or self._clock() - pod.refused_at < self._patience_s or pod.in_gang or pod.quota is not None:
             return False
         if self._again.get(pod.uid, 0.0) > self._clock():
             return False
@@ -128,41 +190,66 @@ class Patience:
         making_room_on, _ = self._scheduler.room_for(uid)
         return bool(making_room_on)
 
+    def _in_quota(self, pod: Pending) -> bool:
+        """Return whether its quota lets the pod start. Of a pod that kube-scheduler asked about that is known."""
+        return pod.refused_for is not None or self._scheduler.quotas.admits([pod], starting=False) is None
+
     def _demand(self, pod: Pending) -> Demand:
         return read_demand(pod.ask, policy_of(pod.ask, self._scheduler.policy), self._scheduler.limits)
 
-    def _missing(self, demand: Demand, uid: PodUid, name: str) -> int:
-        """Return how many GPUs and VFs are missing there."""
-        room = self._scheduler.ledger.without(uid).room(name)
-        free = sum(card.free for card in asked_cards(room, demand))
+    # ---- which node
+
+    def _leave(self, uid: PodUid, node: str) -> None:
+        self._left.setdefault(uid, {})[node] = self._clock() + self._patience_s
+
+    def _left_many(self, left: dict[str, float]) -> bool:
+        return sum(until > self._clock() for until in left.values()) >= MOST_LEFT
+
+    def _may_stay(self, pod: Pending, name: str) -> bool:
+        left = self._left.get(pod.uid, {}).get(name, 0.0) > self._clock()
+        return not left and self._nodes.allow(pod.node_rules, name) is not False
+
+    def _missing(self, pod: Pending, demand: Demand, name: str, *, named: bool) -> int | None:
+        """Return how many GPUs and VFs are missing there. None: the pod cannot be there, whichever pods end."""
+        allowed = self._nodes.allow(pod.node_rules, name)
+        if allowed is False or (allowed is None and not named):
+            return None
+        room = self._scheduler.ledger.without(pod.uid).room(name)
+        if not named and room.has_resources(pod.requests):
+            return None  # what kube-scheduler alone judges forbids it, or it has not been asked since that much is free
+        cards = asked_cards(room, demand)
+        usable, vfs = sum(card.usable for card in cards), sum(vf.usable for vf in room.vfs)
+        if usable < demand.whole_peak or vfs < demand.vfs_peak or not self._could_suffice(room, pod.requests):
+            return None
+        free = sum(card.free for card in cards)
         return max(0, demand.whole_peak - free) + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
 
-    def _keep_on(self, uid: PodUid, name: str) -> bool:
-        """Hold the room there with as few of its pods gone as possible. Return False if the pod cannot fit there at all."""
-        scheduler, pod = self._scheduler, self._scheduler.pending.get_refused(uid)
+    def _could_suffice(self, room: NodeRoom, requests: Requests) -> bool:
+        """Return whether cpu and memory suffice once the pods end that hold devices there."""
+        ledger = self._scheduler.ledger
+        cpu_milli, memory_mib = room.cpu_milli, room.memory_mib
+        for uid, _ in ledger.facts_on(room.name):
+            held = ledger.requests_of(uid, room.name)
+            cpu_milli, memory_mib = cpu_milli + held.cpu_milli, memory_mib + held.memory_mib
+        return not room.resources_known or (requests.cpu_milli <= cpu_milli and requests.memory_mib <= memory_mib)
+
+    def _keep_on(self, uid: PodUid, kept: _Kept) -> int | None:
+        """Hold the room there with as few of its pods gone as possible. Return how many these are; None: the pod cannot fit
+        there at all."""
+        scheduler, pod, name = self._scheduler, self._scheduler.pending.get_refused(uid), kept.node
         if pod is None:
-            return False
+            return None
+        enough = scheduler.ledger.without(uid).room(name).has_resources(pod.requests)
+        kept.enough_at = min(kept.enough_at, self._clock()) if enough else math.inf
         holders = sorted(scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
         gone: list[PodUid] = []
         for other in [uid, *(holder for holder, _ in holders if holder != uid)]:
             gone.append(other)
             state = scheduler.ledger.without(*gone)
             placement = scheduler.verdict(pod.ask, name, state, pod.requests)
-            if isinstance(placement, Placement) and _has_load(state.room(name), pod.requests):
+            if isinstance(placement, Placement) and state.room(name).has_resources(pod.requests):
                 until = self._clock() + KEPT_S
                 scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, requests=pod.requests, evicts=False)
-                if len(gone) == 1:
-                    self._complete.setdefault(uid, self._clock())
-                else:
-                    self._complete.pop(uid, None)
-                if self._kept.get(uid) != name:
-                    fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": uid, "node": name}
-                    self._log.info(Event.ROOM_KEPT, f"{len(gone) - 1} pods hold some of it", **fields)
-                return True
-        return False
-
-
-def _has_load(room: NodeRoom, requests: Requests) -> bool:
-    """Return whether the cpu and the memory suffice, as far as they are known."""
-    enough = room.cpu_milli >= requests.cpu_milli and room.memory_mib >= requests.memory_mib
-    return enough or not room.resources_known
+                kept.complete_at = min(kept.complete_at, self._clock()) if len(gone) == 1 else math.inf
+                return len(gone) - 1
+        return None

@@ -24,7 +24,6 @@ from central.controllers.admission_checks import (
     AdmissionChecks,
     CheckFeed,
     FlavorFeed,
-    LabelsFeed,
     PlaceFeed,
     Queued,
     WorkloadFeed,
@@ -63,8 +62,8 @@ from central.scheduling.why import NodeWhy, look_at_nodes, why_by_nodes
 from central.scheduling.workloads import WorkloadPlanner
 from central.state.budgets import Budget
 from central.state.counts import Counts
-from central.state.node_labels import NodeLabels
 from central.state.node_reports import Reports
+from central.state.nodes import Nodes
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
 from central.state.seen import SeenPods
@@ -158,8 +157,8 @@ class Leadership:
             log=log,
         )
         self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
-        topology = Topology(topology_keys)
-        planner = GangPlanner(self.scheduler, domains=topology.domains)
+        topology, nodes = Topology(topology_keys), Nodes()
+        planner = GangPlanner(self.scheduler, domains=topology.domains, nodes=nodes)
         self._gang_keeper = GangKeeper(
             self.scheduler,
             planner,
@@ -170,7 +169,7 @@ class Leadership:
             clock=clock,
             log=log,
         )
-        self._patience = Patience(self.scheduler, patience_s=patience_s, clock=clock, log=log)
+        self._patience = Patience(self.scheduler, nodes, patience_s=patience_s, clock=clock, log=log)
         conditions = Conditions()
         self._warner = Warner(
             self.ledger,
@@ -182,7 +181,7 @@ class Leadership:
             now=time_now,
             log=log,
         )
-        queued, labels = Queued(WorkloadRooms(self.ledger, clock=clock)), NodeLabels()
+        queued = Queued(WorkloadRooms(self.ledger, clock=clock))
         accepts = signer.accepts if signer else lambda text, signature: True
         feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
         self.seen = SeenPods(self.ledger.is_settled)
@@ -212,7 +211,7 @@ class Leadership:
         self.gpu_hours = GpuHours(self.ledger, self.pending, use, clock=clock)
         devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
-        self._nodes = Reflector(client, NODES, Node, Both(NodeFeed(self.ledger, topology), LabelsFeed(labels)), log=log)
+        self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology, nodes), log=log)
         self._gang_watches = tuple(
             Reflector(client, kind.resource, PodGroup, GangObjectFeed(self.gangs, kind), log=log, optional=True)
             for kind in GANG_KINDS
@@ -224,7 +223,7 @@ class Leadership:
         )
         self._admission = AdmissionChecks(
             queued,
-            WorkloadPlanner(planner, chosen=labels.chosen, flavor=queued.flavor_labels),
+            WorkloadPlanner(planner, chosen=nodes.chosen, flavor=queued.flavor_labels),
             client,
             ready=lambda: all(watch.synced.is_set() for watch in self._kueue),
             leads=self.leads,

@@ -4,8 +4,8 @@ It takes a gang without a plan, and the scheduler. A plan is made for the member
 far as there is room beside them. It is held in the ledger only if all of it is free at that moment: a gang without a plan holds
 nothing.
 
-What kube-scheduler said of each member's nodes when it asked last is respected: taints, affinity, volumes, ports. cpu and
-memory are counted for all members together.
+What kube-scheduler said of each member's nodes when it asked last is respected: taints, affinity, volumes, ports. So are the
+member's own rules as the nodes are now, which may have changed since. cpu and memory are counted for all members together.
 """
 
 from collections import Counter
@@ -15,6 +15,7 @@ from typing import Final
 
 from central.ask.gang import Terms
 from central.ask.model import Shape
+from central.ask.node_rules import NodeRules
 from central.ask.reasons import OfPod
 from central.assignment.model import NOTHING_TAKEN
 from central.fit.model import Placement
@@ -24,6 +25,7 @@ from central.gang.plan import Topology, Want, Where, count_placeable, find_plan
 from central.ledger.model import Claim
 from central.ledger.overlay import EmptyNodes, Overlay
 from central.scheduling.scheduler import Scheduler
+from central.state.nodes import Nodes
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
 
@@ -33,10 +35,12 @@ Domains = Callable[[str], Mapping[str, str] | None]
 
 
 class GangPlanner:
-    def __init__(self, scheduler: Scheduler, *, domains: Domains = lambda key: None) -> None:
-        """Create it. `domains` returns the value that each node has of a label; None: the label is not one of topology."""
+    def __init__(self, scheduler: Scheduler, *, domains: Domains = lambda key: None, nodes: Nodes | None = None) -> None:
+        """Create it. `domains` returns the value that each node has of a label; None: the label is not one of topology.
+        `nodes`: by which members' own rules are judged."""
         self.scheduler = scheduler
         self._domains = domains
+        self._nodes = Nodes() if nodes is None else nodes
         self._names: dict[frozenset[str], frozenset[str]] = {}  # members of one template have the same nodes: kept once
 
     def planning(self, gang: Gang) -> Generator[None, None, bool]:
@@ -153,13 +157,15 @@ class GangPlanner:
     def _wants(
         self, members: Sequence[Member], pods: Mapping[PodUid, Pending], held: Sequence[str]
     ) -> Generator[None, None, list[Want]]:
-        known: dict[tuple[Shape, frozenset[str] | None], Sequence[str]] = {}
+        known: dict[tuple[Shape, frozenset[str] | None, NodeRules | None], Sequence[str]] = {}
         wants = []
         for member in members:
-            shape, names = pods[member.uid].shape, self._names_of(member)
-            if (shape, names) not in known:
-                known[shape, names] = yield from self.ranked(shape, names, held)
-            wants.append(Want(uid=member.uid, shape=shape, nodes=known[shape, names]))
+            pod, names = pods[member.uid], self._names_of(member)
+            kind = pod.shape, names, pod.node_rules
+            if kind not in known:
+                ranked = yield from self.ranked(pod.shape, names, held)
+                known[kind] = [name for name in ranked if self._nodes.allow(pod.node_rules, name) is not False]
+            wants.append(Want(uid=member.uid, shape=pod.shape, nodes=known[kind]))
             yield
         return wants
 

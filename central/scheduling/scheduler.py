@@ -156,7 +156,7 @@ class Scheduler:
         """Judge nodes for `filter`, one in each step. `filter` does not judge these again."""
         ask = parse_ask(pod)
         uid = pod.metadata.uid
-        waits = isinstance(ask, Ask) and not self._settled_node(uid) and self._waits_for_gang(uid) is None
+        waits = isinstance(ask, Ask) and not self._settled_node(uid) and self.waits_for_gang(uid) is None
         if waits and isinstance(ask, Ask) and not self.group_nodes(ask, self.ledger.without(uid)):
             yield from self.verdicts.judging(ask)
 
@@ -195,7 +195,7 @@ class Scheduler:
         pending = self.pending.add(pending_of(pod, ask))
         if ask.containers:
             self.verdicts.learn(uid, pending.shape)
-        if (found := self._waits_for_gang(uid)) is not None:
+        if (found := self.waits_for_gang(uid)) is not None:
             return self._decide_in_gang(pending, names, *found)
         if not ask.containers:
             return Decision(uid=uid, answer=Filtered(fitting=names))
@@ -224,7 +224,7 @@ class Scheduler:
             if refused := self.pending.get_refused(decision.uid):
                 refused.refused_for = reason
 
-    def _waits_for_gang(self, uid: PodUid) -> tuple[Gang, Member] | None:
+    def waits_for_gang(self, uid: PodUid) -> tuple[Gang, Member] | None:
         """Return the gang with which the pod starts, and the pod as its member; None if it is placed like other pods."""
         found = self.gangs.of(uid)
         return None if found is None or (found[0].ordinary and found[1].planned is None) else found
@@ -296,7 +296,7 @@ class Scheduler:
         """Add to `suffice` the nodes where the devices suffice once these pods are gone, which kube-scheduler would evict for
         cpu or memory, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
         ask, own = parse_ask(pod), pod.metadata.uid
-        if self._waits_for_gang(own) is not None:
+        if self.waits_for_gang(own) is not None:
             return  # an eviction for one member is of no use, and the gang may have its place elsewhere
         if not isinstance(ask, Ask):
             suffice.extend(victims)

@@ -98,7 +98,7 @@ class WorkloadPlanner:
         return found
 
     def _selector(self, workload: Workload, pod_set: PodSet) -> Mapping[str, str]:
-        selector = dict(pod_set.template.spec.node_selector)
+        selector = dict(pod_set.template.spec.node_selector or {})
         for flavor in workload.flavors(pod_set.name):
             selector |= self._flavor(flavor)
         return selector

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.ask.model import NO_REQUESTS, Ask, Requests, Role, Shape
+from central.ask.node_rules import ANY_NODE, NodeRules, read_node_rules
 from central.ask.pod import Pod, roles_of
 from central.ask.reasons import Coded
 from central.ask.requests import requests_of
@@ -33,6 +34,8 @@ class Pending:
     may_preempt: bool = True  # preemptionPolicy is not Never
     created: str = ""  # RFC 3339, in UTC, so that it compares as text
     requests: Requests = NO_REQUESTS
+    node_rules: NodeRules | None = ANY_NODE  # None: more than central judges
+    unschedulable: bool = False  # kube-scheduler tried it last and found no node, whether or not it asked central
     owner: Owner = NO_OWNER  # by which its quota is found
     networks: str = ""  # Multus' annotation, as its owner wrote it
     gen: int = 0  # of the last assignment that was tried
@@ -66,6 +69,8 @@ def pending_of(pod: Pod, ask: Ask) -> Pending:
         may_preempt=spec.preemption_policy != NEVER,
         created=metadata.creation_timestamp or "",
         requests=requests_of(pod),
+        node_rules=read_node_rules(pod),
+        unschedulable=pod.status.unschedulable,
         owner=owner_of(metadata.namespace, metadata.labels),
         networks=metadata.annotations.get(NETWORKS, ""),
     )

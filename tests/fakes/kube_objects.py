@@ -72,8 +72,11 @@ def pod(
     labels: Mapping[str, str] | None = None,
     grace_s: float | None = None,
     gang: str = "",
+    rules: Mapping[str, Any] | None = None,
+    unschedulable: bool = False,
 ) -> Json:
-    """One container `main`. With a version it is as a watch shows it, and its uid is `uid-<name>`."""
+    """One container `main`. With a version it is as a watch shows it, and its uid is `uid-<name>`. `rules`: what the
+    spec says of its nodes. `unschedulable`: kube-scheduler found no node."""
     metadata: Json = {"name": name, "namespace": namespace, "creationTimestamp": created}
     if version:
         metadata |= {"uid": uid or f"uid-{name}", "resourceVersion": str(version)}
@@ -90,7 +93,10 @@ def pod(
     spec |= {"terminationGracePeriodSeconds": int(grace_s)} if grace_s is not None else {}
     spec |= {"preemptionPolicy": "Never"} if never else {}
     spec |= {"schedulingGroup": {"podGroupName": gang}} if gang else {}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+    spec |= rules or {}
+    found_none = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    status: Json = {"phase": phase} | ({"conditions": [found_none]} if unschedulable else {})
+    return {"metadata": metadata, "spec": spec, "status": status}
 
 
 def budget(name: str, labels: Mapping[str, str], allowed: int = 0) -> Json:
@@ -125,11 +131,20 @@ def decoded(pod_json: Json) -> Pod:
 
 
 def node(
-    name: str, *, ready: bool = True, allocatable: Mapping[str, str] | None = None, labels: Mapping[str, str] | None = None
+    name: str,
+    *,
+    ready: bool = True,
+    allocatable: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[str] = (),
+    cordoned: bool = False,
 ) -> Json:
+    """`taints`: keys of such that forbid."""
     status: Json = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+    spec: Json = {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]} if taints else {}
     return {
         "metadata": {"name": name, "labels": dict(labels or {})},
+        "spec": spec | ({"unschedulable": True} if cordoned else {}),
         "status": status | ({"allocatable": dict(allocatable)} if allocatable else {}),
     }
 

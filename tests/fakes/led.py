@@ -6,7 +6,7 @@ moves.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,12 @@ class Led:
         *,
         allocatable: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        taints: Sequence[str] = (),
+        cordoned: bool = False,
         **words: Any,
     ) -> None:
-        await self.server.put(node_path(name), node(name, allocatable=allocatable, labels=labels))
+        made = node(name, allocatable=allocatable, labels=labels, taints=taints, cordoned=cordoned)
+        await self.server.put(node_path(name), made)
         await self.report(name, gpus, vfs, **words)
 
     async def report(self, name: str, gpus: int = 1, vfs: int = 0, **words: Any) -> None:

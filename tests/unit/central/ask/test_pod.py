@@ -44,6 +44,20 @@ def test_every_field_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("condition", "unschedulable"),
+    [
+        ({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}, True),
+        ({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}, False),
+        ({"type": "PodScheduled", "status": "True"}, False),
+        ({"type": "Ready", "status": "False", "reason": "Unschedulable"}, False),
+    ],
+)
+def test_whether_kube_scheduler_found_a_node(condition: dict[str, str], unschedulable: bool) -> None:
+    pod = msgspec.convert({"metadata": {}, "status": {"conditions": [condition]}}, Pod)
+    assert pod.status.unschedulable == unschedulable
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         None,

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from central.controllers.patience import LOOK_S
+from central.controllers.patience import LOOK_S, MOST_LEFT, REMEMBERED, SEEN_S, TRIED
 from central.ledger.ledger import NOMINATION_S
 from central.scheduling.why import why_pending
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
 from tests.fakes import kube_objects
-from tests.fakes.kube_objects import node_path, pod_path
+from tests.fakes.kube_objects import Json, node_path, pod_path
 from tests.fakes.led import REFUSED, Led, play
 
 PATIENCE_S = 60.0
@@ -144,6 +144,219 @@ def test_a_node_counts_that_kube_scheduler_named_before_its_cpu_was_held(tmp_pat
         assert one.filter("large", "n2") == []
         await one.pause(2 * LOOK_S)
         assert kept_on(one, "large") == "n1"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+# ---- nodes that kube-scheduler does not name, because other pods hold their cpu
+
+ROOM = {"cpu": "8", "memory": "64Gi"}
+FOUR = {"cpu": "4"}
+
+
+async def full_of_cpu(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
+    """On each of the node's GPUs but one is a pod, and these pods hold its cpu."""
+    await one.put_node(name, gpus, allocatable=ROOM, **words)
+    for number in range(gpus - 1):
+        pod = f"{name}-{number}"
+        await one.put_pod(pod, requests={"cpu": "6"} if not number else None, created="2026-11-20T00:00:00Z")
+        one.filter(pod, name)
+        assert await one.bind(pod, name) == ""
+        await one.pause()
+
+
+async def cannot_be_placed(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
+    """No node has enough cpu, so that kube-scheduler asks about none."""
+    await one.put_pod(name, {RESOURCE_GPU: str(gpus)}, requests=FOUR, unschedulable=True, **words)
+    await one.pause(PATIENCE_S + 3 * LOOK_S)
+
+
+def affinity(key: str, value: str) -> Json:
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}]
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}
+
+
+def test_room_is_kept_for_a_pod_about_which_kube_scheduler_cannot_ask(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1")
+        await cannot_be_placed(one, "large")
+        assert kept_on(one, "large") == "n1"
+        await one.put_pod("next")
+        assert await one.schedule("next") == REFUSED  # the free card is kept
+        await end(one, "n1-0")
+        assert woken(one, "large")
+        assert await one.schedule("large") == ""
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_nothing_is_kept_for_it_before_its_patience_is_over(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1")
+        await one.put_pod("large", {RESOURCE_GPU: "2"}, requests=FOUR, unschedulable=True)
+        await one.pause(PATIENCE_S / 2)
+        assert kept_on(one, "large") == ""
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_pod_that_kube_scheduler_has_not_tried_gets_none(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1")
+        await one.put_pod("large", {RESOURCE_GPU: "2"}, requests=FOUR)  # a scheduling gate is closed
+        await one.pause(2 * PATIENCE_S)
+        assert kept_on(one, "large") == ""
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_node", "kept"),
+    [
+        ({}, {}, "n1"),
+        ({"nodeSelector": {"pool": "gpu"}}, {}, ""),
+        ({"nodeSelector": {"pool": "gpu"}}, {"labels": {"pool": "gpu"}}, "n1"),
+        (affinity("zone", "a"), {"labels": {"zone": "b"}}, ""),
+        (affinity("zone", "a"), {"labels": {"zone": "a"}}, "n1"),
+        ({}, {"taints": ["team"]}, ""),
+        ({"tolerations": [{"key": "team", "operator": "Exists"}]}, {"taints": ["team"]}, "n1"),
+        ({"nodeSelector": {f"k{number}": "v" for number in range(1000)}}, {}, ""),  # more than is judged
+    ],
+)
+def test_a_node_that_was_not_named_is_judged_by_the_rules_of_the_pod(
+    tmp_path: Path, of_pod: Json, of_node: Json, kept: str
+) -> None:
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1", **of_node)
+        await cannot_be_placed(one, "large", rules=of_pod)
+        assert kept_on(one, "large") == kept
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_node_that_is_cordoned_afterwards_is_left(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1")
+        await full_of_cpu(one, "n2", 3)
+        await cannot_be_placed(one, "large")
+        assert kept_on(one, "large") == "n1"
+        await one.put_node("n1", 2, allocatable=ROOM, cordoned=True)
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "large") == "n2"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_nodes_whose_cpu_or_cards_could_never_suffice_are_passed_over(tmp_path: Path) -> None:
+    """However many look better."""
+
+    async def story(one: Led) -> None:
+        for number in range(TRIED):
+            await one.put_node(f"n1-{number}", 2, allocatable={"cpu": "3", "memory": "64Gi"})
+            await one.put_node(f"n0-{number}", 1, allocatable={"cpu": "3", "memory": "64Gi"})
+        await full_of_cpu(one, "n2", 3)
+        await cannot_be_placed(one, "large")
+        assert kept_on(one, "large") == "n2"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_node_with_enough_cpu_that_was_not_named_is_not_taken(tmp_path: Path) -> None:
+    """A volume, say, keeps the pod off it."""
+
+    async def story(one: Led) -> None:
+        await one.put_node("n1", 2, allocatable=ROOM)
+        await one.put_node("n2", 2, allocatable=ROOM)
+        await small_ones_on(one, "n1", "n2", "n2")
+        await one.put_pod("large", {RESOURCE_GPU: "2"}, requests=FOUR)
+        assert one.filter("large", "n2") == []
+        await wait_in_vain(one, "large", "n2")
+        assert kept_on(one, "large") == "n2"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+async def vetoes(one: Led, node: str, *named: str) -> None:
+    """The cpu of the node is free, and kube-scheduler leaves it out all the same."""
+    assert kept_on(one, "large") == node
+    await end(one, f"{node}-0")
+    await one.pause(SEEN_S)
+    assert one.filter("large", *named) == []
+    await one.pause(2 * LOOK_S)
+
+
+def test_a_node_that_kube_scheduler_does_not_name_once_its_cpu_suffices_is_left_for_another(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1", 3)
+        await full_of_cpu(one, "n2", 4)
+        for name in ("n3", "n4"):
+            await one.put_node(name, 1, allocatable=ROOM)  # named, and too small
+        await cannot_be_placed(one, "large", 3)
+        await vetoes(one, "n1", "n3", "n4")
+        assert kept_on(one, "large") == "n2"
+        await one.put_pod("next")
+        assert one.filter("next", "n1") == ["n1"]  # its room there is not kept any more
+        await one.pause(PATIENCE_S / 2)
+        assert kept_on(one, "large") == "n2"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_one_other_name_alone_may_be_a_guess(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1", 3)
+        await one.put_node("n2", 1, allocatable=ROOM)
+        await cannot_be_placed(one, "large", 3)
+        await vetoes(one, "n1", "n2")
+        assert kept_on(one, "large") == "n1"
+        assert one.filter("large", "n2") == []
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "large") == ""
+        await one.pause(PATIENCE_S)
+        assert one.filter("large", "n1", "n2") == []
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "large") == "n1"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_after_some_such_nodes_only_those_that_were_named_are_taken(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        nodes = [f"n{number}" for number in range(MOST_LEFT + 1)]
+        for name in nodes:
+            await full_of_cpu(one, name, 3)
+        for name in ("small-1", "small-2"):
+            await one.put_node(name, 1, allocatable=ROOM)
+        await cannot_be_placed(one, "large", 3)
+        for name in nodes[:MOST_LEFT]:
+            await vetoes(one, name, "small-1", "small-2")
+        assert kept_on(one, "large") == ""
+        assert one.filter("large", nodes[-1], "small-1") == []
+        await one.pause(2 * LOOK_S)
+        assert kept_on(one, "large") == nodes[-1]
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_pods_for_which_no_node_can_do_do_not_keep_others_from_their_turn(tmp_path: Path) -> None:
+    """However many there are: a look searches for some of them."""
+
+    async def story(one: Led) -> None:
+        await full_of_cpu(one, "n1")
+        for number in range(REMEMBERED):
+            await one.put_pod(f"hopeless-{number}", {RESOURCE_GPU: "8"}, unschedulable=True)
+        await cannot_be_placed(one, "large", created="2026-11-22T00:00:00Z")
+        assert kept_on(one, "large") == "n1"
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_pod_that_its_quota_would_refuse_gets_none(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.put_quota("team", most=1)
+        await full_of_cpu(one, "n1")
+        await cannot_be_placed(one, "large", labels={"quota.scheduling.koordinator.sh/name": "team"})
+        assert kept_on(one, "large") == ""
 
     play(story, tmp_path, patience_s=PATIENCE_S)
 

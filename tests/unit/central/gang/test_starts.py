@@ -1,6 +1,7 @@
 """Gangs on a simulated cluster: they start whole or not at all, whatever the order of questions, failures and ends."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,25 @@ def test_a_gang_without_room_holds_nothing_while_it_is_tried_again_and_again(tmp
         await one.put_pod("single")
         assert scheduler.ask("single") == "n1"
         await scheduler.end()
+
+    play(story, tmp_path)
+
+
+@pytest.mark.parametrize("how", [{"taints": ["team"]}, {"cordoned": True}, {"labels": {"pool": "other"}}])
+def test_a_gang_is_not_planned_on_a_node_that_its_own_rules_forbid(tmp_path: Path, how: dict[str, Any]) -> None:
+    """Although kube-scheduler named that node when it asked last."""
+
+    async def story(one: Led) -> None:
+        for name in ("n1", "n2", "n3"):
+            await one.put_node(name, 4, labels={"pool": "gpu"})
+        names = await put_gang(one, "g", 2, gpus=4, rules={"nodeSelector": {"pool": "gpu"}})
+        for name in names:
+            one.filter(name)
+        await one.put_node("n1", 4, **{"labels": {"pool": "gpu"}, **how})
+        await one.pause(1)
+        gang, _ = one.term.gangs.of(one.uid(names[0])) or (None, None)
+        assert gang is not None
+        assert gang.nodes == {"n2", "n3"}
 
     play(story, tmp_path)
 
