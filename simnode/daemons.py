@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from hooks.frontends.nri.guard_plugin import find_guard
+from lading.compiling import find_compiler
 from lading.errors import HostError
 from shares.library import build as library
 from simnode.build import SimNode
@@ -121,7 +122,7 @@ class LadingNode(Block):
         self.write_config()
         if self._tokens:
             for soname in library.SOURCES:
-                library.build(self._libraries / soname, library.find_compiler())
+                library.build(self._libraries / soname, find_compiler())
             self.shares.start()
         self.hooks.start()
         if self._nri:

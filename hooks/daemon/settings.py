@@ -84,6 +84,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         FrontEndName, Setting("how containers come to this node's devices: cri-hook, by lading-runtimeproxy; or nri")
     ] = FrontEndName.CRI_HOOK
     nri_socket: Annotated[str, Setting("front_end nri: the container runtime's NRI socket")] = "/var/run/nri/nri.sock"
+    nri_plugin_path: Annotated[
+        str, Setting("front_end nri: the folder of plugins that the runtime launches itself, its setting plugin_path")
+    ] = "/opt/nri/plugins"
     listen: Annotated[str, Setting("socket of the hook server")] = "/run/lading/hooks.sock"
     runtime_endpoint: Annotated[str, Setting("the container runtime's CRI socket")] = "/run/containerd/containerd.sock"
     state_dir: Annotated[str, Setting("folder of the ledger, node.db")] = "/var/lib/lading"
