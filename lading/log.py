@@ -92,6 +92,8 @@ class Event(StrEnum):
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant
     MEMLOCK_SMALL = "memlock.small"
     CONTAINER_BYPASSED = "container.bypassed"  # runs without the devices of its pod's annotations
+    CONTAINER_STOPPED = "container.stopped"  # by Lading, because it ran without them; kubelet creates it again
+    CONTAINER_STOP_FAILED = "container.stop-failed"  # it is tried again
     VF_ATTACHED = "vf.attached"
     VF_RELEASED = "vf.released"
     VF_ATTACH_FAILED = "vf.attach-failed"

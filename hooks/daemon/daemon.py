@@ -30,6 +30,8 @@ from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
 from hooks.ledger.writable import find_ledger_problem
 from hooks.model.inventory import Gpu, Inventory
+from hooks.node.bare_stopper import BareStopper
+from hooks.node.bypass import Bypassed
 from hooks.node.node import Node
 from hooks.node.share_watch import ShareWatch
 from hooks.node.telling import Telling
@@ -116,6 +118,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             metrics = Metrics(node, reporter)
             node.released = metrics.released
             node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
+            node.bypass_found = _bypass_found(host, node, metrics)
             front_ends = make_front_ends(node, host, Door(listener=listener, tracing=tracing))
             health = HealthServer(
                 parse_address(settings.metrics),
@@ -184,6 +187,16 @@ def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
         shares_per_gpu=settings.shares_per_gpu,
         isolations=settings.isolations,
     )
+
+
+def _bypass_found(host: Host, node: Node, metrics: Metrics) -> Callable[[Sequence[Bypassed]], object]:
+    """Return what is done about containers that run without their devices."""
+    if host.settings.front_end is not FrontEndName.NRI:
+        return lambda _: None
+    stopper = BareStopper(
+        compare_soon=node.compare_soon, stop=host.runtime.stop_container, log=host.log, stopped=metrics.bypassed_stopped
+    )
+    return stopper.found
 
 
 def _hand_over_command(settings: Settings) -> Callable[[Gpu], Awaitable[None]] | None:
