@@ -60,8 +60,15 @@ def pids(lading: LadingNode, runtime: PrivateContainerd) -> list[int]:
 def await_asked(site: Site) -> None:
     """The runtime asks the guard and the plugin, which has compared its ledger with the runtime."""
 
-    def look() -> None:
+    def guarded() -> None:
         assert site.lading.guard.guards
+
+    eventually(guarded)
+    await_plugin(site)
+
+
+def await_plugin(site: Site) -> None:
+    def look() -> None:
         assert site.refused_at_once({GPU: "99"}).reason is Reason.DEVICE_UNKNOWN
 
     eventually(look)

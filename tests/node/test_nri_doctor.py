@@ -1,16 +1,12 @@
 """The doctor on a node whose front end is NRI: the proxy is not missed, and what NRI needs is looked at."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from hooks.frontends.nri.launched.build import build
-from lading.compiling import find_compiler
 from simnode.containerd import PrivateContainerd
 from simnode.control_plane import free_port
 from simnode.daemons import LadingNode
-from tests.fakes.needs import need
 from tests.node.conftest import StartLading
 from tests.node.site import eventually
 from tests.node.test_doctor import KUBELET, Found, found, states, write_kubelet
@@ -29,14 +25,6 @@ def node(share_lading: StartLading, newer: PrivateContainerd) -> LadingNode:
     (running.node.root / KUBELET).parent.mkdir(parents=True)
     write_kubelet(running, str(newer.socket))
     return running
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need(shutil.which("cc") is not None, "a C compiler")
-    program = tmp_path_factory.mktemp("guard") / "ladingguard"
-    build(program, find_compiler())
-    return program
 
 
 def eventually_found(node: LadingNode, check: str, state: str, mend: str = "") -> None:
@@ -86,10 +74,10 @@ def test_nri_that_is_off(node: LadingNode) -> None:
 
 
 def test_a_launched_guard_that_is_installed_and_runs_after_containerds_restart(
-    node: LadingNode, newer: PrivateContainerd, program: Path
+    node: LadingNode, newer: PrivateContainerd, launched_guard: Path
 ) -> None:
     where = ("--nri-plugin-path", folder_of(newer))
-    run("install-guard", *where, "--program", program)
+    run("install-guard", *where, "--program", launched_guard)
     try:
         stray = folder_of(newer) / "stray"
         stray.touch(0o755)

@@ -1,7 +1,6 @@
 """The guard that containerd launches itself: from containerd's start on no container of a guarded pod is created bare."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +10,10 @@ from typing import Final
 
 import pytest
 
-from hooks.frontends.nri.launched.build import build
 from hooks.frontends.nri.launched.program import PROGRAM
-from lading.compiling import find_compiler
 from lading.reasons import Reason
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Cri, CriError
-from tests.fakes.needs import need
 from tests.node.conftest import StartLading
 from tests.node.site import eventually, open_site, refusal_of
 from tests.node.test_nri import GPU, await_asked, create_within, start
@@ -29,17 +25,9 @@ _HOOKS: Final = str(Path(sys.executable).with_name("lading-hooks"))
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    need(shutil.which("cc") is not None, "a C compiler")
-    program = tmp_path_factory.mktemp("guard") / "ladingguard"
-    build(program, find_compiler())
-    return program
-
-
-@pytest.fixture(scope="module")
-def launching(newer: PrivateContainerd, program: Path) -> Iterator[PrivateContainerd]:
+def launching(newer: PrivateContainerd, launched_guard: Path) -> Iterator[PrivateContainerd]:
     """A containerd that was started with the guard in its folder of plugins."""
-    run("install-guard", "--nri-plugin-path", folder_of(newer), "--program", program)
+    run("install-guard", "--nri-plugin-path", folder_of(newer), "--program", launched_guard)
     newer.restart()
     yield newer
     run("remove-guard", "--nri-plugin-path", folder_of(newer))
