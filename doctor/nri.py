@@ -32,7 +32,7 @@ def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
     else:
         lines = '[plugins."io.containerd.nri.v1.nri"] and below it: disable = false'
         mend = f"in /etc/containerd/config.toml: {lines}; {_RESTART}"
-        what = f"front_end = nri, and nobody listens at nri_socket = {seen.socket}: NRI is off (as it is by default in"
+        what = f"front_end = nri, and no process listens at nri_socket = {seen.socket}: NRI is off (as it is by default in"
         yield failed(f"{what} containerd 1.7; 1.6 has none), or the socket is another one", mend=mend)
 
 

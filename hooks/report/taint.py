@@ -1,8 +1,9 @@
 """Keep a taint on the node while it may not start pods with devices, so that none is placed there meanwhile.
 
 The taint is `lading.dev/not-ready`, with the effect NoSchedule: what runs goes on. Every LOOK_S it is compared with what the
-node's own parts say; the Node itself is looked at again after RENEW_S, and after a failure. Other taints stay as they are: the
-list is written whole, with the version of the Node that it was read from.
+node's own parts say; the Node itself is looked at again after RENEW_S, and after a failure. What passes within PATIENCE_S, as a
+restart of a daemon, is not written. Other taints stay as they are: the list is written whole, with the version of the Node that
+it was read from.
 
 Rights that it needs: get and patch nodes/<name>. Source: Kubernetes "Taints and Tolerations", "API concepts" (resourceVersion).
 """
@@ -25,6 +26,7 @@ from lading.log import Event, Log
 from lading.vocabulary import NOT_READY
 
 EFFECT: Final = "NoSchedule"
+PATIENCE_S: Final = 2.0
 _TRIES: Final = 3  # against others that write the Node: kubelet does so every few seconds
 _TAINT: Final = {"key": NOT_READY, "effect": EFFECT}
 
@@ -77,6 +79,7 @@ class Tainter:
         self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
         self._is: bool | None = None  # whether the Node has the taint; None: not known
         self._renew_at = float("-inf")
+        self._since: float | None = None  # when the problem began
 
     async def keep_tainted(self) -> None:
         """Compare until cancelled. Never returns."""
@@ -91,7 +94,7 @@ class Tainter:
     async def look(self, api: Api) -> float:
         """Write the taint, or take it away, if that is due; return after how many seconds to look again."""
         problem = self._find_problem()
-        if bool(problem) is self._is and self._clock() < self._renew_at:
+        if self._may_pass(problem) or (bool(problem) is self._is and self._clock() < self._renew_at):
             return LOOK_S
         try:
             await self._set(api, bool(problem))
@@ -106,6 +109,15 @@ class Tainter:
         self._renew_at = self._clock() + RENEW_S * (0.9 + 0.2 * self._chance())
         self._backoff.succeeded()
         return LOOK_S
+
+    def _may_pass(self, problem: str) -> bool:
+        """Return whether a problem is too new to taint a node for it."""
+        if not problem:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = self._clock()
+        return not self._is and self._clock() - self._since < PATIENCE_S
 
     async def _set(self, api: Api, wanted: bool) -> None:
         for left in reversed(range(_TRIES)):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from hooks.report.reporter import LOOK_S, RENEW_S
-from hooks.report.taint import Tainter, change
+from hooks.report.taint import PATIENCE_S, Tainter, change
 from lading.kube.errors import ConflictError, UnreachableError
 from lading.log import Event
 from tests.fakes.records import Records
@@ -70,6 +70,13 @@ class World:
     async def look(self) -> float:
         return await self.tainter.look(self.kube)
 
+    async def breaks(self, problem: str) -> None:
+        """It lasts."""
+        self.problem = problem
+        await self.look()
+        self.now += PATIENCE_S
+        await self.look()
+
 
 def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(act(world))  # type: ignore[arg-type]
@@ -79,13 +86,33 @@ def test_it_goes_when_the_node_is_ready_and_comes_back_when_it_is_not() -> None:
     async def act(world: World) -> None:
         assert await world.look() == LOOK_S
         assert world.kube.taints == [OTHER]
-        world.problem = "no guard"
-        await world.look()
+        await world.breaks("no guard")
         assert world.kube.taints == [OTHER, OURS]
         assert [event for event, _ in world.records.seen] == [Event.NODE_UNTAINTED, Event.NODE_TAINTED]
         assert world.tainter.failure == ""
 
     play(World(OURS, OTHER), act)
+
+
+def test_what_passes_soon_is_not_written() -> None:
+    """As while lading-hooks, or the runtime, is restarted."""
+
+    async def act(world: World) -> None:
+        for problem in ("it has not connected yet", "", "lost", ""):
+            world.problem = problem
+            await world.look()
+            world.now += PATIENCE_S / 2
+        assert world.kube.writes == 0
+
+    play(World(OTHER), act)
+
+
+def test_a_node_that_has_it_keeps_it_until_it_is_ready() -> None:
+    async def act(world: World) -> None:
+        await world.breaks("it has not connected yet")
+        assert (world.kube.taints, world.kube.writes) == ([OURS], 0)
+
+    play(World(OURS), act)
 
 
 def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only() -> None:
@@ -106,9 +133,8 @@ def test_another_writer_of_the_node_is_no_failure() -> None:
         world.kube.failures.extend([ConflictError("changed", status=409)] * 2)
         assert await world.look() == LOOK_S
         assert world.kube.taints == []
-        world.problem = "x"
         world.kube.failures.extend([ConflictError("changed", status=409)] * 3)
-        await world.look()
+        await world.breaks("x")
         assert "changed" in world.tainter.failure
         await world.look()
         assert (world.kube.taints, world.tainter.failure) == ([OURS], "")
