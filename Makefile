@@ -9,7 +9,7 @@ GET    := $(PYTHON) simnode/progress.py
 # after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
-.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
+.PHONY: setup share-library launched-guard wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -50,15 +50,25 @@ requirements:
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 pyproject.toml -o requirements.txt
 	uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11 --group dev pyproject.toml -o requirements-dev.txt
 
-# The libraries of the isolation tokens, for x86-64 and aarch64: a part of the wheel. The compiler is 100 MB, so only this needs it.
+# What is compiled, for x86-64 and aarch64, as a part of the wheel: the libraries of the isolation tokens, and the guard that
+# containerd launches. The compiler is 100 MB, so only these need it.
 LIBRARY := shares/library/built/aarch64/libnvidia-ml.so.1
+LAUNCHED := hooks/frontends/nri/launched
+GUARD := $(LAUNCHED)/built/aarch64/ladingguard
 share-library: $(LIBRARY)
-$(LIBRARY): $(wildcard shares/library/*.[ch]) shares/library/build.py requirements-library.txt $(VENV)/.commands
+launched-guard: $(GUARD)
+$(VENV)/.compiler: requirements-library.txt $(VENV)/.commands
 	@$(GET) "installing the compiler of requirements-library.txt into $(VENV)" $(PIP) --require-hashes -r requirements-library.txt
+	@touch $@
+$(LIBRARY): $(wildcard shares/library/*.[ch]) shares/library/build.py lading/compiling.py $(VENV)/.compiler
 	@$(PY) -m shares.library.build
+# Its rule, texts and version come from the Python guard.
+$(GUARD): $(wildcard $(LAUNCHED)/*.[ch] $(LAUNCHED)/*.py) $(addprefix hooks/frontends/nri/,guard.py guard_plugin.py messages.py) \
+    $(wildcard hooks/forms/*.py) $(addprefix lading/,__init__.py compiling.py vocabulary.py) $(VENV)/.compiler
+	@$(PY) -m hooks.frontends.nri.launched.build
 
 # The wheel from which a node is installed (deploy/install-node.sh --wheel), with units, manifests and pinned requirements.
-wheel: $(VENV)/.commands $(LIBRARY)
+wheel: $(VENV)/.commands $(LIBRARY) $(GUARD)
 	@$(PY) deploy/wheel.py
 
 # lading-central as a container image, without a registry or a daemon: for `ctr images import` and `docker load`.

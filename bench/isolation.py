@@ -35,8 +35,9 @@ from typing import Final
 from bench.figures import percentile
 from bench.other_cards import partition, react
 from bench.virtual_card import Work, simulate
+from lading.compiling import find_compiler
 from lading.errors import LadingError, die
-from shares.library.build import CUDA, build, find_compiler
+from shares.library.build import CUDA, build
 from shares.policy.fair import Fair
 from shares.policy.model import MS
 from shares.policy.window import Window

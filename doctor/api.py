@@ -3,6 +3,7 @@
 Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery".
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,15 +19,17 @@ from lading.threads import in_thread
 
 _KUBELETS: Final = ("/etc/kubernetes/kubelet.conf", "/var/lib/rancher/*/agent/kubelet.kubeconfig")
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+Right = tuple[str, str, str, str]
 # What the reporter does (deploy/rbac/reporter.yaml): verb, API group, resource, subresource.
-_RIGHTS: Final = (
+_RIGHTS: Final[Sequence[Right]] = (
     ("get", "", "nodes", ""),
     ("create", nodedevices.GROUP, nodedevices.PLURAL, ""),
     ("patch", nodedevices.GROUP, nodedevices.PLURAL, "status"),
 )
+_TAINTS: Final = ("patch", "", "nodes", "")
 
 
-async def read_api(node_name: str, *, report: bool, kubeconfig: str) -> ApiSeen:
+async def read_api(node_name: str, *, report: bool, taints: bool, kubeconfig: str) -> ApiSeen:
     """Return the API server's answers. Create only reviews, which the server does not store. Raise LadingError if the API
     server is not reached."""
     if not report:
@@ -36,7 +39,7 @@ async def read_api(node_name: str, *, report: bool, kubeconfig: str) -> ApiSeen:
         raise ConfigError(f"there is no kubeconfig {kubeconfig}", hint=hint)
     try:
         async with connect(kubeconfig) as api:
-            return await ask(api, node_name)
+            return await ask(api, node_name, rights_of(taints=taints))
     except (UnreachableError, UnclearError) as e:
         raise HostError(e.message, hint=_try_it(kubeconfig, node_name)) from e
     except ConfigError as e:
@@ -48,17 +51,22 @@ def _try_it(kubeconfig: str, node_name: str) -> str:
     return f"kubectl --kubeconfig {kubeconfig} get node {node_name}; {said}" if kubeconfig else said
 
 
-async def ask(api: Api, node_name: str) -> ApiSeen:
-    allowed = [await _may(api, node_name, right) for right in _RIGHTS]
+def rights_of(*, taints: bool) -> Sequence[Right]:
+    """Return what the daemon does at the API server. `taints`: it keeps a taint on its node."""
+    return (*_RIGHTS, _TAINTS) if taints else _RIGHTS
+
+
+async def ask(api: Api, node_name: str, rights: Sequence[Right]) -> ApiSeen:
+    allowed = [await _may(api, node_name, right) for right in rights]
     return ApiSeen(
         node_name=node_name,
         node=await _is_there(api, NODES.path(name=node_name)),
         served=await _is_there(api, f"/apis/{nodedevices.GROUP}/{nodedevices.VERSION}"),
-        denied=tuple(_say(right) for right, may in zip(_RIGHTS, allowed, strict=True) if not may),
+        denied=tuple(_say(right) for right, may in zip(rights, allowed, strict=True) if not may),
     )
 
 
-async def _may(api: Api, node_name: str, right: tuple[str, str, str, str]) -> bool:
+async def _may(api: Api, node_name: str, right: Right) -> bool:
     verb, group, resource, subresource = right
     attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
     if verb != "create":  # which has no name yet
@@ -82,6 +90,6 @@ async def _is_there(api: Api, path: str) -> bool:
     return True
 
 
-def _say(right: tuple[str, str, str, str]) -> str:
+def _say(right: Right) -> str:
     verb, group, resource, subresource = right
     return f"{verb} {resource}{'/' + subresource if subresource else ''}{'.' + group if group else ''}"

@@ -7,17 +7,19 @@ from typing import Final, TypeVar
 from doctor import cluster, kernel, rdma, state
 from doctor.config import decide_config
 from doctor.hooks_dir import decide_connections, decide_folder, decide_registration, decide_servers
-from doctor.host import HOOKS, PROXY, CdiSeen, Host, NriSeen
+from doctor.host import HOOKS, PROXY, CdiSeen, Host
 from doctor.keys import decide_keys
 from doctor.kubelet.kubelet import decide_endpoint
 from doctor.model import Check, Verdict, failed, ok, then
 from doctor.mps import decide_mps
+from doctor.nri import decide_nri, decide_plugins
 from doctor.nvidia import gpus
 from doctor.ready import decide_ready
 from doctor.runtime import decide_cgroup_driver, decide_runtime
 from doctor.sockets import decide_socket
 from doctor.units import decide_units
 from doctor.versions import decide_versions
+from hooks.daemon.settings import FrontEndName
 
 T = TypeVar("T")
 
@@ -31,11 +33,6 @@ def decide_cdi(seen: CdiSeen) -> Iterator[Verdict]:
         yield failed(f"gpu_mode = cdi, and {seen.support.problem}", mend=f'{mend}; or gpu_mode = "devices"')
     else:
         yield ok(f"not needed: {seen.support.problem}")
-
-
-def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
-    says = "NRI is on: its plugins may change containers after us" if seen.served else "NRI is off"
-    yield ok(f"{seen.runtime.name}: {says}")
 
 
 _OURS: Final = "Lading on this node"
@@ -111,6 +108,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         why="the proxy calls the server in a registration, at its stages and with its timeout",
         look=then(Host.registration, decide_registration),
         of=HOOKS,
+        front_end=FrontEndName.CRI_HOOK,
     ),
     Check(
         name="ledger",
@@ -140,7 +138,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="kubelet-endpoint",
         group=_KUBELET,
         what="the socket that kubelet talks to now and after its next start, and the file that says so",
-        why="if kubelet bypasses the proxy, pods start without the devices that they were given",
+        why="if kubelet bypasses the proxy, pods start without the devices that they were given; by NRI it needs no proxy",
         look=then(Host.route, decide_endpoint),
     ),
     Check(
@@ -179,9 +177,18 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         name="nri",
         group=_RUNTIME,
         what="whether the runtime's NRI is on",
-        why="NRI plugins change containers after the proxy did",
+        why="front_end nri needs it; otherwise its plugins change containers after the proxy did",
         look=then(Host.nri, decide_nri),
         of=HOOKS,
+    ),
+    Check(
+        name="nri-plugins",
+        group=_RUNTIME,
+        what="front_end nri: the runtime's folder of plugins: the launched guard, its version, other executables",
+        why="it guards from containerd's start on; containerd does not start with an executable that is not named as a plugin",
+        look=then(Host.nri_plugins, decide_plugins),
+        of=HOOKS,
+        front_end=FrontEndName.NRI,
     ),
     Check(
         name="memlock",
@@ -197,6 +204,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="the folder of registrations: readable, writable by root only, each file valid, a hook for every guarded prefix",
         why="a registration that cannot be trusted is ignored, and guarded pods without one are refused",
         look=then(Host.folder, decide_folder),
+        front_end=FrontEndName.CRI_HOOK,
     ),
     Check(
         name="hooks",

@@ -21,6 +21,7 @@ from doctor.keys import KeysSeen
 from doctor.kubelet.kubelet import KubeletSeen, Route
 from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.mps import MpsSeen, read_mps
+from doctor.nri import NriPluginsSeen, NriSeen, read_plugins
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
@@ -33,7 +34,7 @@ from doctor.versions import VersionsSeen
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
 from hooks.daemon.registration import render_registration
-from hooks.daemon.settings import Settings, attaches, ledger_path, mps_folders
+from hooks.daemon.settings import FrontEndName, Settings, attaches, ledger_path, mps_folders, taints_node
 from hooks.host.attributes import read_attribute
 from hooks.host.cdi import read_cdi_names
 from hooks.host.memlock import memlock_warning
@@ -55,19 +56,12 @@ from runtimeproxy.settings import Settings as ProxySettings
 
 HOOKS: Final = "lading-hooks"
 PROXY: Final = "lading-runtimeproxy"
-_NRI: Final = Path("/var/run/nri/nri.sock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSeen:
     needed: bool  # gpu_mode = cdi
     support: CdiSupport
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NriSeen:
-    runtime: RuntimeSeen
-    served: bool
 
 
 class Host(Readings):
@@ -79,6 +73,10 @@ class Host(Readings):
         self.proxy = proxy
         self.root = root
         self._configs = configs
+
+    @property
+    def by_nri(self) -> bool:
+        return self.hooks.front_end is FrontEndName.NRI
 
     # ---- read once
 
@@ -146,7 +144,8 @@ class Host(Readings):
         return await in_thread(lambda: read_node.read_disk(Path(self.hooks.state_dir)))
 
     async def route(self) -> Route:
-        return Route(kubelet=await self.kubelet(), proxy=self.proxy.listen, runtime=self.proxy.runtime_endpoint)
+        runtime = self.hooks.runtime_endpoint if self.by_nri else self.proxy.runtime_endpoint
+        return Route(kubelet=await self.kubelet(), proxy=self.proxy.listen, runtime=runtime, direct=self.by_nri)
 
     async def cgroup_drivers(self) -> CgroupDrivers:
         return CgroupDrivers(
@@ -163,7 +162,9 @@ class Host(Readings):
 
     async def api(self) -> cluster.ApiSeen:
         settings = self.hooks
-        return await read_api(settings.node_name, report=settings.report, kubeconfig=settings.kubeconfig)
+        return await read_api(
+            settings.node_name, report=settings.report, taints=taints_node(settings), kubeconfig=settings.kubeconfig
+        )
 
     async def cdi(self) -> CdiSeen:
         runtime = await said_by("runtime", self.runtime())
@@ -172,8 +173,15 @@ class Host(Readings):
 
     async def nri(self) -> NriSeen:
         runtime = await said_by("runtime", self.runtime())
-        path = self.root / str(_NRI).removeprefix("/")
-        return NriSeen(runtime=runtime, served=await in_thread(lambda: path.exists() and read_listener(path) is not None))
+        path = parse_endpoint(self.hooks.nri_socket)
+        if not self.by_nri:
+            path = self.root / str(path).removeprefix("/")
+        served = await in_thread(lambda: path.exists() and read_listener(path) is not None)
+        return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served)
+
+    async def nri_plugins(self) -> NriPluginsSeen:
+        folder, proc = Path(self.hooks.nri_plugin_path), self.root / "proc"
+        return await in_thread(lambda: read_plugins(folder, proc=proc, installed=__version__))
 
     async def injection(self) -> InjectionSeen:
         settings, seen = self.hooks, await said_by("driver", self.nvidia())
@@ -217,7 +225,10 @@ class Host(Readings):
         endpoint = parse_endpoint(self.hooks.runtime_endpoint)
         problem = await said_by("runtime", in_thread(lambda: _memlock(endpoint)))
         return rdma.MemlockSeen(
-            vfs=bool((await said_by("vfs", self.functions())).vfs), ipc_lock=self.hooks.rdma_ipc_lock, problem=problem
+            vfs=bool((await said_by("vfs", self.functions())).vfs),
+            ipc_lock=self.hooks.rdma_ipc_lock,
+            memlock=self.hooks.rdma_memlock,
+            problem=problem,
         )
 
     async def cgroups(self) -> kernel.CgroupsSeen:
@@ -230,13 +241,16 @@ class Host(Readings):
         return await in_thread(read_node.read_clock)
 
     async def versions(self) -> VersionsSeen:
-        running = {daemon: (await said_by("ready", self.said(daemon))).version for daemon in (HOOKS, PROXY)}
+        daemons = (HOOKS,) if self.by_nri else (HOOKS, PROXY)
+        running = {daemon: (await said_by("ready", self.said(daemon))).version for daemon in daemons}
         return VersionsSeen(installed=__version__, running=running)
 
     async def units(self) -> UnitsSeen:
         units = [f"{daemon}.{kind}" for daemon in self._configs for kind in ("socket", "service")]
         if IsolationName.TOKENS in self.hooks.isolations:
             units.append("lading-shares.service")
+        if self.by_nri:
+            units.append("lading-nri-guard.service")
         return await in_thread(lambda: read_units(self.root, units))
 
     async def servers(self) -> tuple[ServerSeen, ...]:

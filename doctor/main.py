@@ -25,7 +25,7 @@ from doctor.model import Check, Finding
 from doctor.read import read_config
 from doctor.show import exit_status, print_json, print_list, print_text
 from hooks.daemon.settings import CONFIG as HOOKS_CONFIG
-from hooks.daemon.settings import Settings
+from hooks.daemon.settings import FrontEndName, Settings
 from hooks.daemon.settings import check as check_hooks
 from lading import __version__
 from lading.errors import ConfigError, LadingError, die
@@ -106,8 +106,11 @@ async def _look(checks: Sequence[Check[Host]], args: argparse.Namespace) -> tupl
     both = {HOOKS: of_hooks, PROXY: of_proxy}
     named = {HOOKS: args.hooks_config, PROXY: args.proxy_config}
     configs = {daemon: seen for daemon, seen in both.items() if named[daemon] or is_installed(seen, root)} or both
+    if hooks.front_end is FrontEndName.NRI and HOOKS in configs:
+        configs = {HOOKS: of_hooks}  # a node has one front end: what is left of the other is not looked at
     host = Host(hooks=hooks, proxy=proxy, configs=configs, root=root)
-    return await look([check for check in checks if check.of in {"", *configs}], host, deadline_s=args.deadline)
+    chosen = [check for check in checks if check.of in {"", *configs} and check.front_end in {"", hooks.front_end}]
+    return await look(chosen, host, deadline_s=args.deadline)
 
 
 def is_installed(seen: ConfigSeen, root: Path) -> bool:

@@ -59,6 +59,7 @@ class Check(Generic[H]):
     why: str  # it matters
     look: Look[H]
     of: str = ""  # the daemon that has to be installed; empty: any
+    front_end: str = ""  # that the node has to have; empty: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,6 +120,7 @@ def _judge_unhealthy(vf: Vf) -> Verdict:
 class MemlockSeen:
     vfs: bool  # this node has VFs
     ipc_lock: bool  # rdma_ipc_lock
+    memlock: bool = False  # rdma_memlock
     problem: str  # of hooks.host.memlock, or empty
 
 
@@ -128,6 +129,8 @@ def decide_memlock(seen: MemlockSeen) -> Iterator[Verdict]:
         yield ok("this node has no VF that would need it")
     elif not seen.problem:
         yield ok("the container runtime may lock enough memory")
+    elif seen.memlock:
+        yield ok("the runtime's limit is small, and rdma_memlock = true lifts it in containers with VFs")
     elif seen.ipc_lock:
         yield ok("the runtime's limit is small, and rdma_ipc_lock = true gives containers CAP_IPC_LOCK")
     else:

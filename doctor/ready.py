@@ -33,6 +33,12 @@ MENDS: Final = {
     "files": "systemctl edit {daemon} for the named line below [Service], or move the file below /etc/lading with the setting "
     "that names it; systemctl restart {daemon}",
     "socket": "systemctl restart {daemon}.socket {daemon}",
+    "nri": "lading-doctor --only nri says whether NRI is on, and what mends that; "
+    "journalctl -t lading-hooks LADING_EVENT=nri.lost -n 5",
+    "nri-guard": "systemctl enable --now lading-nri-guard (or the second container beside lading-hooks); "
+    "journalctl -t lading-nri-guard -n 20",
+    "node-taint": "lading-doctor --only api; a token of lading-reporter that is bound to this node, as kubelets may not do it, "
+    "or node_taint = false; journalctl -t lading-hooks LADING_EVENT=node.taint-failed -n 5",
     "reported": "lading-doctor --only api says what is in the way, and what mends that; "
     "IPAddressAllow= of its unit, which has to have the API server's address; "
     "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5",

@@ -15,7 +15,7 @@ from hooks.attach.overlay import holdings_of, with_attached
 from hooks.daemon import ledger_commands, render
 from hooks.daemon.audit_command import audit
 from hooks.daemon.daemon import read_in_time, run
-from hooks.daemon.guard_command import guard
+from hooks.daemon.guard_command import guard, install_guard, remove_guard
 from hooks.daemon.guids import set_guids
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.registration import render_registration
@@ -153,6 +153,8 @@ async def _rebuild(settings: Settings) -> None:
 _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
     "audit": audit,
     "nri-guard": guard,
+    "install-guard": install_guard,
+    "remove-guard": remove_guard,
     "ledger": ledger_commands.list_ledger,
     "release": ledger_commands.release,
     "render": _render,

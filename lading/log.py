@@ -92,6 +92,8 @@ class Event(StrEnum):
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant
     MEMLOCK_SMALL = "memlock.small"
     CONTAINER_BYPASSED = "container.bypassed"  # runs without the devices of its pod's annotations
+    CONTAINER_STOPPED = "container.stopped"  # by Lading, because it ran without them; kubelet creates it again
+    CONTAINER_STOP_FAILED = "container.stop-failed"  # it is tried again
     VF_ATTACHED = "vf.attached"
     VF_RELEASED = "vf.released"
     VF_ATTACH_FAILED = "vf.attach-failed"
@@ -103,6 +105,9 @@ class Event(StrEnum):
     REPORT_FAILED = "report.failed"
     SHARE_BYPASSED = "share.bypassed"  # a container does not keep to its share of a card
     SHARE_WATCH_FAILED = "share.watch-failed"  # whether shares are bypassed is not known; logged once, until it is
+    NODE_TAINTED = "node.tainted"  # no pod is placed on this node, and why
+    NODE_UNTAINTED = "node.untainted"
+    NODE_TAINT_FAILED = "node.taint-failed"  # the API server did not take it; it is tried again
     NRI_CONNECTED = "nri.connected"  # the runtime asks this plugin from now on
     NRI_LOST = "nri.lost"  # it does not, and why
     NRI_SLOW = "nri.slow"  # a call took longer than its budget: the runtime created no other container meanwhile

@@ -5,6 +5,7 @@ names the socket, never an empty list. An id that the runtime does not know is N
 device in a request would be honoured: containerd 1.6 and 1.7.0 ignore it silently, and the container starts without its device.
 """
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass
@@ -84,10 +85,16 @@ class RuntimeClient:
         except _UnknownError:
             return None
 
-    async def _ask(self, method: str, request: Message, kind: type[Answer]) -> Answer:
+    async def stop_container(self, container_id: str, *, grace_s: int) -> None:
+        """Have it ended: it is killed if it has not ended itself after so many seconds. One that is not known is not there."""
+        request = cri.StopContainerRequest(container_id=container_id, timeout=grace_s)
+        with contextlib.suppress(_UnknownError):
+            await self._ask("StopContainer", request, cri.StopContainerResponse, more_s=grace_s)
+
+    async def _ask(self, method: str, request: Message, kind: type[Answer], *, more_s: float = 0.0) -> Answer:
         call: _Call = self._channel.unary_unary(f"/runtime.v1.RuntimeService/{method}", bytes, bytes)
         try:
-            return kind.FromString(await call(request.SerializeToString(), timeout=self._timeout_s))
+            return kind.FromString(await call(request.SerializeToString(), timeout=self._timeout_s + more_s))
         except grpc.aio.AioRpcError as e:
             error = _UnknownError if e.code() is grpc.StatusCode.NOT_FOUND else RuntimeUnavailableError
             raise error(

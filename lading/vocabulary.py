@@ -93,5 +93,8 @@ def adds_sys_admin(capabilities: Iterable[str]) -> bool:
     return any(name.upper().removeprefix("CAP_") in _OPENS_DEVICES for name in capabilities)
 
 
+# A taint of nodes that may not start pods with devices now.
+NOT_READY: Final = "lading.dev/not-ready"
+
 # On a NodeDevices object, by a person: devices that get no new pods. UUIDs and PCI addresses separated by commas, or "all".
 CORDON: Final = "lading.dev/cordon"

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lading.compiling import find_compiler
 from lading.errors import HostError
-from shares.library.build import CUDA, HERE, find_compiler
+from shares.library.build import CUDA, HERE
 from simnode import images
 from simnode.build import LIBRARIES, SimNode
 from simnode.kubelet import ContainerOptions, Mount

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from hooks.frontends.nri.guard_plugin import find_guard
+from lading.compiling import find_compiler
 from lading.errors import HostError
 from shares.library import build as library
 from simnode.build import SimNode
@@ -99,7 +100,7 @@ class LadingNode(Block):
         nri: Path | None = None,
     ) -> None:
         self.folder = folder
-        self._nri = nri
+        self.nri = nri
         self._tokens = tokens
         self.node = node
         self._runtime = runtime
@@ -121,10 +122,10 @@ class LadingNode(Block):
         self.write_config()
         if self._tokens:
             for soname in library.SOURCES:
-                library.build(self._libraries / soname, library.find_compiler())
+                library.build(self._libraries / soname, find_compiler())
             self.shares.start()
         self.hooks.start()
-        if self._nri:
+        if self.nri:
             self.guard.start()
         else:
             self.register()
@@ -132,7 +133,7 @@ class LadingNode(Block):
 
     @property
     def logs(self) -> list[Path]:
-        way_in = self.guard.log if self._nri else self.proxy.log
+        way_in = self.guard.log if self.nri else self.proxy.log
         return [self.hooks.log, way_in, *([self.shares.log] if self._tokens else [])]
 
     @property
@@ -141,7 +142,7 @@ class LadingNode(Block):
 
     def client(self, *, api: str = "v1") -> Cri:
         """Return a CRI client that goes where kubelet would: through the proxy, or by NRI to the runtime itself."""
-        return self._runtime.client(via=None if self._nri else self.cri_socket, api=api)
+        return self._runtime.client(via=None if self.nri else self.cri_socket, api=api)
 
     def write_config(self) -> None:
         self.hooks_dir.mkdir(parents=True, exist_ok=True)
@@ -154,7 +155,7 @@ class LadingNode(Block):
             "node_name": "demo",
             "nvml_library": str(compile_fake_nvml(self.node.nvml_state.parent)),
             "gpu_mode": "devices",
-            **({"front_end": "nri", "nri_socket": str(self._nri)} if self._nri else {}),
+            **({"front_end": "nri", "nri_socket": str(self.nri)} if self.nri else {}),
         }
         proxy: dict[str, object] = {
             "listen": str(self.cri_socket),

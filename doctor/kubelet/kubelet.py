@@ -113,17 +113,21 @@ def _socket_path(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """kubelet, the proxy's socket that it should use, and the socket of the runtime behind the proxy."""
+    """kubelet, the proxy's socket that it should use, and the socket of the runtime behind the proxy. `direct`: there is no
+    proxy, and it should use the runtime's (front_end = nri)."""
 
     kubelet: KubeletSeen
     proxy: str
     runtime: str
+    direct: bool = False
 
 
 def decide_endpoint(route: Route) -> Iterator[Verdict]:
     now, later = route.kubelet.running, route.kubelet.planned
     if now is None and later is None:
         yield skipped("no kubelet runs here, and it has no unit (neither have k3s and rke2)")
+    elif route.direct:
+        yield from _decide_direct(route)
     elif now is None and later is not None:
         whose = f"{route.kubelet.service.distribution}'s kubelet" if route.kubelet.service else "kubelet"
         what = f"{whose} does not run; when it starts it talks to {later.endpoint.value}, as {later.endpoint.source} says"
@@ -138,6 +142,25 @@ def decide_endpoint(route: Route) -> Iterator[Verdict]:
         yield warning(what, mend=_redirect(route, later))
     elif now is not None:
         yield _through_the_proxy(route, now)
+
+
+def _decide_direct(route: Route) -> Iterator[Verdict]:
+    """By NRI kubelet's endpoint is the runtime's: a proxy in between has no hook server any more, and refuses guarded pods."""
+    plans = {"now": route.kubelet.running, "from its next start on": route.kubelet.planned}
+    wrong = [
+        (when, command.endpoint)
+        for when, command in plans.items()
+        if command is not None and not same_socket(command.endpoint.value, route.runtime)
+    ]
+    for when, endpoint in wrong:
+        is_proxy = same_socket(endpoint.value, route.proxy)
+        what = f"kubelet talks to {endpoint.value} {when}, as {endpoint.source} says"
+        other = "the proxy, and front_end = nri: a node has one front end" if is_proxy else f"not to {route.runtime}, as Lading"
+        mend = f"--{_FLAG}={_url(route.runtime)} where {endpoint.source} says it; {_RESTART}"
+        yield failed(f"{what}: {other}", mend=mend if is_proxy else f"{mend}; or runtime_endpoint in hooks.toml")
+    if not wrong:
+        endpoint = route.kubelet.command.endpoint
+        yield ok(f"kubelet talks to the runtime at {endpoint.value}, as {endpoint.source} says; it needs no proxy")
 
 
 def _through_the_proxy(route: Route, now: Command) -> Verdict:

@@ -17,7 +17,7 @@ from hooks.daemon.needed import list_needed
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
 from hooks.daemon.readiness import decide_ready
 from hooks.daemon.retention import keep_forgetting
-from hooks.daemon.settings import AttachBy, FrontEndName, Settings, by_cdi, ledger_path, read_trust
+from hooks.daemon.settings import AttachBy, FrontEndName, Settings, by_cdi, ledger_path, read_trust, taints_node
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.messages import Runtime as NriRuntime
 from hooks.frontends.nri.messages import cdi_problem
@@ -30,11 +30,13 @@ from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
 from hooks.ledger.writable import find_ledger_problem
 from hooks.model.inventory import Gpu, Inventory
+from hooks.node.bare_stopper import BareStopper
 from hooks.node.node import Node
 from hooks.node.share_watch import ShareWatch
 from hooks.node.telling import Telling
 from hooks.ports import FrontEnd, Vendor
 from hooks.report.reporter import Reporter, connect
+from hooks.report.taint import Tainter
 from lading import __version__
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError, RuntimeUnavailableError
@@ -52,6 +54,7 @@ from lading.tracing import open_tracing
 from lading.vocabulary import GpuUuid, SandboxId
 
 ANSWER_S: Final = 15.0  # a cold driver takes about 2 s on a board of eight cards
+Writers = tuple[Reporter | None, Tainter | None]  # what this node writes to the API server
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
 
 
@@ -112,16 +115,16 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             )
             await node.watch.start()
             reporter = _reporter(settings, node, log)
-            background = [asyncio.create_task(work) for work in _background(host, node, vendors, cdi, reporter)]
             metrics = Metrics(node, reporter)
-            node.released = metrics.released
-            node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
+            _connect_metrics(host, node, metrics)
             front_ends = make_front_ends(node, host, Door(listener=listener, tracing=tracing))
+            tainter = _tainter(settings, node, front_ends, log)
+            background = [asyncio.create_task(work) for work in _background(host, node, vendors, cdi, (reporter, tainter))]
             health = HealthServer(
                 parse_address(settings.metrics),
                 registry=metrics.registry,
                 silence=find_silence,
-                conditions=lambda: _conditions(settings, node, vendors, reporter, front_ends),
+                conditions=lambda: _conditions(settings, node, vendors, (reporter, tainter), front_ends),
                 log=log,
             )
             stop = stop_asked()  # before the first request can come, so that none is cut off
@@ -186,6 +189,16 @@ def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
     )
 
 
+def _connect_metrics(host: Host, node: Node, metrics: Metrics) -> None:
+    """Have counted what the node does; by NRI, that is also to stop containers that run without their devices."""
+    loop = asyncio.get_running_loop()
+    node.released = metrics.released
+    node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
+    if host.settings.front_end is FrontEndName.NRI:
+        stop, stopped = host.runtime.stop_container, metrics.bypassed_stopped
+        node.bypass_found = BareStopper(compare_soon=node.compare_soon, stop=stop, log=host.log, stopped=stopped).found
+
+
 def _hand_over_command(settings: Settings) -> Callable[[Gpu], Awaitable[None]] | None:
     if not settings.hand_over_command:
         return None
@@ -239,7 +252,7 @@ def make_attacher(
 
 
 def _background(
-    host: Host, node: Node, vendors: Sequence[Vendor], cdi: RuntimeCdi, reporter: Reporter | None
+    host: Host, node: Node, vendors: Sequence[Vendor], cdi: RuntimeCdi, writers: Writers
 ) -> Iterator[Coroutine[None, None, None]]:
     """Yield the work that goes on until the end."""
     settings, log = host.settings, host.log
@@ -250,8 +263,11 @@ def _background(
         yield keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
     if by_cdi(settings):
         yield cdi.keep_asking(host.runtime, settings.inventory_interval)
+    reporter, tainter = writers
     if reporter is not None:
         yield reporter.keep_reporting()
+    if tainter is not None:
+        yield tainter.keep_tainted()
     if IsolationName.TOKENS in settings.isolations:
         ask_shares = partial(ask, parse_endpoint(settings.shares_socket))
         watch = ShareWatch(node=node, vendors=vendors, ask=ask_shares, tolerance_mib=settings.share_tolerance, log=log)
@@ -270,9 +286,22 @@ def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
     )
 
 
+def _tainter(settings: Settings, node: Node, front_ends: Sequence[FrontEnd], log: Log) -> Tainter | None:
+    if not taints_node(settings):
+        return None
+
+    def find_problem() -> str:
+        """Return why no pod should be placed here: no container of it could be created."""
+        problems = [problem for one in front_ends for problem in one.conditions().values() if problem]
+        return "; ".join(problems) if problems or node.reconciled else "the runtime's lists have not been compared yet"
+
+    return Tainter(find_problem, node_name=settings.node_name, connect=partial(connect, settings.kubeconfig), log=log)
+
+
 def _conditions(
-    settings: Settings, node: Node, vendors: Sequence[Vendor], reporter: Reporter | None, front_ends: Sequence[FrontEnd]
+    settings: Settings, node: Node, vendors: Sequence[Vendor], writers: Writers, front_ends: Sequence[FrontEnd]
 ) -> tuple[Condition, ...]:
+    reporter, tainter = writers
     return decide_ready(
         inventory_age_s=node.watch.age_s if node.watch else float("inf"),
         inventory_interval_s=settings.inventory_interval,
@@ -286,6 +315,7 @@ def _conditions(
         denied=tuple(find_denied(list_needed(settings))),
         report_stale_s=reporter.stale_s if reporter else None,
         report_failure=reporter.failure if reporter else "",
+        taint_failure=tainter.failure if tainter else None,
         front_ends={name: problem for one in front_ends for name, problem in one.conditions().items()},
     )
 

@@ -1,13 +1,16 @@
-"""`lading-hooks nri-guard`: the guard of a node whose front end is NRI, as a process of its own."""
+"""The guard of a node whose front end is NRI: `lading-hooks nri-guard` runs it as a process of its own; `install-guard` and
+`remove-guard` put the one that the runtime launches itself into the runtime's folder of plugins, and take it away."""
 
 import argparse
 import asyncio
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 
 from hooks.daemon.parts import guard_rules
 from hooks.daemon.settings import CONFIG, FrontEndName, Settings, guard_lock
 from hooks.frontends.nri.guard_plugin import GuardLock, GuardPlugin
+from hooks.frontends.nri.launched.program import PROGRAM, built_program, find_version, install, remove
 from hooks.frontends.nri.link import Link
 from lading import __version__
 from lading.errors import ConfigError
@@ -42,3 +45,31 @@ async def _run(settings: Settings, log: Log) -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         log.info(Event.DAEMON_STOPPED)
+
+
+def install_guard(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks install-guard",
+        description=f"Puts {PROGRAM} into the runtime's folder of plugins (nri_plugin_path). The runtime launches it at its "
+        "next start, and has a guard from then on before the first pod starts.",
+    )
+    parser.add_argument("--program", type=Path, metavar="FILE", help="the guard [Lading's, of this machine's architecture]")
+    add_flags(parser, Settings, config=CONFIG)
+    args = parser.parse_args(argv)
+    program, folder = args.program or built_program(), Path(load(Settings, args).nri_plugin_path)
+    path = install(program, folder)
+    print(f"{path}: version {find_version(path)}; containerd launches it at its next start (systemctl restart containerd)")
+
+
+def remove_guard(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks remove-guard",
+        description=f"Takes {PROGRAM} out of the runtime's folder of plugins (nri_plugin_path). One that runs goes on until "
+        "the runtime's next start, and refuses containers of pods with Lading's annotations without lading-hooks.",
+    )
+    add_flags(parser, Settings, config=CONFIG)
+    folder = Path(load(Settings, parser.parse_args(argv)).nri_plugin_path)
+    if remove(folder):
+        print(f"{folder / PROGRAM} is removed; one that runs guards until containerd's next start")
+    else:
+        print(f"{folder / PROGRAM} is not there")

@@ -81,6 +81,11 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self._bypassed_stopped = Counter(
+            "lading_hooks_bypassed_stopped",
+            "Containers that were stopped because they ran without their pod's devices (front_end nri).",
+            registry=self.registry,
+        )
         for operation in Operation:
             self._moves.labels(operation)
             self._failed_moves.labels(operation)
@@ -106,6 +111,9 @@ class Metrics:
 
     def asked(self, method: str, seconds: float) -> None:
         self._asked.labels(method).observe(seconds)
+
+    def bypassed_stopped(self) -> None:
+        self._bypassed_stopped.inc()
 
     def released(self, seconds: float) -> None:
         self._release.observe(seconds)

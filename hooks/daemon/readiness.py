@@ -31,11 +31,12 @@ def decide_ready(
     denied: Sequence[str] = (),
     report_stale_s: float | None = None,
     report_failure: str = "",
+    taint_failure: str | None = None,
     front_ends: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Condition, ...]:
     """Decide the conditions. `ledger`, `socket` and `driver_files` say what is wrong with them, or are empty. `denied` has
-    the files that cannot be opened. `report_stale_s` is None if nothing is reported. `front_ends`: their own conditions,
-    and what is wrong."""
+    the files that cannot be opened. `report_stale_s` is None if nothing is reported. `taint_failure`: why the node's
+    taint may not be as it should, or None if it has none. `front_ends`: their own conditions, and what is wrong."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
     went_past = f"made past Lading, without their devices: {_some(names, ', ')}" if bypassed else ""
     return (
@@ -50,6 +51,7 @@ def decide_ready(
         Condition.unless(driver_files, name="driver-files"),
         Condition.unless(_some(unhealthy, "; "), name="held-devices", required=False),
         Condition.unless("; ".join(denied), name="files", required=False),
+        *([] if taint_failure is None else [Condition.unless(taint_failure, name="node-taint", required=False)]),
         *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
     )
 

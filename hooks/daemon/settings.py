@@ -84,6 +84,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         FrontEndName, Setting("how containers come to this node's devices: cri-hook, by lading-runtimeproxy; or nri")
     ] = FrontEndName.CRI_HOOK
     nri_socket: Annotated[str, Setting("front_end nri: the container runtime's NRI socket")] = "/var/run/nri/nri.sock"
+    nri_plugin_path: Annotated[
+        str, Setting("front_end nri: the folder of plugins that the runtime launches itself, its setting plugin_path")
+    ] = "/opt/nri/plugins"
     listen: Annotated[str, Setting("socket of the hook server")] = "/run/lading/hooks.sock"
     runtime_endpoint: Annotated[str, Setting("the container runtime's CRI socket")] = "/run/containerd/containerd.sock"
     state_dir: Annotated[str, Setting("folder of the ledger, node.db")] = "/var/lib/lading"
@@ -220,6 +223,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0, le=86400),
         Setting("report: at least so many seconds before a change of use alone is reported; 0: use is not reported"),
     ] = 60.0
+    node_taint: Annotated[
+        bool | None,
+        Setting("report: taint this node lading.dev/not-ready while it may not start pods; by default if front_end is nri"),
+    ] = None
     metrics: Annotated[str, Setting("address and port of /metrics, /healthz and /readyz; empty for none")] = "127.0.0.1:9441"
     otlp_endpoint: Annotated[
         str, Setting("URL of an OpenTelemetry collector, like http://127.0.0.1:4318/v1/traces; empty: no traces")
@@ -241,6 +248,11 @@ def check(settings: Settings) -> None:
     _check_groups(settings)
     _check_isolations(settings)
     _check_mig(settings)
+    if settings.node_taint and not settings.report:
+        raise ConfigError(
+            "node_taint = true, and report = false: this node writes nothing to the API server",
+            hint="report = true, with the kubeconfig of lading-reporter",
+        )
     if settings.hand_over_command and not Path(settings.hand_over_command[0]).is_absolute():
         raise ConfigError(
             f"hand_over_command = {settings.hand_over_command[0]!r} is no absolute path",
@@ -418,6 +430,12 @@ def read_power_limit(settings: Settings) -> PowerLimit | None:
     if _WATTS.fullmatch(text):
         return PowerLimit(watts=int(text))
     raise ConfigError(f"power_limit = {text!r} is no limit", hint='power_limit = "keep", "default", or watts as "300"')
+
+
+def taints_node(settings: Settings) -> bool:
+    """Return whether the node has a taint while it is not ready."""
+    by_default = settings.front_end is FrontEndName.NRI
+    return settings.report and (by_default if settings.node_taint is None else settings.node_taint)
 
 
 def guard_lock(settings: Settings) -> Path:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from hooks.forms.annotations import parse_assignment, prefixes
 from hooks.model.assignment import Refusal
-from hooks.model.lists import ListedContainer, ListedSandbox, Lists
+from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
 from hooks.model.trust import Trust
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 
@@ -25,6 +25,7 @@ class Bypassed:
     pod: PodUid
     namespace: str
     pod_name: str
+    running: bool = True  # else it is only created
 
 
 def find_bypassed(lists: Lists, *, node: str, trust: Trust) -> tuple[Bypassed, ...]:
@@ -51,4 +52,5 @@ def _find_in_pod(sandbox: ListedSandbox, bare: Sequence[ListedContainer], *, nod
                 pod=sandbox.pod,
                 namespace=sandbox.namespace,
                 pod_name=sandbox.pod_name,
+                running=container.state is ContainerState.RUNNING,
             )

@@ -73,6 +73,7 @@ class Node:
     answered: Callable[[Answer | Refusal, float], object] = lambda *_: None  # with the seconds of deciding and recording
     released: Callable[[float], object] = lambda _: None  # is called with the seconds from a stop until a grant is freed
     restore: Callable[[Collection[GpuUuid]], Sequence[str]] | None = None  # sets what tenants may change of cards, in a thread
+    bypass_found: Callable[[Sequence[Bypassed]], object] = lambda _: None  # after each comparison
     command: Callable[[Gpu], Awaitable[None]] | None = None  # the operator's, for a card without a holder; HostError
     watch: InventoryWatch | None = None
     reconciled: bool = False
@@ -385,6 +386,7 @@ class Node:
         find = partial(find_bypassed, lists, node=rules.node_name, trust=rules.trust)
         self.bypassed = await asyncio.to_thread(find)
         self._telling.bypassed(self.bypassed)
+        self.bypass_found(self.bypassed)
 
     def _given_back_by_others(self, now: float) -> set[PodUid]:
         """Return the pods whose devices another program gives back at this moment (CNI). They have no rows in a journal: they

@@ -19,7 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -47,6 +47,10 @@ RENEW_S: Final = 600.0  # 5,000 nodes are then some 8 applies a second
 BACKOFF_LIMIT_S: Final = 30.0
 
 
+if TYPE_CHECKING:
+    from lading.kube.client import KubeClient
+
+
 class Api(Protocol):
     """The calls of the API server that are used here (lading.kube.client.KubeClient)."""
 
@@ -61,7 +65,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Api]]
 
 
 @asynccontextmanager
-async def connect(kubeconfig: str) -> AsyncIterator[Api]:
+async def connect(kubeconfig: str) -> AsyncIterator["KubeClient"]:
     """Connect with the kubeconfig's rights, or with those of the pod that this runs in. Raise ConfigError if there are none
     (yet)."""
     # Only on a node that reports: the two take 25 MB.

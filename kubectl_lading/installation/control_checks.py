@@ -24,6 +24,7 @@ POLICIES: Final = (
     "lading-nodedevices",
     "lading-privileged",
     "lading-requests",
+    "lading-taints",
 )
 
 NAME_LABEL: Final = "app.kubernetes.io/name"

@@ -15,7 +15,7 @@ import pytest
 
 from central.ask.pod import DEVICES_HEALTHY
 from central.controllers.conditions import UNHEALTHY
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, REQUEST_ANNOTATIONS
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, NOT_READY, REQUEST_ANNOTATIONS
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi, KubeError
 from tests.cluster.conftest import DEPLOY
@@ -24,6 +24,8 @@ NODE: Final = "n1"
 BY_HAND: Final = "by-hand"
 PRIVILEGED: Final = "privileged-allowed"
 COSTLY: Final = "costly-allowed"
+TAINT: Final = {"key": NOT_READY, "effect": "NoSchedule"}
+OTHER_TAINT: Final = {"key": "example.com/other", "effect": "NoSchedule"}  # of every node here
 MERGE: Final = "application/merge-patch+json"
 NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
 
@@ -39,6 +41,7 @@ class World:
     other_node: KubeApi
     new_node: KubeApi  # has no NodeDevices yet
     reporter: KubeApi  # a token bound to NODE
+    tainted_reporter: KubeApi  # a token bound to a node that has the taint
     unbound_reporter: KubeApi
 
     def create(
@@ -86,6 +89,15 @@ class World:
     def cordon(self, *, by: KubeApi) -> None:
         change = {"metadata": {"annotations": {"lading.dev/cordon": "all"}}}
         by.call("PATCH", f"{NODE_DEVICES}/{NODE}?dryRun=All", change, content_type=MERGE)
+
+    def change_node(self, change: Any, *, name: str = NODE, by: KubeApi | None = None) -> None:
+        path = f"/api/v1/nodes/{name}?dryRun=All"
+        (by or self.reporter).call("PATCH", path, change, content_type=MERGE)
+
+    def taint(self, *taints: Any, name: str = NODE, by: KubeApi | None = None, without: Any = TAINT) -> None:
+        """Add taints to those that the node has; one is taken away."""
+        there = [taint for taint in self.admin.node(name)["spec"]["taints"] if taint != without]
+        self.change_node({"spec": {"taints": [*there, *taints]}}, name=name, by=by)
 
 
 def pod(
@@ -192,6 +204,19 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
     "report-by-an-administrator": (NODE, lambda w: w.report(NODE, by=w.admin)),
     "report-by-an-unbound-token": (NODE, lambda w: w.report(NODE, by=w.unbound_reporter)),
     "another-nodes-object": ("n3", lambda w: w.register("n3", by=w.node)),
+    # Taints
+    "taint-another-node": ("Node n2 is not yours", lambda w: w.taint(TAINT, name="n2")),
+    "taint-without-a-bound-token": (f"Node {NODE} is not yours", lambda w: w.taint(TAINT, by=w.unbound_reporter)),
+    "taint-with-another-key": (NOT_READY, lambda w: w.taint({**TAINT, "key": "lading.dev/other"})),
+    "taint-that-evicts": (NOT_READY, lambda w: w.taint({**TAINT, "effect": "NoExecute"})),
+    "take-another-taint-away": (NOT_READY, lambda w: w.taint(without=OTHER_TAINT)),
+    "make-a-node-unschedulable": ("nothing of a Node but", lambda w: w.change_node({"spec": {"unschedulable": True}})),
+    "label-a-node": ("nothing of a Node but", lambda w: w.change_node({"metadata": {"labels": {"a": "b"}}})),
+    "annotate-a-node": ("nothing of a Node but", lambda w: w.change_node({"metadata": {"annotations": {"a": "b"}}})),
+    "keep-a-node-from-being-deleted": (
+        "nothing of a Node but",
+        lambda w: w.change_node({"metadata": {"finalizers": ["example.com/a"]}}),
+    ),
 }
 
 # One for each policy.
@@ -253,6 +278,9 @@ ALLOWED: Final[dict[str, Case]] = {
     "own-report-by-token": lambda w: w.report(NODE, by=w.reporter),
     "own-object": lambda w: w.register("n3", by=w.new_node),
     "cordon-by-an-administrator": lambda w: w.cordon(by=w.admin),
+    "taint-of-its-own-node": lambda w: w.taint(TAINT),
+    "take-the-taint-away": lambda w: w.taint(name="n4", by=w.tainted_reporter),
+    "taints-by-an-administrator": lambda w: w.change_node({"spec": {"taints": None, "unschedulable": True}}, by=w.admin),
 }
 
 
@@ -264,7 +292,8 @@ def world(deployed: ControlPlane) -> World:
     deployed.create_namespace(COSTLY, labels={"lading.dev/costly-placement": "allowed"})
     deployed.create_namespace(BY_HAND, labels={"lading.dev/manual": "allowed"})
     for name in (NODE, "n2"):
-        api.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+        api.call("POST", "/api/v1/nodes", {"metadata": {"name": name}, "spec": {"taints": [OTHER_TAINT]}})
+    api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n4"}, "spec": {"taints": [TAINT, OTHER_TAINT]}})
     nodes = {name: deployed.api_of(f"system:node:{name}", group="system:nodes") for name in (NODE, "n2", "n3")}
     world = World(
         admin=api,
@@ -274,6 +303,7 @@ def world(deployed: ControlPlane) -> World:
         other_node=nodes["n2"],
         new_node=nodes["n3"],
         reporter=deployed.api_of_account("lading-system", "lading-reporter", bound_to=api.node(NODE)),
+        tainted_reporter=deployed.api_of_account("lading-system", "lading-reporter", bound_to=api.node("n4")),
         unbound_reporter=deployed.api_of_account("lading-system", "lading-reporter"),
     )
     body = {"apiVersion": "devices.lading.dev/v1alpha1", "kind": "NodeDevices"}

@@ -103,6 +103,7 @@ YES: Final = [
     (REPORTER, "create nodedevices.devices.lading.dev"),
     (REPORTER, "patch nodedevices.devices.lading.dev/status"),
     (REPORTER, "get nodes"),
+    (REPORTER, "patch nodes"),
 ]
 NO: Final = [
     (CENTRAL, "patch pods"),
@@ -120,6 +121,8 @@ NO: Final = [
     (REPORTER, "update nodedevices.devices.lading.dev"),
     (REPORTER, "delete nodedevices.devices.lading.dev"),
     (REPORTER, "list nodes"),
+    (REPORTER, "update nodes"),
+    (REPORTER, "patch nodes/status"),
 ]
 
 

@@ -21,6 +21,8 @@ import pytest
 
 from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
+from hooks.frontends.nri.launched.build import build as compile_guard
+from lading.compiling import find_compiler
 from simnode import leftovers
 from simnode.build import build
 from simnode.containerd import Binaries, PrivateContainerd, find_containerd, find_unpacked, read_version
@@ -126,6 +128,15 @@ def newer(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pyte
     left = leftovers.below(folder)
     leftovers.remove_tree(folder)
     assert left == []
+
+
+@pytest.fixture(scope="session")
+def launched_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The guard that containerd launches, compiled here."""
+    need(shutil.which("cc") is not None, "a C compiler")
+    program = tmp_path_factory.mktemp("guard") / "ladingguard"
+    compile_guard(program, find_compiler())
+    return program
 
 
 @pytest.fixture

@@ -60,8 +60,15 @@ def pids(lading: LadingNode, runtime: PrivateContainerd) -> list[int]:
 def await_asked(site: Site) -> None:
     """The runtime asks the guard and the plugin, which has compared its ledger with the runtime."""
 
-    def look() -> None:
+    def guarded() -> None:
         assert site.lading.guard.guards
+
+    eventually(guarded)
+    await_plugin(site)
+
+
+def await_plugin(site: Site) -> None:
+    def look() -> None:
         assert site.refused_at_once({GPU: "99"}).reason is Reason.DEVICE_UNKNOWN
 
     eventually(look)
@@ -87,9 +94,9 @@ def bare(site: Site) -> list[str]:
     return [one.status.id for one in found if "lading.dev/grant" not in one.info["info"]]
 
 
-def create_within(pod: Pod, s: float = 15.0) -> Container:
+def create_within(pod: Pod, s: float = 15.0, *, attempt: int = 0) -> Container:
     """As kubelet does: again, until it is not refused."""
-    return eventually(pod.create_container, within_s=s)
+    return eventually(lambda: pod.create_container(attempt=attempt), within_s=s)
 
 
 # ---- with the plugin
@@ -270,6 +277,35 @@ def test_a_container_created_while_plugin_and_guard_were_away_does_not_start_and
             container.start()
         container.remove()
         assert site.see(start(eventually(lambda: pod.create_container(attempt=1)))).gpus == (site.gpu(0),)
+
+
+def test_a_container_that_was_started_bare_is_stopped_and_the_next_one_has_the_devices(site: Site) -> None:
+    with site.kubelet.pod("bare", annotations={GPU: "0"}) as pod:
+        site.lading.guard.kill()
+        site.lading.hooks.kill()
+        container = pod.run_container()
+        assert site.see(container).gpus == ()
+        with site.kubelet.pod("plain") as other:
+            plain = other.run_container()
+            site.lading.hooks.start()
+            site.await_log(site.lading.hooks, Event.CONTAINER_STOPPED, pod.spec.uid)
+            assert container.status().state == cri.CONTAINER_EXITED
+            assert plain.status().state == cri.CONTAINER_RUNNING
+        site.lading.guard.start()
+        await_asked(site)
+        assert site.see(start(create_within(pod, attempt=1))).gpus == (site.gpu(0),)
+
+
+def test_a_bare_container_is_not_started_while_only_the_plugin_is_there(site: Site) -> None:
+    with site.kubelet.pod("bare", annotations={GPU: "0"}) as pod:
+        site.lading.guard.kill()
+        site.lading.hooks.kill()
+        container = pod.create_container()
+        site.lading.hooks.start()
+        site.await_log(site.lading.hooks, Event.CONTAINER_BYPASSED, pod.spec.uid)
+        with pytest.raises(CriError, match=Reason.UNGRANTED):
+            container.start()
+        container.remove()
 
 
 def signal_hooks(site: Site, number: signal.Signals) -> None:

@@ -1,26 +1,29 @@
 """The plugin is killed again and again while the runtime asks it: no container starts without its devices.
 
 Half of the rounds kill it while it certainly is asked, because it stands still; the others at some moment of a CreateContainer,
-before, while or after it is asked. LADING_KILL_ROUNDS makes it long.
+before, while or after it is asked. All of them with one of the guards alone. LADING_KILL_ROUNDS makes it long.
 """
 
+import contextlib
 import os
 import random
 import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from hooks.frontends.nri.launched.program import install, remove
 from lading.reasons import Reason
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container
 from simnode.daemons import LadingNode
 from tests.node.conftest import StartLading
 from tests.node.site import Refused, Site, eventually, open_site
-from tests.node.test_nri import GPU, await_asked, bare
+from tests.node.test_nri import GPU, await_asked, await_plugin, bare, restart
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 
@@ -33,12 +36,29 @@ def running(share_lading: StartLading, newer: PrivateContainerd) -> LadingNode:
     return share_lading(runtime=newer, nri=True)
 
 
-@pytest.fixture
-def site(running: LadingNode, newer: PrivateContainerd) -> Iterator[Site]:
-    with open_site(running, newer) as site:
+@pytest.fixture(params=["guard", "launched guard"])
+def site(running: LadingNode, newer: PrivateContainerd, launched_guard: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    with open_site(running, newer) as site, contextlib.ExitStack() as ends:
         await_asked(site)
+        if request.param == "launched guard":
+            ends.enter_context(launched_alone(site, newer, launched_guard))
         yield site
     eventually(site.check_nothing_granted)
+
+
+@contextlib.contextmanager
+def launched_alone(site: Site, runtime: PrivateContainerd, program: Path) -> Iterator[None]:
+    """The guard that containerd launched, and no other."""
+    install(program, runtime.layout.nri / "plugins")
+    restart(site, runtime)
+    site.lading.guard.stop()
+    try:
+        yield
+    finally:
+        remove(runtime.layout.nri / "plugins")
+        runtime.restart()
+        site.reconnect()
+        site.lading.guard.start()
 
 
 def test_a_plugin_that_is_killed_leaves_no_bare_container(site: Site) -> None:
@@ -69,6 +89,7 @@ def play(site: Site, number: int, chance: random.Random) -> str:
         if isinstance(answer, Refused):
             assert answer.reason is Reason.UNGRANTED
         site.lading.hooks.start()
+        await_plugin(site)  # else it does not hear of the pod's end
         container = answer if isinstance(answer, Container) else eventually(pod.create_container)
         container.start()
         assert container.try_open(site.card(gpu)) == ["ENXIO"]  # it has the node, behind which is no driver

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shares.library.build import CUDA, build, find_compiler
+from lading.compiling import find_compiler
+from shares.library.build import CUDA, build
 from simnode.cuda import compile_fake_cuda
 from tests.fakes.needs import need
 from tests.logs import LOGS

@@ -74,6 +74,7 @@ class LadingPlugin:
         handlers: dict[nri.Event, Handler] = {
             nri.RUN_POD_SANDBOX: self._sandbox_created,
             nri.CREATE_CONTAINER: self._create,
+            nri.START_CONTAINER: self._start,
             nri.STOP_POD_SANDBOX: self._stop,
             nri.REMOVE_POD_SANDBOX: self._sandbox_removed,
             nri.REMOVE_CONTAINER: self._container_removed,
@@ -118,6 +119,13 @@ class LadingPlugin:
         if isinstance(result, Refusal):
             raise CallError(*status_of(result))
         return nri.CreateContainerResponse(adjust=result)
+
+    def _start(self, request: Request) -> Message:
+        """Refuse a container that was created while neither this plugin nor a guard was asked."""
+        refusal = check_container(read_sandbox(request.pod), request.container.annotations, self.rules)
+        if refusal is not None:
+            raise CallError(*status_of(refusal))
+        return nri.Empty()
 
     def _validate(self, request: Request) -> Message:
         """Check the sum of all adjustments: the runtime goes on if this plugin was lost while it was asked."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from doctor.api import ask, read_api
+from doctor.api import ask, read_api, rights_of
 from doctor.cluster import PLUGINS, ApiSeen, NameSeen, PluginsSeen, decide_api, decide_name, decide_plugins
 from doctor.model import State
 from doctor.read_node import read_plugins
@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_a_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no kubeconfig") as e:
-        asyncio.run(read_api("n1", report=True, kubeconfig=str(tmp_path / "none")))
+        asyncio.run(read_api("n1", report=True, taints=False, kubeconfig=str(tmp_path / "none")))
     assert "kubeconfig =" in e.value.hint
 
 
@@ -109,7 +109,7 @@ class Server:
 
 def test_rights_are_asked_one_by_one() -> None:
     server = Server(there={"/api/v1/nodes/n1"}, allowed={"get", "create"})
-    seen = asyncio.run(ask(server, "n1"))
+    seen = asyncio.run(ask(server, "n1", rights_of(taints=False)))
     assert (seen.node, seen.served, seen.denied) == (True, False, ("patch nodedevices/status.devices.lading.dev",))
     assert [(asked["verb"], asked.get("name")) for asked in server.reviewed] == [
         ("get", "n1"),
@@ -118,12 +118,18 @@ def test_rights_are_asked_one_by_one() -> None:
     ]
 
 
+def test_a_node_with_a_taint_asks_for_the_right_to_it() -> None:
+    server = Server(there={"/api/v1/nodes/n1"}, allowed={"get", "create"})
+    assert "patch nodes" in asyncio.run(ask(server, "n1", rights_of(taints=True))).denied
+    assert "patch nodes" not in asyncio.run(ask(server, "n1", rights_of(taints=False))).denied
+
+
 def test_who_does_not_report_is_not_asked() -> None:
-    assert not asyncio.run(read_api("n1", report=False, kubeconfig="/none")).asked
+    assert not asyncio.run(read_api("n1", report=False, taints=False, kubeconfig="/none")).asked
 
 
 def test_an_api_server_that_is_away(tmp_path: Path) -> None:
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
     with pytest.raises(HostError) as refused:
-        asyncio.run(read_api("n1", report=True, kubeconfig=str(kubeconfig)))
+        asyncio.run(read_api("n1", report=True, taints=False, kubeconfig=str(kubeconfig)))
     assert str(kubeconfig) in refused.value.hint

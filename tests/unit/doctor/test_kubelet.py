@@ -118,6 +118,25 @@ def test_past_the_proxy(tmp_path: Path, files: dict[str, str], argv: list[str], 
     assert mend in verdict.mend
 
 
+@pytest.mark.parametrize(
+    ("files", "argv", "states_found", "mend"),
+    [
+        (PACKAGE, [*AS_PLANNED, TO_RUNTIME], [State.OK], ""),
+        ({}, ["kubelet"], [State.OK], ""),  # its default is the runtime's
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME], [State.FAILED], "--container-runtime-endpoint=unix:///run/containerd"),
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_US], [State.FAILED, State.FAILED], f"/{LADING}"),
+        ({UNIT: "ExecStart=kubelet --container-runtime-endpoint=unix:///x"}, [], [State.FAILED], "runtime_endpoint in hooks"),
+    ],
+)
+def test_past_the_runtime_where_there_is_no_proxy(
+    tmp_path: Path, files: dict[str, str], argv: list[str], states_found: list[State], mend: str
+) -> None:
+    kubelet = node(tmp_path, files, argv)
+    found = [*decide_endpoint(Route(kubelet=kubelet, proxy="/run/lading/cri.sock", runtime=RUNTIMES, direct=True))]
+    assert [one.state for one in found] == states_found, found
+    assert mend in found[-1].mend
+
+
 def test_a_unit_of_etc_stands_in_for_that_of_usr(tmp_path: Path) -> None:
     files = {UNIT: "ExecStart=kubelet --a", "etc/systemd/system/kubelet.service": f"ExecStart=kubelet {TO_US}"}
     planned = node(tmp_path, files).planned

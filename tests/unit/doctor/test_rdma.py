@@ -138,3 +138,4 @@ def test_what_could_not_be_read_is_said() -> None:
 )
 def test_memlock(vfs: bool, ipc_lock: bool, problem: str, state: State) -> None:
     assert only(decide_memlock(MemlockSeen(vfs=vfs, ipc_lock=ipc_lock, problem=problem))).state is state
+    assert only(decide_memlock(MemlockSeen(vfs=vfs, ipc_lock=ipc_lock, memlock=True, problem=problem))).state is State.OK

@@ -60,6 +60,8 @@ def test_every_condition_has_its_mend() -> None:
         denied=["/x"],
         report_stale_s=1e6,
         report_failure="refused",
+        taint_failure="forbidden",
+        front_ends={"nri": "off", "nri-guard": "none"},
     )
     of_proxy = readiness_of_proxy(
         runtime="away",

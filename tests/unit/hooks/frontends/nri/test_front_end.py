@@ -1,6 +1,7 @@
 """The plugin over a real socket, with a scripted runtime on one side and a scripted node on the other."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -29,7 +30,7 @@ from tests.unit.runtimeproxy.conftest import Records
 GUARDED = {"lading.dev/gpus": "0"}
 RULES = GuardRules(prefixes=("lading.dev/",))
 NULL = Path("/dev/null").stat()
-BASE = 0b10000001111  # the sandbox runs, stops, is removed; a container is to be created; it is removed
+BASE = 0b10000101111  # the sandbox runs, stops, is removed; a container is to be created, to be started; it is removed
 
 
 @dataclass
@@ -394,6 +395,26 @@ def test_the_sum_of_all_adjustments_has_to_have_an_answer(
         )
         found = await plugin.ask("ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse)
         assert (found.reject, found.reason.startswith("lading: ")) == (rejected, rejected)
+
+    scenario(act)
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "of_container", "words"),
+    [
+        ({}, {}, ""),
+        ({"lading.dev/gpus": "0"}, {"lading.dev/grant": ""}, ""),
+        ({"lading.dev/gpus": "0"}, {}, "lading: ungranted: "),
+    ],
+)
+def test_a_container_that_was_created_without_an_answer_is_not_started(
+    scenario: Scenario, of_pod: dict[str, str], of_container: dict[str, str], words: str
+) -> None:
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        event = nri.StateChangeEvent(event=nri.START_CONTAINER, pod=pod(**of_pod), container=container(**of_container))
+        with pytest.raises(CallError, match=words) if words else contextlib.nullcontext():
+            await plugin.ask("StateChange", event, nri.Empty)
 
     scenario(act)
 

@@ -1,0 +1,100 @@
+"""Check what a node with front_end = nri depends on: NRI is on, the guard that the runtime launches, and its folder of plugins.
+
+Whether plugin and guard are connected is said by the conditions of lading-hooks (`ready`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from doctor.model import Verdict, failed, ok, skipped, warning
+from doctor.runtime import RuntimeSeen
+from hooks.frontends.nri.launched.program import PROGRAM, find_strays, find_version
+
+_INSTALL = "lading-hooks install-guard"
+_RESTART = "systemctl restart containerd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NriSeen:
+    runtime: RuntimeSeen
+    by_nri: bool  # front_end = nri
+    socket: str
+    served: bool
+
+
+def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
+    if not seen.by_nri:
+        says = "NRI is on: its plugins may change containers after us" if seen.served else "NRI is off"
+        yield ok(f"{seen.runtime.name}: {says}")
+    elif seen.served:
+        yield ok(f"{seen.runtime.name}: NRI is on, at {seen.socket}")
+    else:
+        lines = '[plugins."io.containerd.nri.v1.nri"] and below it: disable = false'
+        mend = f"in /etc/containerd/config.toml: {lines}; {_RESTART}"
+        what = f"front_end = nri, and no process listens at nri_socket = {seen.socket}: NRI is off (as it is by default in"
+        yield failed(f"{what} containerd 1.7; 1.6 has none), or the socket is another one", mend=mend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NriPluginsSeen:
+    """The runtime's folder of plugins."""
+
+    folder: Path
+    installed: str  # this command's version
+    there: bool  # the launched guard's file
+    version: str  # of the file; empty: it is no guard of Lading
+    strays: tuple[str, ...]
+    runs: bool | None  # as the runtime launched it, from this file; None: processes cannot be seen
+
+
+def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsSeen:
+    """Read the folder, and which processes run the guard in it. Blocks."""
+    path = folder / PROGRAM
+    return NriPluginsSeen(
+        folder=folder,
+        installed=installed,
+        there=path.exists() or path.is_symlink(),
+        version=find_version(path),
+        strays=find_strays(folder),
+        runs=_runs(path, proc),
+    )
+
+
+def _runs(path: Path, proc: Path) -> bool | None:
+    """Return whether a process has this file as its program. One that was replaced since has another name in /proc."""
+    seen = False
+    for folder in proc.glob("[0-9]*"):
+        try:
+            if (folder / "exe").readlink() == path:
+                return True
+            seen = True
+        except OSError:  # of a kernel thread, of one that ended, or of another user
+            continue
+    return False if seen else None
+
+
+def decide_plugins(seen: NriPluginsSeen) -> Iterator[Verdict]:
+    path = seen.folder / PROGRAM
+    for name in seen.strays:
+        what = f"{seen.folder / name} is executable, and not named as a plugin: containerd does not start with it"
+        yield failed(
+            what, mend=f"chmod a-x {seen.folder / name}, or move it out of the folder; its name begins with two digits"
+        )
+    if not seen.there:
+        what = f"there is no {path}: from containerd's start until lading-nri-guard is connected, nothing guards"
+        yield warning(what, mend=f"{_INSTALL}; {_RESTART}, when it suits")
+    elif not seen.version:
+        yield failed(f"{path} is no guard of Lading", mend=f"ls -l {path}; move it out of {seen.folder}; {_INSTALL}")
+    elif seen.version != seen.installed:
+        what = f"{path} has version {seen.version}, and {seen.installed} is installed"
+        yield warning(what, mend=f"{_INSTALL}; {_RESTART}, when it suits")
+    elif seen.runs is None:
+        yield skipped(f"{path} has version {seen.version}; whether it runs cannot be seen from here")
+    elif not seen.runs:
+        what = (
+            f"{path} does not run: it was installed, or ended, since containerd's start, and is launched by its next start only"
+        )
+        yield warning(what, mend=f"{_RESTART}, when it suits")
+    else:
+        yield ok(f"{path} {seen.version} runs")

@@ -1,0 +1,98 @@
+/* Sources: containerd/nri, pkg/net/multiplex (u32 connection | u32 length); containerd/ttrpc, PROTOCOL.md (u32 length |
+ * u32 stream | u8 type | u8 flags). All numbers are big-endian. A piece of a connection is no message: each connection is a
+ * stream of its own. */
+
+#include "frames.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PIECE_HEADER 8
+#define HEADER 10
+#define LARGEST (4u << 20) /* body of a message */
+
+static struct stream {
+    size_t have, need; /* bytes: a header, and then its message */
+    uint8_t bytes[HEADER + LARGEST];
+} streams[2];
+
+static struct {
+    size_t have; /* bytes of the header */
+    uint8_t header[PIECE_HEADER];
+    size_t left; /* bytes of the piece */
+} piece;
+
+static uint32_t number(const uint8_t *at) {
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static void put(uint8_t *at, uint32_t value) {
+    for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> (24 - 8 * i));
+}
+
+/* Move bytes to where some are missing. */
+static size_t fill(uint8_t *to, size_t *have, size_t need, const uint8_t *from, size_t size) {
+    size_t some = need - *have < size ? need - *have : size;
+    memcpy(to + *have, from, some);
+    *have += some;
+    return some;
+}
+
+static bool receive_piece(enum connection connection, const uint8_t *bytes, size_t size) {
+    struct stream *stream = &streams[connection - 1];
+    while (size > 0) {
+        size_t need = stream->need ? stream->need : HEADER;
+        size_t some = fill(stream->bytes, &stream->have, need, bytes, size);
+        bytes += some, size -= some;
+        if (stream->have < need) break;
+        if (!stream->need) {
+            if (number(stream->bytes) > LARGEST) return false;
+            if (stream->bytes[8] != (connection == TO_PLUGIN ? REQUEST : RESPONSE)) return false;
+            stream->need = HEADER + number(stream->bytes);
+        }
+        if (stream->have == stream->need) {
+            struct bytes body = {stream->bytes + HEADER, stream->have - HEADER};
+            stream->have = stream->need = 0;
+            if (!received(connection, number(stream->bytes + 4), body)) return false;
+        }
+    }
+    return true;
+}
+
+bool receive(const uint8_t *bytes, size_t size) {
+    while (size > 0) {
+        if (piece.left == 0) {
+            size_t some = fill(piece.header, &piece.have, PIECE_HEADER, bytes, size);
+            bytes += some, size -= some;
+            if (piece.have < PIECE_HEADER) break;
+            piece.have = 0;
+            piece.left = number(piece.header + 4);
+            uint32_t connection = number(piece.header);
+            if (piece.left > HEADER + LARGEST || (connection != TO_PLUGIN && connection != TO_RUNTIME)) return false;
+            continue;
+        }
+        size_t some = piece.left < size ? piece.left : size;
+        if (!receive_piece((enum connection)number(piece.header), bytes, some)) return false;
+        bytes += some, size -= some, piece.left -= some;
+    }
+    return true;
+}
+
+bool send_message(int socket, enum connection connection, uint32_t stream, enum message kind, struct bytes body) {
+    uint8_t bytes[4096]; /* the runtime reads through a buffer of this size */
+    struct output out = {bytes, PIECE_HEADER + HEADER, sizeof bytes};
+    put(bytes, connection);
+    put(bytes + 4, (uint32_t)(HEADER + body.size));
+    put(bytes + 8, (uint32_t)body.size);
+    put(bytes + 12, stream);
+    bytes[16] = (uint8_t)kind;
+    bytes[17] = 0;
+    put_raw(&out, body.at, body.size);
+    for (size_t sent = 0; sent < out.size;) {
+        ssize_t some = write(socket, bytes + sent, out.size - sent);
+        if (some < 0 && errno != EINTR) return false;
+        if (some > 0) sent += (size_t)some;
+    }
+    return true;
+}

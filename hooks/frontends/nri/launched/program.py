@@ -1,0 +1,120 @@
+"""The launched guard as a file: where it is built, where the runtime finds it, and of which version a file is.
+
+Whatever is executable in the runtime's folder of plugins, and is not named as a plugin, keeps containerd's CRI from starting.
+So a new file is written into a folder of its own within that one, which containerd does not look into, and renamed into place.
+Source: containerd/nri, pkg/adaptation (discoverPlugins, ParsePluginName).
+"""
+
+import contextlib
+import platform
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from hooks.frontends.nri.guard_plugin import INDEX, NAME
+from lading.errors import HostError
+from lading.files import replace_file
+
+PROGRAM: Final = f"{INDEX}-{NAME}"
+VERSION_MARK: Final = "lading-launched-guard "  # stands before the version in the program
+_PLUGIN: Final = re.compile(r"[0-9]{2}-.*", re.DOTALL)
+_LARGEST: Final = 16 << 20  # of a file that is looked into for a version
+_VERSION: Final = re.compile(re.escape(VERSION_MARK.encode()) + rb"([0-9A-Za-z.+-]{1,40})\0")
+
+
+def built_program() -> Path:
+    """Return where the program of this machine's architecture is, if it was built."""
+    return Path(__file__).parent / "built" / platform.machine() / NAME
+
+
+def find_version(program: Path) -> str:
+    """Return the version of a launched guard; empty if the file is none, or none is there. Raise HostError if it cannot be
+    read."""
+    try:
+        status = program.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
+            return ""
+        found = _VERSION.search(program.read_bytes())
+    except FileNotFoundError:
+        return ""
+    except OSError as e:
+        raise HostError(f"cannot read {program}: {e.strerror}") from e
+    return found[1].decode() if found else ""
+
+
+def find_strays(folder: Path) -> tuple[str, ...]:
+    """Return the executables in a folder of plugins with whose names containerd does not start. Raise HostError."""
+    try:
+        return tuple(sorted(one.name for one in folder.iterdir() if _is_executable(one) and not _PLUGIN.fullmatch(one.name)))
+    except FileNotFoundError:
+        return ()
+    except OSError as e:
+        raise HostError(f"cannot read {folder}: {e.strerror}") from e
+
+
+def _is_executable(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+    except OSError:  # it is gone; containerd passes over it too
+        return False
+    return not stat.S_ISDIR(mode) and bool(mode & 0o111)
+
+
+def install(program: Path, folder: Path) -> Path:
+    """Put the program into the runtime's folder of plugins; it is made if it is not there. Return where. Raise HostError if
+    another file is there, or one with which containerd does not start."""
+    if strays := find_strays(folder):
+        raise HostError(
+            f"cannot install the guard: {folder / strays[0]} is executable and not named as a plugin (two digits, a dash and a "
+            "name), and with such a file containerd does not start",
+            hint=f"move it out of {folder}, or take its executable bits away",
+        )
+    _check_ours(folder / PROGRAM)
+    if not find_version(program):
+        raise HostError(f"cannot install the guard: {program} is none", hint="make launched-guard builds it, for the wheel")
+    content = program.read_bytes()
+    with _aside(folder) as aside:
+        replace_file(aside / PROGRAM, content, mode=0o755)
+        try:
+            (aside / PROGRAM).replace(folder / PROGRAM)
+        except OSError as e:
+            raise HostError(f"cannot install {folder / PROGRAM}: {e.strerror}") from e
+    return folder / PROGRAM
+
+
+def remove(folder: Path) -> bool:
+    """Take the guard away. Return whether it was there. Raise HostError."""
+    path = folder / PROGRAM
+    _check_ours(path)
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as e:
+        raise HostError(f"cannot remove {path}: {e.strerror}") from e
+    return True
+
+
+def _check_ours(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not find_version(path)):
+        raise HostError(
+            f"{path} is no guard of Lading: it stays as it is", hint=f"look at it, and move it out of {path.parent}"
+        )
+
+
+@contextlib.contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """Make a folder on the file system of the plugins, which may be a mount of its own, that containerd does not look into."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+        aside = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=folder))
+    except OSError as e:
+        raise HostError(f"cannot write into {folder}: {e.strerror}") from e
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

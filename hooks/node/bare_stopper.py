@@ -1,0 +1,54 @@
+"""Stop the containers that run without the devices in their pod's annotations: kubelet creates them again, with them.
+
+By NRI a container comes to be so while neither Lading nor a guard was asked, which is over by then. (Past the proxy it is
+kubelet's endpoint that is wrong: the next container would be the same.)
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from hooks.node.bypass import Bypassed
+from lading.errors import RuntimeUnavailableError
+from lading.log import Event, Log
+from lading.vocabulary import ContainerId
+
+# containerd registers no plugin while it stops a container, and a program without its devices has little to finish.
+GRACE_S: Final = 5
+
+
+class Stop(Protocol):
+    def __call__(self, container_id: str, *, grace_s: int) -> Awaitable[None]:
+        """Raise RuntimeUnavailableError."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class BareStopper:
+    """Runs on the loop's thread. `stopped` is called after each container."""
+
+    compare_soon: Callable[[], object]
+    stop: Stop
+    log: Log
+    stopped: Callable[[], object]
+    _stopping: dict[ContainerId, asyncio.Task[None]] = field(default_factory=dict)
+
+    def found(self, bypassed: Sequence[Bypassed]) -> None:
+        """Begin to stop those that run. One that is only created holds nothing, and is refused when it is to be started."""
+        for one in bypassed:
+            if one.running and one.id not in self._stopping:
+                self._stopping[one.id] = asyncio.create_task(self._stop(one))
+
+    async def _stop(self, one: Bypassed) -> None:
+        fields = {"pod_uid": one.pod, "namespace": one.namespace, "pod": one.pod_name, "container": one.container}
+        try:
+            await self.stop(one.id, grace_s=GRACE_S)
+        except RuntimeUnavailableError as e:
+            self.log.error(Event.CONTAINER_STOP_FAILED, str(e), **fields)
+        else:
+            self.log.warning(Event.CONTAINER_STOPPED, f"container {one.id[:12]} ran without its devices", **fields)
+            self.stopped()
+            self.compare_soon()
+        finally:
+            del self._stopping[one.id]

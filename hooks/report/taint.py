@@ -1,0 +1,152 @@
+"""Keep a taint on the node while it may not start pods with devices, so that none is placed there meanwhile.
+
+The taint is `lading.dev/not-ready`, with the effect NoSchedule: what runs goes on. Every LOOK_S it is compared with what the
+node's own parts say; the Node itself is looked at again after RENEW_S, and after a failure. What passes within PATIENCE_S, as a
+restart of a daemon, is not written. Other taints stay as they are: the list is written whole, with the version of the Node that
+it was read from.
+
+Rights that it needs: get and patch nodes/<name>. Source: Kubernetes "Taints and Tolerations", "API concepts" (resourceVersion).
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from hooks.report.reporter import BACKOFF_LIMIT_S, LOOK_S, RENEW_S
+from lading.errors import LadingError
+from lading.kube.backoff import Backoff
+from lading.kube.errors import ConflictError, KubeError
+from lading.kube.resource import NODES
+from lading.log import Event, Log
+from lading.vocabulary import NOT_READY
+
+EFFECT: Final = "NoSchedule"
+PATIENCE_S: Final = 2.0
+_TRIES: Final = 3  # against others that write the Node: kubelet does so every few seconds
+_TAINT: Final = {"key": NOT_READY, "effect": EFFECT}
+
+
+class Api(Protocol):
+    """The calls of the API server that are used here (lading.kube.client.KubeClient)."""
+
+    async def get(self, path: str) -> bytes: ...
+
+    async def merge(self, path: str, change: object) -> bytes: ...
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    resource_version: str
+
+
+class _Spec(msgspec.Struct):
+    taints: tuple[dict[str, Any], ...] = ()
+
+
+class _Node(msgspec.Struct):
+    metadata: _Metadata
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class Tainter:
+    """On the loop's thread. `find_problem` says why the node is not ready; empty: it is. `sleep` and `chance` (0 to 1) are the
+    real ones except in tests."""
+
+    def __init__(
+        self,
+        find_problem: Callable[[], str],
+        *,
+        node_name: str,
+        connect: Callable[[], AbstractAsyncContextManager[Api]],
+        log: Log,
+        sleep: Callable[[float], Any] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self.failure = "the API server has not been asked yet"  # of the last attempt, or empty
+        self._find_problem = find_problem
+        self._path = NODES.path(name=node_name)
+        self._node_name = node_name
+        self._connect = connect
+        self._log = log
+        self._sleep = sleep
+        self._clock = clock
+        self._chance = chance
+        self._backoff = Backoff(limit_s=BACKOFF_LIMIT_S, chance=chance)
+        self._is: bool | None = None  # whether the Node has the taint; None: not known
+        self._renew_at = float("-inf")
+        self._since: float | None = None  # when the problem began
+
+    async def keep_tainted(self) -> None:
+        """Compare until cancelled. Never returns."""
+        while True:
+            try:
+                async with self._connect() as api:
+                    while True:
+                        await self._sleep(await self.look(api))
+            except Exception as e:  # noqa: BLE001  no credentials yet, or whatever a kubeconfig's plugin comes up with
+                await self._sleep(self._failed(e))
+
+    async def look(self, api: Api) -> float:
+        """Write the taint, or take it away, if that is due; return after how many seconds to look again."""
+        problem = self._find_problem()
+        if self._may_pass(problem) or (bool(problem) is self._is and self._clock() < self._renew_at):
+            return LOOK_S
+        try:
+            await self._set(api, bool(problem))
+        except Exception as e:  # noqa: BLE001  an internal error here must not end a node's daemon
+            return self._failed(e)
+        if self._is is not bool(problem):
+            if problem:
+                self._log.warning(Event.NODE_TAINTED, problem, node=self._node_name)
+            else:
+                self._log.info(Event.NODE_UNTAINTED, node=self._node_name)
+        self._is, self.failure = bool(problem), ""
+        self._renew_at = self._clock() + RENEW_S * (0.9 + 0.2 * self._chance())
+        self._backoff.succeeded()
+        return LOOK_S
+
+    def _may_pass(self, problem: str) -> bool:
+        """Return whether a problem is too new to taint a node for it."""
+        if not problem:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = self._clock()
+        return not self._is and self._clock() - self._since < PATIENCE_S
+
+    async def _set(self, api: Api, wanted: bool) -> None:
+        for left in reversed(range(_TRIES)):
+            node = msgspec.json.decode(await api.get(self._path), type=_Node)
+            taints = change(node.spec.taints, wanted)
+            if taints is None:
+                return
+            version = {"resourceVersion": node.metadata.resource_version}
+            try:
+                await api.merge(self._path, {"metadata": version, "spec": {"taints": taints}})
+            except ConflictError:
+                if not left:
+                    raise
+            else:
+                return
+
+    def _failed(self, error: Exception) -> float:
+        """Return the seconds to wait. What the Node has is not known now."""
+        self._is = None
+        why = str(error) if isinstance(error, LadingError) else f"{type(error).__name__}: {error}"
+        if why != self.failure:
+            self._log.warning(Event.NODE_TAINT_FAILED, why, node=self._node_name)
+        self.failure = why
+        return self._backoff.failed(at_least_s=error.retry_after_s if isinstance(error, KubeError) else 0.0)
+
+
+def change(taints: Sequence[dict[str, Any]], wanted: bool) -> list[dict[str, Any]] | None:
+    """Return the taints with Lading's or without it; None if they are so."""
+    others = [taint for taint in taints if (taint.get("key"), taint.get("effect")) != (NOT_READY, EFFECT)]
+    if wanted is (len(others) < len(taints)):
+        return None
+    return [*others, _TAINT] if wanted else others

@@ -1,0 +1,70 @@
+"""What a node whose front end is NRI depends on, and what is wrong with it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from doctor.model import State
+from doctor.nri import NriPluginsSeen, NriSeen, decide_nri, decide_plugins, read_plugins
+from doctor.runtime import RuntimeSeen
+from hooks.frontends.nri.launched.program import PROGRAM, VERSION_MARK
+from protos.cri.runtime.v1 import api_pb2 as cri
+from tests.unit.doctor.verdicts import only, states
+
+RUNTIME = RuntimeSeen(
+    endpoint=Path("/run/containerd/containerd.sock"),
+    version=cri.VersionResponse(runtime_name="containerd", runtime_version="1.7.24"),
+    status=cri.StatusResponse(),
+)
+FOLDER = Path("/opt/nri/plugins")
+WELL = NriPluginsSeen(folder=FOLDER, installed="0.1.0", there=True, version="0.1.0", strays=(), runs=True)
+
+
+@pytest.mark.parametrize(
+    ("by_nri", "served", "state"),
+    [(True, True, State.OK), (True, False, State.FAILED), (False, True, State.OK), (False, False, State.OK)],
+)
+def test_nri_is_needed_where_it_is_the_front_end(by_nri: bool, served: bool, state: State) -> None:
+    verdict = only(decide_nri(NriSeen(runtime=RUNTIME, by_nri=by_nri, socket="/var/run/nri/nri.sock", served=served)))
+    assert verdict.state is state
+    if state is State.FAILED:
+        assert '[plugins."io.containerd.nri.v1.nri"]' in verdict.mend
+        assert "disable = false" in verdict.mend
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected", "says"),
+    [
+        ({}, [State.OK], "0.1.0 runs"),
+        ({"runs": None}, [State.SKIPPED], "cannot be seen"),
+        ({"runs": False}, [State.WARNING], "next start"),
+        ({"version": "0.0.9"}, [State.WARNING], "0.0.9"),
+        ({"version": ""}, [State.FAILED], "no guard of Lading"),
+        ({"there": False, "version": "", "runs": False}, [State.WARNING], "nothing guards"),
+        ({"strays": ("x.bak",)}, [State.FAILED, State.OK], "x.bak"),
+    ],
+)
+def test_the_launched_guard(changed: dict[str, object], expected: list[State], says: str) -> None:
+    found = [*decide_plugins(replace(WELL, **changed))]  # type: ignore[arg-type]
+    assert states(found) == expected
+    assert says in found[0].what
+    assert all(one.mend for one in found if one.state in {State.FAILED, State.WARNING})
+
+
+def test_the_folder_is_read_and_its_process_found(tmp_path: Path) -> None:
+    folder, proc = tmp_path / "plugins", tmp_path / "proc"
+    folder.mkdir()
+    assert not read_plugins(folder, proc=proc, installed="0.1.0").there
+    (folder / PROGRAM).write_bytes(VERSION_MARK.encode() + b"0.1.0\0")
+    (folder / "stray").touch(0o755)
+    for pid, program in ((1, "/sbin/init"), (2, None), (3, f"{folder / PROGRAM} (deleted)")):
+        (proc / str(pid)).mkdir(parents=True)
+        if program:
+            (proc / str(pid) / "exe").symlink_to(program)
+    seen = read_plugins(folder, proc=proc, installed="0.1.0")
+    assert (seen.there, seen.version, seen.strays, seen.runs) == (True, "0.1.0", ("stray",), False)
+    (proc / "4").mkdir()
+    (proc / "4/exe").symlink_to(folder / PROGRAM)
+    assert read_plugins(folder, proc=proc, installed="0.1.0").runs is True
+    assert read_plugins(folder, proc=tmp_path / "none", installed="0.1.0").runs is None

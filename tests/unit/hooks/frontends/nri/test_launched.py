@@ -1,0 +1,252 @@
+"""The guard that the runtime launches: it decides as the Python guard does, and no bytes make it fail."""
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
+from hooks.frontends.nri.launched.build import build
+from hooks.frontends.nri.mux import RUNTIME
+from hooks.frontends.nri.plugin import PLUGIN_SERVICE
+from hooks.frontends.nri.ttrpc import LARGEST
+from lading import __version__
+from lading.compiling import find_compiler
+from lading.http2.messages import Status
+from lading.log import Log
+from lading.vocabulary import ATTACHMENTS, GRANT
+from protos.nri.v1alpha1 import nri_pb2 as nri
+from tests.fakes.launched_guard import PythonGuard, Said, answers_of, said_in, sanitizers_work, started
+from tests.fakes.needs import need
+
+GOLDEN: Final = sorted((Path(__file__).parents[4] / "golden/nri").glob("*.bin"))
+GUARDED: Final = {"lading.dev/gpus": "0"}
+_SANITIZED: Final = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+_METHODS: Final = ("CreateContainer", "StartContainer", "StateChange", "Synchronize")
+_SLOW: Final = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+KEYS = st.sampled_from([*GUARDED, GRANT, ATTACHMENTS, "lading.dev", "lading.dev/", "lading.dev/grant.x", "xlading.dev/gpus"])
+ANNOTATIONS = st.dictionaries(KEYS | st.text(max_size=200), st.text(max_size=20), max_size=4)
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With sanitizers where the compiler has them: a wrong access then ends it."""
+    need(shutil.which("cc") is not None, "a C compiler")
+    folder = tmp_path_factory.mktemp("guard")
+    flags = _SANITIZED if sanitizers_work(folder) else ("-O1",)
+    build(folder / "ladingguard", find_compiler(), flags=flags)
+    return folder / "ladingguard"
+
+
+class Asked:
+    """Both guards, asked the same."""
+
+    def __init__(self, ours: socket.socket, log: Log) -> None:
+        self._socket = ours
+        self._runtime = Conversation(answers_on=RUNTIME)
+        self._python = PythonGuard(log)
+        self._plugin = Conversation()
+        assert self.ask("Configure", nri.ConfigureRequest(runtime_version="2.1.9").SerializeToString())[0].status == 0
+
+    def ask(self, method: str, payload: bytes, service: str = PLUGIN_SERVICE) -> tuple[Said, Said]:
+        """The answers of the launched guard and of the Python guard."""
+        _, data = self._runtime.call(service, method, payload)
+        self._socket.sendall(data)
+        return self._reply(), self._python.answer(next(self._plugin.receive(data)))  # type: ignore[arg-type]
+
+    def _reply(self) -> Said:
+        while data := self._socket.recv(1 << 16):
+            for one in self._runtime.receive(data):
+                if isinstance(one, Reply):
+                    return said_in(one)
+        raise AssertionError("it ended")
+
+
+@pytest.fixture
+def asked(program: Path, log: Log) -> Iterator[Asked]:
+    with started(program) as (ours, _):
+        yield Asked(ours, log)
+
+
+def request(pod: dict[str, str], container: dict[str, str]) -> nri.ContainerRequest:
+    return nri.ContainerRequest(
+        pod=nri.PodSandbox(id="s", name="p", namespace="n", annotations=pod),
+        container=nri.Container(id="c", name="main", env=["A=b"], annotations=container),
+    )
+
+
+def change(event: nri.Event, what: nri.ContainerRequest) -> nri.StateChangeEvent:
+    return nri.StateChangeEvent(event=event, pod=what.pod, container=what.container)
+
+
+@pytest.mark.parametrize(
+    ("pod", "container", "reason"),
+    [
+        ({}, {}, ""),
+        ({"other": "x"}, {}, ""),
+        (GUARDED, {GRANT: ""}, ""),
+        (GUARDED, {"lading.dev/grants": ""}, "ungranted"),
+        (GUARDED, {}, "ungranted"),
+        ({GRANT: ""}, {GRANT: ""}, "annotation-reserved"),
+        ({**GUARDED, ATTACHMENTS: ""}, {GRANT: ""}, "annotation-reserved"),
+    ],
+)
+def test_a_guarded_container_passes_only_with_an_answer(
+    asked: Asked, pod: dict[str, str], container: dict[str, str], reason: str
+) -> None:
+    what = request(pod, container)
+    for method, message in (
+        ("CreateContainer", what),
+        ("StartContainer", what),
+        ("StateChange", change(nri.START_CONTAINER, what)),
+    ):
+        launched, python = asked.ask(method, message.SerializeToString())
+        assert launched == python
+        assert launched.words.split(": ")[1:2] == ([reason] if reason else [])
+
+
+def test_it_subscribes_to_the_same_events_and_takes_a_list_in_parts(asked: Asked) -> None:
+    configured, python = asked.ask("Configure", b"")
+    assert configured == python
+    for more in (True, False):
+        part = nri.SynchronizeRequest(pods=[nri.PodSandbox(id="s")], more=more)
+        launched, python = asked.ask("Synchronize", part.SerializeToString())
+        assert launched == python
+        assert nri.SynchronizeResponse.FromString(launched.payload).more is more
+
+
+@pytest.mark.parametrize("service", [PLUGIN_SERVICE, "x"])
+def test_a_method_that_it_does_not_know_is_unimplemented(asked: Asked, service: str) -> None:
+    """The runtime then falls back to StateChange, where success would lose the event."""
+    launched, python = asked.ask("NewEvent", b"", service)
+    assert launched.status == python.status == Status.UNIMPLEMENTED
+
+
+@_SLOW
+@given(pod=ANNOTATIONS, container=ANNOTATIONS, method=st.sampled_from(["CreateContainer", "StartContainer"]), more=ANNOTATIONS)
+def test_every_request_is_decided_alike(
+    asked: Asked, pod: dict[str, str], container: dict[str, str], method: str, more: dict[str, str]
+) -> None:
+    """Also one whose parts come in several fields, which are joined."""
+    data = request(pod, container).SerializeToString() + request(more, {}).SerializeToString()
+    launched, python = asked.ask(method, data)
+    assert launched == python
+
+
+@_SLOW
+@given(
+    method=st.sampled_from(_METHODS),
+    what=st.builds(lambda pod, container: request(pod, container).SerializeToString(), ANNOTATIONS, ANNOTATIONS) | st.binary(),
+    at=st.integers(0, 300),
+    cut=st.integers(0, 300),
+    put=st.binary(max_size=8),
+)
+def test_a_damaged_request_is_decided_alike_or_refused(
+    asked: Asked, method: str, what: bytes, at: int, cut: int, put: bytes
+) -> None:
+    """The Python guard reads more of a message, so it finds more that is wrong with it; the launched one knows no groups."""
+    launched, python = asked.ask(method, what[:at] + put + what[at + cut :])
+    assert launched.unreadable or python.unreadable or launched == python
+
+
+def check_stream(program: Path, log: Log, data: bytes) -> list[Said]:
+    """It answers what the Python guard answers before that one finds that the stream is broken, and ends."""
+    expected = PythonGuard(log).answers(data)
+    found, status, words = answers_of(program, data)
+    assert status in {0, 1}, words
+    assert len(found) >= len(expected)
+    for launched, python in zip(found, expected, strict=False):
+        assert launched.unreadable or python.unreadable or launched == python
+    return found
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_what_containerd_sent_is_answered_as_by_the_python_guard(path: Path, program: Path, log: Log) -> None:
+    found = check_stream(program, log, path.read_bytes())
+    assert [one for one in found if one.status] == [one for one in PythonGuard(log).answers(path.read_bytes()) if one.status]
+    assert any("ungranted" in one.words for one in found)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@_SLOW
+@given(cut=st.integers(0, 9000))
+def test_a_stream_that_ends_anywhere_is_answered_so_far(path: Path, program: Path, log: Log, cut: int) -> None:
+    data = path.read_bytes()[:cut]
+    expected = PythonGuard(log).answers(data)
+    found, status, _ = answers_of(program, data)
+    assert status == 0
+    assert found[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@_SLOW
+@given(at=st.integers(0, 9000), cut=st.integers(0, 12), put=st.binary(max_size=12))
+def test_a_damaged_stream_does_not_make_it_fail(path: Path, program: Path, log: Log, at: int, cut: int, put: bytes) -> None:
+    data = path.read_bytes()
+    check_stream(program, log, data[:at] + put + data[at + cut :])
+
+
+@_SLOW
+@given(st.binary(min_size=1, max_size=200))
+def test_nor_do_random_bytes(program: Path, log: Log, data: bytes) -> None:
+    check_stream(program, log, data)
+
+
+def test_bytes_one_by_one_are_read_as_at_once(asked: Asked, program: Path, log: Log) -> None:
+    data = GOLDEN[0].read_bytes()
+    whole, _, _ = answers_of(program, data)
+    with started(program) as (ours, process):
+        for number in range(len(data)):
+            ours.sendall(data[number : number + 1])
+        ours.shutdown(socket.SHUT_WR)
+        received = b""
+        while some := ours.recv(1 << 16):
+            received += some
+        assert process.wait(20) == 0
+    runtime = Conversation(answers_on=RUNTIME)
+    assert [said_in(one) for one in runtime.receive(received) if isinstance(one, Reply)] == whole
+
+
+def test_the_largest_message_is_read_and_a_larger_one_ends_it(asked: Asked) -> None:
+    launched, python = asked.ask("CreateContainer", large_request(LARGEST))
+    assert launched == python
+    assert "ungranted" in launched.words
+    with pytest.raises((AssertionError, OSError)):
+        asked.ask("CreateContainer", large_request(LARGEST + 1))
+
+
+def large_request(size: int) -> bytes:
+    """One whose ttrpc message has this size."""
+
+    def made(length: int) -> bytes:
+        return request(GUARDED, {"x": "y" * length}).SerializeToString()
+
+    def whole(payload: bytes) -> int:
+        return nri.TtrpcRequest(service=PLUGIN_SERVICE, method="CreateContainer", payload=payload).ByteSize()
+
+    payload = made(2 * size - whole(made(size)))
+    assert whole(payload) == size
+    return payload
+
+
+def test_it_says_its_version_and_why_it_does_not_start(program: Path) -> None:
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, env={})
+    assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
+    done = subprocess.run([program], capture_output=True, text=True, check=False, env={})
+    assert done.returncode == 2
+    assert "NRI_PLUGIN_SOCKET" in done.stderr
+
+
+def test_it_ends_if_the_runtime_refuses_it(program: Path) -> None:
+    runtime = Conversation(answers_on=RUNTIME)
+    data = runtime.refuse(Call(stream=1, service="", method="", payload=b""), CallError(2, "not today"))
+    _, status, words = answers_of(program, data)
+    assert status == 1
+    assert "not today" in words

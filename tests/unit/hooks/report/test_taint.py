@@ -1,0 +1,174 @@
+"""The taint of a node, step by step, with an API server that is one Node and failures to come."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from hooks.report.reporter import LOOK_S, RENEW_S
+from hooks.report.taint import PATIENCE_S, Tainter, change
+from lading.kube.errors import ConflictError, UnreachableError
+from lading.log import Event
+from tests.fakes.records import Records
+
+OURS = {"key": "lading.dev/not-ready", "effect": "NoSchedule"}
+OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule", "value": "true"}
+DOWN = UnreachableError("cannot get: connection refused")
+
+
+class Kube:
+    def __init__(self, *taints: dict[str, Any]) -> None:
+        self.taints = list(taints)
+        self.version = 1
+        self.failures: deque[Exception] = deque()  # of the next writes
+        self.reads = self.writes = 0
+        self.down = False
+
+    async def get(self, path: str) -> bytes:
+        assert path == "/api/v1/nodes/n1"
+        if self.down:
+            raise DOWN
+        self.reads += 1
+        spec = {"taints": self.taints} if self.taints else {}
+        return msgspec.json.encode({"metadata": {"name": "n1", "resourceVersion": str(self.version)}, "spec": spec})
+
+    async def merge(self, path: str, change: object) -> bytes:
+        assert path == "/api/v1/nodes/n1"
+        if self.failures:
+            self.version += 1
+            raise self.failures.popleft()
+        sent = msgspec.json.decode(msgspec.json.encode(change))
+        assert sent.keys() == {"metadata", "spec"}
+        assert sent["metadata"] == {"resourceVersion": str(self.version)}
+        self.taints, self.version, self.writes = sent["spec"]["taints"], self.version + 1, self.writes + 1
+        return b"{}"
+
+
+class World:
+    def __init__(self, *taints: dict[str, Any]) -> None:
+        self.kube = Kube(*taints)
+        self.problem = ""
+        self.now = 0.0
+        self.records = Records()
+        self.tainter = Tainter(
+            lambda: self.problem,
+            node_name="n1",
+            connect=self._connect,
+            log=self.records.log,
+            clock=lambda: self.now,
+            chance=lambda: 0.5,
+        )
+
+    @asynccontextmanager
+    async def _connect(self) -> AsyncIterator[Kube]:
+        yield self.kube
+
+    async def look(self) -> float:
+        return await self.tainter.look(self.kube)
+
+    async def breaks(self, problem: str) -> None:
+        """It lasts."""
+        self.problem = problem
+        await self.look()
+        self.now += PATIENCE_S
+        await self.look()
+
+
+def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
+    asyncio.run(act(world))  # type: ignore[arg-type]
+
+
+def test_it_goes_when_the_node_is_ready_and_comes_back_when_it_is_not() -> None:
+    async def act(world: World) -> None:
+        assert await world.look() == LOOK_S
+        assert world.kube.taints == [OTHER]
+        await world.breaks("no guard")
+        assert world.kube.taints == [OTHER, OURS]
+        assert [event for event, _ in world.records.seen] == [Event.NODE_UNTAINTED, Event.NODE_TAINTED]
+        assert world.tainter.failure == ""
+
+    play(World(OURS, OTHER), act)
+
+
+def test_what_passes_soon_is_not_written() -> None:
+    """As while lading-hooks, or the runtime, is restarted."""
+
+    async def act(world: World) -> None:
+        for problem in ("it has not connected yet", "", "lost", ""):
+            world.problem = problem
+            await world.look()
+            world.now += PATIENCE_S / 2
+        assert world.kube.writes == 0
+
+    play(World(OTHER), act)
+
+
+def test_a_node_that_has_it_keeps_it_until_it_is_ready() -> None:
+    async def act(world: World) -> None:
+        await world.breaks("it has not connected yet")
+        assert (world.kube.taints, world.kube.writes) == ([OURS], 0)
+
+    play(World(OURS), act)
+
+
+def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only() -> None:
+    async def act(world: World) -> None:
+        for _ in range(5):
+            await world.look()
+        assert (world.kube.reads, world.kube.writes) == (1, 0)
+        world.kube.taints.append(OURS)  # somebody else's
+        world.now += RENEW_S * 1.1
+        await world.look()
+        assert world.kube.taints == []
+
+    play(World(), act)
+
+
+def test_another_writer_of_the_node_is_no_failure() -> None:
+    async def act(world: World) -> None:
+        world.kube.failures.extend([ConflictError("changed", status=409)] * 2)
+        assert await world.look() == LOOK_S
+        assert world.kube.taints == []
+        world.kube.failures.extend([ConflictError("changed", status=409)] * 3)
+        await world.breaks("x")
+        assert "changed" in world.tainter.failure
+        await world.look()
+        assert (world.kube.taints, world.tainter.failure) == ([OURS], "")
+
+    play(World(OURS), act)
+
+
+def test_without_an_api_server_it_is_tried_again_and_said_once() -> None:
+    async def act(world: World) -> None:
+        assert world.tainter.failure != ""
+        world.kube.down = True
+        for _ in range(3):
+            await world.look()
+        assert world.records.count(Event.NODE_TAINT_FAILED) == 1
+        assert "refused" in world.tainter.failure
+        world.kube.down = False
+        await world.look()
+        assert (world.kube.taints, world.tainter.failure) == ([], "")
+
+    play(World(OURS), act)
+
+
+@pytest.mark.parametrize(
+    ("taints", "wanted", "then"),
+    [
+        ([], False, None),
+        ([OTHER], False, None),
+        ([OURS], True, None),
+        ([], True, [OURS]),
+        ([OURS, OTHER], False, [OTHER]),
+        ([{**OURS, "value": "x"}], False, []),
+        ([{**OURS, "effect": "NoExecute"}], False, None),
+        ([{**OURS, "effect": "NoExecute"}], True, [{**OURS, "effect": "NoExecute"}, OURS]),
+    ],
+)
+def test_other_taints_stay(taints: list[Any], wanted: bool, then: list[Any] | None) -> None:
+    assert change(taints, wanted) == then
