@@ -1,11 +1,11 @@
 """A real Kueue beside a control plane: its manager as a process, with the rights of its own service account and its webhooks.
 
-It takes a control plane that runs, and a folder with the program `kueue` and the file `kueue.yaml`: a release's manifests, or what
-`kubectl kustomize config/default` prints in Kueue's source. The kinds, the rights and the manager's configuration are those of
-the manifests; only addresses, the election and the integrations are other. The API server calls the webhooks on the loopback
-address. At the end of the `with` block the webhooks are gone first, so that pods can be made, then the process, then the kinds
-with all their objects. It needs root: the manager reads the certificate of its metrics from a folder of /etc, which it gets in a
-mount namespace of its own.
+It takes a control plane that runs, and a folder with the program `kueue` and the file `kueue.yaml`: the manifests of a release,
+or what `kubectl kustomize config/default` prints in Kueue's source. The kinds, the rights and the manager's configuration are
+those of the manifests; only addresses, the election and the integrations are other. The API server calls the webhooks on the
+loopback address. At the end of the `with` block the webhooks are gone first, so that pods can be made, then the kinds with all
+their objects, then the process. It needs root: the manager reads the certificate of its metrics from a folder of /etc, which it
+gets in a mount namespace of its own.
 
 Source: Kueue's cmd/kueue/main.go and Configuration config.kueue.x-k8s.io/v1beta2, as of Kueue 0.19.
 """
@@ -64,20 +64,25 @@ class Kueue(Block):
         with (self._assets / MANIFESTS).open() as file:
             objects: list[Json] = [one for one in yaml.load_all(file, Loader=yaml.CSafeLoader) if one is not None]
         self._point_at_loopback(objects)
-        by_kind = lambda *kinds: [one for one in objects if one["kind"] in kinds]  # noqa: E731
-        self._apply("kinds", by_kind(_KINDS, *_RIGHTS))
-        self._plane.eventually(lambda: all(map(self._served, by_kind(_KINDS))), "Kueue's kinds")
-        self.manager = Child(self._argv(etc, by_kind("ConfigMap")), log=self.log)
+        kinds, webhooks = _of(objects, _KINDS), _of(objects, *_WEBHOOKS)
+        self._apply("kinds", [*kinds, *_of(objects, *_RIGHTS)])
+        self._plane.eventually(lambda: all(map(self._served, kinds)), "Kueue's kinds")
+        self.manager = Child(self._argv(etc, _of(objects, "ConfigMap")), log=self.log)
         self._ends.callback(self.manager.stop, grace_s=10.0)
         self.start()
-        self._ends.callback(self._remove, by_kind(_KINDS))  # while the manager runs, which takes its finalizers back
-        self._ends.callback(self._remove, by_kind(*_WEBHOOKS))
-        self._apply("webhooks", by_kind(*_WEBHOOKS))
+        self._ends.callback(self._remove, kinds)
+        self._ends.callback(self._run)  # it takes its finalizers back
+        self._ends.callback(self._remove, webhooks)
+        self._apply("webhooks", webhooks)
 
     def start(self) -> None:
         """Start the manager, and wait until it serves."""
         self.manager.start()
         self.manager.wait_until(self._serves, "a manager that is ready")
+
+    def _run(self) -> None:
+        if not self.manager.running:
+            self.start()
 
     def _argv(self, etc: Path, maps: list[Json]) -> list[str]:
         (text,) = [one["data"][_CONFIG] for one in maps if _CONFIG in one["data"]]
@@ -125,7 +130,8 @@ class Kueue(Block):
 
     def _served(self, kind: Json) -> bool:
         spec = kind["spec"]
-        return all(self._plane.api.has(f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}") for version in spec["versions"])
+        paths = [f"/apis/{spec['group']}/{version['name']}/{spec['names']['plural']}" for version in spec["versions"]]
+        return all(map(self._plane.api.has, paths))
 
     def _serves(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._health, timeout=2.0)
@@ -135,6 +141,10 @@ class Kueue(Block):
                 return connection.getresponse().status == http.client.OK
             except OSError:
                 return False
+
+
+def _of(objects: list[Json], *kinds: str) -> list[Json]:
+    return [one for one in objects if one["kind"] in kinds]
 
 
 def _client_configs(objects: list[Json]) -> Iterator[Json]:

@@ -1,17 +1,18 @@
 """Jobs in Kueue's queues, as a test makes and sees them: their Workloads, the answer of central's check, their pods."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from lading.vocabulary import WORKLOAD
-from simnode.kube_api import KubeError
 from simnode.kueue import Kueue
 from tests.cluster.pods import Pods, container
-from tests.cluster.scheduling.world import MERGE, World, asks
+from tests.cluster.scheduling.world import World, asks
 
 API: Final = "/apis/kueue.x-k8s.io/v1beta2"
 JOBS: Final = "/apis/batch/v1/namespaces/default/jobs"
 WORKLOADS: Final = f"{API}/namespaces/default/workloads"
+JOB_LABEL: Final = "batch.kubernetes.io/job-name"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 CHECK: Final = "fits"
 UNTIL_TOLD: Final = ("sh", "-c", "until [ -e /tmp/end ]; do sleep 0.2; done")
@@ -36,8 +37,12 @@ def cluster_queue(name: str, gpus: int) -> Json:
     return kueue_object("ClusterQueue", name, spec=spec)
 
 
+def is_true(one: Json, kind: str) -> bool:
+    return any(said["type"] == kind and said["status"] == "True" for said in one.get("status", {}).get("conditions", []))
+
+
 class Kueueing:
-    """Kueue with our check and one queue for each quota of GPUs; the queue has the number as its name: `gpus-64`."""
+    """Kueue with our check and one queue for each quota of GPUs, which has the number in its name: `gpus-64`."""
 
     def __init__(self, world: World, kueue: Kueue) -> None:
         self.world = world
@@ -45,17 +50,23 @@ class Kueueing:
         self.api = world.api
 
     def install(self, quotas: tuple[int, ...], priorities: Mapping[str, int]) -> None:
-        post = self.api.call
-        post("POST", f"{API}/resourceflavors", kueue_object("ResourceFlavor", "default", spec={}))
-        check = kueue_object("AdmissionCheck", CHECK, spec={"controllerName": "lading.dev/fits"})
-        post("POST", f"{API}/admissionchecks", check)
+        """Make the objects, and wait until central has found the check: it asks for a kind that was missing once a minute."""
+        create = partial(self.api.call, "POST")
+        create(f"{API}/resourceflavors", kueue_object("ResourceFlavor", "default", spec={}))
+        create(f"{API}/admissionchecks", kueue_object("AdmissionCheck", CHECK, spec={"controllerName": "lading.dev/fits"}))
         for name, value in priorities.items():
-            post("POST", f"{API}/workloadpriorityclasses", kueue_object("WorkloadPriorityClass", name, value=value))
+            create(f"{API}/workloadpriorityclasses", kueue_object("WorkloadPriorityClass", name, value=value))
         for gpus in quotas:
             name = f"gpus-{gpus}"
-            post("POST", f"{API}/clusterqueues", cluster_queue(name, gpus))
+            create(f"{API}/clusterqueues", cluster_queue(name, gpus))
             local = kueue_object("LocalQueue", name, spec={"clusterQueue": name})
-            post("POST", f"{API}/namespaces/default/localqueues", local)
+            create(f"{API}/namespaces/default/localqueues", local)
+        self.world.cluster.eventually(self._usable, "ClusterQueues that admit", within_s=150)
+
+    def _usable(self) -> bool:
+        """Return whether all queues are active: Kueue says so only if all of their checks are."""
+        queues = self.api.call("GET", f"{API}/clusterqueues")["items"]
+        return all(is_true(queue, "Active") for queue in queues)
 
     # ---- jobs
 
@@ -95,8 +106,10 @@ class Kueueing:
         self.await_true(name, "Finished")
 
     def pods(self, name: str) -> list[str]:
-        found = self.api.call("GET", f"/api/v1/namespaces/default/pods?labelSelector=batch.kubernetes.io%2Fjob-name%3D{name}")
-        return sorted(pod["metadata"]["name"] for pod in found["items"])
+        return sorted(one["metadata"]["name"] for one in self._pods(name))
+
+    def _pods(self, name: str) -> list[Json]:
+        return [pod for pod in self.api.pods() if pod["metadata"].get("labels", {}).get(JOB_LABEL) == name]
 
     def suspended(self, name: str) -> bool:
         return bool(self.api.call("GET", f"{JOBS}/{name}")["spec"].get("suspend"))
@@ -112,18 +125,20 @@ class Kueueing:
         uid = self.workload(name)["metadata"]["uid"]
         for pod in names:
             assert self.api.pod(pod)["metadata"]["annotations"][WORKLOAD].startswith(f"{uid}/")
+        since = self.condition(name, "QuotaReserved")["lastTransitionTime"]
+        assert self.entry(name)["lastTransitionTime"] >= since, "the answer is about an earlier reservation"
         return names
 
     def ready(self, name: str) -> list[str]:
-        statuses = {one: self.api.pod(one)["status"].get("conditions", []) for one in self.pods(name)}
-        return [one for one, said in statuses.items() if any(c["type"] == "Ready" and c["status"] == "True" for c in said)]
+        return sorted(one["metadata"]["name"] for one in self._pods(name) if is_true(one, "Ready"))
 
     # ---- their Workloads
 
     def workload(self, name: str) -> Json:
         """Return the Workload of a job, or of a pod group with that name. Raises LookupError while there is none."""
         for one in self.api.call("GET", WORKLOADS)["items"]:
-            if any(owner["name"] == name for owner in one["metadata"].get("ownerReferences", [])) or name == one["metadata"]["name"]:
+            owners = [owner["name"] for owner in one["metadata"].get("ownerReferences", [])]
+            if name in (one["metadata"]["name"], *owners):
                 found: Json = one
                 return found
         raise LookupError(f"{name} has no Workload")
@@ -149,23 +164,13 @@ class Kueueing:
         self.world.cluster.eventually(true, f"{kind} of {name}", within_s=within_s)
         return self.condition(name, kind)
 
-    def await_sent_back(self, name: str) -> str:
-        """Wait until Kueue took the quota back because of our check. Return the message."""
-        self.world.cluster.eventually(
-            lambda: self.condition(name, "Evicted").get("reason") == "AdmissionCheck"
-            and self.condition(name, "QuotaReserved").get("status") == "False",
-            f"{name}, sent back",
-        )
-        return str(self.condition(name, "Evicted")["message"])
+    def await_answer(self, name: str, state: str, *, within_s: float = 60.0) -> Json:
+        """Wait until the check says so. Return its entry."""
+        found: list[Json] = []
 
-    def patch(self, path: str, change: Json) -> None:
-        self.api.call("PATCH", path, change, content_type=MERGE)
+        def answered() -> bool:
+            found[:] = [entry] if (entry := self.entry(name)).get("state") == state else []
+            return bool(found)
 
-    def has_kind(self) -> bool:
-        try:
-            return any(
-                one["type"] == "Active" and one["status"] == "True"
-                for one in self.api.call("GET", f"{API}/admissionchecks/{CHECK}").get("status", {}).get("conditions", [])
-            )
-        except KubeError:
-            return False
+        self.world.cluster.eventually(answered, f"{state} of {name}", within_s=within_s)
+        return found[0]
