@@ -13,6 +13,7 @@ Source: Kueue's cmd/kueue/main.go and Configuration config.kueue.x-k8s.io/v1beta
 import base64
 import contextlib
 import http.client
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,6 @@ _KINDS: Final = "CustomResourceDefinition"
 _WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 _RIGHTS: Final = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 _CONFIG: Final = "controller_manager_config.yaml"
-_GROUP: Final = "kueue.x-k8s.io"
 
 Json = dict[str, Any]
 
@@ -51,15 +51,16 @@ class Kueue(Block):
         self._assets = assets
         self._folder = plane.folder / "kueue"
         self._port, self._health = free_port(), free_port()
+        self._etc = self._folder / "etc"
+        self._certificates = self._etc / "kueue/metrics/certs"  # below /etc the path is fixed in Kueue's code
         self.log = self._folder / "kueue.log"
 
     def _begin(self) -> None:
         absent = missing(self._assets)
         if absent:
             raise HostError(f"cannot start Kueue: {self._assets} has no {', '.join(absent)}")
-        etc = self._folder / "etc"
-        (etc / "kueue/metrics/certs").mkdir(parents=True)
-        self._certificates = etc / "kueue/metrics/certs"
+        if os.geteuid() != 0:
+            raise HostError("cannot start Kueue: it needs root")
         self._make_certificates()
         with (self._assets / MANIFESTS).open() as file:
             objects: list[Json] = [one for one in yaml.load_all(file, Loader=yaml.CSafeLoader) if one is not None]
@@ -67,7 +68,7 @@ class Kueue(Block):
         kinds, webhooks = _of(objects, _KINDS), _of(objects, *_WEBHOOKS)
         self._apply("kinds", [*kinds, *_of(objects, *_RIGHTS)])
         self._plane.eventually(lambda: all(map(self._served, kinds)), "Kueue's kinds")
-        self.manager = Child(self._argv(etc, _of(objects, "ConfigMap")), log=self.log)
+        self.manager = Child(self._argv(_of(objects, "ConfigMap")), log=self.log)
         self._ends.callback(self.manager.stop, grace_s=10.0)
         self.start()
         self._ends.callback(self._remove, kinds)
@@ -84,7 +85,7 @@ class Kueue(Block):
         if not self.manager.running:
             self.start()
 
-    def _argv(self, etc: Path, maps: list[Json]) -> list[str]:
+    def _argv(self, maps: list[Json]) -> list[str]:
         (text,) = [one["data"][_CONFIG] for one in maps if _CONFIG in one["data"]]
         config: Json = yaml.safe_load(text)
         config |= {
@@ -101,10 +102,11 @@ class Kueue(Block):
         kubeconfig = self._plane.sign_in_account(ACCOUNT, SYSTEM, ACCOUNT)
         program = str(self._assets / PROGRAM)
         inside = 'mount --bind "$1" /etc && shift && exec "$@"'
-        flags = [f"--config={path}", f"--kubeconfig={kubeconfig}", "--zap-log-level=3"]
-        return ["unshare", "--mount", "sh", "-c", inside, PROGRAM, str(etc), program, *flags]
+        flags = [f"--config={path}", f"--kubeconfig={kubeconfig}"]
+        return ["unshare", "--mount", "sh", "-c", inside, PROGRAM, str(self._etc), program, *flags]
 
     def _make_certificates(self) -> None:
+        self._certificates.mkdir(parents=True)
         pair = self._plane.pki.sign(ACCOUNT, ACCOUNT, addresses=["127.0.0.1"])
         shutil.copy(pair.certificate, self._certificates / "tls.crt")
         shutil.copy(pair.key, self._certificates / "tls.key")

@@ -1,6 +1,6 @@
 """Jobs in Kueue's queues, as a test makes and sees them: their Workloads, the answer of central's check, their pods."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +15,10 @@ WORKLOADS: Final = f"{API}/namespaces/default/workloads"
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"
 QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 CHECK: Final = "fits"
+OTHER_CHECK: Final = "other"  # for which the test answers
+TWO_CHECKS: Final = "two-checks"  # a queue
+NODE_LABELS: Final = {"kubernetes.io/os": "linux"}
+LONG_AGO: Final = "2026-01-01T00:00:00Z"
 UNTIL_TOLD: Final = ("sh", "-c", "until [ -e /tmp/end ]; do sleep 0.2; done")
 
 Json = dict[str, Any]
@@ -24,13 +28,13 @@ def kueue_object(kind: str, name: str, **fields: Any) -> Json:
     return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": name}, **fields}
 
 
-def cluster_queue(name: str, gpus: int) -> Json:
+def cluster_queue(name: str, gpus: int, checks: Sequence[str] = (CHECK,)) -> Json:
     quotas = [{"name": resource, "nominalQuota": gpus} for resource in ("lading.dev/gpu", "lading.dev/rdma")]
     group = {"coveredResources": [one["name"] for one in quotas], "flavors": [{"name": "default", "resources": quotas}]}
     spec = {
         "namespaceSelector": {},
         "queueingStrategy": "BestEffortFIFO",
-        "admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]},
+        "admissionChecksStrategy": {"admissionChecks": [{"name": check} for check in checks]},
         "preemption": {"withinClusterQueue": "LowerPriority"},
         "resourceGroups": [group],
     }
@@ -42,7 +46,8 @@ def is_true(one: Json, kind: str) -> bool:
 
 
 class Kueueing:
-    """Kueue with our check and one queue for each quota of GPUs, which has the number in its name: `gpus-64`."""
+    """Kueue with our check and one queue for each quota of GPUs, which has the number in its name: `gpus-64`; and one queue
+    with another controller's check beside ours."""
 
     def __init__(self, world: World, kueue: Kueue) -> None:
         self.world = world
@@ -52,16 +57,24 @@ class Kueueing:
     def install(self, quotas: tuple[int, ...], priorities: Mapping[str, int]) -> None:
         """Make the objects, and wait until central has found the check: it asks for a kind that was missing once a minute."""
         create = partial(self.api.call, "POST")
-        create(f"{API}/resourceflavors", kueue_object("ResourceFlavor", "default", spec={}))
+        create(f"{API}/resourceflavors", kueue_object("ResourceFlavor", "default", spec={"nodeLabels": NODE_LABELS}))
         create(f"{API}/admissionchecks", kueue_object("AdmissionCheck", CHECK, spec={"controllerName": "lading.dev/fits"}))
         for name, value in priorities.items():
             create(f"{API}/workloadpriorityclasses", kueue_object("WorkloadPriorityClass", name, value=value))
-        for gpus in quotas:
-            name = f"gpus-{gpus}"
-            create(f"{API}/clusterqueues", cluster_queue(name, gpus))
+        create(f"{API}/admissionchecks", kueue_object("AdmissionCheck", OTHER_CHECK, spec={"controllerName": "another.dev/it"}))
+        active = {"type": "Active", "status": "True", "reason": "Test", "message": "", "lastTransitionTime": LONG_AGO}
+        self.apply(f"{API}/admissionchecks", "AdmissionCheck", OTHER_CHECK, {"conditions": [active]})
+        queues = {f"gpus-{gpus}": (gpus, [CHECK]) for gpus in quotas} | {TWO_CHECKS: (max(quotas), [CHECK, OTHER_CHECK])}
+        for name, (gpus, checks) in queues.items():
+            create(f"{API}/clusterqueues", cluster_queue(name, gpus, checks))
             local = kueue_object("LocalQueue", name, spec={"clusterQueue": name})
             create(f"{API}/namespaces/default/localqueues", local)
         self.world.cluster.eventually(self._usable, "ClusterQueues that admit", within_s=150)
+
+    def apply(self, collection: str, kind: str, name: str, status: Json) -> None:
+        """Apply a status as another controller would, by server-side apply."""
+        path = f"{collection}/{name}/status?fieldManager=test&force=true"
+        self.api.call("PATCH", path, kueue_object(kind, name, status=status), content_type="application/apply-patch+yaml")
 
     def _usable(self) -> bool:
         """Return whether all queues are active: Kueue says so only if all of their checks are."""
@@ -79,13 +92,15 @@ class Kueueing:
         queue: str = "gpus-64",
         labels: Mapping[str, str] | None = None,
         annotations: Mapping[str, str] | None = None,
+        of_pods: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
-        """Create a Job whose pods run until they are told to end. `spec`: of the pods."""
+        """Create a Job whose pods run until they are told to end. `of_pods`: their annotations; `spec`: theirs."""
         main = container(command=UNTIL_TOLD, resources=asks(gpu=gpu, rdma=gpu))
         pod = {"schedulerName": "lading", "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [main]}
         metadata = {"name": name, "labels": {QUEUE_LABEL: queue, **(labels or {})}, "annotations": dict(annotations or {})}
-        body = {"parallelism": pods, "completions": pods, "suspend": True, "template": {"spec": pod | spec}}
+        template = {"metadata": {"annotations": dict(of_pods or {})}, "spec": pod | spec}
+        body = {"parallelism": pods, "completions": pods, "suspend": True, "template": template}
         self.api.call("POST", JOBS, {"metadata": metadata, "spec": body})
 
     def delete(self, name: str) -> None:

@@ -9,11 +9,11 @@ from typing import Final
 
 import pytest
 
-from lading.vocabulary import WORKLOAD
+from lading.vocabulary import GANG, GANG_MIN, WORKLOAD
 from simnode import kueue as manager
 from simnode.kueue import Kueue
 from tests.cluster.pods import Pods
-from tests.cluster.scheduling.kueueing import QUEUE_LABEL, Kueueing
+from tests.cluster.scheduling.kueueing import LONG_AGO, OTHER_CHECK, QUEUE_LABEL, TWO_CHECKS, WORKLOADS, Kueueing
 from tests.cluster.scheduling.world import World
 from tests.logs import LOGS
 
@@ -49,6 +49,21 @@ def test_a_job_is_admitted_and_its_pods_get_the_places_that_were_held(jobs: Kueu
     jobs.submit("train", 2, 4)
     names = jobs.await_running("train", 2)
     world.check(pods, *names)
+
+
+def test_pods_that_are_a_gang_too_start_in_the_places_that_were_held(jobs: Kueueing, world: World, pods: Pods) -> None:
+    jobs.submit("gang", 2, 4, of_pods={GANG: "gang", GANG_MIN: "2"})
+    world.check(pods, *jobs.await_running("gang", 2))
+
+
+def test_central_answers_when_the_check_of_another_controller_is_ready(jobs: Kueueing, world: World) -> None:
+    jobs.submit("checked", 1, 8, queue=TWO_CHECKS)
+    jobs.await_true("checked", "QuotaReserved")
+    world.sit_out(3)
+    assert jobs.entry("checked")["state"] == "Pending"
+    ready = {"name": OTHER_CHECK, "state": "Ready", "message": "", "lastTransitionTime": LONG_AGO}
+    jobs.apply(WORKLOADS, "Workload", jobs.workload("checked")["metadata"]["name"], {"admissionChecks": [ready]})
+    jobs.await_running("checked", 1)
 
 
 def test_a_job_without_room_is_sent_back_a_smaller_one_passes_and_it_is_admitted_when_room_is_there(
