@@ -59,6 +59,7 @@ def test_pods_that_are_a_gang_too_start_in_the_places_that_were_held(jobs: Kueue
 def test_central_answers_when_the_check_of_another_controller_is_ready(jobs: Kueueing, world: World) -> None:
     jobs.submit("checked", 1, 8, queue=TWO_CHECKS)
     jobs.await_true("checked", "QuotaReserved")
+    jobs.await_answer("checked", "Pending")
     world.sit_out(3)
     assert jobs.entry("checked")["state"] == "Pending"
     ready = {"name": OTHER_CHECK, "state": "Ready", "message": "", "lastTransitionTime": LONG_AGO}
@@ -147,6 +148,7 @@ def test_kueue_and_central_come_and_go_and_every_job_starts_once(jobs: Kueueing,
     dead = world.scheduling.leader
     dead.kill()
     jobs.submit("leaderless", 1, 2)
+    jobs.await_true("leaderless", "QuotaReserved")  # before its checks are there, or after
     jobs.await_answer("leaderless", "Pending")
     jobs.kueue.manager.kill()
     world.scheduling.await_leader()
