@@ -111,9 +111,11 @@ class Kueue:
         body = self.json(name)
         for one in body["status"]["admissionChecks"]:
             if one["state"] != "Pending":
-                sent_back = one["state"] == "Retry"
-                kept = {"retryCount": one.get("retryCount", 0) + 1} if sent_back else {}
-                one |= {"state": "Pending", "message": f"Reset to Pending after eviction. Previously: {one['state']}"} | kept
+                retries = one.pop("retryCount", 0)
+                if one["state"] == "Retry":
+                    one["retryCount"] = retries + 1
+                one["message"] = f"Reset to Pending after eviction. Previously: {one['state']}"
+                one["state"] = "Pending"
         body["status"]["conditions"].append(condition("Evicted", True))
         self.one.server.store.put(workload_path(name), body)
 
