@@ -12,6 +12,7 @@ import pytest
 from lading.vocabulary import GANG, GANG_MIN, WORKLOAD
 from simnode import kueue as manager
 from simnode.kueue import Kueue
+from tests.cluster.conftest import ASSETS
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.kueueing import LONG_AGO, OTHER_CHECK, QUEUE_LABEL, TWO_CHECKS, WORKLOADS, Kueueing
 from tests.cluster.scheduling.world import World
@@ -24,12 +25,17 @@ PRIORITY_LABEL: Final = "kueue.x-k8s.io/priority-class"
 PRIORITIES: Final = {"low": 1, "high": 1000}
 
 
-@pytest.fixture(scope="module")
-def installed(whole: World, assets: Path, pytestconfig: pytest.Config) -> Iterator[Kueueing]:
+@pytest.fixture(scope="session")  # so that it is asked before a cluster starts
+def with_kueue(assets: Path) -> Path:
     absent = manager.missing(assets)
     if absent:
-        pytest.skip(f"needs {', '.join(absent)} in the folder of the programs: see simnode/kueue.py")
-    kueue = Kueue(whole.cluster.control_plane, assets=assets)
+        pytest.skip(f"needs {' and '.join(absent)} in the folder {ASSETS} (simnode/kueue.py)")
+    return assets
+
+
+@pytest.fixture(scope="module")
+def installed(with_kueue: Path, whole: World, pytestconfig: pytest.Config) -> Iterator[Kueueing]:
+    kueue = Kueue(whole.cluster.control_plane, assets=with_kueue)
     pytestconfig.stash[LOGS].append(kueue.log)
     with kueue:
         kueueing = Kueueing(whole, kueue)
