@@ -101,9 +101,11 @@ class Workload(_Wire, frozen=True):
 
     @property
     def has_quota(self) -> bool:
-        """Return whether quota is reserved for it: it may start, or runs."""
-        ended = is_true(self.status.conditions, "Finished") or self.metadata.deletion_timestamp is not None
-        return self.spec.active and not ended and is_true(self.status.conditions, "QuotaReserved")
+        """Return whether quota is reserved for it, and stays so: it may start, or runs. What is evicted has its quota until
+        its pods are gone, and its checks are asked again only when quota is reserved anew."""
+        said = self.status.conditions
+        ends = is_true(said, "Finished") or is_true(said, "Evicted") or self.metadata.deletion_timestamp is not None
+        return self.spec.active and not ends and is_true(said, "QuotaReserved")
 
     @property
     def admitted(self) -> bool:

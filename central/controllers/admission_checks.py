@@ -31,6 +31,8 @@ from lading.log import Event, Log
 from lading.vocabulary import WORKLOAD, PodUid
 
 LOOK_S: Final = 0.2
+SETTLE_S: Final = 10.0  # a pod that ended is gone before its node says that its devices are free: none is sent back sooner
+LOOK_AGAIN_S: Final = 1.0
 TIMEOUT_S: Final = 4.0
 AGAIN_S: Final = 60.0  # the longest pause after a write that failed
 MANAGER: Final = "lading-central"
@@ -162,6 +164,14 @@ class _Failing:
     not_before: float = -math.inf
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settling:
+    """A Workload that had no room when it was planned."""
+
+    until: float  # no Retry before
+    again: float  # when it is planned next
+
+
 class AdmissionChecks:
     """Answer for the Workloads that wait, one after the other."""
 
@@ -191,6 +201,7 @@ class AdmissionChecks:
         self._sleep = sleep
         self._answered: dict[str, str] = {}  # by uid of the Workload, the version to which an answer was written
         self._failing: dict[str, _Failing] = {}  # by uid
+        self._settling: dict[str, _Settling] = {}  # by uid of the Workload
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -208,9 +219,12 @@ class AdmissionChecks:
                 path = ADMISSION_CHECKS.path(name=check.metadata.name, subresource="status")
                 await self._write(check.metadata.uid, path, render_active(check.metadata.name, self._now()))
         for workload in self._queued.due():
-            if self._waits(workload):
+            settling = self._settling.get(workload.metadata.uid)
+            if self._waits(workload) and (settling is None or self._clock() >= settling.again):
                 await self._answer(workload)
-        self._answered = {uid: version for uid, version in self._answered.items() if uid in self._queued.workloads}
+        due = {workload.metadata.uid for workload in self._queued.due()}
+        self._answered = {uid: version for uid, version in self._answered.items() if uid in due}
+        self._settling = {uid: settling for uid, settling in self._settling.items() if uid in due}
 
     def _waits(self, workload: Workload) -> bool:
         """Return whether this version of it waits for an answer still."""
@@ -225,13 +239,22 @@ class AdmissionChecks:
             return
         if isinstance(found, Answer):
             rooms.release(uid)
-            await self._say(workload, found, ())
+            if found.state is not State.RETRY or self._has_settled(uid):
+                await self._say(workload, found, ())
             return
         holder = Holder(pod=PodUid(uid), namespace=workload.metadata.namespace, name=workload.metadata.name)
         if rooms.hold(uid, holder, found) is None:  # else another pod was faster: it is planned again
             count = sum(map(len, found.values()))
             message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
             await self._say(workload, Answer(state=State.READY, message=message), [*found])
+
+    def _has_settled(self, uid: str) -> bool:
+        """Return whether the Workload has waited long enough for devices that come back. It is planned again soon if not."""
+        now = self._clock()
+        before = self._settling.get(uid)
+        until = now + SETTLE_S if before is None else before.until
+        self._settling[uid] = _Settling(until=until, again=now + LOOK_AGAIN_S)
+        return now >= until
 
     async def _say(self, workload: Workload, answer: Answer, pod_sets: Sequence[str]) -> None:
         metadata = workload.metadata

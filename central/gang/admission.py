@@ -4,8 +4,11 @@ Kueue reserves quota for a Workload, asks its admission checks, and starts it wh
 whether all pods of the Workload have a place now.
 
     fits                                        Ready     its room is kept until its pods come
-    no room                                     Retry     the quota goes to others; Kueue asks again after 30 s, at most 300 s
+    no room, and none comes soon                Retry     Kueue evicts it after 30 s, at most 300 s, and asks about it anew
     larger than the cluster, or malformed       Rejected  Kueue deactivates the Workload
+
+Of a Workload that is evicted the checks are Pending again while its pods end. An answer then would be wrong for ever: Retry is
+never heard, and Ready is kept for the next reservation, without room.
 
 Central answers last, when all checks of other controllers are Ready: one of them may make nodes, and no room is kept while
 another one is waited for.

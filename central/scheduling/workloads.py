@@ -120,14 +120,14 @@ class WorkloadPlanner:
         if (yield from find_plan(wants, (), empty, place, topology)) is not None:
             return Answer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now")
         most = yield from count_placeable(wants, empty, place)
-        message = f"of {len(wants)} pods that start together, {most} would have room on empty nodes"
         rooms = [*ledger.rooms()]
         away = sum(not room.serving for room in rooms)
         broken = sum(not card.usable for room in rooms if room.serving for card in room.cards)
         enough = least_cards(wants) <= sum(len(room.cards) for room in rooms)
-        if not rooms or (enough and (away or broken)):
-            return Answer(state=State.RETRY, message=f"{message}; {away} nodes and {broken} cards are out of service")
-        return Answer(state=State.REJECTED, message=message)
+        state = State.RETRY if not rooms or (enough and (away or broken)) else State.REJECTED
+        less = f"; {away} nodes and {broken} cards are out of service" if away or broken else ""
+        message = f"of {len(wants)} pods that start together, {most} would have room on empty nodes{less}"
+        return Answer(state=state, message=message)
 
 
 def _claim(workload: Workload, one: _Set, number: int, where: Where) -> OwnClaim:

@@ -1,9 +1,9 @@
 """Cluster tests: a real control plane, and where a test needs one a real kubelet whose CRI endpoint is the proxy's socket.
 
 They need LADING_KUBE_ASSETS: a folder with the programs of `simnode.cluster.PROGRAMS`. Those are in no package registry, so
-without the variable every test here is skipped, in CI too. With a kubelet they need root, containerd and runc as well;
-LADING_CONTAINERD=2.1 chooses another containerd than the machine's, of those that `simnode.install` unpacked. A test that
-fails shows the ends of the logs.
+without the variable every test here is skipped, in CI too; those with a real Kueue also where the folder lacks what
+`simnode.kueue` needs. With a kubelet they need root, containerd and runc as well; LADING_CONTAINERD=2.1 chooses another
+containerd than the machine's, of those that `simnode.install` unpacked. A test that fails shows the ends of the logs.
 """
 
 import os

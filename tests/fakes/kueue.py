@@ -1,8 +1,9 @@
-"""Kueue as central knows it, on the fake API server: written from its documentation, not from its code.
+"""Kueue on the fake API server: its steps are those that a real one was seen to take (tests/cluster/scheduling).
 
 It reserves quota for a Workload, waits for the admission checks, and then: all Ready: admits it and makes its pods, with the
-pod set's label and what the checks want to have updated; Retry: takes the quota back, and reserves it again when the time that
-the check named is over; Rejected: deactivates it. How much quota there is is for the test to say.
+pod set's label and what the checks want to have updated; Retry: waits as long as the check said, with the quota, evicts it, and
+reserves quota again; Rejected: deactivates it. An eviction has two steps: the checks are Pending again while quota is still
+reserved, then the quota is gone. How much quota there is is for the test to say.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ class Kueue:
     checks: tuple[str, ...] = (CHECK,)
     makes_pods: bool = True
     requeued: dict[str, float] = field(default_factory=dict)  # Workloads that were sent back, until when
+    again: set[str] = field(default_factory=set)  # evicted for that, which get quota again
     waited: dict[str, list[int]] = field(default_factory=dict)  # how long, each time
 
     async def install(self, controller: str = "lading.dev/fits") -> None:
@@ -105,10 +107,23 @@ class Kueue:
         self.one.server.store.put(workload_path(name), body)
 
     def evict(self, name: str) -> None:
-        """Take the quota back."""
+        """Take the first step of an eviction; `run` takes the second."""
+        body = self.json(name)
+        for one in body["status"]["admissionChecks"]:
+            if one["state"] != "Pending":
+                retries = one.pop("retryCount", 0)
+                if one["state"] == "Retry":
+                    one["retryCount"] = retries + 1
+                one["message"] = f"Reset to Pending after eviction. Previously: {one['state']}"
+                one["state"] = "Pending"
+        body["status"]["conditions"].append(condition("Evicted", True))
+        self.one.server.store.put(workload_path(name), body)
+
+    def take_quota(self, name: str) -> None:
         body = self.json(name)
         body["status"].pop("admission", None)
-        body["status"]["conditions"] = [condition("QuotaReserved", False), condition("Admitted", False)]
+        body["status"]["conditions"] = [condition(kind, False) for kind in ("QuotaReserved", "Admitted")]
+        body["status"]["conditions"].append(condition("Evicted", True))
         self.one.server.store.put(workload_path(name), body)
 
     def finish(self, name: str) -> None:
@@ -128,12 +143,18 @@ class Kueue:
     def _follow(self, name: str, now: float) -> None:
         body = self.json(name)
         states = {one["state"] for one in body["status"]["admissionChecks"]}
-        if not body["spec"].get("active", True):
+        if self.is_true(name, "Evicted") and self.is_true(name, "QuotaReserved"):
+            self.take_quota(name)
+        elif not body["spec"].get("active", True):
             return
-        if name in self.requeued:
+        elif name in self.again:
+            self.again.remove(name)
+            self.reserve(name)
+        elif name in self.requeued:
             if now >= self.requeued[name]:
                 del self.requeued[name]
-                self.reserve(name)
+                self.again.add(name)
+                self.evict(name)
         elif "Rejected" in states:
             body["spec"]["active"] = False
             self.one.server.store.put(workload_path(name), body)
@@ -147,15 +168,11 @@ class Kueue:
                 self.make_pods(name)
 
     def _send_back(self, name: str, now: float) -> None:
-        body = self.json(name)
-        for one in body["status"]["admissionChecks"]:
+        for one in self.json(name)["status"]["admissionChecks"]:
             if one["state"] == "Retry":
                 wait_s = one["requeueAfterSeconds"]
                 self.requeued[name] = now + wait_s
                 self.waited.setdefault(name, []).append(wait_s)
-                one["retryCount"] = one.get("retryCount", 0) + 1
-        self.one.server.store.put(workload_path(name), body)
-        self.evict(name)
 
     def make_pods(self, name: str, *, without: int = 0) -> None:
         """Make the job's pods that do not exist, but for so many of each set."""

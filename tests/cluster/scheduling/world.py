@@ -136,6 +136,15 @@ class World:
         """Nobody holds anything, and central has been told."""
         self.cluster.eventually(lambda: not self.reported(), "a report without grants")
 
+    def await_clean(self) -> None:
+        """Every device may be given: none waits until its node has seen that nothing of the last container is left."""
+
+        def clean() -> bool:
+            status = self.api.call("GET", f"{NODE_DEVICES}/{self.node}")["status"]
+            return not any(gpu.get("dirty") or gpu.get("usedBy") for gpu in status["gpus"])
+
+        self.cluster.eventually(clean, "clean cards")
+
     def uid(self, name: str) -> str:
         return str(self.api.pod(name)["metadata"]["uid"])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from central.controllers.admission_checks import SETTLE_S
 from central.gang.admission import retry_s
 from central.gang.workload_rooms import HELD_S
 from central.ledger.model import Claim
@@ -105,7 +106,7 @@ def test_a_workload_without_room_is_sent_back_holds_nothing_and_lets_the_next_on
         await one.put_pod("first")
         assert await one.schedule("first") == ""
         await kueue.submit("train", TRAIN)
-        await one.pause(1)
+        await one.pause(SETTLE_S + 2)
         assert (kueue.state("train"), kueue.entry("train")["requeueAfterSeconds"], claims(one)) == ("Retry", 30, 0)
         assert kueue.entry("train")["message"] == "there is no room for all of 5 pods now"
         await kueue.submit("small", {"worker": (4, 2)})
@@ -117,6 +118,42 @@ def test_a_workload_without_room_is_sent_back_holds_nothing_and_lets_the_next_on
         await run(kueue, scheduler, 40)
         assert (kueue.waited["train"], len(bound(one)), claims(one)) == ([30], 5, 0)
         await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_no_workload_is_sent_back_while_devices_come_back_that_were_just_given_up(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        kueue = await with_nine_cards(one)
+        await one.put_pod("first")
+        await one.schedule("first")
+        await kueue.submit("train", TRAIN)
+        await one.pause(SETTLE_S - 3)
+        assert (kueue.state("train"), claims(one)) == ("Pending", 0)
+        await one.remove_pod("first")
+        await one.pause(2)
+        assert (kueue.state("train"), claims(one)) == ("Ready", 5)
+
+    play(story, tmp_path)
+
+
+def test_a_workload_that_is_evicted_is_asked_about_when_it_has_quota_anew(tmp_path: Path) -> None:
+    """Until its pods are gone its quota is reserved still, and its check is Pending: an answer then would be about a Workload
+    that may not start, and be kept when it may."""
+
+    async def story(one: Led) -> None:
+        kueue = await with_nine_cards(one)
+        await kueue.submit("train", TRAIN)
+        await one.pause(1)
+        kueue.evict("train")
+        await one.pause(SETTLE_S + 2)
+        assert (kueue.state("train"), claims(one)) == ("Pending", 0)
+        kueue.take_quota("train")
+        await one.pause(1)
+        assert (kueue.state("train"), claims(one)) == ("Pending", 0)
+        kueue.reserve("train")
+        await one.pause(1)
+        assert (kueue.state("train"), claims(one)) == ("Ready", 5)
 
     play(story, tmp_path)
 
@@ -176,9 +213,11 @@ def test_a_workload_larger_than_the_empty_cluster_is_rejected(tmp_path: Path) ->
         await one.put_pod("first")
         await one.schedule("first")
         await kueue.submit("huge", {"worker": (5, 2)})
-        await kueue.run(1)
-        assert (kueue.state("huge"), kueue.json("huge")["spec"]["active"], claims(one)) == ("Rejected", False, 0)
+        await one.pause(1)
+        assert (kueue.state("huge"), claims(one)) == ("Rejected", 0)
         assert kueue.entry("huge")["message"] == "of 5 pods that start together, 4 would have room on empty nodes"
+        await kueue.run(1)
+        assert not kueue.json("huge")["spec"]["active"]
 
     play(story, tmp_path)
 
@@ -190,9 +229,10 @@ def test_no_workload_is_rejected_that_could_fit_if_everything_were_in_service(tm
         await one.put_node("n4", 2, reconciled=False)
         await kueue.submit("large", {"worker": (6, 2)})
         await kueue.submit("huge", {"worker": (7, 2)})
-        await one.pause(1)
+        await one.pause(SETTLE_S + 2)
         assert (kueue.state("large"), kueue.state("huge")) == ("Retry", "Rejected")
-        assert kueue.entry("large")["message"].endswith("; 1 nodes and 2 cards are out of service")
+        for name in ("large", "huge"):
+            assert kueue.entry(name)["message"].endswith("; 1 nodes and 2 cards are out of service")
 
     play(story, tmp_path)
 
@@ -261,7 +301,7 @@ def test_workloads_are_answered_by_priority_then_by_age(tmp_path: Path) -> None:
             await kueue.submit(name, {"worker": (1, 1)}, priority=priority, created=f"2026-11-21T00:00:0{age}Z")
         await one.report("n1", 2)
         await kueue.install()
-        await one.pause(1)
+        await one.pause(SETTLE_S + 2)
         assert [kueue.state(name) for name in ("urgent", "old", "young")] == ["Ready", "Ready", "Retry"]
 
     play(story, tmp_path)
