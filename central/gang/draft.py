@@ -1,6 +1,7 @@
 """Place members of a gang one after the other, each beside those that are placed already.
 
-Members with the fewest nodes come first. If one finds no room, others make way for it: a member that could be elsewhere is
+It takes members with the nodes where each may be, and the cluster as it is. A member takes the first of its nodes with room.
+Those with the fewest nodes come first. If one finds no room, others make way for it: a member that could be elsewhere is
 moved there, and so on (augmenting paths, Kuhn 1955), within a bound.
 """
 

@@ -12,7 +12,7 @@ first draft. All tries together are bounded.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -62,22 +62,23 @@ class Best:
         """Return whether there is a draft, and no other one is to be tried."""
         return self.draft is not None and (self._merit.sets <= max(1, len(self._running or ())) or self._steps <= 0)
 
-    def trying(self, wants: Sequence[Want]) -> Steps:
-        """Place these members in several ways, and keep the best one. Return whether there is any."""
+    def trying(self, wants: Sequence[Want]) -> Generator[None, None, None]:
+        """Place these members in several ways, and keep the best one, if there is any."""
         first = Draft(self._state, self._place)
         steps = first.put_all(wants)
         if not (yield from (steps if self.draft is None else self._bounded(steps))):
-            return False
+            return
         self._offer(first)
-        if not self.settled:
-            for other in self._others(first):
-                if (yield from self._bounded(other.put_all(wants))):
-                    self._offer(other)
-                if self.settled:
-                    break
-        return True
+        if self.settled:
+            return
+        for other in self._others(first):
+            if (yield from self._bounded(other.put_all(wants))):
+                self._offer(other)
+            if self.settled:
+                return
 
     def _bounded(self, steps: Steps) -> Steps:
+        """Go on as long as steps are left. Return False if that ends it."""
         while self._steps > 0:
             try:
                 next(steps)
@@ -88,6 +89,7 @@ class Best:
         return False
 
     def _others(self, first: Draft) -> Iterator[Draft]:
+        """Yield drafts to try, in which no member is placed yet."""
         free = Counter(free_rails(self._state.room(name)) for name in first.nodes)
         running = self._running or ()
         sets = sorted(self._sets(first), key=lambda one: (one not in running, -_nodes_with(free, one)))[:MOST_SETS]

@@ -8,9 +8,10 @@ import pytest
 from central.gang import rails as searched
 from central.ledger.rails import rails_of
 from lading.vocabulary import GANG_PREFERRED_TOPOLOGY, RESOURCE_GPU, RESOURCE_RDMA
-from tests.fakes.kube_objects import CARD_MIB, MODEL, Json, devices_path, gpu_uuid, node, node_path
+from tests.fakes.kube_objects import Json, devices_path, gpu_uuid, node, node_path
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, play
+from tests.fakes.rooms import CARD_MIB, MODEL
 from tests.unit.central.gang.stories import bound, nodes_of, put_gang, put_member
 
 RACK = "topology.kubernetes.io/rack"
