@@ -103,6 +103,9 @@ class Vf(_Wire, frozen=True):
     unhealthy: str = ""
 
 
+MOST_RAIL: Final = 127  # a node reports 128 PFs at most
+
+
 class Pf(_Wire, frozen=True):
     bdf: PciAddress
     driver: str = ""
@@ -110,6 +113,7 @@ class Pf(_Wire, frozen=True):
     ibdev: str = ""
     link_layer: str = ""
     place: Place = Place()
+    rail: int | None = None  # PFs of one rail are on one leaf switch, on whatever node; None: not known
     unhealthy: str = ""
     vfs: tuple[Vf, ...] = ()
 

@@ -29,9 +29,9 @@ from central.ask.reasons import OfBinding, OfPod
 from central.controllers.evict import PREEMPTED
 from central.controllers.take_back import TAKEN_BACK, TakeBack
 from central.gang.claims import drop_plan, follow_end
+from central.gang.draft import Where
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
-from central.gang.plan import Where
 from central.gang.queue import in_line
 from central.ledger.ledger import NOMINATION_S, Ledger
 from central.ledger.model import PodRecord

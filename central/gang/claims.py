@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from central.ask.model import Requests
+from central.gang.draft import Where
 from central.gang.model import Gang, Member
-from central.gang.plan import Where
 from central.ledger.ledger import Ledger
 from central.ledger.model import Conflict, Holder, OwnClaim
 from lading.vocabulary import PodUid

@@ -7,7 +7,7 @@ cpu and memory count where the Node says what there is. What only kube-scheduler
 not looked at.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -17,6 +17,7 @@ from central.assignment.sharing import Group
 from central.ledger.books import Books
 from central.ledger.groups import CardOf, cards_in_groups
 from central.ledger.model import NodeRoom
+from central.ledger.rails import Rails, room_on_rails
 from central.ledger.usage import Hold
 from lading.vocabulary import PodUid
 
@@ -40,6 +41,7 @@ class Overlay:
     ledger: Books
     gone: frozenset[PodUid] = frozenset()
     put: Mapping[str, tuple[Put, ...]] = field(default_factory=lambda: _NOTHING)  # by node: a gang has hundreds of members
+    rails: Rails | None = None  # as if only these had free VFs
 
     def without(self, *pods: PodUid) -> "Overlay":
         return replace(self, gone=self.gone.union(pods))
@@ -50,8 +52,17 @@ class Overlay:
             by_node[one.node] = (*by_node.get(one.node, ()), one)
         return replace(self, put=by_node)
 
+    def on_rails(self, rails: Rails) -> "Overlay":
+        return replace(self, rails=rails)
+
     def room(self, name: str) -> NodeRoom:
-        return self.ledger.room_as_if(name, self.gone, [(one.hold, one.requests) for one in self.put.get(name, ())])
+        put = [(one.hold, one.requests) for one in self.put.get(name, ())]
+        room = self.ledger.room_as_if(name, self.gone_from(name), put)
+        return room if self.rails is None else room_on_rails(room, self.rails)
+
+    def gone_from(self, name: str) -> Collection[PodUid]:
+        """Return the pods that hold nothing of this node."""
+        return self.gone
 
     def group_cards(self, group: Group) -> frozenset[CardOf]:
         """Return the cards of an affinity group. Empty: any card may become the group's."""
@@ -64,6 +75,5 @@ class Overlay:
 class EmptyNodes(Overlay):
     """The cluster as if no pod held a device, but those that are put there."""
 
-    def room(self, name: str) -> NodeRoom:
-        put = [(one.hold, one.requests) for one in self.put.get(name, ())]
-        return self.ledger.room_as_if(name, self.ledger.holders_on(name), put)
+    def gone_from(self, name: str) -> Collection[PodUid]:
+        return self.ledger.holders_on(name)

@@ -15,8 +15,9 @@ from typing import Final
 
 from central.fit.demand import policy_of, read_demand
 from central.fit.shortage import asked_cards
+from central.gang.draft import Want, Where, put_of
 from central.gang.model import Gang, Planned
-from central.gang.plan import Topology, Want, Where, find_plan, put_of
+from central.gang.plan import Topology, find_plan
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay
 from central.quota.giving import Unit, choosing

@@ -20,8 +20,10 @@ from central.ask.reasons import OfPod
 from central.assignment.model import NOTHING_TAKEN
 from central.fit.model import Placement
 from central.gang.claims import hold_plan
+from central.gang.draft import Want, Where
 from central.gang.model import Gang, Member
-from central.gang.plan import Topology, Want, Where, count_placeable, find_plan
+from central.gang.plan import Topology, count_placeable, find_plan
+from central.gang.rails import running_rails
 from central.ledger.model import Claim
 from central.ledger.overlay import EmptyNodes, Overlay
 from central.scheduling.scheduler import Scheduler
@@ -59,7 +61,8 @@ class GangPlanner:
             return False
         wants = yield from self._wants([*first, *surplus], pods, self._held_nodes(gang))
         state = self.scheduler.ledger.without(*pods, *gang.kept)
-        where = yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology)
+        rails = running_rails(gang, self.scheduler.ledger)
+        where = yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails)
         if where is None:
             yield from self._say_why_not(gang)
             return False

@@ -27,11 +27,13 @@ from central.fit.cached import CachedVerdicts
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.fit.model import Missing, NoFit, Placement
+from central.fit.rails import on_preferred
 from central.fit.verdicts import Verdicts
 from central.gang.answers import answer as answer_member
 from central.gang.claims import drop_member, drop_plan
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
+from central.gang.rails import running_rails
 from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
@@ -320,9 +322,15 @@ class Scheduler:
         return self.verdicts.place(state.room(node), Shape(ask=ask, requests=requests))
 
     def placement(self, pod: Pending, node: str) -> Placement | None:
-        """Return where the pod's devices would be there, with what it has claimed there itself."""
-        placement = self.verdict(pod.ask, node, self.ledger.without(pod.uid), pod.requests)
-        return placement if isinstance(placement, Placement) else None
+        """Return where the pod's devices would be there, with what it has claimed there itself. A pod of a gang gets the rails
+        of members that run, where that is as good."""
+        state = self.ledger.without(pod.uid)
+        placement = self.verdict(pod.ask, node, state, pod.requests)
+        if not isinstance(placement, Placement):
+            return None
+        found = self.gangs.of(pod.uid)
+        rails = running_rails(found[0], self.ledger) if found is not None and placement.taken.vfs else ()
+        return on_preferred(placement, rails, lambda some: self.verdict(pod.ask, node, state.on_rails(some), pod.requests))
 
     def group_cards(self, ask: Ask, state: Overlay) -> frozenset[CardOf]:
         """Return the card of the ask's affinity group, if it has one: the pod cannot be on another card. Several are an error:

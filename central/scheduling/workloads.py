@@ -17,7 +17,8 @@ from central.ask.model import BadAsk, Shape
 from central.ask.parse import parse_ask
 from central.ask.requests import requests_of
 from central.gang.admission import Answer, State
-from central.gang.plan import Topology, Want, Where, count_placeable, find_plan, least_cards
+from central.gang.draft import Want, Where
+from central.gang.plan import Topology, count_placeable, find_plan, least_cards
 from central.gang.workload_rooms import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.ledger.overlay import EmptyNodes

@@ -282,6 +282,7 @@ def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: Inventory) -> PfVie
         ibdev=pf.ibdev,
         netdev=pf.netdev,
         link_layer=pf.link_layer,
+        rail=pf.rail,
         why=why,
         cordoned=cordoned,
         vfs=tuple(_vf(vf, why, holders.get(vf.bdf, ()), inventory, free) for vf in vfs),

@@ -121,6 +121,7 @@ class PfView(_View, frozen=True):
     ibdev: str = ""
     netdev: str = ""
     link_layer: str = ""
+    rail: int | None = None  # absent where it is not known
     why: str = ""  # unhealthy or cordoned, in words
     cordoned: bool = False
     vfs: tuple[VfView, ...] = ()

@@ -17,7 +17,16 @@ from hooks.daemon.needed import list_needed
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
 from hooks.daemon.readiness import decide_ready
 from hooks.daemon.retention import keep_forgetting
-from hooks.daemon.settings import AttachBy, FrontEndName, Settings, by_cdi, ledger_path, read_trust, taints_node
+from hooks.daemon.settings import (
+    AttachBy,
+    FrontEndName,
+    Settings,
+    by_cdi,
+    ledger_path,
+    read_rails,
+    read_trust,
+    taints_node,
+)
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.messages import Runtime as NriRuntime
 from hooks.frontends.nri.messages import cdi_problem
@@ -186,6 +195,7 @@ def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
         cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if by_cdi(settings) else [],
         shares_per_gpu=settings.shares_per_gpu,
         isolations=settings.isolations,
+        rails=read_rails(settings),
     )
 
 

@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -33,13 +34,13 @@ from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from lading.health import parse_address
 from lading.log import Level
-from lading.nodedevices import SHARES_PER_GPU
+from lading.nodedevices import MOST_RAIL, SHARES_PER_GPU
 from lading.settings import Setting
 from lading.sharegrant import FOLDER
 from lading.sharestatus import SOCKET_PATH
 from lading.signature import read_public_keys
 from lading.sockets import LONGEST_PATH, parse_endpoint
-from lading.vocabulary import GpuUuid
+from lading.vocabulary import GpuUuid, PciAddress
 
 CONFIG: Final = Path("/etc/lading/hooks.toml")
 REGISTRATION: Final = Path("/etc/lading/hooks.d/50-lading.json")
@@ -116,6 +117,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     nvswitch_partitions: Annotated[
         str, Setting("report: how NVSwitches may be divided: h100, h200, h800, b200, a100, a100-8, or the path of a table")
     ] = ""
+    rails: Annotated[
+        dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_RAIL)]],
+        Setting("report: the rail of each PF, by PCI address; by default the order of equal PFs", flag=False),
+    ] = {}
     shares_per_gpu: Annotated[
         int, msgspec.Meta(ge=1, le=1000), Setting("containers that may have a share of one card at a time; reported to central")
     ] = SHARES_PER_GPU
@@ -260,6 +265,7 @@ def check(settings: Settings) -> None:
         )
     read_power_limit(settings)
     read_configured_partitions(settings)
+    read_rails(settings)
     trust = read_trust(settings)
     if missing := _missing(settings, trust):
         raise ConfigError("; ".join(missing), hint="; ".join(missing.values()))
@@ -461,6 +467,19 @@ def read_configured_partitions(settings: Settings) -> tuple[Partition, ...]:
         return read_partitions(settings.nvswitch_partitions)
     except ConfigError as e:
         raise ConfigError(f"nvswitch_partitions: {e.message}", hint=e.hint) from e
+
+
+def read_rails(settings: Settings) -> Mapping[PciAddress, int]:
+    """Return the rails in `[rails]`. Raise ConfigError."""
+    rails: dict[PciAddress, int] = {}
+    for name, rail in settings.rails.items():
+        bdf = parse_pci_address(name)
+        if bdf is None:
+            raise ConfigError(f"rails: {shown(name)} is no PCI address", hint='below [rails]: "0000:18:00.0" = 0')
+        if bdf in rails:
+            raise ConfigError(f"rails: {bdf} is there twice, as {rails[bdf]} and {rail}", hint="name each PF once")
+        rails[bdf] = rail
+    return rails
 
 
 def max_age_s(interval_s: float) -> float:

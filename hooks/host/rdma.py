@@ -8,7 +8,8 @@ exclusive rdma netns mode an ibdev that a pod took is not in the host's sysfs: s
 A PF is a function that has an ibdev, or a VF that has one, and is no VF itself. It is unhealthy if its VFs could reach no peer:
 no driver, or no active port. A PF without an ibdev of its own is healthy (bonded ports share one).
 
-Source: Documentation/ABI/testing/sysfs-bus-pci (physfn, virtfn, sriov_*), sysfs-class-infiniband, sysfs-class-net.
+Source: Documentation/ABI/testing/sysfs-bus-pci (physfn, virtfn, sriov_*), sysfs-class-infiniband, sysfs-class-net;
+drivers/pci/pci-sysfs.c (max_link_speed, max_link_width: of the function's own capabilities).
 """
 
 from dataclasses import dataclass
@@ -124,7 +125,14 @@ def _read_pf(host: _Host, bdf: PciAddress, problems: list[str]) -> Pf | None:
         path=read_path(host.root, bdf),
         socket=read_socket(host.root, numa),
         unhealthy=_unreachable(host, ibdevs) if driver else _NO_DRIVER,
+        pcie=_read_pcie(folder),
     )
+
+
+def _read_pcie(function: Path) -> str:
+    """Return the fastest link that the function can have, which no missing cable changes; empty if sysfs does not say."""
+    speed, width = read_attribute(function / "max_link_speed"), read_attribute(function / "max_link_width")
+    return f"{speed} x{width}" if speed and width else ""
 
 
 def _read_vf_addresses(pf: Path) -> list[tuple[int, PciAddress]]:

@@ -148,6 +148,8 @@ class Pf:
     path: tuple[str, ...] = ()  # the bridges above it and its VFs, from the host bridge down
     socket: int | None = None
     unhealthy: str = ""  # why its VFs reach no peer, or empty
+    pcie: str = ""  # the fastest link that it can have: "32.0 GT/s PCIe x16"; empty where sysfs does not tell
+    rail: int | None = None  # the leaf switch that it is on, as it is counted on every node; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

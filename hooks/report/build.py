@@ -148,6 +148,7 @@ def _pf(pf: inventory.Pf) -> Pf:
         ibdev=_cut(pf.ibdev),
         link_layer=_cut(pf.link_layer),
         place=Place(path=pf.path, numa=pf.numa, socket=pf.socket),
+        rail=pf.rail,
         unhealthy=_cut(pf.unhealthy),
         vfs=tuple(Vf(bdf=vf.bdf, driver=_cut(vf.driver), unhealthy=_cut(vf.unhealthy)) for vf in pf.vfs),
     )

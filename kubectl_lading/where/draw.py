@@ -126,7 +126,8 @@ def _switch(group: Group) -> str:
 def _device(device: GpuView | PfView, before: str, *, last: bool, wide: bool) -> Iterator[Row]:
     branch, below = _sticks(before, last=last)
     if isinstance(device, PfView):
-        names = " ".join(filter(None, ("NIC", device.ibdev or device.netdev, short_bdf(device.bdf))))
+        rail = "" if device.rail is None else f"rail {device.rail}"
+        names = " ".join(filter(None, ("NIC", device.ibdev or device.netdev, short_bdf(device.bdf), rail)))
         by = (*_vf_holders(device.vfs, wide=wide), *_why_vfs(device))
         yield Row(branch=branch, below=below, device=text(names), held=_held_vfs(device), used=text(NONE, "dim"), by=by)
         return

@@ -68,7 +68,8 @@ export function pfLabel(pf) {
   const taken = pf.vfs.filter((vf) => vf.holders.length);
   const holders = new Map(taken.flatMap((vf) => vf.holders).map((holder) => [holder.uid, holder]));
   const vfs = pf.vfs.length ? `${taken.length} of ${count(pf.vfs.length, "VF")} held${by([...holders.values()])}` : "no VFs";
-  return `${pfName(pf)}${pf.why ? `, unusable: ${clean(pf.why)}` : ""}, ${vfs}`;
+  const rail = pf.rail === undefined ? "" : `, rail ${pf.rail}`;
+  return `${pfName(pf)}${rail}${pf.why ? `, unusable: ${clean(pf.why)}` : ""}, ${vfs}`;
 }
 
 const STATES = {

@@ -12,6 +12,7 @@ from hooks.model.inventory import Inventory
 from hooks.report.build import MAX_PROBLEMS, MAX_TEXT, build_status
 from lading import nodedevices
 from lading.nodedevices import (
+    MOST_RAIL,
     ContainerUse,
     Gpu,
     Grant,
@@ -74,6 +75,7 @@ FULL = Status(
             ibdev="mlx5_0",
             link_layer="InfiniBand",
             place=PLACE,
+            rail=MOST_RAIL,
             unhealthy="no port is active",
             vfs=(Vf(bdf=PciAddress("10000:18:00.2"), driver="vfio-pci", unhealthy="it is bound to vfio-pci"),),
         ),
@@ -232,6 +234,7 @@ def test_an_object_with_every_field_is_taken() -> None:
         ({"problems": ("x" * (MAX_TEXT + 1),)}, ".problems[0]: maxLength"),
         ({"gpus": (msgspec.structs.replace(FULL.gpus[0], uuid="GPU-1"),)}, ".gpus[0].uuid: pattern"),
         ({"pfs": (Pf(bdf=PciAddress("0000:3B:00.0")),)}, ".pfs[0].bdf: pattern"),
+        ({"pfs": (Pf(bdf=PciAddress("0000:3b:00.0"), rail=MOST_RAIL + 1),)}, ".pfs[0].rail: maximum"),
         ({"gpus": (msgspec.structs.replace(FULL.gpus[0], place=Place(path=("17",))),)}, ".gpus[0].place.path[0]: pattern"),
         ({"gpus": (msgspec.structs.replace(FULL.gpus[0], place=Place(numa=-1)),)}, ".gpus[0].place.numa: minimum"),
         ({"driver": 550}, ".driver: type"),

@@ -160,6 +160,14 @@ def test_vfs_have_one_state_each() -> None:
     assert pf.vfs[2].why == "no driver"
 
 
+def test_a_nic_shows_its_rail_where_the_node_reports_it() -> None:
+    node = Node(1, 2)
+    port = msgspec.to_builtins(node.report)["status"]["pfs"][0]
+    assert [pf.rail for pf in node.view.pfs] == [None]
+    node.change(pfs=[port | {"rail": 0}])
+    assert [pf.rail for pf in node.view.pfs] == [0]
+
+
 def test_an_ill_nic_is_why_its_vfs_reach_nobody() -> None:
     node = Node(1, 2)
     port = msgspec.to_builtins(node.report)["status"]["pfs"][0] | {"unhealthy": "link is down"}

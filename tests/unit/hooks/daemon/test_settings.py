@@ -90,6 +90,11 @@ def test_a_report_needs_a_name() -> None:
             ("driver_groups", "gds", "gpu_mode", "nvidia-runtime"),
         ),
         (Settings(assignments=(Form.MANUAL,), hand_over_command=("scrub", "{uuid}")), ("hand_over_command", "'scrub'")),
+        (Settings(assignments=(Form.MANUAL,), rails={"mlx5_0": 0}), ("rails", "'mlx5_0'", "PCI address")),
+        (
+            Settings(assignments=(Form.MANUAL,), rails={"0000:3B:00.0": 0, "00000000:3b:00.0": 1}),
+            ("rails", "0000:3b:00.0", "twice"),
+        ),
         (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="h1000"), ("nvswitch_partitions", "h1000")),
         (Settings(assignments=(Form.MANUAL,), nvswitch_partitions="/absent.json"), ("nvswitch_partitions", "/absent.json")),
     ],

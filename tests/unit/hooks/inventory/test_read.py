@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hooks.inventory.rails import with_rails
 from hooks.inventory.read import read_inventory
 from hooks.model.inventory import CharDevice, Gpu, Inventory, MigInstance, NvLink, Pf, Vf
 from hooks.vendors.nvidia.vendor import Nvidia
@@ -102,7 +103,7 @@ def expected(node: SimNode) -> Inventory:
                 socket=socket[bdf],
             )
         )
-    return Inventory(gpus=gpus, pfs=tuple(pfs))
+    return Inventory(gpus=gpus, pfs=with_rails(pfs, {}))
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in PROFILES.glob("*.json")))

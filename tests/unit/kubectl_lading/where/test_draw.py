@@ -61,6 +61,13 @@ def test_vfs_of_a_nic_are_one_line_and_their_pods_counted() -> None:
     assert "ns/p1: 60:00.2 60:00.3" in wide
 
 
+def test_the_rail_of_a_nic_is_beside_its_address() -> None:
+    pfs = (PfView(bdf="0000:60:00.0", ibdev="mlx5_0", rail=0), PfView(bdf="0000:61:00.0", ibdev="mlx5_1"))
+    said = "\n".join(drawn(a_node(a_gpu(), pfs=pfs)))
+    assert "mlx5_0 60:00.0 rail 0 " in said
+    assert said.count("rail") == 1
+
+
 def test_what_is_true_of_all_vfs_is_said_once() -> None:
     vfs = tuple(VfView(bdf=f"0000:60:00.{n}", state=State.UNUSABLE, why="link is down") for n in range(3))
     view = a_node(a_gpu(), pfs=(PfView(bdf="0000:60:00.0", ibdev="mlx5_0", why="link is down", vfs=vfs),))

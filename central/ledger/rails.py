@@ -1,0 +1,34 @@
+"""The rails of VFs: those of their PFs. Rail r of every node is on one leaf switch.
+
+A node that reports no rail of any PF has no rails: nothing is known of it, and it counts as good as any other.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from central.ledger.model import NodeRoom
+from lading.vocabulary import PciAddress
+
+Rails = frozenset[int]
+
+
+def rails_of(room: NodeRoom, vfs: Collection[PciAddress]) -> Rails:
+    """Return the rails of these VFs of the node, as far as they are known."""
+    return frozenset(vf.pf.rail for vf in room.vfs if vf.vf.bdf in vfs and vf.pf.rail is not None)
+
+
+def free_rails(room: NodeRoom) -> Rails:
+    return frozenset(vf.pf.rail for vf in room.vfs if vf.free and vf.pf.rail is not None)
+
+
+def room_on_rails(room: NodeRoom, rails: Rails) -> NodeRoom:
+    """Return the room as if no VF of another rail were free. On a node with rails, VFs of unknown rails are of others."""
+    if all(vf.pf.rail is None for vf in room.vfs):
+        return room
+    return replace(room, vfs=tuple(vf if not vf.free or vf.pf.rail in rails else replace(vf, free=False) for vf in room.vfs))
+
+
+def widest(sets: Mapping[Rails, int]) -> list[Rails]:
+    """Return the sets that are within no other, the most frequent first. Sets without a rail are left out."""
+    alone = [one for one in sets if one and not any(one < other for other in sets)]
+    return sorted(alone, key=lambda one: (-sets[one], sorted(one)))

@@ -1,0 +1,39 @@
+"""The rails of VFs: what a node reports, also one that is upgraded meanwhile, and the cluster as if only some were there."""
+
+import msgspec
+
+from central.ledger.rails import free_rails, rails_of, room_on_rails, widest
+from tests.fakes.rooms import pf_bdf, vf_bdf
+from tests.unit.central.ledger.facts import free_vfs, ledger_of, pod, port, report, taken
+
+
+def test_a_node_that_reports_rails_after_its_upgrade_has_them_and_keeps_what_pods_hold() -> None:
+    ledger = ledger_of(report())
+    ledger.set_pod(pod("p", node="n1", takes=taken({}, vfs=[1])))
+    assert rails_of(ledger.room("n1"), {vf_bdf(1)}) == frozenset()
+    ledger.set_node(report(version=2, pfs=[msgspec.structs.replace(port(), rail=5)]))
+    assert rails_of(ledger.room("n1"), {vf_bdf(1)}) == {5}
+    assert free_vfs(ledger.room("n1")) == [0, 2, 3]
+    assert ledger.take_freed() == ()  # no pod fits by it that did not fit before
+    ledger.set_node(report(version=3))  # and back
+    assert rails_of(ledger.room("n1"), {vf_bdf(1)}) == frozenset()
+
+
+def test_on_other_rails_no_vf_is_free() -> None:
+    second = msgspec.structs.replace(port(), bdf=pf_bdf(1), rail=1, vfs=())
+    ledger = ledger_of(report(pfs=[msgspec.structs.replace(port(), rail=0), second]))
+    state = ledger.without()
+    assert free_vfs(state.on_rails(frozenset({0})).room("n1")) == [0, 1, 2, 3]
+    assert free_vfs(state.on_rails(frozenset({1})).room("n1")) == []
+    assert free_rails(state.on_rails(frozenset({0})).room("n1")) == {0}
+    assert free_vfs(state.room("n1")) == [0, 1, 2, 3]
+
+
+def test_without_any_rail_a_node_is_as_it_is() -> None:
+    room = ledger_of(report()).room("n1")
+    assert room_on_rails(room, frozenset({1})) is room
+
+
+def test_a_set_of_rails_within_another_one_is_no_other_set() -> None:
+    low, half, high, none = frozenset({0, 1}), frozenset({0}), frozenset({2, 3}), frozenset[int]()
+    assert widest({low: 1, half: 5, high: 2, none: 9}) == [high, low]
