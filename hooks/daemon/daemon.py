@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -17,14 +18,16 @@ from hooks.daemon.needed import list_needed
 from hooks.daemon.parts import Door, Host, make_front_ends, make_preparers, make_rules, make_vendors
 from hooks.daemon.readiness import decide_ready
 from hooks.daemon.retention import keep_forgetting
-from hooks.daemon.settings import AttachBy, FrontEndName, Settings, by_cdi, ledger_path, read_trust
+from hooks.daemon.settings import AttachBy, FrontEndName, Settings, by_cdi, ledger_path, read_trust, writes_specs
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.messages import Runtime as NriRuntime
 from hooks.frontends.nri.messages import cdi_problem
 from hooks.host.boot import read_boot_id
+from hooks.host.cdi_files import remove_specs
 from hooks.host.lists import read_lists
 from hooks.host.memlock import memlock_warning
 from hooks.host.netns import netns_path
+from hooks.inventory.cdi import name_devices, publish
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
@@ -102,7 +105,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 command=_hand_over_command(settings),
             )
             node.watch = InventoryWatch(
-                partial(read_configured, settings, vendors),
+                partial(read_published, settings, vendors),
                 folders=watched_folders(host_root, vendors),
                 names=[name for vendor in vendors for name in vendor.device_names],
                 interval_s=settings.inventory_interval,
@@ -121,7 +124,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 parse_address(settings.metrics),
                 registry=metrics.registry,
                 silence=find_silence,
-                conditions=lambda: _conditions(settings, node, vendors, reporter, front_ends),
+                conditions=lambda: _conditions(settings, node, vendors, reporter, front_ends, cdi),
                 log=log,
             )
             stop = stop_asked()  # before the first request can come, so that none is cut off
@@ -176,11 +179,29 @@ class RuntimeCdi:
 
 
 def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
-    """Read the node's inventory, with what the configured way of injection needs."""
+    """Read the node's inventory, with what the configured way of injection needs. Nothing is changed: CDI specs that the daemon
+    writes count as written."""
+    inventory = _read(settings, vendors)
+    return name_devices(inventory, vendors, mad=settings.rdma_mad) if writes_specs(settings) else inventory
+
+
+def read_published(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
+    """Read the inventory, and write its CDI specs; or remove those of an earlier configuration, if this one writes none. A
+    simulated node, whose runtime has a folder of its own, removes none from the default folder."""
+    inventory, folder = _read(settings, vendors), Path(settings.cdi_dir)
+    if writes_specs(settings):
+        return publish(inventory, vendors, folder, mad=settings.rdma_mad)
+    if settings.cdi_dir == Settings().cdi_dir and Path(settings.host_root) != Path("/"):
+        return inventory
+    return replace(inventory, problems=(*inventory.problems, *remove_specs(folder)))
+
+
+def _read(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
+    of_others = by_cdi(settings) and not writes_specs(settings)
     return read_inventory(
         Path(settings.host_root),
         vendors=vendors,
-        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if by_cdi(settings) else [],
+        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if of_others else [],
         shares_per_gpu=settings.shares_per_gpu,
         isolations=settings.isolations,
     )
@@ -271,7 +292,12 @@ def _reporter(settings: Settings, node: Node, log: Log) -> Reporter | None:
 
 
 def _conditions(
-    settings: Settings, node: Node, vendors: Sequence[Vendor], reporter: Reporter | None, front_ends: Sequence[FrontEnd]
+    settings: Settings,
+    node: Node,
+    vendors: Sequence[Vendor],
+    reporter: Reporter | None,
+    front_ends: Sequence[FrontEnd],
+    cdi: "RuntimeCdi",
 ) -> tuple[Condition, ...]:
     return decide_ready(
         inventory_age_s=node.watch.age_s if node.watch else float("inf"),
@@ -282,6 +308,7 @@ def _conditions(
         socket=missing_socket(parse_endpoint(settings.listen)),
         bypassed=node.bypassed,
         driver_files="; ".join(filter(None, (vendor.problem(node.inventory or Inventory()) for vendor in vendors))),
+        cdi=cdi.refusal if by_cdi(settings) else None,
         unhealthy=node.unhealthy,
         denied=tuple(find_denied(list_needed(settings))),
         report_stale_s=reporter.stale_s if reporter else None,

@@ -27,15 +27,16 @@ def decide_ready(
     socket: str,
     bypassed: Sequence[Bypassed],
     driver_files: str = "",
+    cdi: str | None = None,
     unhealthy: Sequence[str] = (),
     denied: Sequence[str] = (),
     report_stale_s: float | None = None,
     report_failure: str = "",
     front_ends: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Condition, ...]:
-    """Decide the conditions. `ledger`, `socket` and `driver_files` say what is wrong with them, or are empty. `denied` has
-    the files that cannot be opened. `report_stale_s` is None if nothing is reported. `front_ends`: their own conditions,
-    and what is wrong."""
+    """Decide the conditions. `ledger`, `socket`, `driver_files` and `cdi` say what is wrong with them, or are empty; `cdi` is
+    None if cards are not given by CDI. `denied` has the files that cannot be opened. `report_stale_s` is None if nothing is
+    reported. `front_ends`: their own conditions, and what is wrong."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
     went_past = f"made past Lading, without their devices: {_some(names, ', ')}" if bypassed else ""
     return (
@@ -48,6 +49,7 @@ def decide_ready(
         *(Condition.unless(problem, name=name) for name, problem in front_ends.items()),
         Condition.unless(went_past, name="no-bypass"),
         Condition.unless(driver_files, name="driver-files"),
+        *([] if cdi is None else [Condition.unless(cdi, name="cdi")]),
         Condition.unless(_some(unhealthy, "; "), name="held-devices", required=False),
         Condition.unless("; ".join(denied), name="files", required=False),
         *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
