@@ -53,6 +53,7 @@ from lading.stopping import stop_asked
 from lading.threads import in_thread
 from lading.tracing import open_tracing
 from lading.vocabulary import GpuUuid, SandboxId
+from protos.cri.runtime.v1 import api_pb2 as cri
 
 ANSWER_S: Final = 15.0  # a cold driver takes about 2 s on a board of eight cards
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
@@ -74,7 +75,9 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             Ledger.open(ledger_path(settings)) as ledger,
             listen(listen_path, rejected=rejected) as listener,
         ):
-            cdi = RuntimeCdi(by_nri=settings.front_end is FrontEndName.NRI)
+            cdi = RuntimeCdi(
+                by_nri=settings.front_end is FrontEndName.NRI, folder=Path(settings.cdi_dir) if writes_specs(settings) else None
+            )
             trust = read_trust(settings)
             vendors = make_vendors(settings)
             ruled = lru_cache(maxsize=1)(lambda refusal: make_rules(settings, trust, vendors, cdi_refusal=refusal))
@@ -157,21 +160,35 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
 class RuntimeCdi:
     """Whether the runtime honours CDI names, according to its last answer."""
 
-    def __init__(self, *, by_nri: bool) -> None:
-        self._by_nri = by_nri
+    def __init__(self, *, by_nri: bool, folder: Path | None) -> None:
+        """Remember how names reach the runtime. `folder`: of Lading's specs; None if others write them."""
+        self._by_nri, self._folder = by_nri, folder
         self.refusal = "the container runtime has not said yet whether it honours CDI names"
 
-    async def keep_asking(self, runtime: RuntimeClient, interval_s: float) -> None:
+    async def keep_asking(self, runtime: RuntimeClient, interval_s: float, log: Log) -> None:
         """Ask the runtime again and again: it may be upgraded, or configured differently, while the daemon runs. Never
         returns."""
         while True:
+            before = self.refusal
             try:
                 version = await runtime.version()
-                problem = decide_cdi_support(version, await runtime.status_verbose()).problem
-                self.refusal = problem or self._nri_problem(version.runtime_name, version.runtime_version)
+                self.refusal = self._decide(version, await runtime.status_verbose())
             except RuntimeUnavailableError as e:
                 self.refusal = str(e)
+            if self.refusal not in {"", before}:
+                log.warning(Event.CDI_UNAVAILABLE, f"containers with GPUs are refused: {self.refusal}")
             await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
+
+    def _decide(self, version: cri.VersionResponse, status: cri.StatusResponse) -> str:
+        """Return why a container would start without its CDI devices; empty if it gets them."""
+        support = decide_cdi_support(version, status)
+        elsewhere = "" if support.problem else self._elsewhere(support.spec_dirs)
+        return support.problem or elsewhere or self._nri_problem(version.runtime_name, version.runtime_version)
+
+    def _elsewhere(self, spec_dirs: Sequence[str]) -> str:
+        if self._folder is None or any(Path(folder).resolve() == self._folder.resolve() for folder in spec_dirs):
+            return ""
+        return f"the runtime's cdi_spec_dirs are {', '.join(spec_dirs)}, and not {self._folder} (cdi_dir in hooks.toml)"
 
     def _nri_problem(self, name: str, version: str) -> str:
         runtime = NriRuntime(name=name, version=version)
@@ -270,7 +287,7 @@ def _background(
         files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
         yield keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
     if by_cdi(settings):
-        yield cdi.keep_asking(host.runtime, settings.inventory_interval)
+        yield cdi.keep_asking(host.runtime, settings.inventory_interval, log)
     if reporter is not None:
         yield reporter.keep_reporting()
     if IsolationName.TOKENS in settings.isolations:

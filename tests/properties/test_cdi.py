@@ -92,7 +92,6 @@ def test_a_path_that_is_none_is_never_written(path: str) -> None:
 def test_any_bytes_are_a_spec_or_an_error(content: bytes) -> None:
     try:
         spec = parse_spec(content)
-    except SpecError as e:
-        assert e.message
-    else:
-        assert is_kind(spec.kind)
+    except SpecError:
+        return
+    assert is_kind(spec.kind)

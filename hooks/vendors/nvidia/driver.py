@@ -4,8 +4,8 @@ They are found as NVIDIA's container toolkit finds them: every library of the dr
 libcuda is, below a driver root. The toolkit then runs ldconfig in the container, which a CDI spec can ask for and CRI cannot.
 Without that a library is also mounted under each name by which the host's own links lead to it (its soname, as `libcuda.so.1`
 or `libnvidia-nvvm.so.4`, where it has one, and `libcuda.so`), in each folder where a glibc looks unasked: a container's image
-and the driver root may be of different families. Files of no fixed version (GLVND, EGL platforms) are the image's own, as in the
-toolkit without graphics; `groups` reads them where the node is configured to give them.
+and the driver root may be of different families. Files of no fixed version (GLVND, EGL platforms) are the image's own, as in
+the toolkit without graphics; `groups` reads them where the node is configured to give them.
 
 Source: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and internal/lookup/library.go, internal/discover/ipc.go;
 ld.so(8).

@@ -65,7 +65,7 @@ def test_a_kind_without_a_device_has_no_file(tmp_path: Path) -> None:
     """A runtime takes a spec without devices for an error."""
     write_specs(tmp_path, [a_spec("a"), a_spec("v", kind=VF_KIND)])
     (tmp_path / "nvidia.yaml").write_text("kind: nvidia.com/gpu\ndevices:\n- name: x\n")
-    assert write_specs(tmp_path, [a_spec("a")]) == ({"lading.dev/gpu=a"}, ())
+    assert write_specs(tmp_path, [a_spec("a")]) == (frozenset({"lading.dev/gpu=a"}), ())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lading.dev-gpu.json", "nvidia.yaml"]
     assert remove_specs(tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["nvidia.yaml"]
@@ -99,14 +99,14 @@ def test_a_writer_that_is_killed_before_the_rename_leaves_the_old_spec(tmp_path:
     write_specs(tmp_path, [a_spec("a")])
     child = os.fork()
     if child == 0:
-        Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment,return-value]
+        Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
         write_specs(tmp_path, [a_spec("b")])
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".lading.dev-gpu.json.new", "lading.dev-gpu.json"]
     assert read_cdi_names([tmp_path]) == {"lading.dev/gpu=a"}
-    assert write_specs(tmp_path, [a_spec("b")]) == ({"lading.dev/gpu=b"}, ())
+    assert write_specs(tmp_path, [a_spec("b")]) == (frozenset({"lading.dev/gpu=b"}), ())
     assert [path.name for path in tmp_path.iterdir()] == ["lading.dev-gpu.json"]
 
 
