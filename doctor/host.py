@@ -23,6 +23,7 @@ from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.mps import MpsSeen, read_mps
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
+from doctor.nvidia.specs import read_own_specs
 from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
 from doctor.reading import ElsewhereError, Readings, said_by
 from doctor.ready import Said
@@ -33,7 +34,7 @@ from doctor.versions import VersionsSeen
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
 from hooks.daemon.registration import render_registration
-from hooks.daemon.settings import Settings, attaches, ledger_path, mps_folders
+from hooks.daemon.settings import Settings, attaches, ledger_path, mps_folders, writes_specs
 from hooks.host.attributes import read_attribute
 from hooks.host.cdi import read_cdi_names
 from hooks.host.memlock import memlock_warning
@@ -62,6 +63,7 @@ _NRI: Final = Path("/var/run/nri/nri.sock")
 class CdiSeen:
     needed: bool  # gpu_mode = cdi
     support: CdiSupport
+    folder: str = ""  # of the specs that lading-hooks writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,8 @@ class Host(Readings):
     async def cdi(self) -> CdiSeen:
         runtime = await said_by("runtime", self.runtime())
         support = decide_cdi_support(runtime.version, runtime.status)
-        return CdiSeen(needed=self.hooks.gpu_mode is GpuMode.CDI, support=support)
+        folder = self.hooks.cdi_dir if writes_specs(self.hooks) else ""
+        return CdiSeen(needed=self.hooks.gpu_mode is GpuMode.CDI, support=support, folder=folder)
 
     async def nri(self) -> NriSeen:
         runtime = await said_by("runtime", self.runtime())
@@ -181,7 +184,9 @@ class Host(Readings):
         wanted = settings.driver_root and seen.version
         mounts = await in_thread(lambda: read_driver_mounts(root, seen.version)) if wanted else ()
         versions = await in_thread(lambda: read_driver_versions(root)) if wanted else ()
-        names = await in_thread(lambda: read_cdi_names(map(Path, settings.cdi_spec_dirs)))
+        own = await in_thread(lambda: read_own_specs(settings)) if writes_specs(settings) else None
+        folders = settings.cdi_spec_dirs if own is None else (settings.cdi_dir,)
+        names = await in_thread(lambda: read_cdi_names(map(Path, folders)))
         return InjectionSeen(
             mode=settings.gpu_mode,
             cards=seen,
@@ -190,6 +195,7 @@ class Host(Readings):
             versions=versions,
             spec_dirs=settings.cdi_spec_dirs,
             cdi_names=names,
+            own=own,
         )
 
     async def mps(self) -> MpsSeen:
