@@ -22,6 +22,7 @@ from simnode.profile import NvidiaDriver
 from tests.fakes.cdi_hook import write_cdi_hook
 from tests.node.conftest import StartLading
 from tests.node.site import eventually, open_site
+from tests.node.test_doctor import found, states
 
 pytestmark = pytest.mark.node
 
@@ -216,6 +217,23 @@ def test_another_driver_is_in_the_spec_and_in_the_next_container(newer: PrivateC
         with site.kubelet.pod("after", annotations={GPU: "0"}) as pod:
             container = run(pod)
             assert container.sh(f"cat {LIBCUDA}.560.35.03").strip() == "simulated libcuda"
+
+
+def test_the_doctor_looks_at_the_specs_and_at_the_runtimes_folders(
+    newer: PrivateContainerd, start_lading: StartLading, tmp_path: Path
+) -> None:
+    lading = start(start_lading, newer)
+    assert states(found(lading, "--only", "cdi,cdi-specs"), "ok") == {"cdi", "cdi-specs"}
+    lading.hooks.stop()
+    (lading.node.root / LIBRARIES / "libcuda.so.550.127.05").unlink()  # what nobody writes anew
+    assert states(found(lading, "--only", "cdi,cdi-specs"), "failed") == {"cdi-specs"}
+    lading.reconfigure_hooks(cdi_dir=str(tmp_path / "elsewhere"))
+    assert "cdi" in states(found(lading, "--only", "cdi,cdi-specs"), "failed")
+    with open_site(lading, newer) as site:
+        site.await_log(lading.hooks, Event.CDI_UNAVAILABLE, "elsewhere")
+        refused = site.refused_at_once({GPU: "0"})
+        assert refused.reason is Reason.CDI_UNAVAILABLE
+        assert str(tmp_path / "elsewhere") in refused.message
 
 
 def test_a_container_restarts_while_the_daemon_is_away_from_its_spec(
