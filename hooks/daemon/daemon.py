@@ -53,7 +53,6 @@ from lading.stopping import stop_asked
 from lading.threads import in_thread
 from lading.tracing import open_tracing
 from lading.vocabulary import GpuUuid, SandboxId
-from protos.cri.runtime.v1 import api_pb2 as cri
 
 ANSWER_S: Final = 15.0  # a cold driver takes about 2 s on a board of eight cards
 CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
@@ -172,20 +171,16 @@ class RuntimeCdi:
             before = self.refusal
             try:
                 version = await runtime.version()
-                self.refusal = self._decide(version, await runtime.status_verbose())
+                support = decide_cdi_support(version, await runtime.status_verbose())
+                nri_problem = self._nri_problem(version.runtime_name, version.runtime_version)
+                self.refusal = support.problem or self._find_elsewhere(support.spec_dirs) or nri_problem
             except RuntimeUnavailableError as e:
                 self.refusal = str(e)
             if self.refusal not in {"", before}:
                 log.warning(Event.CDI_UNAVAILABLE, f"containers with GPUs are refused: {self.refusal}")
             await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
 
-    def _decide(self, version: cri.VersionResponse, status: cri.StatusResponse) -> str:
-        """Return why a container would start without its CDI devices; empty if it gets them."""
-        support = decide_cdi_support(version, status)
-        elsewhere = "" if support.problem else self._elsewhere(support.spec_dirs)
-        return support.problem or elsewhere or self._nri_problem(version.runtime_name, version.runtime_version)
-
-    def _elsewhere(self, spec_dirs: Sequence[str]) -> str:
+    def _find_elsewhere(self, spec_dirs: Sequence[str]) -> str:
         if self._folder is None or any(Path(folder).resolve() == self._folder.resolve() for folder in spec_dirs):
             return ""
         return f"the runtime's cdi_spec_dirs are {', '.join(spec_dirs)}, and not {self._folder} (cdi_dir in hooks.toml)"

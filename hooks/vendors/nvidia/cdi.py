@@ -8,7 +8,6 @@ docs/operations.md).
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from hooks.host.cdi_spec import make_spec, nodes_of
@@ -35,9 +34,9 @@ def cdi_name(card: Card) -> str:
 
 def _common_edits(driver: Driver) -> Edits:
     env = [f"{VISIBLE_DEVICES}={VOID}"]
-    libcuda = f"libcuda.so.{driver.version}"
-    if folder := next((path.parent for mount in driver.mounts if (path := Path(mount.container_path)).name == libcuda), None):
-        env.append(f"NVIDIA_CTK_LIBCUDA_DIR={folder}")
+    libcuda = f"/libcuda.so.{driver.version}"
+    if path := next((mount.container_path for mount in driver.mounts if mount.container_path.endswith(libcuda)), ""):
+        env.append(f"NVIDIA_CTK_LIBCUDA_DIR={path.removesuffix(libcuda)}")
     mounts = (*driver.mounts, *driver.group_mounts)
     return Edits(env=tuple(env), device_nodes=nodes_of(driver.control), mounts=tuple(map(_mount, mounts)), hooks=driver.hooks)
 
