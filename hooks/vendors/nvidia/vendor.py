@@ -35,7 +35,7 @@ class Nvidia:
     nvml_library: Path | None = None  # None: the dynamic loader's
     driver_root: str = ""  # has the driver's libraries, and a driver container's device nodes
     driver_groups: tuple[DriverGroup, ...] = ()  # mode devices, or specs by Lading
-    specs: SpecsBy = SpecsBy.NVIDIA_CTK  # mode cdi
+    specs: SpecsBy = SpecsBy.LADING  # mode cdi
     cdi_hook: Path | None = None  # specs by Lading: the program that makes links and the library cache in containers
     partitions: tuple[Partition, ...] = ()  # of the board's NVSwitches; no file of the host has them
     kernel_log: KernelLog = _NO_LOG

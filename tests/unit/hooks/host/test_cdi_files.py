@@ -1,6 +1,8 @@
+import itertools
 import os
 import signal
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from hooks.host.cdi_files import remove_specs, spec_path, write_specs
 from hooks.host.cdi_spec import make_spec, nodes_of, parse_spec
 from hooks.model.cdi import GPU_KIND, KINDS, VF_KIND, CdiDevice, Edits, Spec
 from tests.unit.hooks.inventories import node
+
+KILLS = 50
 
 
 def a_spec(*names: str, kind: str = GPU_KIND, path: str = "/dev/nvidia0") -> Spec:
@@ -107,6 +111,23 @@ def test_a_writer_that_is_killed_before_the_rename_leaves_the_old_spec(tmp_path:
     assert left == [".lading.dev-gpu.json.new", "lading.dev-gpu.json"]
     assert read_cdi_names([tmp_path]) == {"lading.dev/gpu=a"}
     assert write_specs(tmp_path, [a_spec("b")]) == (frozenset({"lading.dev/gpu=b"}), ())
+    assert [path.name for path in tmp_path.iterdir()] == ["lading.dev-gpu.json"]
+
+
+def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_spec(tmp_path: Path) -> None:
+    both = [[a_spec("a")], [a_spec("a", "b")]]
+    write_specs(tmp_path, both[0])
+    for number in range(KILLS):
+        child = os.fork()
+        if child == 0:
+            for turn in itertools.count():
+                write_specs(tmp_path, both[turn % 2])
+        time.sleep(0.005 + number * 0.0003)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert parse_spec(spec_path(tmp_path, GPU_KIND).read_bytes()) in (both[0][0], both[1][0])
+    write_specs(tmp_path, both[0])
+    write_specs(tmp_path, both[1])
     assert [path.name for path in tmp_path.iterdir()] == ["lading.dev-gpu.json"]
 
 
