@@ -749,6 +749,7 @@ uninstall() {
     for name in "${BOOT_UNITS[@]}" "$SHARES_UNIT"; do
         [ ! -e "$R$UNITS/$name" ] || service stop "$name"
     done
+    if live; then run as_version "$(current)" hooks cdi-specs --remove || note "CDI specs of Lading may be left"; fi
     units disable
     [ ! -e "$R$UNITS/$SHARES_UNIT" ] || run systemctl ${R:+--root="$R"} --quiet disable "$SHARES_UNIT"
     begin "restore the files"

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar
 
 from doctor import cluster, kernel, rdma, state
@@ -25,7 +26,11 @@ T = TypeVar("T")
 
 
 def decide_cdi(seen: CdiSeen) -> Iterator[Verdict]:
-    if seen.support.supported:
+    dirs = seen.support.spec_dirs
+    if seen.support.supported and seen.folder and not any(Path(seen.folder).resolve() == Path(one).resolve() for one in dirs):
+        what = f"lading-hooks writes CDI specs into {seen.folder}, and the runtime reads {', '.join(dirs)}"
+        yield failed(what, mend=f'cdi_dir = "{dirs[-1]}" in hooks.toml; systemctl restart lading-hooks')
+    elif seen.support.supported:
         better = "" if seen.needed else '; gpu_mode = "cdi" is safer during a driver upgrade than "devices"'
         yield ok(f"CDI devices are honoured, specs are in {', '.join(seen.support.spec_dirs)}{better}")
     elif seen.needed:
@@ -257,7 +262,7 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
     Check(
         name="cdi-specs",
         group=_GPUS,
-        what="gpu_mode cdi: a CDI spec names each device by UUID",
+        what="gpu_mode cdi: a CDI spec names each device by UUID; Lading's own is of this driver, and its files are there",
         why="an index is another card after a reboot; a name that is not there is a create error",
         look=then(Host.injection, gpus.decide_cdi_specs),
         of=HOOKS,

@@ -24,6 +24,7 @@ from doctor.mps import MpsSeen, read_mps
 from doctor.nri import NriPluginsSeen, NriSeen, read_plugins
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
+from doctor.nvidia.specs import read_own_specs
 from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
 from doctor.reading import ElsewhereError, Readings, said_by
 from doctor.ready import Said
@@ -34,7 +35,15 @@ from doctor.versions import VersionsSeen
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
 from hooks.daemon.registration import render_registration
-from hooks.daemon.settings import FrontEndName, Settings, attaches, ledger_path, mps_folders, taints_node
+from hooks.daemon.settings import (
+    FrontEndName,
+    Settings,
+    attaches,
+    ledger_path,
+    mps_folders,
+    taints_node,
+    writes_specs,
+)
 from hooks.host.attributes import read_attribute
 from hooks.host.cdi import read_cdi_names
 from hooks.host.memlock import memlock_warning
@@ -62,6 +71,7 @@ PROXY: Final = "lading-runtimeproxy"
 class CdiSeen:
     needed: bool  # gpu_mode = cdi
     support: CdiSupport
+    folder: str = ""  # of the specs that lading-hooks writes
 
 
 class Host(Readings):
@@ -169,7 +179,8 @@ class Host(Readings):
     async def cdi(self) -> CdiSeen:
         runtime = await said_by("runtime", self.runtime())
         support = decide_cdi_support(runtime.version, runtime.status)
-        return CdiSeen(needed=self.hooks.gpu_mode is GpuMode.CDI, support=support)
+        folder = self.hooks.cdi_dir if writes_specs(self.hooks) else ""
+        return CdiSeen(needed=self.hooks.gpu_mode is GpuMode.CDI, support=support, folder=folder)
 
     async def nri(self) -> NriSeen:
         runtime = await said_by("runtime", self.runtime())
@@ -189,7 +200,9 @@ class Host(Readings):
         wanted = settings.driver_root and seen.version
         mounts = await in_thread(lambda: read_driver_mounts(root, seen.version)) if wanted else ()
         versions = await in_thread(lambda: read_driver_versions(root)) if wanted else ()
-        names = await in_thread(lambda: read_cdi_names(map(Path, settings.cdi_spec_dirs)))
+        own = await in_thread(lambda: read_own_specs(settings)) if writes_specs(settings) else None
+        folders = settings.cdi_spec_dirs if own is None else (settings.cdi_dir,)
+        names = await in_thread(lambda: read_cdi_names(map(Path, folders)))
         return InjectionSeen(
             mode=settings.gpu_mode,
             cards=seen,
@@ -198,6 +211,7 @@ class Host(Readings):
             versions=versions,
             spec_dirs=settings.cdi_spec_dirs,
             cdi_names=names,
+            own=own,
         )
 
     async def mps(self) -> MpsSeen:

@@ -14,6 +14,7 @@ from typing import Final
 from hooks.attach.overlay import holdings_of, with_attached
 from hooks.daemon import ledger_commands, render
 from hooks.daemon.audit_command import audit
+from hooks.daemon.cdi_command import cdi_specs
 from hooks.daemon.daemon import read_in_time, run
 from hooks.daemon.guard_command import guard, install_guard, remove_guard
 from hooks.daemon.guids import set_guids
@@ -152,6 +153,7 @@ async def _rebuild(settings: Settings) -> None:
 
 _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
     "audit": audit,
+    "cdi-specs": cdi_specs,
     "nri-guard": guard,
     "install-guard": install_guard,
     "remove-guard": remove_guard,

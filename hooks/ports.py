@@ -17,6 +17,7 @@ from typing import Protocol
 
 from hooks.model.answer import Answer
 from hooks.model.assignment import Assignment, FormName, GrantedGpu, Refusal
+from hooks.model.cdi import Spec
 from hooks.model.container import Adjustment, Container, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.holding import Holding
@@ -136,6 +137,11 @@ class Vendor(Protocol):
 
     def problem(self, inventory: Inventory) -> str:
         """Return why containers with its cards are refused although the driver works; empty if they are not."""
+        ...
+
+    def render_specs(self, inventory: Inventory) -> tuple[Sequence[Spec], Sequence[str]]:
+        """Return the CDI specs of its cards, each of another kind, and what is left out of them, in words; nothing if by the
+        node's configuration it writes none. Pure."""
         ...
 
     def inject(self, cards: Sequence[Card], inventory: Inventory, *, cdi_refusal: str) -> Adjustment | Refusal:

@@ -90,6 +90,9 @@ class Event(StrEnum):
     LEDGER_RECONCILED = "ledger.reconciled"
     LEDGER_FAILED = "ledger.failed"
     HOLDER_FOREIGN = "holder.foreign"  # a pod uses a card that the ledger did not grant
+    CDI_UNAVAILABLE = (
+        "cdi.unavailable"  # gpu_mode cdi, and the runtime does not give CDI devices: containers with GPUs are refused
+    )
     MEMLOCK_SMALL = "memlock.small"
     CONTAINER_BYPASSED = "container.bypassed"  # runs without the devices of its pod's annotations
     CONTAINER_STOPPED = "container.stopped"  # by Lading, because it ran without them; kubelet creates it again

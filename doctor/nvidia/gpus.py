@@ -14,6 +14,7 @@ import pynvml
 from doctor.model import Verdict, failed, ok, skipped, warning
 from doctor.nvidia.cards import BadNode, CardsSeen
 from hooks.host.devnodes import Cause
+from hooks.model.cdi import GPU_KIND, MIG_KIND, full_name
 from hooks.model.inventory import Gpu
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.supplied import CDI_KIND
@@ -139,6 +140,18 @@ def _only_its_node(gpu: Gpu) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSpecs:
+    """The CDI specs that lading-hooks wrote."""
+
+    folder: str
+    invalid: tuple[str, ...] = ()  # why a file is no spec
+    missing: tuple[str, ...] = ()  # paths of the host that are in them, and not there
+    libraries: frozenset[str] = frozenset()  # names of the driver's files in them
+    hooked: bool = False  # NVIDIA's program updates a container's library cache
+    hook: str = ""  # its path, in the configuration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionSeen:
     """The way in which containers get their cards, and which parts of it are present."""
 
@@ -149,6 +162,7 @@ class InjectionSeen:
     versions: tuple[str, ...] = ()  # of each libcuda below driver_root
     spec_dirs: tuple[str, ...] = ()
     cdi_names: frozenset[str] = frozenset()
+    own: OwnSpecs | None = None  # where lading-hooks writes the specs
 
 
 def decide_driver_files(seen: InjectionSeen) -> Iterator[Verdict]:
@@ -203,7 +217,12 @@ def decide_cdi_specs(seen: InjectionSeen) -> Iterator[Verdict]:
         yield nothing or skipped("NVML does not answer")
         return
     gpus = [gpu for gpu in seen.cards.nvml.gpus if not gpu.mig_enabled]
-    uuids = [gpu.uuid for gpu in gpus] + [mig.uuid for gpu in seen.cards.nvml.gpus for mig in gpu.mig]
+    instances = [mig.uuid for gpu in seen.cards.nvml.gpus for mig in gpu.mig]
+    if seen.own is not None:
+        usable = [full_name(GPU_KIND, gpu.uuid) for gpu in gpus if gpu.node]
+        yield _decide_own(seen.own, seen, [*usable, *(full_name(MIG_KIND, uuid) for uuid in instances)])
+        return
+    uuids = [gpu.uuid for gpu in gpus] + instances
     missing = [uuid for uuid in uuids if f"{CDI_KIND}={uuid}" not in seen.cdi_names]
     if missing:
         named = f"{CDI_KIND}={missing[0]}{', …' if len(missing) > 1 else ''}"
@@ -211,3 +230,25 @@ def decide_cdi_specs(seen: InjectionSeen) -> Iterator[Verdict]:
         yield failed(what, mend="nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml")
     else:
         yield ok(f"CDI specs name all of {len(uuids)} devices by UUID")
+
+
+def _decide_own(own: OwnSpecs, seen: InjectionSeen, names: Sequence[str]) -> Verdict:
+    """Check that the specs are those of this moment. lading-hooks writes them at each reading of the devices."""
+    version, missing = seen.cards.version, [name for name in names if name not in seen.cdi_names]
+    if own.invalid:
+        what = own.invalid[0]
+    elif missing:
+        what = f"no CDI spec in {own.folder} names {len(missing)} of {len(names)} devices: {missing[0]}"
+    elif own.missing:
+        what = f"the CDI specs in {own.folder} have {own.missing[0]}, which is not there: the runtime refuses containers"
+    elif names and f"libcuda.so.{version}" not in own.libraries:
+        what = f"the CDI specs in {own.folder} are not those of driver {version}"
+    elif own.hooked:
+        return ok(f"CDI specs name all of {len(names)} devices, with the files of driver {version}")
+    else:
+        how = "containers get links to libraries as mounts, and their library cache does not list them"
+        return ok(f"CDI specs name all of {len(names)} devices; there is no {own.hook} to use, so {how}")
+    mend = (
+        "systemctl status lading-hooks; journalctl -t lading-hooks LADING_EVENT=inventory.changed; is cdi_dir writable for it?"
+    )
+    return failed(what, mend=mend)

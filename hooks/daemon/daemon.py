@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -26,14 +27,17 @@ from hooks.daemon.settings import (
     read_rails,
     read_trust,
     taints_node,
+    writes_specs,
 )
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.messages import Runtime as NriRuntime
 from hooks.frontends.nri.messages import cdi_problem
 from hooks.host.boot import read_boot_id
+from hooks.host.cdi_files import remove_specs
 from hooks.host.lists import read_lists
 from hooks.host.memlock import memlock_warning
 from hooks.host.netns import netns_path
+from hooks.inventory.cdi import name_devices, publish
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.ledger.store import Ledger
@@ -83,7 +87,9 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             Ledger.open(ledger_path(settings)) as ledger,
             listen(listen_path, rejected=rejected) as listener,
         ):
-            cdi = RuntimeCdi(by_nri=settings.front_end is FrontEndName.NRI)
+            cdi = RuntimeCdi(
+                by_nri=settings.front_end is FrontEndName.NRI, folder=Path(settings.cdi_dir) if writes_specs(settings) else None
+            )
             trust = read_trust(settings)
             vendors = make_vendors(settings)
             ruled = lru_cache(maxsize=1)(lambda refusal: make_rules(settings, trust, vendors, cdi_refusal=refusal))
@@ -114,7 +120,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 command=_hand_over_command(settings),
             )
             node.watch = InventoryWatch(
-                partial(read_configured, settings, vendors),
+                partial(read_published, settings, vendors),
                 folders=watched_folders(host_root, vendors),
                 names=[name for vendor in vendors for name in vendor.device_names],
                 interval_s=settings.inventory_interval,
@@ -133,7 +139,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 parse_address(settings.metrics),
                 registry=metrics.registry,
                 silence=find_silence,
-                conditions=lambda: _conditions(settings, node, vendors, (reporter, tainter), front_ends),
+                conditions=lambda: _conditions(settings, node, vendors, (reporter, tainter), front_ends, cdi),
                 log=log,
             )
             stop = stop_asked()  # before the first request can come, so that none is cut off
@@ -166,21 +172,31 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
 class RuntimeCdi:
     """Whether the runtime honours CDI names, according to its last answer."""
 
-    def __init__(self, *, by_nri: bool) -> None:
-        self._by_nri = by_nri
+    def __init__(self, *, by_nri: bool, folder: Path | None) -> None:
+        """Remember how names reach the runtime. `folder`: of Lading's specs; None if others write them."""
+        self._by_nri, self._folder = by_nri, folder
         self.refusal = "the container runtime has not said yet whether it honours CDI names"
 
-    async def keep_asking(self, runtime: RuntimeClient, interval_s: float) -> None:
+    async def keep_asking(self, runtime: RuntimeClient, interval_s: float, log: Log) -> None:
         """Ask the runtime again and again: it may be upgraded, or configured differently, while the daemon runs. Never
         returns."""
         while True:
+            before = self.refusal
             try:
                 version = await runtime.version()
-                problem = decide_cdi_support(version, await runtime.status_verbose()).problem
-                self.refusal = problem or self._nri_problem(version.runtime_name, version.runtime_version)
+                support = decide_cdi_support(version, await runtime.status_verbose())
+                nri_problem = self._nri_problem(version.runtime_name, version.runtime_version)
+                self.refusal = support.problem or self._find_elsewhere(support.spec_dirs) or nri_problem
             except RuntimeUnavailableError as e:
                 self.refusal = str(e)
+            if self.refusal not in {"", before}:
+                log.warning(Event.CDI_UNAVAILABLE, f"containers with GPUs are refused: {self.refusal}")
             await asyncio.sleep(CDI_RETRY_S if self.refusal else interval_s)
+
+    def _find_elsewhere(self, spec_dirs: Sequence[str]) -> str:
+        if self._folder is None or any(Path(folder).resolve() == self._folder.resolve() for folder in spec_dirs):
+            return ""
+        return f"the runtime's cdi_spec_dirs are {', '.join(spec_dirs)}, and not {self._folder} (cdi_dir in hooks.toml)"
 
     def _nri_problem(self, name: str, version: str) -> str:
         runtime = NriRuntime(name=name, version=version)
@@ -188,11 +204,29 @@ class RuntimeCdi:
 
 
 def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
-    """Read the node's inventory, with what the configured way of injection needs."""
+    """Read the node's inventory, with what the configured way of injection needs. Nothing is changed: CDI specs that the daemon
+    writes count as written."""
+    inventory = _read(settings, vendors)
+    return name_devices(inventory, vendors, mad=settings.rdma_mad) if writes_specs(settings) else inventory
+
+
+def read_published(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
+    """Read the inventory, and write its CDI specs; or remove those of an earlier configuration, if this one writes none. A
+    simulated node, whose runtime has a folder of its own, removes none from the default folder."""
+    inventory, folder = _read(settings, vendors), Path(settings.cdi_dir)
+    if writes_specs(settings):
+        return publish(inventory, vendors, folder, mad=settings.rdma_mad)
+    if settings.cdi_dir == Settings().cdi_dir and Path(settings.host_root) != Path("/"):
+        return inventory
+    return replace(inventory, problems=(*inventory.problems, *remove_specs(folder)))
+
+
+def _read(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
+    of_others = by_cdi(settings) and not writes_specs(settings)
     return read_inventory(
         Path(settings.host_root),
         vendors=vendors,
-        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if by_cdi(settings) else [],
+        cdi_spec_dirs=[Path(folder) for folder in settings.cdi_spec_dirs] if of_others else [],
         shares_per_gpu=settings.shares_per_gpu,
         isolations=settings.isolations,
         rails=read_rails(settings),
@@ -272,7 +306,7 @@ def _background(
         files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
         yield keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
     if by_cdi(settings):
-        yield cdi.keep_asking(host.runtime, settings.inventory_interval)
+        yield cdi.keep_asking(host.runtime, settings.inventory_interval, log)
     reporter, tainter = writers
     if reporter is not None:
         yield reporter.keep_reporting()
@@ -309,7 +343,12 @@ def _tainter(settings: Settings, node: Node, front_ends: Sequence[FrontEnd], log
 
 
 def _conditions(
-    settings: Settings, node: Node, vendors: Sequence[Vendor], writers: Writers, front_ends: Sequence[FrontEnd]
+    settings: Settings,
+    node: Node,
+    vendors: Sequence[Vendor],
+    writers: Writers,
+    front_ends: Sequence[FrontEnd],
+    cdi: RuntimeCdi,
 ) -> tuple[Condition, ...]:
     reporter, tainter = writers
     return decide_ready(
@@ -321,6 +360,7 @@ def _conditions(
         socket=missing_socket(parse_endpoint(settings.listen)),
         bypassed=node.bypassed,
         driver_files="; ".join(filter(None, (vendor.problem(node.inventory or Inventory()) for vendor in vendors))),
+        cdi=cdi.refusal if by_cdi(settings) else None,
         unhealthy=node.unhealthy,
         denied=tuple(find_denied(list_needed(settings))),
         report_stale_s=reporter.stale_s if reporter else None,

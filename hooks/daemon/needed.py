@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hooks.daemon.settings import FrontEndName, LimitsBy, Settings, attaches
+from hooks.daemon.settings import FrontEndName, LimitsBy, Settings, attaches, by_cdi, writes_specs
 from hooks.vendors.nvidia.inject import GpuMode
 from lading.cgroups import ROOT as CGROUPS
 from lading.devices.isolation import IsolationName
@@ -26,10 +26,14 @@ def list_needed(settings: Settings) -> Iterator[Needed]:
     files = {f"keys.{key_id}": path for key_id, path in settings.keys.items()}
     files |= {"nvml_library": settings.nvml_library, "kubeconfig": settings.kubeconfig if settings.report else ""}
     yield from (Needed(path=Path(path), what=key) for key, path in files.items() if "/" in path)
-    if settings.gpu_mode is GpuMode.DEVICES and settings.driver_root:
+    if settings.driver_root and (settings.gpu_mode is GpuMode.DEVICES or writes_specs(settings)):
         yield Needed(path=Path(settings.driver_root), what="driver_root", mode=_LIST)
-    folders = settings.cdi_spec_dirs if settings.gpu_mode is GpuMode.CDI else ()
-    yield from (Needed(path=Path(folder), what="cdi_spec_dirs", mode=_LIST, optional=True) for folder in folders)
+    if writes_specs(settings):
+        yield Needed(path=Path(settings.cdi_dir), what="cdi_dir", mode=_LIST | os.W_OK, optional=True)
+        yield Needed(path=Path(settings.cdi_hook), what="cdi_hook", mode=os.R_OK | os.X_OK, optional=True)
+    elif by_cdi(settings):
+        folders = map(Path, settings.cdi_spec_dirs)
+        yield from (Needed(path=folder, what="cdi_spec_dirs", mode=_LIST, optional=True) for folder in folders)
     if IsolationName.TOKENS in settings.isolations and settings.memory_limits is LimitsBy.DRIVER:
         yield Needed(path=root / CGROUPS, what='memory_limits = "driver"', mode=os.W_OK)
     if IsolationName.MPS in settings.isolations:

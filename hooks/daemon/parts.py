@@ -92,6 +92,8 @@ def _nvidia(settings: Settings) -> Vendor:
         nvml_library=_nvml_library(settings),
         driver_root=settings.driver_root,
         driver_groups=settings.driver_groups,
+        specs=settings.cdi_specs,
+        cdi_hook=Path(settings.cdi_hook),
         partitions=read_configured_partitions(settings),
         kernel_log=KernelLog(Path(settings.host_root)),
         reset_clocks=settings.clocks is Clocks.DEFAULT,

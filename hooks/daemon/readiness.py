@@ -27,6 +27,7 @@ def decide_ready(
     socket: str,
     bypassed: Sequence[Bypassed],
     driver_files: str = "",
+    cdi: str | None = None,
     unhealthy: Sequence[str] = (),
     denied: Sequence[str] = (),
     report_stale_s: float | None = None,
@@ -34,9 +35,10 @@ def decide_ready(
     taint_failure: str | None = None,
     front_ends: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Condition, ...]:
-    """Decide the conditions. `ledger`, `socket` and `driver_files` say what is wrong with them, or are empty. `denied` has
-    the files that cannot be opened. `report_stale_s` is None if nothing is reported. `taint_failure`: why the node's
-    taint may not be as it should, or None if it has none. `front_ends`: their own conditions, and what is wrong."""
+    """Decide the conditions. `ledger`, `socket`, `driver_files` and `cdi` say what is wrong with them, or are empty; `cdi` is
+    None if cards are not given by CDI. `denied` has the files that cannot be opened. `report_stale_s` is None if nothing is
+    reported. `taint_failure`: why the node's taint may not be as it should, or None if it has none. `front_ends`: their own
+    conditions, and what is wrong."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
     went_past = f"made past Lading, without their devices: {_some(names, ', ')}" if bypassed else ""
     return (
@@ -49,6 +51,7 @@ def decide_ready(
         *(Condition.unless(problem, name=name) for name, problem in front_ends.items()),
         Condition.unless(went_past, name="no-bypass"),
         Condition.unless(driver_files, name="driver-files"),
+        *([] if cdi is None else [Condition.unless(cdi, name="cdi")]),
         Condition.unless(_some(unhealthy, "; "), name="held-devices", required=False),
         Condition.unless("; ".join(denied), name="files", required=False),
         *([] if taint_failure is None else [Condition.unless(taint_failure, name="node-taint", required=False)]),

@@ -25,7 +25,7 @@ from hooks.model.attachment import NetdevPolicy, VfSettings
 from hooks.model.inventory import Partition
 from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
-from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
 from hooks.vendors.nvidia.nvml import ALL_CARDS
 from hooks.vendors.nvidia.nvswitch import read_partitions
 from hooks.vendors.nvidia.restore import PowerLimit
@@ -106,13 +106,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     gpu_mode: Annotated[GpuMode, Setting("how GPUs are injected: devices, cdi or nvidia-runtime")] = GpuMode.DEVICES
     driver_root: Annotated[
-        str, Setting("where the driver's libraries are (mode devices mounts them), and a driver container's device nodes")
+        str, Setting("where the driver's libraries are, in modes devices and cdi; and a driver container's device nodes")
     ] = ""
     driver_groups: Annotated[
         tuple[DriverGroup, ...],
-        Setting("mode devices: what else containers with GPUs get: gdrcopy, gds, imex, graphics"),
+        Setting("modes devices and cdi: what else containers with GPUs get: gdrcopy, gds, imex, graphics"),
     ] = ()
-    cdi_spec_dirs: Annotated[tuple[str, ...], Setting("mode cdi: where CDI specs are")] = ("/etc/cdi", "/var/run/cdi")
+    cdi_specs: Annotated[SpecsBy, Setting("mode cdi: who writes the CDI specs of GPUs: lading (in cdi_dir), or nvidia-ctk")] = (
+        SpecsBy.LADING
+    )
+    cdi_dir: Annotated[str, Setting("cdi_specs lading: the folder of its specs, one of the runtime's cdi_spec_dirs")] = (
+        "/var/run/cdi"
+    )
+    cdi_hook: Annotated[
+        str, Setting("cdi_specs lading: NVIDIA's program that updates a container's library cache; without it links are mounts")
+    ] = "/usr/bin/nvidia-cdi-hook"
+    cdi_spec_dirs: Annotated[tuple[str, ...], Setting("cdi_specs nvidia-ctk: where its specs are")] = (
+        "/etc/cdi",
+        "/var/run/cdi",
+    )
     nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
     nvswitch_partitions: Annotated[
         str, Setting("report: how NVSwitches may be divided: h100, h200, h800, b200, a100, a100-8, or the path of a table")
@@ -250,6 +262,7 @@ def check(settings: Settings) -> None:
     read_vf_settings(settings)
     _check_front_end(settings)
     _check_cni(settings)
+    _check_cdi(settings)
     _check_groups(settings)
     _check_isolations(settings)
     _check_mig(settings)
@@ -328,14 +341,29 @@ def _check_cni(settings: Settings) -> None:
 
 
 def _check_groups(settings: Settings) -> None:
-    """Refuse groups in the other modes, where Lading puts no device nodes and files into containers."""
-    if settings.driver_groups and settings.gpu_mode is not GpuMode.DEVICES:
-        others = {GpuMode.CDI: "the node's CDI specs say", GpuMode.NVIDIA_RUNTIME: "NVIDIA's runtime decides"}
+    """Refuse groups where Lading does not say what a container with a GPU gets."""
+    if not settings.driver_groups or settings.gpu_mode is GpuMode.DEVICES or writes_specs(settings):
+        return
+    if by_cdi(settings):
+        why, instead = "cdi_specs = nvidia-ctk the node's CDI specs say", "cdi_specs = lading"
+    else:
+        why, instead = f"gpu_mode = {settings.gpu_mode} NVIDIA's runtime decides", "gpu_mode = devices"
+    raise ConfigError(
+        f"driver_groups = {', '.join(settings.driver_groups)}, and with {why} what a container with a GPU gets",
+        hint=f"leave driver_groups out (or {instead})",
+    )
+
+
+def _check_cdi(settings: Settings) -> None:
+    """Refuse settings with which no spec of use could be written."""
+    if not writes_specs(settings):
+        return
+    if not settings.driver_root:
         raise ConfigError(
-            f"driver_groups = {', '.join(settings.driver_groups)}, and with gpu_mode = {settings.gpu_mode} "
-            f"{others[settings.gpu_mode]} what a container with a GPU gets",
-            hint="leave driver_groups out (or gpu_mode = devices)",
+            "gpu_mode = cdi, and driver_root is empty: Lading's CDI specs list the driver's files",
+            hint='driver_root = the folder of the driver (mostly "/"), or cdi_specs = nvidia-ctk, if that writes the specs',
         )
+    _check_absolute(settings, "cdi_dir", "cdi_hook", "driver_root")
 
 
 def _check_isolations(settings: Settings) -> None:
@@ -392,11 +420,11 @@ def _check_hami(settings: Settings) -> None:
 
 
 def _check_mig(settings: Settings) -> None:
-    if settings.mig_cards and by_cdi(settings):
+    if settings.mig_cards and by_cdi(settings) and not writes_specs(settings):
         raise ConfigError(
-            "mig_cards is set, and with gpu_mode = cdi a container gets instances that the node's CDI specs name, which were "
+            "mig_cards is set, and with cdi_specs = nvidia-ctk a container gets instances that its specs name, which were "
             "written before",
-            hint="gpu_mode = devices, or leave mig_cards out",
+            hint="cdi_specs = lading, gpu_mode = devices, or leave mig_cards out",
         )
     for name in settings.mig_cards:
         if name != ALL_CARDS and parse_gpu_uuid(name) != name and parse_pci_address(name) != name:
@@ -508,6 +536,11 @@ def read_vf_settings(settings: Settings) -> VfSettings:
 def by_cdi(settings: Settings) -> bool:
     """Return whether cards are injected by the names of CDI devices."""
     return settings.gpu_mode is GpuMode.CDI
+
+
+def writes_specs(settings: Settings) -> bool:
+    """Return whether Lading writes the CDI specs of this node."""
+    return by_cdi(settings) and settings.cdi_specs is SpecsBy.LADING
 
 
 def netdev_policy(settings: Settings) -> NetdevPolicy:

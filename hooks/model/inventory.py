@@ -7,6 +7,7 @@ or a driver reload, so they are looked up here at the moment of use and never st
 from dataclasses import dataclass, field
 from typing import Final
 
+from hooks.model.cdi import Hook
 from lading.devices.isolation import IsolationName
 from lading.devices.mig import Span
 from lading.nodedevices import SHARES_PER_GPU
@@ -171,6 +172,7 @@ class Driver:
     mounts: tuple[DriverMount, ...] = ()  # its libraries and programs, where a driver root is configured
     missing: tuple[str, ...] = ()  # files of these that were removed after the reading; not in `mounts`
     group_mounts: tuple[DriverMount, ...] = ()  # files of optional groups that the configuration names
+    hooks: tuple[Hook, ...] = ()  # of its CDI specs, where its files need them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Mode `cdi`: GPUs by their CDI names where the runtime honours them, a refusal by name where it would silently ignore them."""
+"""Mode `cdi` with the specs of nvidia-ctk: GPUs by their CDI names where the runtime honours them, a refusal by name where it
+would silently ignore them."""
 
 import json
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from tests.node.site import Site, eventually, granted_in, open_site
 pytestmark = pytest.mark.node
 
 GPU = "lading.dev/gpus"
+BY_CTK = {"gpu_mode": "cdi", "cdi_specs": "nvidia-ctk"}
 
 
 def write_spec(lading: LadingNode, folder: Path) -> None:
@@ -44,7 +46,7 @@ def test_a_runtime_that_ignores_cdi_is_refused_by_name(
 ) -> None:
     if has_cdi(containerd.version):
         pytest.skip(f"containerd {containerd.version} honours CDI")
-    lading = start_lading(hooks={"gpu_mode": "cdi", "cdi_spec_dirs": [str(short_folder)]})
+    lading = start_lading(hooks={**BY_CTK, "cdi_spec_dirs": [str(short_folder)]})
     write_spec(lading, short_folder)
     site = visit(lading)
     refused = site.refused_at_once({GPU: "0"})
@@ -56,7 +58,7 @@ def test_a_runtime_that_ignores_cdi_is_refused_by_name(
 
 
 def test_a_runtime_that_honours_cdi_gives_what_the_spec_says(newer: PrivateContainerd, start_lading: StartLading) -> None:
-    lading = start_lading(hooks={"gpu_mode": "cdi", "cdi_spec_dirs": [str(newer.layout.cdi)]}, runtime=newer)
+    lading = start_lading(hooks={**BY_CTK, "cdi_spec_dirs": [str(newer.layout.cdi)]}, runtime=newer)
     write_spec(lading, newer.layout.cdi)
     lading.hooks.restart()  # which reads the specs
     with open_site(lading, newer) as site, site.kubelet.pod("by-cdi", annotations={GPU: "0,2"}) as pod:
@@ -73,7 +75,7 @@ def test_a_runtime_that_honours_cdi_gives_what_the_spec_says(newer: PrivateConta
 
 
 def test_by_nri_names_are_given_or_refused_by_the_runtimes_version(newer: PrivateContainerd, start_lading: StartLading) -> None:
-    lading = start_lading(hooks={"gpu_mode": "cdi", "cdi_spec_dirs": [str(newer.layout.cdi)]}, runtime=newer, nri=True)
+    lading = start_lading(hooks={**BY_CTK, "cdi_spec_dirs": [str(newer.layout.cdi)]}, runtime=newer, nri=True)
     write_spec(lading, newer.layout.cdi)
     lading.hooks.restart()
     with open_site(lading, newer) as site, site.kubelet.pod("by-cdi", annotations={GPU: "0,2"}) as pod:

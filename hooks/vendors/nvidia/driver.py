@@ -1,17 +1,19 @@
 """Find the driver's files that a container with a GPU needs besides device nodes.
 
 They are found as NVIDIA's container toolkit finds them: every library of the driver's version in the folder where
-libcuda is, below a driver root. The toolkit then runs ldconfig in the container, which CRI cannot ask for. So a library is
-also mounted under each name by which the host's own links lead to it (its soname, as `libcuda.so.1` or `libnvidia-nvvm.so.4`,
-where it has one, and `libcuda.so`), in each folder where a glibc looks unasked: a container's image and the driver root may be
-of different families. Files of no fixed version (GLVND, EGL platforms) are the image's own, as in the toolkit without graphics;
-`groups` reads them where the node is configured to give them.
+libcuda is, below a driver root. The toolkit then runs ldconfig in the container, which a CDI spec can ask for and CRI cannot.
+Without that a library is also mounted under each name by which the host's own links lead to it (its soname, as `libcuda.so.1`
+or `libnvidia-nvvm.so.4`, where it has one, and `libcuda.so`), in each folder where a glibc looks unasked: a container's image
+and the driver root may be of different families. Files of no fixed version (GLVND, EGL platforms) are the image's own, as in
+the toolkit without graphics; `groups` reads them where the node is configured to give them.
 
 Source: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and internal/lookup/library.go, internal/discover/ipc.go;
 ld.so(8).
 """
 
 import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,8 @@ _MULTIARCH: Final = f"usr/lib/{platform.machine()}-linux-gnu"
 _LIBRARY_FOLDERS: Final = (_MULTIARCH, f"{_MULTIARCH}/nvidia/current", "usr/lib64", "lib64", "usr/lib")
 # In a container: where the loader of Debian's family looks without configuration, and that of all others.
 LOADER_FOLDERS: Final = (f"/{_MULTIARCH}", "/usr/lib64")
+CUDA_LINK: Final = "libcuda.so"
+CUDA_SONAME: Final = "libcuda.so.1"
 _BINARY_FOLDERS: Final = ("usr/bin", "bin")
 _BINARIES: Final = (
     "nvidia-smi",
@@ -29,7 +33,13 @@ _BINARIES: Final = (
     "nvidia-persistenced",
     "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
 )
+_FIRMWARE_FOLDERS: Final = (
+    "lib/firmware",
+    "usr/lib/firmware",
+)  # the kernel's own, of a driver root with and without merged /usr
 _SOCKETS: Final = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 
 
@@ -38,10 +48,44 @@ def read_driver_mounts(driver_root: Path, version: str) -> tuple[DriverMount, ..
 
     Without libcuda of this version the programs belong to another driver, and nothing is returned.
     """
-    libraries = _libraries(driver_root, version)
-    if not libraries:
+    folder = find_library_folder(driver_root, version)
+    if folder is None:
         return ()
-    files = {f"{folder}/{name}": file for name, file in libraries.items() for folder in LOADER_FOLDERS}
+    libraries = with_link_names(folder, _libraries(folder, version))
+    files = {f"{loader}/{name}": file for name, file in libraries.items() for loader in LOADER_FOLDERS}
+    return _mounts(driver_root, files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFiles:
+    """The driver's files in their own places, without what ldconfig and packages make of them."""
+
+    mounts: tuple[DriverMount, ...]
+    folder: str  # of the libraries, in the container
+    links: Mapping[str, str]  # beside the libraries: names, and what each leads to
+
+
+def read_driver_files(driver_root: Path, version: str) -> DriverFiles | None:
+    """Return libraries, firmware, programs and sockets where the driver root has them, and the links to its libraries. None
+    without libcuda of this version."""
+    host_folder = find_library_folder(driver_root, version)
+    if host_folder is None:
+        return None
+    folder = f"/{host_folder.relative_to(driver_root)}"
+    libraries = _libraries(host_folder, version)
+    files = {f"{folder}/{name}": file for name, file in libraries.items()}
+    for name in _FIRMWARE_FOLDERS:
+        for file in (driver_root / name / "nvidia" / version).glob("gsp*.bin"):
+            if file.is_file():
+                files.setdefault(f"/lib/firmware/nvidia/{version}/{file.name}", file)
+    links = _links(host_folder)
+    leading = {name: target for name, target in links.items() if name not in libraries and _follow(name, links) in libraries}
+    leading.setdefault(CUDA_LINK, CUDA_SONAME)  # many programs load it by the name without a number
+    return DriverFiles(mounts=_mounts(driver_root, files), folder=folder, links=dict(sorted(leading.items())))
+
+
+def _mounts(driver_root: Path, files: dict[str, Path]) -> tuple[DriverMount, ...]:
+    """Return mounts of these files, of the programs and of the sockets, sorted by their paths in the container."""
     for name in _BINARIES:
         found = (driver_root / folder / name for folder in _BINARY_FOLDERS)
         if file := next(filter(Path.is_file, found), None):
@@ -72,15 +116,11 @@ def read_driver_versions(driver_root: Path) -> tuple[str, ...]:
     return tuple(sorted({file.name.removeprefix("libcuda.so.") for file in files}))
 
 
-def _libraries(driver_root: Path, version: str) -> dict[str, Path]:
-    """Return each library by its names: its own, and those of the links beside it that lead to it."""
-    folder = find_library_folder(driver_root, version)
-    if folder is None:
-        return {}
+def _libraries(folder: Path, version: str) -> dict[str, Path]:
+    """Return each library of the folder by its name."""
     files = {path.name: path for path in folder.glob(f"lib*.so.{version}") if path.is_file()}
     # Up to drivers of the 500s; it has its own version.
-    files |= {path.name: path for path in folder.glob("libnvidia-nvvm70.so.*") if path.is_file()}
-    return with_link_names(folder, files)
+    return files | {path.name: path for path in folder.glob("libnvidia-nvvm70.so.*") if path.is_file()}
 
 
 def find_library_folder(driver_root: Path, version: str) -> Path | None:
@@ -91,14 +131,19 @@ def find_library_folder(driver_root: Path, version: str) -> Path | None:
 
 def with_link_names(folder: Path, files: dict[str, Path]) -> dict[str, Path]:
     """Return these files of the folder by their names, and by those of the links beside them that lead to them."""
-    there = sorted(folder.glob("lib*.so*"))
-    links = {path.name: path.readlink().name for path in there if path.is_symlink() and path.readlink().parent == Path()}
+    links = _links(folder)
     named = dict(files)
     for name in links:
         target = _follow(name, links)
         if target in files:
             named.setdefault(name, files[target])
     return named
+
+
+def _links(folder: Path) -> dict[str, str]:
+    """Return the links of the folder to names in it, sorted."""
+    there = sorted(folder.glob("lib*.so*"))
+    return {path.name: path.readlink().name for path in there if path.is_symlink() and path.readlink().parent == Path()}
 
 
 def _follow(name: str, links: dict[str, str]) -> str:

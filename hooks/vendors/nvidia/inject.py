@@ -1,8 +1,9 @@
 """Give NVIDIA cards to a container, in the node's injection mode.
 
 `devices`: character devices, and the driver's libraries where a driver root is configured. `cdi`: fully qualified CDI names by
-UUID; the runtime does the rest. `nvidia-runtime`: the environment that NVIDIA's runtime reads. In the first two
-`NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's hook, if it is there too, from adding cards a second time, or all of them.
+UUID; the runtime does the rest, by the specs that Lading writes or by nvidia-ctk's. `nvidia-runtime`: the environment that
+NVIDIA's runtime reads. In the first two `NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's hook, if it is there too, from adding
+cards a second time, or all of them.
 
 Refused: a driver without its control nodes or its libraries, a CDI name that the node's specs do not define.
 Source: NVIDIA's container toolkit (NVIDIA_VISIBLE_DEVICES, nvidia-ctk cdi), CDI 0.5, CRI ContainerConfig.CDI_devices.
@@ -16,6 +17,7 @@ from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, EnvVar, Mount, devices_of
 from hooks.model.inventory import Driver, Inventory
 from hooks.ports import Card
+from hooks.vendors.nvidia.cdi import cdi_name
 from hooks.vendors.nvidia.hide import VOID
 from hooks.vendors.nvidia.nvml import NAME
 from hooks.vendors.nvidia.supplied import CDI_KIND, VISIBLE_DEVICES
@@ -32,22 +34,35 @@ class GpuMode(StrEnum):
     NVIDIA_RUNTIME = "nvidia-runtime"
 
 
+class SpecsBy(StrEnum):
+    """Say who writes the CDI specs of the node's cards."""
+
+    LADING = "lading"
+    NVIDIA_CTK = "nvidia-ctk"
+
+
 def inject(
-    cards: Sequence[Card], inventory: Inventory, *, mode: GpuMode, driver_files: bool, cdi_refusal: str
+    cards: Sequence[Card], inventory: Inventory, *, mode: GpuMode, specs: SpecsBy, driver_files: bool, cdi_refusal: str
 ) -> Adjustment | Refusal:
-    """Return the adjustment for these cards. `driver_files`: in mode devices the driver's libraries are to be mounted."""
+    """Return the adjustment for these cards. `driver_files`: Lading gives the driver's libraries, by mounts or by its specs."""
+    driver = inventory.driver_of(NAME)
     match mode:
         case GpuMode.DEVICES:
-            return _inject_devices(cards, inventory.driver_of(NAME), driver_files=driver_files)
+            return _check_driver(driver, driver_files=driver_files) or _inject_devices(cards, driver)
+        case GpuMode.CDI if cdi_refusal:
+            return Refusal(reason=Reason.CDI_UNAVAILABLE, message=f"cannot give GPUs by CDI: {cdi_refusal}")
+        case GpuMode.CDI if specs is SpecsBy.LADING:
+            return _check_driver(driver, driver_files=driver_files) or _inject_own(cards, inventory.cdi_names)
         case GpuMode.CDI:
-            return _inject_cdi(cards, inventory.cdi_names, cdi_refusal)
+            return _inject_cdi(cards, inventory.cdi_names)
         case GpuMode.NVIDIA_RUNTIME:
             return Adjustment(env=(EnvVar(VISIBLE_DEVICES, ",".join(card.name for card in cards)),))
         case _:
             assert_never(mode)
 
 
-def _inject_devices(cards: Sequence[Card], driver: Driver | None, *, driver_files: bool) -> Adjustment | Refusal:
+def _check_driver(driver: Driver | None, *, driver_files: bool) -> Refusal | None:
+    """Return what is missing of the driver; None if nothing is."""
     control = driver.control if driver else ()
     missing = [path for path in _NEEDED_CONTROL if path not in {node.path for node in control}]
     if missing:
@@ -66,19 +81,32 @@ def _inject_devices(cards: Sequence[Card], driver: Driver | None, *, driver_file
             reason=Reason.DRIVER_FILES_MISSING,
             message="cannot give GPUs: the node's driver_root has no libraries of the driver that runs; see hooks.toml",
         )
+    return None
+
+
+def _inject_devices(cards: Sequence[Card], driver: Driver | None) -> Adjustment:
     nodes = [card.node for card in cards]
     nodes += [node for card in cards if card.mig for node in card.mig.nodes]
     nodes += [node for card in cards for node in card.gpu.drm]
-    nodes += control
-    mounts += driver.group_mounts if driver else ()
+    nodes += driver.control if driver else ()
+    mounts = (*driver.mounts, *driver.group_mounts) if driver else ()
     return Adjustment(
         env=_HIDDEN, devices=devices_of(nodes), mounts=tuple(Mount(mount.container_path, mount.host_path) for mount in mounts)
     )
 
 
-def _inject_cdi(cards: Sequence[Card], defined: frozenset[str], cdi_refusal: str) -> Adjustment | Refusal:
-    if cdi_refusal:
-        return Refusal(reason=Reason.CDI_UNAVAILABLE, message=f"cannot give GPUs by CDI: {cdi_refusal}")
+def _inject_own(cards: Sequence[Card], defined: frozenset[str]) -> Adjustment | Refusal:
+    names = tuple(map(cdi_name, cards))
+    if missing := [name for name in names if name not in defined]:
+        return Refusal(
+            reason=Reason.CDI_UNAVAILABLE,
+            message=f"cannot give {missing[0]}: lading-hooks could not write a CDI spec that defines it; its journal says why "
+            "(inventory.changed)",
+        )
+    return Adjustment(env=_HIDDEN, cdi_devices=names)
+
+
+def _inject_cdi(cards: Sequence[Card], defined: frozenset[str]) -> Adjustment | Refusal:
     names = tuple(f"{CDI_KIND}={card.name}" for card in cards)
     for name in names:
         if name not in defined:

@@ -6,18 +6,22 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from hooks.model.assignment import Refusal
+from hooks.model.cdi import Spec
 from hooks.model.container import Adjustment, Container
-from hooks.model.inventory import Gpu, GpuProcess, Inventory, Partition
+from hooks.model.inventory import Driver, Gpu, GpuProcess, Inventory, Partition
 from hooks.ports import Card, VendorInventory
-from hooks.vendors.nvidia.driver import files_problem, read_driver_mounts
+from hooks.vendors.nvidia.cdi import render_specs
+from hooks.vendors.nvidia.cdi_hook import make_hooks, read_commands
+from hooks.vendors.nvidia.driver import files_problem, read_driver_files, read_driver_mounts
 from hooks.vendors.nvidia.groups import DriverGroup, add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
-from hooks.vendors.nvidia.inject import GpuMode, inject
+from hooks.vendors.nvidia.inject import GpuMode, SpecsBy, inject
 from hooks.vendors.nvidia.memory_limits import LimitProbe
 from hooks.vendors.nvidia.nvml import NAME, divide_card, read_gpus, read_processes
 from hooks.vendors.nvidia.restore import PowerLimit, restore
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
+from lading.errors import HostError
 from lading.vocabulary import GpuUuid
 
 _NO_LOG: Final = KernelLog(Path("/nonexistent"))
@@ -30,7 +34,9 @@ class Nvidia:
     mode: GpuMode = GpuMode.DEVICES
     nvml_library: Path | None = None  # None: the dynamic loader's
     driver_root: str = ""  # has the driver's libraries, and a driver container's device nodes
-    driver_groups: tuple[DriverGroup, ...] = ()  # mode devices
+    driver_groups: tuple[DriverGroup, ...] = ()  # mode devices, or specs by Lading
+    specs: SpecsBy = SpecsBy.LADING  # mode cdi
+    cdi_hook: Path | None = None  # specs by Lading: the program that makes links and the library cache in containers
     partitions: tuple[Partition, ...] = ()  # of the board's NVSwitches; no file of the host has them
     kernel_log: KernelLog = _NO_LOG
     reset_clocks: bool = False  # of a card whose last holder is gone
@@ -45,8 +51,12 @@ class Nvidia:
     device_folders: ClassVar[tuple[str, ...]] = ("nvidia-caps", "nvidia-caps-imex-channels", "dri")
 
     @property
-    def _mounts_files(self) -> bool:
-        return self.mode is GpuMode.DEVICES and bool(self.driver_root)
+    def _writes_specs(self) -> bool:
+        return self.mode is GpuMode.CDI and self.specs is SpecsBy.LADING
+
+    @property
+    def _gives_files(self) -> bool:
+        return bool(self.driver_root) and (self.mode is GpuMode.DEVICES or self._writes_specs)
 
     def read(self, host_root: Path) -> VendorInventory:
         driver, gpus, problems = read_gpus(
@@ -58,16 +68,32 @@ class Nvidia:
         if driver and self.limits:
             gpus, limit_problems = self.limits.look(host_root, gpus, driver.version, library=self.nvml_library)
             problems += limit_problems
-        if driver and self._mounts_files:
-            driver = replace(driver, mounts=read_driver_mounts(Path(self.driver_root), driver.version))
-            if not driver.mounts:
-                problems += (files_problem(Path(self.driver_root), driver.version),)
+        if driver and self._gives_files:
+            driver, file_problems = self._with_files(driver)
+            problems += file_problems
         if driver and self.driver_groups:
             driver, gpus, group_problems = add_groups(
                 driver, gpus, self.driver_groups, host_root=host_root, driver_root=self.driver_root
             )
             problems += group_problems
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
+
+    def _with_files(self, driver: Driver) -> tuple[Driver, tuple[str, ...]]:
+        """Return the driver with its files, in the form that its hooks need if there is the program for these."""
+        root, problems = Path(self.driver_root), list[str]()
+        commands: frozenset[str] = frozenset()
+        if self._writes_specs and self.cdi_hook:
+            try:
+                commands = read_commands(self.cdi_hook)
+            except HostError as e:
+                problems.append(f"{e.message}; containers get links to libraries as mounts")
+        if self.cdi_hook and commands and (files := read_driver_files(root, driver.version)):
+            hooks = make_hooks(self.cdi_hook, commands, files, driver.version)
+            return replace(driver, mounts=files.mounts, hooks=hooks), tuple(problems)
+        driver = replace(driver, mounts=read_driver_mounts(root, driver.version))
+        if not driver.mounts:
+            problems.append(files_problem(root, driver.version))
+        return driver, tuple(problems)
 
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
         return read_processes(cards, library=self.nvml_library)
@@ -92,12 +118,28 @@ class Nvidia:
 
     def problem(self, inventory: Inventory) -> str:
         driver = inventory.driver_of(NAME)
-        if driver is None or driver.mounts or not self._mounts_files:
+        if driver is None or not self._gives_files:
             return ""
+        if driver.mounts:
+            return self._unwritten(inventory)
         return f"no libcuda.so.{driver.version} below driver_root {self.driver_root}: containers with GPUs are refused"
 
+    def _unwritten(self, inventory: Inventory) -> str:
+        """Describe that cards have no CDI name, because a spec could not be written; empty if they have, or need none."""
+        specs, _ = self.render_specs(inventory)
+        missing = sorted(name for spec in specs for name in spec.names if name not in inventory.cdi_names)
+        return f"the CDI spec of {missing[0]} could not be written: containers with GPUs are refused" if missing else ""
+
+    def render_specs(self, inventory: Inventory) -> tuple[Sequence[Spec], Sequence[str]]:
+        driver = inventory.driver_of(NAME)
+        if not self._writes_specs or driver is None or not driver.mounts:
+            return (), ()
+        return render_specs(driver, [gpu for gpu in inventory.gpus if gpu.vendor == NAME])
+
     def inject(self, cards: Sequence[Card], inventory: Inventory, *, cdi_refusal: str) -> Adjustment | Refusal:
-        return inject(cards, inventory, mode=self.mode, driver_files=self._mounts_files, cdi_refusal=cdi_refusal)
+        return inject(
+            cards, inventory, mode=self.mode, specs=self.specs, driver_files=self._gives_files, cdi_refusal=cdi_refusal
+        )
 
     def hide(self, container: Container, *, coexist: bool) -> Adjustment:
         return hide(container, coexist=coexist)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hooks.model.assignment import Refusal
+from hooks.model.cdi import Spec
 from hooks.model.container import Adjustment, Container, EnvVar, devices_of
 from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, Inventory
 from hooks.ports import Card, VendorInventory
@@ -54,6 +55,9 @@ class Acme:
 
     def problem(self, inventory: Inventory) -> str:
         return ""
+
+    def render_specs(self, inventory: Inventory) -> tuple[Sequence[Spec], Sequence[str]]:
+        return (), ()
 
     def inject(self, cards: Sequence[Card], inventory: Inventory, *, cdi_refusal: str) -> Adjustment | Refusal:
         visible = ",".join(str(card.gpu.minor) for card in cards)

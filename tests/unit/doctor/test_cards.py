@@ -12,6 +12,7 @@ from doctor.nvidia import cards
 from doctor.nvidia.cards import BadNode, CardsSeen, NvmlSeen, read_cards
 from doctor.nvidia.gpus import (
     InjectionSeen,
+    OwnSpecs,
     ReloadSeen,
     decide_cdi_specs,
     decide_driver,
@@ -21,7 +22,12 @@ from doctor.nvidia.gpus import (
     decide_persistence,
     decide_reload,
 )
+from doctor.nvidia.specs import read_own_specs
+from hooks.daemon.settings import Settings
+from hooks.host.cdi_files import write_specs
+from hooks.host.cdi_spec import make_spec
 from hooks.host.devnodes import Cause
+from hooks.model.cdi import CdiDevice, CdiMount, Edits
 from hooks.model.inventory import Driver
 from hooks.vendors.nvidia.inject import GpuMode
 from simnode.build import SimNode
@@ -209,6 +215,49 @@ def test_every_device_has_a_cdi_name() -> None:
     for name in names:
         assert only(decide_cdi_specs(replace(seen, cdi_names=names - {name}))).state is State.FAILED
     assert only(decide_cdi_specs(replace(seen, mode=GpuMode.DEVICES, cdi_names=frozenset()))).state is State.OK
+
+
+OWN_NAMES = frozenset({f"lading.dev/gpu={uuid(0)}", f"lading.dev/mig={mig_uuid(10)}"})
+OWN = OwnSpecs(folder="/var/run/cdi", libraries=frozenset({f"libcuda.so.{VERSION}"}), hooked=True, hook="/usr/bin/h")
+
+
+@pytest.mark.parametrize(
+    ("own", "names", "state", "named"),
+    [
+        (OWN, OWN_NAMES, State.OK, "all of 2"),
+        (replace(OWN, hooked=False), OWN_NAMES, State.OK, "/usr/bin/h"),
+        (OWN, frozenset({f"lading.dev/gpu={uuid(0)}"}), State.FAILED, mig_uuid(10)),
+        (OWN, frozenset({f"nvidia.com/gpu={uuid(0)}"}), State.FAILED, "2 of 2"),
+        (replace(OWN, invalid=("/x.json: invalid CDI spec",)), OWN_NAMES, State.FAILED, "/x.json"),
+        (replace(OWN, missing=("/dev/nvidia9",)), OWN_NAMES, State.FAILED, "/dev/nvidia9"),
+        (replace(OWN, libraries=frozenset({"libcuda.so.1.2"})), OWN_NAMES, State.FAILED, VERSION),
+    ],
+)
+def test_ladings_own_specs_are_those_of_this_moment(own: OwnSpecs, names: frozenset[str], state: State, named: str) -> None:
+    with_mig = nvml(gpus=(gpu(0), mig_gpu(1, instances=1)))
+    verdict = only(decide_cdi_specs(InjectionSeen(mode=GpuMode.CDI, cards=with_mig, cdi_names=names, own=own)))
+    assert verdict.state is state
+    assert named in verdict.what
+    assert bool(verdict.mend) is (state is State.FAILED)
+
+
+def test_what_is_in_the_specs_is_looked_for(tmp_path: Path) -> None:
+    settings = Settings(cdi_dir=str(tmp_path), cdi_hook="/usr/bin/h")
+    assert read_own_specs(settings) == OwnSpecs(folder=str(tmp_path), hook="/usr/bin/h")
+    there = tmp_path / "libcuda.so.1"
+    there.touch()
+    mounts = [
+        CdiMount(host_path=str(path), container_path=f"/usr/lib/{path.name}", options=("ro", "nosuid"))
+        for path in (there, tmp_path / "gone.so.1")
+    ]
+    device = CdiDevice(name="a", container_edits=Edits(mounts=tuple(mounts)))
+    spec, _ = make_spec("lading.dev/gpu", Edits(), [device])
+    assert spec is not None
+    write_specs(tmp_path, [spec])
+    seen = read_own_specs(settings)
+    assert (seen.missing, seen.libraries) == ((str(tmp_path / "gone.so.1"),), frozenset({"libcuda.so.1", "gone.so.1"}))
+    (tmp_path / "lading.dev-mig.json").write_text("{}")
+    assert "lading.dev-mig.json" in read_own_specs(settings).invalid[0]
 
 
 # ---- read

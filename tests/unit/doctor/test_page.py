@@ -28,3 +28,9 @@ def test_groups_stand_together_and_names_are_told_apart() -> None:
 )
 def test_cdi_where_it_is_needed(needed: bool, problem: str, state: State) -> None:
     assert only(decide_cdi(CdiSeen(needed=needed, support=CdiSupport(problem=problem)))).state is state
+
+
+@pytest.mark.parametrize(("folder", "state"), [("/run/cdi", State.OK), ("/etc/cdi", State.FAILED), ("", State.OK)])
+def test_a_runtime_that_does_not_read_ladings_folder(folder: str, state: State) -> None:
+    support = CdiSupport(spec_dirs=("/var/run/cdi",) if folder != "/run/cdi" else ("/run/cdi",))
+    assert only(decide_cdi(CdiSeen(needed=True, support=support, folder=folder))).state is state

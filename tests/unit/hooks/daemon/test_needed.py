@@ -2,7 +2,7 @@ import pytest
 
 from hooks.daemon.needed import list_needed
 from hooks.daemon.settings import LimitsBy, Settings
-from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
 from lading.devices.isolation import IsolationName
 
 ALWAYS = {"runtime_endpoint", "state_dir", "device node"}
@@ -17,7 +17,8 @@ ALWAYS = {"runtime_endpoint", "state_dir", "device node"}
         (Settings(host_root="/sim", kubeconfig="/k", report=True), {"kubeconfig"}),
         (Settings(host_root="/sim", kubeconfig="/k"), set()),
         (Settings(host_root="/sim", driver_root="/d"), {"driver_root"}),
-        (Settings(host_root="/sim", driver_root="/d", gpu_mode=GpuMode.CDI), {"cdi_spec_dirs"}),
+        (Settings(host_root="/sim", driver_root="/d", gpu_mode=GpuMode.CDI), {"driver_root", "cdi_dir", "cdi_hook"}),
+        (Settings(host_root="/sim", gpu_mode=GpuMode.CDI, cdi_specs=SpecsBy.NVIDIA_CTK), {"cdi_spec_dirs"}),
         (
             Settings(host_root="/sim", isolations=(IsolationName.TOKENS,), memory_limits=LimitsBy.DRIVER),
             {'memory_limits = "driver"'},

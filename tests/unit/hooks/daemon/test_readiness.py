@@ -44,6 +44,7 @@ def test_ready() -> None:
         ({"front_ends": {"nri": "cannot connect", "other": ""}}, "nri", "cannot connect"),
         ({"bypassed": [bypassed("p")]}, "no-bypass", "ns/p/train"),
         ({"driver_files": "no libcuda.so.1"}, "driver-files", "libcuda"),
+        ({"cdi": "containerd 1.6 ignores CDI devices"}, "cdi", "1.6"),
         ({"denied": ["/root/k (kubeconfig)"]}, "files", "/root/k"),
     ],
 )
@@ -51,6 +52,11 @@ def test_one_thing_is_wrong(changed: dict[str, Any], name: str, named: str) -> N
     problems = failed(**changed)
     assert list(problems) == [name]
     assert named in problems[name]
+
+
+def test_cdi_is_a_condition_where_cards_are_given_by_it() -> None:
+    assert failed(cdi="") == {}
+    assert "cdi" in [c.name for c in decide_ready(**READY, cdi="")]
 
 
 def test_a_report_that_does_not_arrive_is_shown_and_not_required() -> None:

@@ -312,10 +312,18 @@ def test_cdi_is_rendered_without_asking_a_runtime(command: Command, tmp_path: Pa
     spec = {"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-00000001-4c61-6469-6e67-000000001efc"}]}
     (tmp_path / "cdi").mkdir()
     (tmp_path / "cdi/nvidia.json").write_text(json.dumps(spec))
-    settings = f'gpu_mode = "cdi"\ncdi_spec_dirs = ["{tmp_path / "cdi"}"]'
+    settings = f'gpu_mode = "cdi"\ncdi_specs = "nvidia-ctk"\ncdi_spec_dirs = ["{tmp_path / "cdi"}"]'
     status, out, _ = command(annotations="lading.dev/gpus.train: '0'", settings=settings)
     assert status == 0
     assert "nvidia.com/gpu=GPU-00000001-4c61-6469-6e67-000000001efc" in out
+
+
+def test_own_cdi_names_are_rendered_without_a_spec(command: Command, tmp_path: Path) -> None:
+    settings = f'gpu_mode = "cdi"\ndriver_root = "{tmp_path / "node"}"\ncdi_dir = "{tmp_path / "cdi"}"'
+    status, out, _ = command(annotations="lading.dev/gpus.train: '0'", settings=settings)
+    assert status == 0
+    assert "lading.dev/gpu=GPU-00000001-4c61-6469-6e67-000000001efc" in out
+    assert not (tmp_path / "cdi").exists()
 
 
 def test_optional_groups_are_given_where_they_are_configured(command: Command, tmp_path: Path) -> None:

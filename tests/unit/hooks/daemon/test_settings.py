@@ -28,11 +28,13 @@ from hooks.model.assignment import Form
 from hooks.model.attachment import VfConfig, VfSettings
 from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
-from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
 from hooks.vendors.nvidia.restore import PowerLimit
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
+
+BY_CTK: dict[str, Any] = {"gpu_mode": GpuMode.CDI, "cdi_specs": SpecsBy.NVIDIA_CTK}
 
 
 @pytest.fixture
@@ -82,12 +84,21 @@ def test_a_report_needs_a_name() -> None:
         (Settings(assignments=(Form.MANUAL,), vf={"addresses": []}), ("vf.addresses",)),
         (Settings(assignments=(Form.MANUAL,), vf={"min_tx_rate": 9, "max_tx_rate": 1}), ("vf", "min_tx_rate")),
         (
-            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI, driver_groups=(DriverGroup.GDS, DriverGroup.IMEX)),
-            ("driver_groups", "gds, imex", "gpu_mode", "cdi"),
+            Settings(assignments=(Form.MANUAL,), **BY_CTK, driver_groups=(DriverGroup.GDS, DriverGroup.IMEX)),
+            ("driver_groups", "gds, imex", "cdi_specs", "nvidia-ctk"),
         ),
         (
             Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.NVIDIA_RUNTIME, driver_groups=(DriverGroup.GDS,)),
             ("driver_groups", "gds", "gpu_mode", "nvidia-runtime"),
+        ),
+        (Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI), ("driver_root", "gpu_mode = cdi")),
+        (
+            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI, driver_root="/", cdi_dir="run/cdi"),
+            ("cdi_dir", "'run/cdi'"),
+        ),
+        (
+            Settings(assignments=(Form.MANUAL,), gpu_mode=GpuMode.CDI, driver_root="/", cdi_hook="nvidia-cdi-hook"),
+            ("cdi_hook", "'nvidia-cdi-hook'"),
         ),
         (Settings(assignments=(Form.MANUAL,), hand_over_command=("scrub", "{uuid}")), ("hand_over_command", "'scrub'")),
         (Settings(assignments=(Form.MANUAL,), rails={"mlx5_0": 0}), ("rails", "'mlx5_0'", "PCI address")),
@@ -179,7 +190,7 @@ def test_hami_core_needs_its_library_by_an_absolute_path(tmp_path: Path, monkeyp
     [
         ({"mig_cards": ("0",)}, "'0' is no card"),
         ({"mig_cards": ("all", "GPU-ABC")}, "'GPU-ABC' is no card"),
-        ({"mig_cards": ("all",), "gpu_mode": GpuMode.CDI}, "gpu_mode = cdi"),
+        ({"mig_cards": ("all",), **BY_CTK}, "cdi_specs = nvidia-ctk"),
     ],
 )
 def test_cards_to_divide_are_named_by_what_stays_the_same(settings: dict[str, Any], word: str) -> None:
@@ -188,6 +199,18 @@ def test_cards_to_divide_are_named_by_what_stays_the_same(settings: dict[str, An
     with pytest.raises(ConfigError, match=word) as e:
         check(replace(named, **settings))
     assert e.value.hint
+
+
+def test_with_specs_of_its_own_a_node_may_divide_cards_and_give_groups() -> None:
+    check(
+        Settings(
+            assignments=(Form.MANUAL,),
+            gpu_mode=GpuMode.CDI,
+            driver_root="/",
+            mig_cards=("all",),
+            driver_groups=(DriverGroup.GDS,),
+        )
+    )
 
 
 def test_a_key_that_is_none_is_named(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hooks.model.assignment import Devices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, Mount, Sandbox
 from hooks.model.inventory import Driver, DriverMount, Inventory
 from hooks.ports import Enforced
-from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
@@ -25,7 +25,7 @@ TWO = Devices(gpus=(GrantedGpu(uuid=uuid(1)), GrantedGpu(uuid=uuid(0))))
 MIG = Devices(gpus=(GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(21)),))
 EVERY_MODE = [
     DEVICES,
-    Nvidia(mode=GpuMode.CDI),
+    Nvidia(mode=GpuMode.CDI, specs=SpecsBy.NVIDIA_CTK),
     Nvidia(mode=GpuMode.NVIDIA_RUNTIME),
 ]
 

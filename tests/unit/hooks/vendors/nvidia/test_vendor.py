@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from hooks.model.inventory import DriverMount
-from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
 from hooks.vendors.nvidia.vendor import Nvidia
 from tests.unit.hooks.inventories import gpu, inventory
 
@@ -12,7 +12,8 @@ def test_the_drivers_files_are_missed_only_where_they_are_to_be_mounted() -> Non
     mounting = Nvidia(driver_root="/")
     assert driver.version in mounting.problem(bare)
     assert not Nvidia().problem(bare)
-    assert not Nvidia(driver_root="/", mode=GpuMode.CDI).problem(bare)
+    assert not Nvidia(driver_root="/", mode=GpuMode.CDI, specs=SpecsBy.NVIDIA_CTK).problem(bare)
+    assert driver.version in Nvidia(driver_root="/", mode=GpuMode.CDI, specs=SpecsBy.LADING).problem(bare)
     assert not mounting.problem(inventory())
     mounts = (DriverMount(host_path="/libcuda.so.1", container_path="/libcuda.so.1"),)
     assert not mounting.problem(replace(bare, drivers=(replace(driver, mounts=mounts),)))

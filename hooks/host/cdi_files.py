@@ -1,0 +1,73 @@
+"""Keep the node's CDI specs in their folder: one file for each kind, written beside and renamed.
+
+A file is written if its content is another one than it should be, also where another program changed or removed it. The name of
+a file that is being written does not end as that of a spec, so that no runtime reads half of one.
+"""
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from hooks.host.cdi import read_cdi_names
+from hooks.host.cdi_spec import SpecError, render_spec
+from hooks.model.cdi import KINDS, Spec
+from lading.errors import HostError
+from lading.files import replace_file
+
+
+def spec_path(folder: Path, kind: str) -> Path:
+    return folder / f"{kind.replace('/', '-')}.json"
+
+
+def write_specs(folder: Path, specs: Sequence[Spec]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Make the files those of these specs, of different kinds; a kind without a spec has no file. Return the names that a
+    runtime finds in them from now on, and what could not be done."""
+    by_kind = {spec.kind: spec for spec in specs}
+    names: set[str] = set()
+    problems = []
+    for kind in KINDS:
+        path, spec = spec_path(folder, kind), by_kind.get(kind)
+        try:
+            if spec is None:
+                _remove(path)
+            else:
+                _write(path, render_spec(spec))
+                names |= spec.names
+        except SpecError as e:
+            problems.append(e.message)
+            problems += remove_specs(folder, [kind])  # of an older state of the node
+        except HostError as e:
+            problems.append(e.message)
+    defined = read_cdi_names([folder], kinds=KINDS)
+    if twice := sorted(names - defined):
+        problems.append(f"CDI device {twice[0]} is defined in another file of {folder} too, so that runtimes ignore it")
+    return frozenset(names & defined), tuple(problems)
+
+
+def remove_specs(folder: Path, kinds: Collection[str] = KINDS) -> list[str]:
+    """Remove the files of these kinds. Return what could not be removed, in words."""
+    problems = []
+    for path in (spec_path(folder, kind) for kind in kinds):
+        for one in (path, path.with_name(f".{path.name}.new")):  # the latter is left by a writer that was killed
+            try:
+                _remove(one)
+            except HostError as e:
+                problems.append(e.message)
+    return problems
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        if path.read_bytes() == content and not path.is_symlink():
+            return
+    except OSError:
+        pass
+    replace_file(path, content)
+
+
+def _remove(path: Path) -> None:
+    try:
+        if os.path.lexists(path):  # where there is nothing to remove, the file system may be read-only
+            path.unlink(missing_ok=True)
+    except OSError as e:
+        raise HostError(f"cannot remove {path}: {e.strerror or e}") from e
