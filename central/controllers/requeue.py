@@ -45,7 +45,7 @@ JUDGED_S: Final = 0.3  # of one look for judging what got room; then the pods fo
 GOING_ON_S: Final = 0.1  # of one look for what a filter had no time for
 FOR_EACH_NODE: Final = 8  # pods woken in one look: most nodes have so many cards
 FIRST: Final = FOR_EACH_NODE // 2  # of these: the first in line
-AT_ONCE: Final = 64  # touches under way; the API server has others to serve
+AT_ONCE: Final = 16  # touches under way; the API server has others to serve
 
 
 @dataclass(slots=True, eq=False)

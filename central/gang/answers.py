@@ -22,7 +22,7 @@ class Refused:
 
 def answer(gangs: Gangs, gang: Gang, member: Member, names: Sequence[str]) -> str | Refused:
     """Return the node of the member, or why it gets none now."""
-    member.names = names
+    known, member.names = member.names is not None, names
     if member.wrong:
         return Refused(reason=OfPod.REQUEST_MALFORMED, message=f"gang {gang.key}: {member.wrong}")
     planned = member.planned
@@ -31,8 +31,8 @@ def answer(gangs: Gangs, gang: Gang, member: Member, names: Sequence[str]) -> st
     if other := next((other for other in gangs.named if other is not gang and other.nodes & gang.nodes), None):
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=f"gang {other.key} is being bound to the same nodes")
     if planned.node not in names:
-        # One name alone may be a guess of kube-scheduler's, which asks about all nodes next.
-        vetoed, member.guessed = len(names) > 1 or member.guessed, len(names) == 1
+        # One name alone may be a guess of kube-scheduler's, which asks about all nodes next; or the plan was one of central's.
+        vetoed, member.guessed = len(names) > 1 or member.guessed or not known, len(names) == 1
         message = f"gang {gang.key}: node {planned.node} is not possible for the pod any more; the gang is planned again"
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=message, vetoed=vetoed)
     gangs.name(gang)

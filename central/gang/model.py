@@ -91,6 +91,9 @@ class Gang:
     no_victims: object = None  # the state in which no eviction would have helped
     told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was asked to show last, and the number of nodes
     tried: object = None  # the state of ledger and members in which there was no plan
+    guesses: bool = True  # members that kube-scheduler has not asked about yet are planned where others like them may be
+    asked: tuple[int, float] = (0, -math.inf)  # about how many members it asked, and when one more was seen
+    arrived_at: float = -math.inf  # when a member arrived that had not, or the plan was made
     named: bool = False  # some member was given its node: kube-scheduler may count its cpu there
     nodes: frozenset[str] = frozenset()  # of the plan
     undone: bool = False  # its bound members are being evicted, because the others did not follow in time

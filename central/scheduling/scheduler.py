@@ -235,6 +235,7 @@ class Scheduler:
             self.pending.fitted(pod)
             return Decision(uid=pod.uid, answer=only(answer, names, OfPod.GANG_ELSEWHERE.shown))
         if answer.vetoed:
+            gang.guesses = False
             drop_plan(self.ledger, gang) if gang.phase is Phase.PLANNED else drop_member(self.ledger, member)
         self.pending.waits_for_gang(pod, self._clock())
         return Decision(uid=pod.uid, answer=refuse_everywhere(names, answer.reason, answer.message))
