@@ -54,6 +54,7 @@ LONGEST_FINISH_S: Final = 3600.0
 BARRIER_S: Final = 4.0
 ARRIVED_S: Final = 10.0  # how long a member counts that was sent to bind and was not waited for
 LONGEST_PAUSE_S: Final = 60.0
+TRIALS_S: Final = 0.5  # without a new question: kube-scheduler has tried a gang in each domain
 ASKED_WITHIN_S: Final = 2.0  # kube-scheduler asks about a new pod by then; of others it is told again
 QUOTA_S: Final = 0.5  # until a gang that its quota refused is tried again
 OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
@@ -277,6 +278,9 @@ class GangKeeper:
                 await self._evictions.evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
 
     def _undo(self, gang: Gang, why: str) -> None:
+        if gang.in_trials and not gang.named:  # its domain was not tried again
+            for member in gang.members.values():
+                member.names.clear()
         drop_plan(self._ledger, gang)
         gang.guesses = False
         gang.failures += 1
@@ -286,16 +290,16 @@ class GangKeeper:
 
     def _stalls(self, gang: Gang, now: float) -> bool:
         """Return whether kube-scheduler seems to ask about no more members. It may have no node for one of them."""
-        return now - gang.arrived_at > ARRIVED_S and any(gang.members[uid].names is None for uid in gang.plan)
+        return now - gang.arrived_at > ARRIVED_S and any(not gang.members[uid].names for uid in gang.plan)
 
     def _call_members(self, gang: Gang, now: float) -> None:
         """Have kube-scheduler ask about members that it did not ask about since this leadership began."""
         gang.since = min(gang.since, now)
-        if (asked := _asked(gang)) != gang.asked[0]:
-            gang.asked = asked, now
+        if gang.questions != gang.asked[0]:
+            gang.asked = gang.questions, now
         if now < max(gang.since, gang.asked[1]) + ASKED_WITHIN_S:
             return
-        silent = [uid for uid, member in gang.members.items() if member.waits and member.names is None]
+        silent = [uid for uid, member in gang.members.items() if member.waits and not member.names]
         pods = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None and pod.refused_at is None]
         for pod in pods:
             self._scheduler.pending.waits_for_gang(pod, now)
@@ -308,7 +312,8 @@ class GangKeeper:
     def _is_due(self, gang: Gang) -> bool:
         """Return whether a plan may be found now that could not be found before."""
         missing = gang.phase is Phase.QUEUED or (gang.finishing and not gang.undone and self._lacks_places(gang))
-        if not missing or self._clock() < gang.not_before:
+        now = self._clock()
+        if not missing or now < gang.not_before or (gang.in_trials and now < gang.asked[1] + TRIALS_S):
             return False
         return gang.tried != self._state(gang)
 
@@ -317,7 +322,7 @@ class GangKeeper:
         return any(planned[role] < lacking for role, lacking in gang.lacking().items())
 
     def _state(self, gang: Gang) -> object:
-        return self._ledger.version, self._ledger.loads_version, self._gangs.version, _asked(gang)
+        return self._ledger.version, self._ledger.loads_version, self._gangs.version, gang.questions
 
     async def _plan(self, gang: Gang) -> None:
         began, state = self._clock(), self._state(gang)
@@ -502,10 +507,6 @@ class GangKeeper:
         for member in gang.members.values():
             if member.arrived and now - member.arrived_at > ARRIVED_S:
                 member.arrived = False
-
-
-def _asked(gang: Gang) -> int:
-    return sum(member.names is not None for member in gang.members.values())
 
 
 def finish_s(wait_s: float | None) -> float:

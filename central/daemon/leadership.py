@@ -123,6 +123,7 @@ class Leadership:
         self.pending = PendingPods()
         self.gangs = Gangs()
         self.quotas = Quotas(self.ledger, self.pending)
+        topology = Topology(topology_keys)
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
@@ -135,6 +136,7 @@ class Leadership:
             gangs=self.gangs,
             slice_s=SLICE_S,
             quotas=self.quotas,
+            domains=topology.domains,
         )
         self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
         self._leads = leads
@@ -158,8 +160,7 @@ class Leadership:
             log=log,
         )
         self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
-        topology = Topology(topology_keys)
-        planner = GangPlanner(self.scheduler, domains=topology.domains)
+        planner = GangPlanner(self.scheduler)
         self._gang_keeper = GangKeeper(
             self.scheduler,
             planner,

@@ -9,7 +9,7 @@ memory are counted for all members together.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,15 +29,12 @@ from lading.vocabulary import PodUid
 
 WITHOUT_DEVICES: Final = Placement(containers={}, taken=NOTHING_TAKEN)
 
-Domains = Callable[[str], Mapping[str, str] | None]
 Names = Mapping[PodUid, frozenset[str] | None]  # the nodes where each member may be; None: any
 
 
 class GangPlanner:
-    def __init__(self, scheduler: Scheduler, *, domains: Domains = lambda key: None) -> None:
-        """Create it. `domains` returns the value that each node has of a label; None: the label is not one of topology."""
+    def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self._domains = domains
 
     def planning(self, gang: Gang) -> Generator[None, None, bool]:
         """Search a plan in steps, and hold it with the last one. Return whether there is one; if there is none, what the gang
@@ -106,12 +103,17 @@ class GangPlanner:
         pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
         names: dict[PodUid, frozenset[str] | None] = {}
         same: dict[frozenset[str], frozenset[str]] = {}  # members of one template have the same nodes: kept once
+        whole: dict[frozenset[frozenset[str]], frozenset[str]] = {}
         like: dict[Shape, frozenset[str]] = {}
         for member in members:
-            if member.uid in pods and member.names is not None:
-                asked = frozenset(member.names)
-                member.names = names[member.uid] = asked = same.setdefault(asked, asked)
-                like.setdefault(pods[member.uid].shape, asked)
+            if member.uid in pods and member.names:
+                asked = {domain: frozenset(nodes) for domain, nodes in member.names.items()}
+                member.names.update({domain: same.setdefault(nodes, nodes) for domain, nodes in asked.items()})
+                parts = frozenset(asked.values())
+                if parts not in whole:
+                    whole[parts] = frozenset().union(*parts)
+                names[member.uid] = whole[parts]
+                like.setdefault(pods[member.uid].shape, whole[parts])
                 yield
         for uid, pod in pods.items():
             if uid not in names and gang.guesses and pod.shape in like:
@@ -155,7 +157,7 @@ class GangPlanner:
     def topology(self, terms: Terms) -> Topology | str:
         found: list[Mapping[str, str] | None] = []
         for key in (terms.required_topology, terms.preferred_topology):
-            domains = self._domains(key) if key else None
+            domains = self.scheduler.domains(key) if key else None
             if key and domains is None:
                 return f"{key} is no label of topology; it is one of topology_keys of central's configuration"
             found.append(domains)
