@@ -100,20 +100,20 @@ def _place(plane: ControlPlane, trace: Trace, arriving: Sequence[TracePod]) -> f
     plane.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", never)
     with ThreadPoolExecutor(CLIENTS) as clients:
         say(f"{len(trace.nodes)} nodes")
-        list(clients.map(lambda one: _add_node(plane, *one), enumerate(trace.nodes)))
+        list(clients.map(lambda one: add_node(plane, *one), enumerate(trace.nodes)))
         say(f"{len(arriving)} pods")
         list(clients.map(lambda one: _add_pod(plane, *one), enumerate(arriving)))
     central = _start_central(plane, trace)
     try:
         plane.eventually(lambda: central.leads, "a leader", within_s=LEADS_S)
         began = time.monotonic()
-        plane.start_scheduler(_scheduler_config(plane, central.port), name=SCHEDULER)
+        plane.start_scheduler(render_scheduler_config(plane, central.port), name=SCHEDULER)
         return _await_all(plane, len(arriving)) - began
     finally:
         central.stop()
 
 
-def _add_node(plane: ControlPlane, number: int, node: TraceNode) -> None:
+def add_node(plane: ControlPlane, number: int, node: TraceNode) -> None:
     """Add a node that is Ready, without the taint that the API server gives a new node."""
     manifest = render_node(node)
     made = plane.api.call("POST", NODES.path(), {"metadata": manifest["metadata"]})
@@ -168,7 +168,7 @@ def expected_pods(pods: Sequence[TracePod]) -> Iterator[dict[str, Any]]:
         yield kind
 
 
-def _scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]:
+def render_scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]:
     """Return the deployed configuration, with other addresses."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scheduler/config.yaml").read_text())
     config["clientConnection"]["kubeconfig"] = str(plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))

@@ -38,6 +38,8 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, NETWORKS, PodUid
 BIND_TIMEOUT_S: Final = 4.0
 # A pod's status changes while it waits (kube-scheduler's own conditions): then the Binding is sent again, with the new version.
 TRIES: Final = 4
+# Bindings under way. A large gang has hundreds to send at once; an API server that gets more than it can do does less.
+AT_ONCE: Final = 16
 
 _PODS: Final = msgspec.json.Decoder(Pod)
 
@@ -74,6 +76,7 @@ class Binder:
         self._sleep = sleep
         self._outcomes = scheduler.counts.bound
         self._binding: dict[tuple[PodUid, str], asyncio.Task[str]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
         self._settling: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -91,18 +94,19 @@ class Binder:
         """Bind a pod that requests no device, without an assignment. Return an empty text, or why not. Nothing is reserved, so
         an unclear answer needs no settling."""
         metadata = pod.metadata
-        if not self._leads():
-            return OfBinding.NOT_LEADING.shown
         try:
-            await self._client.bind(
-                namespace=metadata.namespace,
-                name=metadata.name,
-                uid=metadata.uid,
-                resource_version="",  # any version: nothing was decided by its requests
-                node=node,
-                annotations={},
-                timeout_s=BIND_TIMEOUT_S,
-            )
+            async with self._slots:
+                if not self._leads():
+                    return OfBinding.NOT_LEADING.shown
+                await self._client.bind(
+                    namespace=metadata.namespace,
+                    name=metadata.name,
+                    uid=metadata.uid,
+                    resource_version="",  # any version: nothing was decided by its requests
+                    node=node,
+                    annotations={},
+                    timeout_s=BIND_TIMEOUT_S,
+                )
         except KubeError as e:
             return OfBinding.BINDING_REFUSED.about(str(e))
         return ""
@@ -154,7 +158,13 @@ class Binder:
         return ""
 
     async def _send(self, reserved: Reservation) -> str:
-        pod, version, networks = reserved.pod, reserved.pod.resource_version, reserved.pod.networks
+        async with self._slots:
+            return await self._send_now(reserved)
+
+    async def _send_now(self, reserved: Reservation) -> str:
+        pod = reserved.pod
+        newest = self._scheduler.pending.get(pod.uid) or pod  # kube-scheduler may have changed its status meanwhile
+        version, networks = newest.resource_version, newest.networks
         for _ in range(TRIES):
             annotations = self._annotations(reserved, networks)
             if isinstance(annotations, Unreadable):

@@ -51,9 +51,10 @@ PLAN_S: Final = 60.0
 FINISH_S: Final = 60.0
 LONGEST_FINISH_S: Final = 3600.0
 # kube-scheduler gives up a request after 5 s, and a Binding follows the wait.
-BARRIER_S: Final = 3.0
+BARRIER_S: Final = 4.0
 ARRIVED_S: Final = 10.0  # how long a member counts that was sent to bind and was not waited for
 LONGEST_PAUSE_S: Final = 60.0
+TRIALS_S: Final = 0.5  # without a new question: kube-scheduler has tried a gang in each domain
 ASKED_WITHIN_S: Final = 2.0  # kube-scheduler asks about a new pod by then; of others it is told again
 QUOTA_S: Final = 0.5  # until a gang that its quota refused is tried again
 OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
@@ -234,7 +235,7 @@ class GangKeeper:
                 self._settle(gang)
             case Phase.BINDING:
                 await self._finish(gang, now)
-            case Phase.PLANNED if now >= gang.until:
+            case Phase.PLANNED if now >= gang.until or self._stalls(gang, now):
                 self._undo(gang, "its members could not all be bound in time")
             case Phase.QUEUED:
                 self._call_members(gang, now)
@@ -277,29 +278,42 @@ class GangKeeper:
                 await self._evictions.evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
 
     def _undo(self, gang: Gang, why: str) -> None:
+        if gang.in_trials and not gang.named:  # its domain was not tried again
+            for member in gang.members.values():
+                member.names.clear()
         drop_plan(self._ledger, gang)
+        gang.guesses = False
         gang.failures += 1
         gang.not_before = self._clock() + min(LONGEST_PAUSE_S, 2.0 ** (gang.failures - 1))
         gang.refuse(OfPod.GANG_WAITS_FOR_TURN, f"{why}; it is planned again")
         self._log.warning(Event.GANG_UNDONE, why, gang=str(gang.key), members=len(gang.members))
 
+    def _stalls(self, gang: Gang, now: float) -> bool:
+        """Return whether kube-scheduler seems to ask about no more members. It may have no node for one of them."""
+        return now - gang.arrived_at > ARRIVED_S and any(not gang.members[uid].names for uid in gang.plan)
+
     def _call_members(self, gang: Gang, now: float) -> None:
         """Have kube-scheduler ask about members that it did not ask about since this leadership began."""
         gang.since = min(gang.since, now)
-        if now < gang.since + ASKED_WITHIN_S:
+        if gang.questions != gang.asked[0]:
+            gang.asked = gang.questions, now
+        if now < max(gang.since, gang.asked[1]) + ASKED_WITHIN_S:
             return
-        silent = [uid for uid, member in gang.members.items() if member.waits and member.names is None]
+        silent = [uid for uid, member in gang.members.items() if member.waits and not member.names]
         pods = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None and pod.refused_at is None]
         for pod in pods:
             self._scheduler.pending.waits_for_gang(pod, now)
         self._requeue(pod.uid for pod in pods)
+        if gang.refused_for is OfPod.GANG_WAITS_FOR_MEMBERS:
+            self._tell(gang)
 
     # ---- plans
 
     def _is_due(self, gang: Gang) -> bool:
         """Return whether a plan may be found now that could not be found before."""
         missing = gang.phase is Phase.QUEUED or (gang.finishing and not gang.undone and self._lacks_places(gang))
-        if not missing or self._clock() < gang.not_before:
+        now = self._clock()
+        if not missing or now < gang.not_before or (gang.in_trials and now < gang.asked[1] + TRIALS_S):
             return False
         return gang.tried != self._state(gang)
 
@@ -308,15 +322,15 @@ class GangKeeper:
         return any(planned[role] < lacking for role, lacking in gang.lacking().items())
 
     def _state(self, gang: Gang) -> object:
-        asked = sum(member.names is not None for member in gang.members.values())
-        return self._ledger.version, self._ledger.loads_version, self._gangs.version, asked
+        return self._ledger.version, self._ledger.loads_version, self._gangs.version, gang.questions
 
     async def _plan(self, gang: Gang) -> None:
         began, state = self._clock(), self._state(gang)
         if await self._in_slices(self._planner.planning(gang)):
             self._planned(gang)
         elif gang.members:
-            self._tell(gang)
+            if gang.refused_for is not OfPod.GANG_WAITS_FOR_MEMBERS:  # for these, see _call_members
+                self._tell(gang)
             gang.tried = None if gang.refused_for in OF_QUOTA else state  # quotas change without a change of the ledger
             gang.not_before = self._clock() + max(
                 REST * (self._clock() - began), QUOTA_S if gang.refused_for in OF_QUOTA else 0.0
@@ -335,6 +349,7 @@ class GangKeeper:
         if not gang.finishing:
             gang.until = now + PLAN_S
         gang.tried = gang.told = None
+        gang.arrived_at = now
         self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.nodes))
         refused = [uid for uid in gang.plan if self._scheduler.pending.get_refused(uid)]
         self._requeue(refused)
@@ -469,7 +484,10 @@ class GangKeeper:
         gang, member = found
         if member.planned is None or member.planned.node != node:
             return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key} has no place for the pod on {node} any more")
-        member.arrived, member.arrived_at = True, self._clock()
+        now = self._clock()
+        if not member.arrived:
+            gang.arrived_at = now
+        member.arrived, member.arrived_at = True, now
         return "" if gang.ordinary or self._open(gang) else gang
 
     def _open(self, gang: Gang) -> bool:
@@ -482,8 +500,9 @@ class GangKeeper:
         return gang.opened
 
     def _forget_arrivals(self, gang: Gang, now: float) -> None:
-        """Members that were sent to bind long ago, and not again, are not about to be bound."""
-        if gang.opened:
+        """Members that were sent to bind long ago, and not again, are not about to be bound. As long as more of them arrive,
+        kube-scheduler has only not come to the others yet."""
+        if gang.opened or now - gang.arrived_at <= ARRIVED_S:
             return
         for member in gang.members.values():
             if member.arrived and now - member.arrived_at > ARRIVED_S:

@@ -45,7 +45,7 @@ JUDGED_S: Final = 0.3  # of one look for judging what got room; then the pods fo
 GOING_ON_S: Final = 0.1  # of one look for what a filter had no time for
 FOR_EACH_NODE: Final = 8  # pods woken in one look: most nodes have so many cards
 FIRST: Final = FOR_EACH_NODE // 2  # of these: the first in line
-AT_ONCE: Final = 64  # touches under way; the API server has others to serve
+AT_ONCE: Final = 32  # touches under way; the API server has others to serve
 
 
 @dataclass(slots=True, eq=False)
@@ -235,9 +235,12 @@ class Waker:
     async def _touch_while_refused(self, pod: Pending) -> None:
         fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid}
         backoff = Backoff()
-        while known := self._scheduler.pending.get_refused(pod.uid):
+        while True:
             try:
                 async with self._slots:
+                    known = self._scheduler.pending.get_refused(pod.uid)  # kube-scheduler may have asked meanwhile
+                    if known is None:
+                        return
                     await self._touch(known)
             except (NotFoundError, ConflictError):
                 return  # the watch will say so

@@ -122,6 +122,7 @@ class Leadership:
         self.pending = PendingPods()
         self.gangs = Gangs()
         self.quotas = Quotas(self.ledger, self.pending)
+        topology, nodes = Topology(topology_keys), Nodes()
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
@@ -134,6 +135,7 @@ class Leadership:
             gangs=self.gangs,
             slice_s=SLICE_S,
             quotas=self.quotas,
+            domains=topology.domains,
         )
         self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
         self._leads = leads
@@ -157,8 +159,7 @@ class Leadership:
             log=log,
         )
         self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
-        topology, nodes = Topology(topology_keys), Nodes()
-        planner = GangPlanner(self.scheduler, domains=topology.domains, nodes=nodes)
+        planner = GangPlanner(self.scheduler, nodes)
         self._gang_keeper = GangKeeper(
             self.scheduler,
             planner,

@@ -54,15 +54,16 @@ def follow_end(ledger: Ledger, gang: Gang, member: Member) -> None:
     drop_member(ledger, member)
     if not gang.members:
         _forget_kept(ledger, gang)
-    if gang.ordinary or planned is None or not gang.members:
+    if gang.ordinary or not gang.members:
         return
-    if gang.opened or gang.finishing or member.node:
+    begun = gang.opened or gang.finishing
+    if planned is not None and (begun or member.node):
         uid = PodUid(f"{_KEPT}{member.uid}")
         holder = Holder(pod=uid, namespace=member.namespace, name=member.name)
         claim = OwnClaim(holder=holder, node=planned.node, taken=planned.placement.taken)
         if ledger.plan([claim]) is None:
             gang.kept[uid] = claim
-    elif any(gang.planned()[role] < lacking for role, lacking in gang.lacking().items()):
+    elif not begun and any(gang.planned()[role] < lacking for role, lacking in gang.lacking().items()):
         drop_plan(ledger, gang)
 
 

@@ -84,6 +84,11 @@ class Gangs:
             gang, before = known
             member.names, member.planned, member.guessed = before.names, before.planned, before.guessed
             member.arrived, member.arrived_at, member.old = before.arrived, before.arrived_at, before.old
+            member.wrong = before.wrong
+            if member == before:  # it was touched, or kube-scheduler set a condition: the gang is what it was
+                self._said[uid] = said
+                self.version += 1
+                return
             if gang.key != member.membership.gang:
                 self.remove(uid)
         gang = self._gangs.setdefault(member.membership.gang, Gang(key=member.membership.gang))

@@ -14,12 +14,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 from central.ask.gang import GangKey, Match, Membership, Terms
 from central.ask.reasons import OfPod
 from central.fit.model import Placement
 from central.ledger.model import Holder, OwnClaim
 from lading.vocabulary import PodUid
+
+EVERYWHERE: Final = ""  # in place of a domain: a question about nodes of several, or without any
 
 
 class Phase(StrEnum):
@@ -52,7 +55,8 @@ class Member:
     asks: bool = True  # kube-scheduler asks central about it; False: it is bound without central
     deleting: bool = False
     gated: bool = False  # kube-scheduler does not try it yet: a scheduling gate is closed
-    names: Collection[str] | None = None  # where kube-scheduler lets it go, as of its last question; None: no question yet
+    # Where kube-scheduler lets it go, as of its last question, or of its last one in each domain; empty: no question yet.
+    names: dict[str, Collection[str]] = field(default_factory=dict)
     guessed: bool = False  # that question was about one node alone, which is not the planned one
     planned: Planned | None = None
     arrived: bool = False  # kube-scheduler sent it to bind since the plan was made
@@ -61,6 +65,14 @@ class Member:
     @property
     def holder(self) -> Holder:
         return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
+
+    def asked_about(self, domain: str, names: Collection[str]) -> bool:
+        """Record a question about these nodes of one domain, or EVERYWHERE. Return whether it is not the first one."""
+        known = domain in self.names
+        if domain == EVERYWHERE or EVERYWHERE in self.names:
+            self.names.clear()
+        self.names[domain] = names
+        return known
 
     @property
     def waits(self) -> bool:
@@ -91,6 +103,9 @@ class Gang:
     no_victims: object = None  # the state in which no eviction would have helped
     told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was asked to show last, and the number of nodes
     tried: object = None  # the state of ledger and members in which there was no plan
+    guesses: bool = True  # members that kube-scheduler has not asked about yet are planned where others like them may be
+    asked: tuple[int, float] = (0, -math.inf)  # about how many members it asked, in each domain, and when one more was seen
+    arrived_at: float = -math.inf  # when a member arrived that had not, or the plan was made
     named: bool = False  # some member was given its node: kube-scheduler may count its cpu there
     nodes: frozenset[str] = frozenset()  # of the plan
     undone: bool = False  # its bound members are being evicted, because the others did not follow in time
@@ -136,6 +151,16 @@ class Gang:
         return not self.terms.least and any(member.membership.terms is not None for member in said)
 
     # ---- how far it is
+
+    @property
+    def questions(self) -> int:
+        """Return about how many members kube-scheduler has asked, counted once for each domain."""
+        return sum(len(member.names) for member in self.members.values())
+
+    @property
+    def in_trials(self) -> bool:
+        """Return whether kube-scheduler asks about one domain after the other."""
+        return any(member.names and EVERYWHERE not in member.names for member in self.members.values())
 
     @property
     def phase(self) -> Phase:

@@ -9,7 +9,7 @@ member's own rules as the nodes are now, which may have changed since. cpu and m
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,17 +33,14 @@ from lading.vocabulary import PodUid
 
 WITHOUT_DEVICES: Final = Placement(containers={}, taken=NOTHING_TAKEN)
 
-Domains = Callable[[str], Mapping[str, str] | None]
+Names = Mapping[PodUid, frozenset[str] | None]  # the nodes where each member may be; None: any
 
 
 class GangPlanner:
-    def __init__(self, scheduler: Scheduler, *, domains: Domains = lambda key: None, nodes: Nodes | None = None) -> None:
-        """Create it. `domains` returns the value that each node has of a label; None: the label is not one of topology.
-        `nodes`: by which members' own rules are judged."""
+    def __init__(self, scheduler: Scheduler, nodes: Nodes | None = None) -> None:
+        """Create it. `nodes`: by which members' own rules are judged."""
         self.scheduler = scheduler
-        self._domains = domains
         self._nodes = Nodes() if nodes is None else nodes
-        self._names: dict[frozenset[str], frozenset[str]] = {}  # members of one template have the same nodes: kept once
 
     def planning(self, gang: Gang) -> Generator[None, None, bool]:
         """Search a plan in steps, and hold it with the last one. Return whether there is one; if there is none, what the gang
@@ -52,14 +49,15 @@ class GangPlanner:
         if isinstance(topology, str):
             gang.refuse(OfPod.REQUEST_MALFORMED, topology)
             return False
-        pods, first, surplus = self._waiting(gang)
+        pods, names = yield from self._waiting(gang)
+        first, surplus = _split(gang, names)
         if first is None:
             gang.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, "kube-scheduler has not asked about all of its members yet")
             return False
         starting = [pods[one.uid] for one in first]
         if self._refused_by_quota(gang, starting, starts=False):
             return False
-        wants = yield from self._wants([*first, *surplus], pods, self._held_nodes(gang))
+        wants = yield from self._wants([*first, *surplus], pods, names, self._held_nodes(gang))
         state = self.scheduler.ledger.without(*pods, *gang.kept)
         rails = running_rails(gang, self.scheduler.ledger)
         where = yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails)
@@ -90,24 +88,46 @@ class GangPlanner:
         """Return the members that start together, with all nodes where kube-scheduler lets them go, whether or not these have
         room; None if that is not known."""
         topology = self.topology(gang.terms)
-        pods, first, _ = self._waiting(gang)
+        pods, names = yield from self._waiting(gang)
+        first, _ = _split(gang, names)
         if first is None or isinstance(topology, str):
             return None
         every, known, wants = self.scheduler.ledger.nodes(), dict[frozenset[str] | None, list[str]](), list[Want]()
         for member in first:
-            names = self._names_of(member)
-            if names not in known:
-                known[names] = [name for name in every if names is None or name in names]
-            nodes = known[names] if pods[member.uid].ask.containers else sorted(names or every)
+            possible = names[member.uid]
+            if possible not in known:
+                known[possible] = [name for name in every if possible is None or name in possible]
+            nodes = known[possible] if pods[member.uid].ask.containers else sorted(possible or every)
             wants.append(Want(uid=member.uid, shape=pods[member.uid].shape, nodes=nodes))
             yield
         return wants, topology, self.scheduler.ledger.without(*pods, *gang.kept)
 
-    def _waiting(self, gang: Gang) -> tuple[dict[PodUid, Pending], list[Member] | None, list[Member]]:
-        """Return the pods to place, and as members those that have to start together, and the others; see `_split`."""
+    def _waiting(self, gang: Gang) -> Generator[None, None, tuple[dict[PodUid, Pending], Names]]:
+        """Return the pods to place, by rank and age, and the nodes where each may be, where that is known. For a member that
+        kube-scheduler has not asked about yet these are the nodes of another one with the same request; if that was wrong once,
+        its question is waited for."""
         members = gang.waiting()
         pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
-        return pods, *_split(gang, [one for one in members if one.uid in pods])
+        names: dict[PodUid, frozenset[str] | None] = {}
+        same: dict[frozenset[str], frozenset[str]] = {}  # members of one template have the same nodes: kept once
+        whole: dict[frozenset[frozenset[str]], frozenset[str]] = {}
+        like: dict[Shape, frozenset[str]] = {}
+        for member in members:
+            if member.uid in pods and member.names:
+                asked = {domain: frozenset(nodes) for domain, nodes in member.names.items()}
+                member.names.update({domain: same.setdefault(nodes, nodes) for domain, nodes in asked.items()})
+                parts = frozenset(asked.values())
+                if parts not in whole:
+                    whole[parts] = frozenset().union(*parts)
+                names[member.uid] = whole[parts]
+                like.setdefault(pods[member.uid].shape, whole[parts])
+                yield
+        for uid, pod in pods.items():
+            if uid not in names and gang.guesses and pod.shape in like:
+                names[uid] = like[pod.shape]
+            elif uid not in names and gang.finishing:
+                names[uid] = None  # any node is tried for one that is missing in a gang that runs in part
+        return pods, names
 
     def _hold(self, gang: Gang, where: Where, pods: Mapping[PodUid, Pending]) -> bool:
         """Hold the plan, if every member is still there and still waits."""
@@ -144,7 +164,7 @@ class GangPlanner:
     def topology(self, terms: Terms) -> Topology | str:
         found: list[Mapping[str, str] | None] = []
         for key in (terms.required_topology, terms.preferred_topology):
-            domains = self._domains(key) if key else None
+            domains = self.scheduler.domains(key) if key else None
             if key and domains is None:
                 return f"{key} is no label of topology; it is one of topology_keys of central's configuration"
             found.append(domains)
@@ -158,26 +178,19 @@ class GangPlanner:
         return [*dict.fromkeys(claim.node for claim in (*gang.kept.values(), *claims) if claim is not None)]
 
     def _wants(
-        self, members: Sequence[Member], pods: Mapping[PodUid, Pending], held: Sequence[str]
+        self, members: Sequence[Member], pods: Mapping[PodUid, Pending], names: Names, held: Sequence[str]
     ) -> Generator[None, None, list[Want]]:
         known: dict[tuple[Shape, frozenset[str] | None, NodeRules | None], Sequence[str]] = {}
         wants = []
         for member in members:
-            pod, names = pods[member.uid], self._names_of(member)
-            kind = pod.shape, names, pod.node_rules
+            pod, possible = pods[member.uid], names[member.uid]
+            kind = pod.shape, possible, pod.node_rules
             if kind not in known:
-                ranked = yield from self.ranked(pod.shape, names, held)
+                ranked = yield from self.ranked(pod.shape, possible, held)
                 known[kind] = [name for name in ranked if self._nodes.allow(pod.node_rules, name) is not False]
             wants.append(Want(uid=member.uid, shape=pod.shape, nodes=known[kind]))
             yield
         return wants
-
-    def _names_of(self, member: Member) -> frozenset[str] | None:
-        if member.names is None or isinstance(member.names, frozenset):
-            return member.names
-        names = frozenset(member.names)
-        member.names = names = self._names.setdefault(names, names)
-        return names
 
     def ranked(self, shape: Shape, names: Collection[str] | None, held: Sequence[str]) -> Generator[None, None, Sequence[str]]:
         """Return the nodes where such a pod may be, the best first; before these, `held`, which may look full to others."""
@@ -197,15 +210,12 @@ class GangPlanner:
         return found if isinstance(found, Placement) else None
 
 
-def _split(gang: Gang, members: Sequence[Member]) -> tuple[list[Member] | None, list[Member]]:
-    """Return the members that have to start together, and the others. None: kube-scheduler has not asked about enough of them,
-    so that their nodes are not known. For members that are missing in a gang that runs in part any node is tried."""
+def _split(gang: Gang, names: Names) -> tuple[list[Member] | None, list[Member]]:
+    """Return the members that have to start together, and the others, of those whose nodes are known. None: of too few."""
     lacking = Counter(gang.lacking())
     first, surplus = [], []
-    for member in members:
+    for member in (one for one in gang.waiting() if one.uid in names):
         role = member.membership.role
-        if member.names is None and not gang.finishing:
-            continue
         if lacking[role] > 0:
             lacking[role] -= 1
             first.append(member)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from central.ask.gang import GangDialect
 from central.ask.model import NO_REQUESTS, Ask, BadAsk, Policy, Requests, Shape
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
@@ -48,6 +49,9 @@ from lading.vocabulary import PciAddress, PodUid
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
 # second filter; too late, room that no pod uses.
 PREDICTION_S: Final = 5.0
+
+# The value that each node has of a label; None: the label is not one of topology.
+Domains = Callable[[str], Mapping[str, str] | None]
 
 NO_DEVICES: Final = Ask(containers=(), policy=Policy.FRAGMENTATION)
 
@@ -128,6 +132,7 @@ class Scheduler:
         gangs: Gangs | None = None,
         slice_s: float = math.inf,
         quotas: QuotaGate | None = None,
+        domains: Domains = lambda key: None,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
         that fits on none of these nodes, where everything but the devices suffices. `slice_s`: how long one call judges nodes;
@@ -143,6 +148,7 @@ class Scheduler:
         self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
         self.counts = counts or Counts()
         self.gangs = Gangs() if gangs is None else gangs
+        self.domains = domains
         rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
         self.verdicts = Verdicts(
             rooms, loads, policy=policy, limits=limits, forecast=forecast, turnover=lambda: ledger.turnover
@@ -232,13 +238,17 @@ class Scheduler:
         return None if found is None or (found[0].ordinary and found[1].planned is None) else found
 
     def _decide_in_gang(self, pod: Pending, names: Sequence[str], gang: Gang, member: Member) -> Decision:
-        answer = answer_member(self.gangs, gang, member, names)
+        tried_by_domain = gang.key.dialect is GangDialect.KUBERNETES and bool(gang.terms.required_topology)
+        domain_of = self.domains(gang.terms.required_topology) if tried_by_domain else None
+        answer = answer_member(self.gangs, gang, member, names, domain_of)
         if isinstance(answer, str):
             self.pending.fitted(pod)
             return Decision(uid=pod.uid, answer=only(answer, names, OfPod.GANG_ELSEWHERE.shown))
         if answer.vetoed:
+            gang.guesses = False
             drop_plan(self.ledger, gang) if gang.phase is Phase.PLANNED else drop_member(self.ledger, member)
-        self.pending.waits_for_gang(pod, self._clock())
+        if not answer.elsewhere:
+            self.pending.waits_for_gang(pod, self._clock())
         return Decision(uid=pod.uid, answer=refuse_everywhere(names, answer.reason, answer.message))
 
     def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:

@@ -10,12 +10,15 @@ from lading.vocabulary import GANG, GANG_MIN
 from simnode.control_plane import ControlPlane
 from simnode.scheduling import Scheduling, SigningKey, install
 from tests.cluster.conftest import DEPLOY
-from tests.cluster.scheduling.fleet import CARDS, Fleet
+from tests.cluster.scheduling.fleet import CARDS, MERGE, Fleet
 from tests.logs import LOGS
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 NODES: Final = 8
+RACK: Final = "topology.kubernetes.io/rack"
+HOST: Final = "kubernetes.io/hostname"
+RACKS: Final = {"r0": (0, 1), "r1": (2, 3), "r2": (4, 5, 6, 7)}
 PODGROUPS: Final = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
 PODS: Final = "/api/v1/namespaces/default/pods"
 
@@ -23,7 +26,7 @@ PODS: Final = "/api/v1/namespaces/default/pods"
 @pytest.fixture(scope="module")
 def plane(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
     folder = tmp_path_factory.mktemp("native")
-    gates = ("GenericWorkload", "GangScheduling")
+    gates = ("GenericWorkload", "GangScheduling", "TopologyAwareWorkloadScheduling")
     control = ControlPlane(folder, assets=assets, gates=gates, apis=("scheduling.k8s.io/v1alpha2",))
     logs = pytestconfig.stash.setdefault(LOGS, [])
     logs.extend(control.logs)
@@ -32,8 +35,13 @@ def plane(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: 
         install(control, DEPLOY)
         scheduling = Scheduling(control, deploy=DEPLOY, key=SigningKey(folder), replicas=1)
         logs.extend(scheduling.logs)
-        with Fleet(control, [f"n{number}" for number in range(NODES)]), scheduling:
-            yield control
+        with Fleet(control, [f"n{number}" for number in range(NODES)]):
+            for rack, numbers in RACKS.items():
+                for number in numbers:
+                    labels = {"metadata": {"labels": {RACK: rack, HOST: f"n{number}"}}}
+                    control.api.call("PATCH", f"/api/v1/nodes/n{number}", labels, content_type=MERGE)
+            with scheduling:
+                yield control
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +56,11 @@ def pods(plane: ControlPlane) -> list[dict[str, Any]]:
     return list(plane.api.call("GET", PODS)["items"])
 
 
-def create(plane: ControlPlane, name: str, gpus: int, *, group: str = "", annotations: dict[str, str] | None = None) -> None:
+def create(
+    plane: ControlPlane, name: str, gpus: int, *, group: str = "", annotations: dict[str, str] | None = None, **words: Any
+) -> None:
     container = {"name": "main", "image": "pause", "resources": {"limits": {"lading.dev/gpu": str(gpus)}}}
-    spec: dict[str, Any] = {"containers": [container], "schedulerName": "lading"}
+    spec: dict[str, Any] = {"containers": [container], "schedulerName": "lading", **words}
     spec |= {"schedulingGroup": {"podGroupName": group}} if group else {}
     plane.api.call("POST", PODS, {"metadata": {"name": name, "annotations": annotations or {}}, "spec": spec})
 
@@ -79,6 +89,26 @@ def test_a_native_gang_without_room_holds_nothing_against_other_pods_and_starts_
         assert not members & bound(plane)
     plane.api.call("DELETE", f"{PODS}/hold1", {"gracePeriodSeconds": 0})
     await_bound(plane, members)
+
+
+def test_a_native_gang_in_one_rack_starts_in_the_only_one_that_holds_it(plane: ControlPlane) -> None:
+    """kube-scheduler tries all members in each rack, and is told yes in one. Before that no rack holds them."""
+    for number in (0, 2, 4, 5, 6):
+        create(plane, f"hold{number}", 4, nodeSelector={HOST: f"n{number}"})
+    plane.eventually(lambda: len(bound(plane)) == 5, "five pods that hold four cards each")
+    policy = {"schedulingPolicy": {"gang": {"minCount": 2}}, "schedulingConstraints": {"topology": [{"key": RACK}]}}
+    plane.api.call("POST", PODGROUPS, {"metadata": {"name": "near"}, "spec": policy})
+    members = {"near0", "near1"}
+    for name in members:
+        create(plane, name, CARDS, group="near")
+    create(plane, "single", CARDS)  # while the gang is tried in rack after rack
+    await_bound(plane, {"single"}, within_s=20)
+    assert not members & bound(plane)
+    for name in ("single", "hold2"):
+        plane.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+    await_bound(plane, members)
+    placed = {pod["spec"]["nodeName"] for pod in pods(plane) if pod["metadata"]["name"] in members}
+    assert placed == {"n2", "n3"}
 
 
 def test_a_gang_of_sixty_four_is_bound_in_one_wave(plane: ControlPlane) -> None:

@@ -209,6 +209,25 @@ def test_a_new_leader_finishes_a_gang_before_an_older_one_begins(tmp_path: Path)
     play(story, tmp_path)
 
 
+def test_a_gang_of_which_the_only_bound_member_goes_holds_nothing_for_the_others(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 3)
+        scheduler = KubeScheduler(one)
+        one.server.fail(Fault(status=409), when=is_binding_of("g1", "g2"), times=99)
+        await put_gang(one, "g", 3)
+        await scheduler.run(2)
+        assert bound(one) == ["g0"]
+        await scheduler.end()
+        await one.term.end()
+        await one.begin()
+        await one.pause(1)
+        assert claims(one) == 2
+        await one.remove_pod("g0")
+        assert claims(one) == 0
+
+    play(story, tmp_path)
+
+
 def test_a_gang_that_ran_for_long_is_not_ended_by_a_new_leader_for_a_member_that_died(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 3)
