@@ -27,7 +27,7 @@ from central.scheduling.preempt import Plan, Protection, can_preempt, plans, ren
 from central.scheduling.scheduler import Scheduler
 from central.state.budgets import Budgets
 from central.state.counts import EvictOutcome
-from central.state.pending import Pending, in_line
+from central.state.pending import Pending
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, TooManyRequestsError
 from lading.log import Event, Log
@@ -121,7 +121,7 @@ class Evictor:
     def _next(self) -> Pending | None:
         waiting = [pod for uid in self._wanting if (pod := self._scheduler.pending.get_refused(uid))]
         self._wanting = {pod.uid: self._wanting[pod.uid] for pod in waiting}
-        return min(waiting, key=in_line, default=None)
+        return min(waiting, key=self._scheduler.tenants.line(), default=None)
 
     def _work_for(self, pod: Pending, names: Sequence[str], work: Coroutine[Any, Any, None]) -> None:
         """Run `work` for one pod; then plan for the pod again if it is still refused."""

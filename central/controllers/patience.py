@@ -28,7 +28,7 @@ from central.ledger.model import NodeRoom
 from central.loop.slices import Slices
 from central.scheduling.preempt import can_preempt
 from central.scheduling.scheduler import Scheduler
-from central.state.pending import Pending, in_line
+from central.state.pending import Pending
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
@@ -59,7 +59,7 @@ class Patience:
             self._nodes[pod.uid] = dict.fromkeys((*known, *names))
             self._vain.discard(pod.uid)
             if len(self._nodes) > REMEMBERED:
-                last = max(filter(None, map(self._scheduler.pending.get, self._nodes)), key=in_line)
+                last = max(filter(None, map(self._scheduler.pending.get, self._nodes)), key=self._scheduler.tenants.line())
                 del self._nodes[last.uid]
 
     async def run(self) -> None:
@@ -107,7 +107,8 @@ class Patience:
         return ""
 
     def _in_line(self) -> list[Pending]:
-        """Return the pods to keep room for, the first in line first. Forget pods that wait no more."""
+        """Return the pods to keep room for: those for which it is kept, then the first in line. Forget pods that do not wait
+        any more."""
         pending = self._scheduler.pending
         self._nodes = {uid: names for uid, names in self._nodes.items() if pending.get_refused(uid)}
         self._again = {uid: due for uid, due in self._again.items() if due > self._clock()}
@@ -115,7 +116,9 @@ class Patience:
         self._vain &= self._nodes.keys()
         tried = self._nodes.keys() - self._vain
         pods = [pod for uid in tried if (pod := pending.get_refused(uid)) and pod.priority == highest]
-        return sorted((pod for pod in pods if self._is_due(pod) and not self._evicts_for(pod.uid)), key=in_line)
+        place = self._scheduler.tenants.line()
+        due = (pod for pod in pods if self._is_due(pod) and not self._evicts_for(pod.uid))
+        return sorted(due, key=lambda pod: (pod.uid not in self._kept, place(pod)))
 
     def _is_due(self, pod: Pending) -> bool:
         if not self._patience_s or pod.refused_at is None or self._clock() - pod.refused_at < self._patience_s:

@@ -41,6 +41,7 @@ from central.quota.checks import Key, Refusal
 from central.scheduling.filtered import Filtered, SameReason, main_reason, only, refuse_everywhere, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
+from central.state.tenants import InTurn, Tenants
 from lading.vocabulary import PciAddress, PodUid
 
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
@@ -94,8 +95,8 @@ class QuotaGate(Protocol):
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key by which quotas take turns."""
 
-    def take_free(self) -> list[Pending]:
-        """Return refused pods for which there is room in their quota now."""
+    def take_free(self, in_turn: InTurn) -> list[Pending]:
+        """Return refused pods for which there is room in their quota now, of each quota in the order of `in_turn`."""
 
 
 class NoQuotas:
@@ -107,7 +108,7 @@ class NoQuotas:
     def turn(self, uid: PodUid) -> Key:
         return ()
 
-    def take_free(self) -> list[Pending]:
+    def take_free(self, in_turn: InTurn) -> list[Pending]:
         return []
 
 
@@ -141,6 +142,7 @@ class Scheduler:
         self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
         self.counts = counts or Counts()
         self.gangs = Gangs() if gangs is None else gangs
+        self.tenants = Tenants(ledger)
         rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
         self.verdicts = Verdicts(
             rooms, loads, policy=policy, limits=limits, forecast=forecast, turnover=lambda: ledger.turnover
@@ -173,6 +175,7 @@ class Scheduler:
             self.ledger.room(name)
             yield
         yield from self.verdicts.catching_up()
+        yield from self.tenants.catching_up()
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """Decide, and apply the decision at once."""

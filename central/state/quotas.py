@@ -11,7 +11,7 @@ of those groups of quotas in which an amount changed.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from heapq import nsmallest
+from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
@@ -26,7 +26,8 @@ from central.quota.divided import Divided
 from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId, owner_of
 from central.quota.standing import Standing
 from central.quota.tree import Tree, build
-from central.state.pending import Pending, PendingPods, in_line
+from central.state.pending import Pending, PendingPods
+from central.state.tenants import InTurn
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, PodUid
 
 WOKEN_AT_ONCE: Final = 64  # pods of one quota; the others follow if these are let in
@@ -247,9 +248,9 @@ class Quotas:
 
     # ---- pods that may try again
 
-    def take_free(self) -> list[Pending]:
-        """Return refused pods for which their quota has room now, first in line first. Each is returned once for each
-        refusal."""
+    def take_free(self, in_turn: InTurn) -> list[Pending]:
+        """Return refused pods for which their quota has room now, of each quota in the order of `in_turn`. Each is returned
+        once for each refusal."""
         if not (self._refused or self._released):
             return []
         if self._counts:
@@ -258,7 +259,8 @@ class Quotas:
         pods = [pod for uid in released if (pod := self._pending.get(uid)) is not None]
         if self._freed:
             freed, self._freed = self._freed, set()
-            pods += [pod for quota in [*self._refused] if self._is_freed(quota, freed) for pod in self._take_free_of(quota)]
+            quotas = [quota for quota in [*self._refused] if self._is_freed(quota, freed)]
+            pods += [pod for quota in quotas for pod in self._take_free_of(quota, in_turn)]
         return pods
 
     def _is_freed(self, quota: QuotaId, freed: set[QuotaId]) -> bool:
@@ -270,10 +272,10 @@ class Quotas:
     def _is_flat(self, quota: QuotaId) -> bool:
         return quota in self._tree.quotas and self._tree.quotas[quota].dialect is Dialect.SCHEDULER_PLUGINS
 
-    def _take_free_of(self, quota: QuotaId) -> Iterator[Pending]:
+    def _take_free_of(self, quota: QuotaId, in_turn: InTurn) -> Iterator[Pending]:
         waiting = [pod for uid in self._refused[quota] if (pod := self._pending.get(uid)) is not None]
         soon: dict[str, int] = {}
-        for pod in nsmallest(WOKEN_AT_ONCE, waiting, key=in_line):
+        for pod in islice(in_turn(waiting), WOKEN_AT_ONCE):
             counted = self._counted.get(pod.uid, NOTHING)
             if self._check(quota, [counted], gang=False, beside=soon) is not None:
                 return

@@ -77,6 +77,8 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
         yield "gang", text(wait.why.gang.in_words(), "warn")
     if wait.why.quota:
         yield "now", text(f"its quota refuses it, on every node: {wait.why.quota}", "warn")
+    if wait.why.line is not None:
+        yield "line", text(wait.why.line.in_words())
     if wait.why.making_room_on:
         yield "now", text(f"central evicts pods of lower priority on node {wait.why.making_room_on} for it", "good")
     if wait.why.keeping_room_on:
