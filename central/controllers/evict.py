@@ -23,6 +23,8 @@ from central.ask.model import Ask
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Clash, Holder, PodRecord
 from central.loop.slices import Slices
+from central.quota.checks import Refusal
+from central.quota.model import Owner
 from central.scheduling.preempt import Plan, Protection, can_preempt, plans, renewed
 from central.scheduling.scheduler import Scheduler
 from central.state.budgets import Budgets
@@ -45,7 +47,7 @@ class _WithoutPlan:
     """Keep requests without a plan in one state of ledger and budgets. True: a budget or the Eviction API was the cause."""
 
     state: object
-    applied: dict[tuple[Ask, int, tuple[str, ...]], bool] = field(default_factory=dict)
+    applied: dict[tuple[Ask, int, Owner, Refusal | None, tuple[str, ...]], bool] = field(default_factory=dict)
 
 
 class Evictor:
@@ -141,7 +143,7 @@ class Evictor:
         state = self._scheduler.ledger.version, protection.spared, protection.budgets
         if state != self._without_plan.state:
             self._without_plan = _WithoutPlan(state)
-        key = pod.ask, pod.priority, tuple(names)
+        key = pod.ask, pod.priority, pod.owner, pod.quota, tuple(names)
         if key in self._without_plan.applied:
             protection.applied = self._without_plan.applied[key]
             return None

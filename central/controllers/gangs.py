@@ -353,8 +353,8 @@ class GangKeeper:
         for gang in self._in_line(gang for gang in self._gangs if self._wants_room(gang)):
             if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
                 continue
-            waited = self._clock() - gang.since
-            if self._patience_s and waited >= self._patience_s and not kept and gang.phase is Phase.QUEUED:
+            waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
+            if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
                 kept = await self._keep_room(gang)
         for uid in self._kept.keys() - kept.keys():
             self._ledger.forget_nomination(uid)
@@ -365,7 +365,9 @@ class GangKeeper:
         return gang.evicting or any(self._scheduler.room_for(member.uid)[0] for member in gang.waiting())
 
     def _wants_room(self, gang: Gang) -> bool:
-        return gang.phase is Phase.QUEUED and not gang.too_large and gang.refused_for not in OF_QUOTA
+        """Return whether pods may have to go, or to end, for it: also if its quota has too little left."""
+        waits = gang.phase is Phase.QUEUED and not gang.too_large
+        return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
     async def _keep_room(self, gang: Gang) -> dict[PodUid, str]:
         """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""

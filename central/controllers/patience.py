@@ -123,6 +123,8 @@ class Patience:
     def _is_due(self, pod: Pending) -> bool:
         if not self._patience_s or pod.refused_at is None or self._clock() - pod.refused_at < self._patience_s:
             return False
+        if pod.quota is not None:
+            return False  # room is of no use to it
         if self._again.get(pod.uid, 0.0) > self._clock():
             return False
         return not can_preempt(self._scheduler, pod) and self._demand(pod).whole_peak > 1

@@ -96,6 +96,11 @@ class GangPlanner:
             yield
         return wants, topology, self.scheduler.ledger.without(*pods, *gang.kept)
 
+    def starting(self, gang: Gang) -> list[Pending]:
+        """Return the pods that start together, as far as kube-scheduler asked about them."""
+        pods, first, _ = self._waiting(gang)
+        return [pods[member.uid] for member in first or ()]
+
     def _waiting(self, gang: Gang) -> tuple[dict[PodUid, Pending], list[Member] | None, list[Member]]:
         """Return the pods to place, and as members those that have to start together, and the others; see `_split`."""
         members = gang.waiting()

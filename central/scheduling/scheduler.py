@@ -38,6 +38,7 @@ from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
 from central.quota.checks import Key, Refusal
+from central.quota.preemption import Preemption
 from central.scheduling.filtered import Filtered, SameReason, main_reason, only, refuse_everywhere, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
@@ -92,6 +93,9 @@ class QuotaGate(Protocol):
         """Return why these pods may not start now; None if they may. Pods of a gang start together. `starting`: they start if
         they may."""
 
+    def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
+        """Return which pods may be evicted for these, which start together; None where quotas make no difference."""
+
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key by which quotas take turns."""
 
@@ -103,6 +107,9 @@ class NoQuotas:
     """Allow everything."""
 
     def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
+        return None
+
+    def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
         return None
 
     def turn(self, uid: PodUid) -> Key:
@@ -129,8 +136,8 @@ class Scheduler:
         quotas: QuotaGate | None = None,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
-        that fits on none of these nodes, where everything but the devices suffices. `slice_s`: how long one call judges nodes;
-        those that it does not reach are refused as NOT_REACHED, and `judging` continues."""
+        that fits on none of these nodes, where everything but the devices, or its quota, suffices. `slice_s`: how long one call
+        judges nodes; those that it does not reach are refused as NOT_REACHED, and `judging` continues."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
@@ -218,6 +225,8 @@ class Scheduler:
         if pod is not None and self.pending.get(pod.uid) is pod:  # else it ended while the answer was sent
             if decision.quota is not None:
                 self.pending.refused_by_quota(pod, decision.quota, self._clock())
+                if decision.quota.code is OfPod.QUOTA_EXCEEDED:  # pods of the same quota may go for it
+                    self._refused(pod, [*answer.never])
             else:
                 self._predict(pod, decision.node)
                 if not decision.node and not pod.undecided:
@@ -304,10 +313,20 @@ class Scheduler:
         if not isinstance(ask, Ask):
             suffice.extend(victims)
             return
+        pending = self.pending.get(own)
+        rule = self.preemption([pending] if pending is not None else [])
         for name, gone in victims.items():
-            if gone and isinstance(self.verdict(ask, name, self.ledger.without(own, *gone)), Placement):
+            allowed = all(map(rule.takes, gone)) and rule.allows(gone)
+            if gone and allowed and isinstance(self.verdict(ask, name, self.ledger.without(own, *gone)), Placement):
                 suffice.append(name)
             yield
+
+    def preemption(self, pods: Sequence[Pending]) -> Preemption:
+        """Return which pods may be evicted for these, which start together."""
+        rule = self.quotas.preemption(pods)
+        if rule is not None:
+            return rule
+        return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
 
     def judged(self, ask: Ask) -> CachedVerdicts:
         """Return which nodes fit, and why the others do not, of those for which one slice has time."""

@@ -112,6 +112,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     gang: GangWhy | None = None  # with which it starts, in place of what follows for the pod alone
     quota: str = ""  # why its quota refuses it, with the code
     line: Line | None = None  # of a pod that waits alone
+    preempts: str = ""  # whose pods may be evicted for it, by quotas; empty: quotas make no difference
     reasons: dict[str, int] = {}  # nodes by reason
     nodes: list[NodeWhy] = []
 
@@ -156,6 +157,7 @@ def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[Nod
         gang=why_gang(scheduler, pod.uid),
         quota=pod.quota.shown if pod.quota is not None else "",
         line=pod_line(scheduler, pod),
+        preempts=scheduler.preemption([pod]).said,
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,
     )
