@@ -4,7 +4,7 @@ Pods of one quota preempt one another by priority; no pod preempts across quotas
 What a quota lent comes back by taking back (central.controllers.take_back), whatever the priorities. By system:
 
     Koordinator         pods of the same quota, but those that are never preempted
-    scheduler-plugins   over its min: pods of the same namespace. Within its min: nobody, for then others use what it is
+    scheduler-plugins   over its min: pods of the same namespace. Within its min: none, for then others use what it is
                         guaranteed, and those over their min give back
 
 Pods whose quota does not allow them evict others only if they fit in the quota then.

@@ -77,7 +77,7 @@ class GangStay:
 
 
 def divide_fairly(total: float, wanted: Mapping[str, float]) -> dict[str, float]:
-    """Return equal parts, but to nobody more than it wants: what is left by those is divided among the others."""
+    """Return equal parts, but to no tenant more than it wants: what is left by those is divided among the others."""
     parts: dict[str, float] = {}
     for number, tenant in enumerate(sorted(wanted, key=lambda tenant: wanted[tenant])):
         parts[tenant] = min(wanted[tenant], (total - sum(parts.values())) / (len(wanted) - number))
