@@ -82,8 +82,8 @@ def read_results(path: Path) -> dict[str, Any]:
 def render(gangs: Results) -> str:
     """Return the tables in Markdown: the figures, and Lading's less those of the others."""
     cells = list(_cells(gangs))
-    head = "running | held idle | queued | " + " | ".join(f"wait: {label}" for label in SHOWN) + " | max/min"
-    columns = "|---" * (2 + 4 + len(SHOWN)) + "|"
+    head = "running | held idle | queued | " + " | ".join(f"wait: {label}" for label in SHOWN) + " | served | of due"
+    columns = "|---" * (2 + 5 + len(SHOWN)) + "|"
     lines = [f"| offered load | rules | {head} |", columns]
     lines += [f"| {load} | {rules} | {_row(figures)} |" for load, by_rules in cells for rules, figures in by_rules.items()]
     lines += ["", f"| offered load | {Rules.LADING} less | {head} |", columns]
@@ -107,11 +107,11 @@ def _row(figures: Results) -> str:
     waits = figures["waits_min"]
     shown = [f"{waits[label]['mean']:.1f} / {waits[label]['p99']:.0f}" if label in waits else "" for label in SHOWN]
     means = [f"{figures[name]:.2f}" for name in ("running", "idle", "queued")]
-    return " | ".join([*means, *shown, f"{figures['unfairness']:.2f}"])
+    return " | ".join([*means, *shown, f"{figures['spread']:.2f}", f"{figures['unfairness']:.2f}"])
 
 
 def _less(differences: Results) -> str:
-    keys = ["running", "idle", "queued", *(f"wait: {label}" for label in SHOWN), "unfairness"]
+    keys = ["running", "idle", "queued", *(f"wait: {label}" for label in SHOWN), "spread", "unfairness"]
     return " | ".join(signed(differences[key]) if key in differences else "" for key in keys)
 
 

@@ -62,11 +62,11 @@ class Product:
             forecast=forecast,
         )
 
-    def place(self, kind: int, pod: int) -> Placed | None:
+    def place(self, kind: int, pod: int, namespace: str = NAMESPACE) -> Placed | None:
         self._decided += 1
         enough = self._has_cpu_and_memory(kind)
         if self._cluster.kinds.all[kind].has_devices:
-            placed = self._place(kind, uid_of(pod), self._able(enough))
+            placed = self._place(kind, uid_of(pod), self._able(enough), namespace)
         else:
             placed = self._place_beside(kind, uid_of(pod), self._able(enough), enough)
         if placed is not None:
@@ -93,7 +93,7 @@ class Product:
     def changed(self, node: int) -> None:
         """Do nothing: the ledger knows already."""
 
-    def _place(self, kind: int, uid: PodUid, names: Collection[str]) -> Placed | None:
+    def _place(self, kind: int, uid: PodUid, names: Collection[str], namespace: str) -> Placed | None:
         shape = self._shapes[kind]
         self.scheduler.verdicts.learn(uid, shape)
         self.scheduler.judged(shape.ask)
@@ -110,7 +110,7 @@ class Product:
         self._ledger.set_pod(
             PodRecord(
                 uid=uid,
-                namespace=NAMESPACE,
+                namespace=namespace,
                 name=uid,
                 version=self._decided,
                 node=name,

@@ -23,11 +23,13 @@ from central.ask.model import Ask
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Clash, Holder, PodRecord
 from central.loop.slices import Slices
+from central.quota.checks import Refusal
+from central.quota.model import Owner
 from central.scheduling.preempt import Plan, Protection, can_preempt, plans, renewed
 from central.scheduling.scheduler import Scheduler
 from central.state.budgets import Budgets
 from central.state.counts import EvictOutcome
-from central.state.pending import Pending, in_line
+from central.state.pending import Pending
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, TooManyRequestsError
 from lading.log import Event, Log
@@ -45,7 +47,7 @@ class _WithoutPlan:
     """Keep requests without a plan in one state of ledger and budgets. True: a budget or the Eviction API was the cause."""
 
     state: object
-    applied: dict[tuple[Ask, int, tuple[str, ...]], bool] = field(default_factory=dict)
+    applied: dict[tuple[Ask, int, Owner, Refusal | None, tuple[str, ...]], bool] = field(default_factory=dict)
 
 
 class Evictor:
@@ -121,7 +123,7 @@ class Evictor:
     def _next(self) -> Pending | None:
         waiting = [pod for uid in self._wanting if (pod := self._scheduler.pending.get_refused(uid))]
         self._wanting = {pod.uid: self._wanting[pod.uid] for pod in waiting}
-        return min(waiting, key=in_line, default=None)
+        return min(waiting, key=self._scheduler.tenants.line(), default=None)
 
     def _work_for(self, pod: Pending, names: Sequence[str], work: Coroutine[Any, Any, None]) -> None:
         """Run `work` for one pod; then plan for the pod again if it is still refused."""
@@ -141,7 +143,7 @@ class Evictor:
         state = self._scheduler.ledger.version, protection.spared, protection.budgets
         if state != self._without_plan.state:
             self._without_plan = _WithoutPlan(state)
-        key = pod.ask, pod.priority, tuple(names)
+        key = pod.ask, pod.priority, pod.owner, pod.quota, tuple(names)
         if key in self._without_plan.applied:
             protection.applied = self._without_plan.applied[key]
             return None

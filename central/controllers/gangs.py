@@ -32,12 +32,12 @@ from central.gang.claims import drop_plan, follow_end
 from central.gang.draft import Where
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
-from central.gang.queue import in_line
 from central.ledger.ledger import NOMINATION_S, Ledger
 from central.ledger.model import PodRecord
 from central.loop.slices import result_in_slices
 from central.scheduling.gang_room import Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
+from central.scheduling.line import gangs_in_line
 from central.scheduling.preempt import Protection
 from central.scheduling.scheduler import Scheduler
 from lading.log import Event, Log
@@ -212,9 +212,11 @@ class GangKeeper:
             await self._follow(gang)
         self._opened = {key: opened for key, opened in self._opened.items() if self._gangs.has(key)}
         until = self._clock() + LOOK_MOST_S
-        for gang in self._in_line(gang for gang in self._gangs if self._is_due(gang)):
-            if gang.members and self._is_due(gang):
-                await self._plan(gang)
+        line = self._in_line(gang for gang in self._gangs if self._is_due(gang))
+        while line:
+            gang = line.pop(0)
+            if gang.members and self._is_due(gang) and await self._plan(gang):
+                line = self._in_line(line)  # what it has counts from now on
             if self._clock() >= until:
                 break  # those first in line may have room by now; those after them have their turn while these rest
         if self._clock() >= self._looked_at + KEEP_LOOK_S:
@@ -222,7 +224,7 @@ class GangKeeper:
             await self._make_room()
 
     def _in_line(self, gangs: Iterable[Gang]) -> list[Gang]:
-        return in_line(gangs, self._scheduler.quotas.turn)
+        return gangs_in_line(self._scheduler, gangs)
 
     # ---- what became of it
 
@@ -324,17 +326,20 @@ class GangKeeper:
     def _state(self, gang: Gang) -> object:
         return self._ledger.version, self._ledger.loads_version, self._gangs.version, gang.questions
 
-    async def _plan(self, gang: Gang) -> None:
+    async def _plan(self, gang: Gang) -> bool:
+        """Search a plan. Return whether there is one."""
         began, state = self._clock(), self._state(gang)
         if await self._in_slices(self._planner.planning(gang)):
             self._planned(gang)
-        elif gang.members:
+            return True
+        if gang.members:
             if gang.refused_for is not OfPod.GANG_WAITS_FOR_MEMBERS:  # for these, see _call_members
                 self._tell(gang)
             gang.tried = None if gang.refused_for in OF_QUOTA else state  # quotas change without a change of the ledger
             gang.not_before = self._clock() + max(
                 REST * (self._clock() - began), QUOTA_S if gang.refused_for in OF_QUOTA else 0.0
             )
+        return False
 
     def _tell(self, gang: Gang) -> None:
         """Have kube-scheduler ask again: once for each reason, so that the members' events say why they wait; and when there
@@ -363,8 +368,8 @@ class GangKeeper:
         for gang in self._in_line(gang for gang in self._gangs if self._wants_room(gang)):
             if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
                 continue
-            waited = self._clock() - gang.since
-            if self._patience_s and waited >= self._patience_s and not kept and gang.phase is Phase.QUEUED:
+            waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
+            if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
                 kept = await self._keep_room(gang)
         for uid in self._kept.keys() - kept.keys():
             self._ledger.forget_nomination(uid)
@@ -375,7 +380,9 @@ class GangKeeper:
         return gang.evicting or any(self._scheduler.room_for(member.uid)[0] for member in gang.waiting())
 
     def _wants_room(self, gang: Gang) -> bool:
-        return gang.phase is Phase.QUEUED and not gang.too_large and gang.refused_for not in OF_QUOTA
+        """Return whether pods may have to go, or to end, for it: also if its quota has too little left."""
+        waits = gang.phase is Phase.QUEUED and not gang.too_large
+        return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
     async def _keep_room(self, gang: Gang) -> dict[PodUid, str]:
         """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""

@@ -36,7 +36,7 @@ from central.loop.slices import Slices
 from central.scheduling.preempt import can_preempt
 from central.scheduling.scheduler import Scheduler
 from central.state.nodes import Nodes
-from central.state.pending import Pending, in_line
+from central.state.pending import Pending
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
@@ -94,7 +94,7 @@ class Patience:
         self._vain.pop(pod.uid, None)
         if len(self._named) > REMEMBERED:
             waiting = [one for uid in self._named if (one := self._scheduler.pending.get(uid))]
-            del self._named[max(waiting, key=in_line).uid]
+            del self._named[max(waiting, key=self._scheduler.tenants.line()).uid]
         kept = self._kept.get(pod.uid)
         if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= SEEN_S:
             if len(names) > 1 or kept.guessed:
@@ -166,7 +166,8 @@ class Patience:
                     self._scheduler.pending.refused(pod, self._clock())
 
     def _in_line(self) -> list[Pending]:
-        """Return the pods to keep room for, the first in line first. Forget pods that wait no more."""
+        """Return the pods to keep room for: those for which it is kept, then the first in line. Forget pods that do not wait
+        any more."""
         pending, now = self._scheduler.pending, self._clock()
         self._named = {uid: names for uid, names in self._named.items() if pending.get_refused(uid)}
         self._left = {uid: names for uid, names in self._left.items() if pending.get_refused(uid)}
@@ -175,9 +176,9 @@ class Patience:
         waiting = [pod for pod in pending if pod.refused_at is not None]
         highest = max((pod.priority for pod in waiting), default=0)
         tried = (pod for pod in waiting if pod.priority == highest and pod.uid not in self._vain and self._is_due(pod))
-        return [
-            pod for pod in nsmallest(REMEMBERED, tried, key=in_line) if not self._evicts_for(pod.uid) and self._in_quota(pod)
-        ]
+        place = self._scheduler.tenants.line()
+        first = nsmallest(REMEMBERED, tried, key=lambda pod: (pod.uid not in self._kept, place(pod)))
+        return [pod for pod in first if not self._evicts_for(pod.uid) and self._in_quota(pod)]
 
     def _is_due(self, pod: Pending) -> bool:
         if pod.refused_at is None or self._clock() - pod.refused_at < self._patience_s or pod.in_gang or pod.quota is not None:

@@ -5,10 +5,10 @@ happens to it. So central *touches* it: a patch of its status moves it to the fr
 1.36; any change does). It happens after the ledger released the devices, never before: else the pod would be refused again.
 
 Room that appears begins a new *round* for each ask that it fits. In a round every refused pod is woken at most once, while
-there is room, a few for each node with room at a time, whatever they ask. One half of these places is for the first in line,
-by priority and then by age; the other half for the pods that had no turn for the longest time, because the first in line may be
-pods that cannot use this room (another taint, no cpu), and new rounds may come faster than one ends. A pod that is refused once
-more had its turn: it waits for the next round.
+there is room, a few for each node with room at a time, whatever they ask. One half of these places is for the first in line, by
+priority, fair between namespaces, and then by age (central.state.tenants); the other half for the pods that had no turn for the
+longest time, because the first in line may be pods that cannot use this room (another taint, no cpu), and new rounds may come
+faster than one ends. A pod that is refused once more had its turn: it waits for the next round.
 
 For each ask only nodes that got room are judged, never all nodes, except for an ask whose affinity group left its card. That
 may be more than one look has time for (all nodes of a cluster at once when central starts, ten thousand asks). Then the newest
@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
 from central.ask.model import Ask
@@ -111,7 +112,8 @@ class Waker:
         chosen = await self._choose(slices)
         together = [pod for uid in self._wanted if (pod := self._scheduler.pending.get_refused(uid))]
         self._wanted = {pod.uid: None for pod in together if pod.uid in self._waking}  # once more, when that is over
-        others = [pod for pod in (*together, *self._scheduler.quotas.take_free()) if pod.uid not in self._waking]
+        free = self._scheduler.quotas.take_free(self._scheduler.tenants.in_turn)
+        others = [pod for pod in (*together, *free) if pod.uid not in self._waking]
         return [*{pod.uid: pod for pod in (*others, *nominated, *decided, *chosen)}.values()]
 
     # ---- what got room
@@ -165,6 +167,7 @@ class Waker:
     async def _choose(self, slices: Slices) -> list[Pending]:
         line: list[_Waiting] = []
         longest: list[_Waiting] = []
+        in_turn = self._scheduler.tenants.in_turn
         for ask in [*self._rounds]:
             waiting, current = self._waiting(ask), self._rounds[ask]
             if not waiting or not current.nodes:
@@ -172,11 +175,12 @@ class Waker:
                 continue
             seats = len(current.nodes)
             ready = [pod for pod in waiting if pod.uid not in self._waking]
-            line += [(pod, current) for pod in ready[: FIRST * seats]]
+            line += [(pod, current) for pod in islice(in_turn(ready), FIRST * seats)]
             # Of which those before may be as many as there are.
             longest += [(pod, current) for pod in nsmallest(FOR_EACH_NODE * seats, ready, key=_last_turn)]
             await slices.pause()
-        line.sort(key=lambda one: in_line(one[0]))
+        of = {pod.uid: current for pod, current in line}
+        line = [(pod, of[pod.uid]) for pod in in_turn(pod for pod, _ in line)]
         chosen = [one async for one in self._seated(line, FIRST, slices)]
         had = {pod.uid for pod, _ in chosen}
         others = sorted((one for one in longest if one[0].uid not in had), key=lambda one: _last_turn(one[0]))

@@ -30,7 +30,7 @@ from central.quota.standing import Standing
 from central.scheduling.gang_units import Holding, units_of
 from central.scheduling.preempt import Plan, Protection
 from central.scheduling.scheduler import Scheduler
-from central.state.pending import Pending, in_line
+from central.state.pending import Pending
 from central.state.quotas import Quotas
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
@@ -79,7 +79,7 @@ class TakeBack:
         if self._delay_s and self._quotas.counted(pod.uid).quotas:
             self._names[pod.uid] = names
             if len(self._names) > REMEMBERED:
-                last = max(filter(None, map(self._scheduler.pending.get, self._names)), key=in_line)
+                last = max(filter(None, map(self._scheduler.pending.get, self._names)), key=self._scheduler.tenants.line())
                 del self._names[last.uid]
 
     async def run(self) -> None:
@@ -94,7 +94,7 @@ class TakeBack:
         due = self._due(standing) if standing is not None else {}
         pods = [pod for uid in self._names if (pod := self._scheduler.pending.get_refused(uid)) and pod.quota is None]
         self._names = {pod.uid: self._names[pod.uid] for pod in pods}
-        for pod in sorted(pods, key=in_line) if due else ():
+        for pod in sorted(pods, key=self._scheduler.tenants.line()) if due else ():
             if not self._evictor.works_for(pod.uid) and await self._take_back(pod, due.keys()):
                 return
 

@@ -1,6 +1,7 @@
 """Read the pods that wait for devices: the request of each, for how long it is refused, and why, by reason code.
 
-It takes the scheduler. It returns the first MOST pods, in the order in which they get devices, and the number of all. Reasons
+It takes the scheduler. It returns the first MOST pods, in the order in which they get devices, each with its place in line or
+that of its gang, and the number of all. Reasons
 are those of kube-scheduler's last request, updated: no request is evaluated for the page alone, so that one that central has
 not evaluated yet, or has dropped, has no reasons.
 """
@@ -10,14 +11,18 @@ from collections.abc import Iterable
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
+import msgspec
+
 from central.api.times import parse_seconds
+from central.ask.gang import GangKey
 from central.ask.model import Ask
 from central.fit.model import BY_SHOWN, Missing, NoFit
 from central.loop.slices import Slices
+from central.scheduling.line import Line, gang_lines, line_of, pod_lines
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why import FITS, ask_in_words
+from central.scheduling.why import FITS, ask_in_words, view_gang
 from central.scheduling.why import SENTENCES as OF_WHY
-from central.state.pending import Pending, in_line
+from central.state.pending import Pending
 from central.view.model import PendingView
 
 MOST: Final = 300  # more than people read; kube-scheduler's own lists have the others
@@ -36,16 +41,20 @@ class Waiting(NamedTuple):
 
 
 def _timeless(view: PendingView) -> tuple[object, ...]:
-    return view.uid, view.asks, view.refused_s is None, view.reasons, view.making_room_on, view.keeping_room_on, view.quota
+    return msgspec.structs.astuple(msgspec.structs.replace(view, refused_s=None)), view.refused_s is None
 
 
 async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Waiting:
     first: list[Pending] = []
-    everybody = list(scheduler.pending)
+    everybody, place, waiting = list(scheduler.pending), scheduler.tenants.line(), Counter[str | None]()
     for start in range(0, len(everybody), _CHUNK):
-        first = nsmallest(MOST, [*first, *everybody[start : start + _CHUNK]], key=in_line)
+        some = everybody[start : start + _CHUNK]
+        waiting.update(map(line_of, some))
+        first = nsmallest(MOST, [*first, *some], key=place)
         await slices.pause()
-    counts: dict[Ask, dict[str, int]] = {}
+    lines, gangs = pod_lines(scheduler, first, waiting), gang_lines(scheduler)
+    await slices.pause()
+    counts, said_of = dict[Ask, dict[str, int]](), dict[GangKey, str]()
     views = []
     for pod in first:
         if pod.ask.sharing is not None:  # whom its group is with may be the pod's own doing
@@ -54,12 +63,16 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
             if pod.ask not in counts:
                 counts[pod.ask] = _count(scheduler, pod.ask)
             reasons = counts[pod.ask]
-        views.append(pending_view(scheduler, pod, reasons, now))
+        found = scheduler.gangs.of(pod.uid)
+        gang = found[0] if found is not None and not found[0].ordinary else None
+        if gang is not None and gang.key not in said_of:
+            said_of[gang.key] = view_gang(scheduler, gang, gangs.get(gang.key)).in_words()
+        views.append(_view(scheduler, pod, reasons, now, lines.get(pod.uid), said_of[gang.key] if gang is not None else ""))
         await slices.pause()
     return Waiting(tuple(views), len(everybody))
 
 
-def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: float) -> PendingView:
+def _view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: float, line: Line | None, gang: str) -> PendingView:
     making_room_on, keeping_room_on = scheduler.room_for(pod.uid)
     return PendingView(
         uid=pod.uid,
@@ -72,6 +85,8 @@ def pending_view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], no
         making_room_on=making_room_on,
         keeping_room_on=keeping_room_on,
         quota=pod.quota.shown if pod.quota is not None else "",
+        gang=gang,
+        line=line.in_words() if line is not None else "",
     )
 
 

@@ -123,7 +123,7 @@ def asked(ask: Ask, requests: Requests, models: Mapping[str, int]) -> dict[str, 
     cards, in MiB."""
     by_model = {model: _on(ask, models.get(model)) for model in ask.gpu_models or models}
     possible = {model: milli for model, milli in by_model.items() if milli is not None}
-    cards = max(possible.values(), default=_on(ask, None) or 0)
+    cards = max(possible.values(), default=asked_milli(ask))
     amounts = {RESOURCE_GPU: cards} | {model_key(model): milli for model, milli in possible.items()}
     amounts[RESOURCE_RDMA] = at_one_time(ask.containers, lambda one: one.vfs)
     return _with_requests(amounts, requests)
@@ -143,6 +143,16 @@ def _of_container(one: ContainerAsk, profile: str, card_mib: int) -> int:
     if one.share is not None:
         return one.share.cards * _part(one.share.memory_mib or 0, one.share.core_percent or 0, card_mib)
     return one.gpus * (_of_instance(profile, card_mib) if profile else CARD)
+
+
+def asked_milli(ask: Ask) -> int:
+    """Return the thousandths of cards of a pod that waits, where the memory of the cards is not known."""
+    return _on(ask, None) or 0
+
+
+def held_milli(taken: Taken, cards: Mapping[GpuUuid, Gpu]) -> int:
+    """Return the thousandths of cards that a pod holds on a node with these cards."""
+    return sum(_of_part(part, cards.get(uuid)) for uuid, part in taken.gpus.items())
 
 
 def held(taken: Taken, requests: Requests, cards: Mapping[GpuUuid, Gpu]) -> dict[str, int]:

@@ -4,9 +4,10 @@ It takes a gang without a plan. It returns where each member that starts togethe
 nothing is held or evicted here.
 
 To *keep* room, each member gets the node where the fewest devices are missing; the same one each time, as long as it can do.
-To *evict*, all pods of lower priority are put out of the way in thought; if the gang fits then, they are put back, the most
-important first, as long as it still fits. The others are the victims. A running gang is one unit, and goes as a whole or not at
-all, but for members beyond its minimum. Without a plan that stands after all evictions no pod is evicted.
+To *evict*, all pods of lower priority that may go by the rules of quotas (central.quota.preemption) are put out of the way in
+thought; if the gang fits then, they are put back, the most important first, as long as it still fits. The others are the
+victims. A running gang is one unit, and goes as a whole or not at all, but for members beyond its minimum. Without a plan that
+stands after all evictions no pod is evicted.
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -21,6 +22,7 @@ from central.gang.plan import Topology, find_plan
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay
 from central.quota.giving import Unit, choosing
+from central.quota.preemption import Preemption
 from central.quota.standing import Standing
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.preempt import Protection
@@ -137,17 +139,20 @@ class _Unit:
 
 def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Generator[None, None, Made | None]:
     """Search, one fit in each step. None: no eviction would help, or none is needed."""
-    lowest = planner.scheduler.ledger.lowest_priority()
+    rule = planner.scheduler.preemption((yield from planner.starting(gang)))
+    lowest = rule.lowest
     if lowest is None or lowest >= gang.priority:
         return None
     asked = yield from planner.asked(gang)
     if asked is None:
         return None
     wants, topology, state = asked
-    units = _units(planner, gang, {name for want in wants for name in want.nodes}, protection)
+    units = _units(planner, gang, {name for want in wants for name in want.nodes}, protection, rule)
 
     def search(gone: Collection[_Unit]) -> Generator[None, None, Where | None]:
-        uids = (pod.uid for unit in gone for pod in unit.pods)
+        uids = [pod.uid for unit in gone for pod in unit.pods]
+        if not rule.allows(uids):
+            return None
         return (yield from find_plan(wants, (), state.without(*uids), planner.place, topology))
 
     if not units or (yield from search(units)) is None:
@@ -175,14 +180,14 @@ def _put_back(
     return [*first, *second]
 
 
-def _units(planner: GangPlanner, gang: Gang, names: Collection[str], protection: Protection) -> list[_Unit]:
+def _units(planner: GangPlanner, gang: Gang, names: Collection[str], protection: Protection, rule: Preemption) -> list[_Unit]:
     """Return what may be evicted on these nodes, the most important first."""
     ledger, gangs = planner.scheduler.ledger, planner.scheduler.gangs
     lower = [
         pod
         for name in sorted(names)
         for pod in ledger.bound_on(name)
-        if pod.priority < gang.priority and not protection.covers(pod)
+        if pod.priority < gang.priority and rule.takes(pod.uid) and not protection.covers(pod)
     ]
     units: list[_Unit] = []
     whole: set[object] = set()
@@ -194,6 +199,6 @@ def _units(planner: GangPlanner, gang: Gang, names: Collection[str], protection:
             whole.add(found[0].key)
             mates = [ledger.pod(uid) for uid, member in found[0].members.items() if member.node and member.asks]
             pods = tuple(mate for mate in mates if mate is not None and mate.holds is not None)
-            if all(mate.priority < gang.priority and not protection.covers(mate) for mate in pods):
+            if all(mate.priority < gang.priority and rule.takes(mate.uid) and not protection.covers(mate) for mate in pods):
                 units.append(_Unit(pods=pods))
     return sorted(units, key=lambda unit: unit.importance)[-MOST_UNITS:]

@@ -102,6 +102,12 @@ class GangPlanner:
             yield
         return wants, topology, self.scheduler.ledger.without(*pods, *gang.kept)
 
+    def starting(self, gang: Gang) -> Generator[None, None, list[Pending]]:
+        """Return the pods that start together, as far as their nodes are known."""
+        pods, names = yield from self._waiting(gang)
+        first, _ = _split(gang, names)
+        return [pods[member.uid] for member in first or ()]
+
     def _waiting(self, gang: Gang) -> Generator[None, None, tuple[dict[PodUid, Pending], Names]]:
         """Return the pods to place, by rank and age, and the nodes where each may be, where that is known. For a member that
         kube-scheduler has not asked about yet these are the nodes of another one with the same request; if that was wrong once,

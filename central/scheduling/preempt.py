@@ -3,14 +3,15 @@
 kube-scheduler's own preemption does not see devices: its dry run ignores them, so that on a node with too few devices it finds
 that no eviction is needed. So central makes its own plan if a pod fits on none of the nodes where everything else suffices.
 
-It takes a pod that was refused, the nodes that kube-scheduler asked about, and the ledger. It returns the node, the victims,
-and where the pod's devices will be. A victim has strictly lower priority, is bound by an assignment, and frees something that
-is needed: with all lower pods away the pod must fit, then they are put back, the most important first, while it still fits; a
-pod that cannot be put back is a victim. A pod that is being deleted is counted as gone, and costs nothing. A pod that a
-disruption budget protects stays, and of the pods that share a budget no more are evicted than it allows: otherwise the Eviction
-API refuses the last victim after the first ones have ended without use. A gang keeps its minimum: only members beyond it go.
-Nodes are compared as kube-scheduler compares them: the lowest highest priority, then the lowest sum, then the fewest victims,
-then the youngest of the most important victims.
+It takes a pod that was refused, for its devices or by its quota, the nodes that kube-scheduler asked about, and the ledger. It
+returns the node, the victims, and where the pod's devices will be. A victim has strictly lower priority, is bound by an
+assignment, and frees something that is needed, and is of the same quota (central.quota.preemption): with all lower pods away
+the pod must fit, then they are put back, the most important first, while it still fits; a pod that cannot be put back is a
+victim. A pod that is being deleted is counted as gone, and costs nothing. A pod that a disruption budget protects stays, and of
+the pods that share a budget no more are evicted than it allows: otherwise the Eviction API refuses the last victim after the
+first ones have ended without use. A gang keeps its minimum: only members beyond it go. Nodes are compared as kube-scheduler
+compares them: the lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of the most
+important victims.
 
 To find the victims takes a dozen fits for each node; a lower bound of their number, and so of the cost, follows from the
 numbers of cards and VFs. So the nodes with the lowest bound come first, and the search ends with a plan that no other can
@@ -32,6 +33,7 @@ from central.fit.demand import Demand, policy_of, read_demand
 from central.fit.model import MAY_FIT_LATER, Placement
 from central.fit.shortage import asked_cards
 from central.ledger.model import NodeRoom, PodRecord
+from central.quota.preemption import Preemption
 from central.scheduling.scheduler import Scheduler
 from central.state.budgets import NO_BUDGETS, Budgets
 from central.state.pending import Pending
@@ -76,7 +78,7 @@ class Protection:
 
 def can_preempt(scheduler: Scheduler, pod: Pending) -> bool:
     """Return whether some pod that holds devices has a lower priority, and this one may preempt it."""
-    lowest = scheduler.ledger.lowest_priority()
+    lowest = scheduler.preemption([pod]).lowest
     return pod.may_preempt and lowest is not None and lowest < pod.priority
 
 
@@ -88,14 +90,18 @@ def plans(
     protection = protection or Protection()
     if not can_preempt(scheduler, pod):
         return
+    rule = scheduler.preemption([pod])
     yield from scheduler.verdicts.judging(pod.ask)
     verdicts = scheduler.judged(pod.ask)
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     candidates = []
     for name in _within_reach(scheduler, pod, names):
-        if name in verdicts.fits:
+        fits = name in verdicts.fits
+        if fits and pod.quota is None:
             return  # room appeared meanwhile
-        if verdicts.reasons.get(name) in MAY_FIT_LATER and (victims := _victims(scheduler, pod, name, protection)):
+        if (fits or verdicts.reasons.get(name) in MAY_FIT_LATER) and (
+            victims := _victims(scheduler, pod, name, protection, rule)
+        ):
             least = _least(scheduler.ledger.without(pod.uid).room(name), demand, victims)
             candidates += [(least, name, victims)] if least else []
         yield None
@@ -103,7 +109,7 @@ def plans(
     for least, name, victims in nsmallest(MAX_NODES, candidates, key=lambda one: one[:2]):
         if best is not None and _rank(best) <= (least, name):
             return  # nor can any of those that follow cost less
-        plan = _plan_on(scheduler, pod, name, victims, protection, _cost(best.victims) if best else None)
+        plan = _plan_on(scheduler, pod, name, victims, protection, rule, _cost(best.victims) if best else None)
         if plan is not None and (best is None or _rank(plan) < _rank(best)):
             best = plan
         yield best
@@ -114,9 +120,10 @@ def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Pl
     verdicts = scheduler.judged(pod.ask)
     if not verdicts.complete:
         return None  # a node that changed meanwhile may do as it is
-    if any(name in verdicts.fits for name in _within_reach(scheduler, pod, names)):
+    if pod.quota is None and any(name in verdicts.fits for name in _within_reach(scheduler, pod, names)):
         return None
-    return _plan_on(scheduler, pod, plan.node, _victims(scheduler, pod, plan.node, protection), protection)
+    rule = scheduler.preemption([pod])
+    return _plan_on(scheduler, pod, plan.node, _victims(scheduler, pod, plan.node, protection, rule), protection, rule)
 
 
 def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) -> Collection[str]:
@@ -124,9 +131,11 @@ def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) ->
     return group.intersection(names) if group else names
 
 
-def _victims(scheduler: Scheduler, pod: Pending, name: str, protection: Protection) -> Sequence[PodRecord]:
-    """Return pods that are bound by an assignment: what only the node grants cannot be evicted."""
+def _victims(scheduler: Scheduler, pod: Pending, name: str, protection: Protection, rule: Preemption) -> Sequence[PodRecord]:
+    """Return pods that are bound by an assignment: what only the node grants cannot be evicted. Those that go already may be
+    of any quota."""
     lower = [held for held in scheduler.ledger.bound_on(name) if held.priority < pod.priority]
+    lower = [held for held in lower if held.deleting or rule.takes(held.uid)]
     return [held for held in lower if scheduler.gangs.may_go(held.uid) and not protection.covers(held)]
 
 
@@ -182,11 +191,14 @@ def _plan_on(
     name: str,
     victims: Sequence[PodRecord],
     protection: Protection,
+    rule: Preemption,
     most: _Cost | None = None,
 ) -> Plan | None:
     """Return the plan for the node; None also if it costs more than `most`."""
 
-    def without(gone: Iterable[PodUid]) -> Placement | None:
+    def without(gone: Collection[PodUid]) -> Placement | None:
+        if not rule.allows(gone):
+            return None
         placement = scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid, *gone))
         return placement if isinstance(placement, Placement) else None
 

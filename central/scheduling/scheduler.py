@@ -41,9 +41,11 @@ from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
 from central.quota.checks import Key, Refusal
+from central.quota.preemption import Preemption
 from central.scheduling.filtered import Filtered, SameReason, main_reason, only, refuse_everywhere, sort_nodes
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
+from central.state.tenants import InTurn, Tenants
 from lading.vocabulary import PciAddress, PodUid
 
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
@@ -97,11 +99,14 @@ class QuotaGate(Protocol):
         """Return why these pods may not start now; None if they may. Pods of a gang start together. `starting`: they start if
         they may."""
 
+    def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
+        """Return which pods may be evicted for these, which start together; None where quotas make no difference."""
+
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key by which quotas take turns."""
 
-    def take_free(self) -> list[Pending]:
-        """Return refused pods for which there is room in their quota now."""
+    def take_free(self, in_turn: InTurn) -> list[Pending]:
+        """Return refused pods for which there is room in their quota now, of each quota in the order of `in_turn`."""
 
 
 class NoQuotas:
@@ -110,10 +115,13 @@ class NoQuotas:
     def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
         return None
 
+    def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
+        return None
+
     def turn(self, uid: PodUid) -> Key:
         return ()
 
-    def take_free(self) -> list[Pending]:
+    def take_free(self, in_turn: InTurn) -> list[Pending]:
         return []
 
 
@@ -135,8 +143,8 @@ class Scheduler:
         domains: Domains = lambda key: None,
     ) -> None:
         """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
-        that fits on none of these nodes, where everything but the devices suffices. `slice_s`: how long one call judges nodes;
-        those that it does not reach are refused as NOT_REACHED, and `judging` continues."""
+        that fits on none of these nodes, where everything but the devices, or its quota, suffices. `slice_s`: how long one call
+        judges nodes; those that it does not reach are refused as NOT_REACHED, and `judging` continues."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
@@ -149,6 +157,7 @@ class Scheduler:
         self.counts = counts or Counts()
         self.gangs = Gangs() if gangs is None else gangs
         self.domains = domains
+        self.tenants = Tenants(ledger)
         rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
         self.verdicts = Verdicts(
             rooms, loads, policy=policy, limits=limits, forecast=forecast, turnover=lambda: ledger.turnover
@@ -181,6 +190,7 @@ class Scheduler:
             self.ledger.room(name)
             yield
         yield from self.verdicts.catching_up()
+        yield from self.tenants.catching_up()
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """Decide, and apply the decision at once."""
@@ -223,6 +233,8 @@ class Scheduler:
         if pod is not None and self.pending.get(pod.uid) is pod:  # else it ended while the answer was sent
             if decision.quota is not None:
                 self.pending.refused_by_quota(pod, decision.quota, self._clock())
+                if decision.quota.code is OfPod.QUOTA_EXCEEDED:  # pods of the same quota may go for it
+                    self._refused(pod, [*answer.never])
             else:
                 self._predict(pod, decision.node)
                 if not decision.node and not pod.undecided:
@@ -313,10 +325,20 @@ class Scheduler:
         if not isinstance(ask, Ask):
             suffice.extend(victims)
             return
+        pending = self.pending.get(own)
+        rule = self.preemption([pending] if pending is not None else [])
         for name, gone in victims.items():
-            if gone and isinstance(self.verdict(ask, name, self.ledger.without(own, *gone)), Placement):
+            allowed = all(map(rule.takes, gone)) and rule.allows(gone)
+            if gone and allowed and isinstance(self.verdict(ask, name, self.ledger.without(own, *gone)), Placement):
                 suffice.append(name)
             yield
+
+    def preemption(self, pods: Sequence[Pending]) -> Preemption:
+        """Return which pods may be evicted for these, which start together."""
+        rule = self.quotas.preemption(pods)
+        if rule is not None:
+            return rule
+        return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
 
     def judged(self, ask: Ask) -> CachedVerdicts:
         """Return which nodes fit, and why the others do not, of those for which one slice has time."""

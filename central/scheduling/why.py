@@ -14,8 +14,9 @@ from central.ask.model import Ask, ContainerAsk, RdmaPolicy, Scope, Sharing
 from central.assignment.sharing import groups_of
 from central.fit.model import Missing, Placement
 from central.fit.why import explain
-from central.gang.model import Phase
+from central.gang.model import Gang, Phase
 from central.ledger.model import Claim
+from central.scheduling.line import Line, gang_lines, pod_line
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
 from lading.amounts import format_mib
@@ -63,6 +64,7 @@ class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""  # one of OfPod, of a gang without a plan
     said: str = ""  # the same in words
     nodes: list[str] = []  # of its plan, or where room is kept or made for it
+    line: Line | None = None  # of a gang that waits for a plan
 
     def in_words(self) -> str:
         roles = [
@@ -70,7 +72,8 @@ class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
             for role, count in self.least.items()
         ]
         said = f"; {self.said} ({self.reason})" if self.reason else ""
-        return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{said}"
+        line = f"; {self.line.in_words()}" if self.line is not None else ""
+        return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{said}{line}"
 
 
 def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
@@ -78,7 +81,10 @@ def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
     found = scheduler.gangs.of(uid)
     if found is None or found[0].ordinary:
         return None
-    gang = found[0]
+    return view_gang(scheduler, found[0], gang_lines(scheduler).get(found[0].key))
+
+
+def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
     rooms = (scheduler.ledger.own_claim(member, Claim.NOMINATED) for member in gang.members)
     return GangWhy(
         name=str(gang.key),
@@ -89,6 +95,7 @@ def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
         reason="" if gang.plan else gang.refused_for.value,
         said="" if gang.plan else gang.waits_for,
         nodes=sorted(gang.nodes or {claim.node for claim in rooms if claim is not None}),
+        line=line,
     )
 
 
@@ -104,6 +111,8 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     keeping_room_on: str = ""  # where what becomes free is kept for it
     gang: GangWhy | None = None  # with which it starts, in place of what follows for the pod alone
     quota: str = ""  # why its quota refuses it, with the code
+    line: Line | None = None  # of a pod that waits alone
+    preempts: str = ""  # whose pods may be evicted for it, by quotas; empty: quotas make no difference
     reasons: dict[str, int] = {}  # nodes by reason
     nodes: list[NodeWhy] = []
 
@@ -147,6 +156,8 @@ def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[Nod
         keeping_room_on=keeping_room_on,
         gang=why_gang(scheduler, pod.uid),
         quota=pod.quota.shown if pod.quota is not None else "",
+        line=pod_line(scheduler, pod),
+        preempts=scheduler.preemption([pod]).said,
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,
     )

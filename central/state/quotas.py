@@ -9,9 +9,10 @@ refused before that is done. From then on a question costs the pods and nodes th
 of those groups of quotas in which an amount changed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from heapq import nsmallest
+from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
@@ -24,9 +25,11 @@ from central.quota.amounts import CARD, add, asked, held, model_key, total_of
 from central.quota.checks import Key, Refusal, check, lendable, turn_key
 from central.quota.divided import Divided
 from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId, owner_of
+from central.quota.preemption import Preemption, guaranteed_by, in_words
 from central.quota.standing import Standing
 from central.quota.tree import Tree, build
-from central.state.pending import Pending, PendingPods, in_line
+from central.state.pending import Pending, PendingPods
+from central.state.tenants import InTurn
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, PodUid
 
 WOKEN_AT_ONCE: Final = 64  # pods of one quota; the others follow if these are let in
@@ -43,6 +46,7 @@ class Counted(NamedTuple):
     quotas: tuple[QuotaId, ...] = ()
     held: Amounts = NONE
     asked: Amounts = NONE  # of a pod that does not wait: what it holds
+    priority: int | None = None  # of a pod that may be evicted for others of its quotas
 
 
 class _Capacity(NamedTuple):
@@ -99,6 +103,7 @@ class Quotas:
         self._on_node: dict[str, dict[PodUid, tuple[object, Amounts]]] = {}  # with the value that was counted
         self._counted: dict[PodUid, Counted] = {}
         self._of_owner: dict[Owner, tuple[QuotaId, ...]] = {}
+        self._priorities: defaultdict[tuple[QuotaId, ...], Counter[int]] = defaultdict(Counter)
         self._capacity: dict[str, _Capacity] = {}
         self._models: dict[str, int] = {}
         self._total: dict[str, int] = {}
@@ -190,7 +195,7 @@ class Quotas:
         return None
 
     def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> Refusal | None:
-        """Check pods of one quota. `beside`: what else is about to be used."""
+        """Check pods of one quota. `beside`: what else is about to be used, or, negative, given back."""
         whole = pods[0].asked if len(pods) == 1 else total_of(of.asked for of in pods)
         own = total_of(of.held for of in pods) if any(of.held for of in pods) else {}
         add(own, beside, -1)
@@ -239,6 +244,32 @@ class Quotas:
             if not refused:
                 del self._refused[quota]
 
+    def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
+        """Return which pods may be evicted for these, which start together; None if nothing is counted."""
+        if not self._counts or not pods:
+            return None
+        self._catch_up()
+        waiting = [self._counted.get(pod.uid, NOTHING) for pod in pods]
+        quotas = waiting[0].quotas if len({one.quotas for one in waiting}) == 1 else None
+        more = total_of(one.asked for one in waiting)
+        for one in waiting:
+            add(more, one.held, -1)
+        guaranteed = guaranteed_by(self._standing, quotas or (), more)
+        takes = quotas is not None and guaranteed is None
+
+        def may_go(uid: PodUid) -> bool:
+            counted = self._counted.get(uid, NOTHING)
+            return not counted.held or (takes and counted.quotas == quotas and counted.owner.preemptible)
+
+        def allows(gone: Collection[PodUid]) -> bool:
+            given = [counted.held for uid in gone if (counted := self._counted.get(uid, NOTHING)).quotas == quotas]
+            back = {key: -amount for key, amount in total_of(given).items()}
+            each = {quota: [one for one in waiting if quota in one.quotas] for one in waiting for quota in one.quotas}
+            return not any(self._check(quota, own, gang=len(pods) > 1, beside=back) for quota, own in each.items())
+
+        lowest = min(self._priorities.get(quotas or (), ()), default=None) if takes else None
+        return Preemption(lowest=lowest, takes=may_go, allows=allows, said=in_words(quotas, guaranteed))
+
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key of a pod's quota among those whose gangs wait; the one that uses least of its part first."""
         standing = self.standing()
@@ -247,9 +278,9 @@ class Quotas:
 
     # ---- pods that may try again
 
-    def take_free(self) -> list[Pending]:
-        """Return refused pods for which their quota has room now, first in line first. Each is returned once for each
-        refusal."""
+    def take_free(self, in_turn: InTurn) -> list[Pending]:
+        """Return refused pods for which their quota has room now, of each quota in the order of `in_turn`. Each is returned
+        once for each refusal."""
         if not (self._refused or self._released):
             return []
         if self._counts:
@@ -258,7 +289,8 @@ class Quotas:
         pods = [pod for uid in released if (pod := self._pending.get(uid)) is not None]
         if self._freed:
             freed, self._freed = self._freed, set()
-            pods += [pod for quota in [*self._refused] if self._is_freed(quota, freed) for pod in self._take_free_of(quota)]
+            quotas = [quota for quota in [*self._refused] if self._is_freed(quota, freed)]
+            pods += [pod for quota in quotas for pod in self._take_free_of(quota, in_turn)]
         return pods
 
     def _is_freed(self, quota: QuotaId, freed: set[QuotaId]) -> bool:
@@ -270,10 +302,10 @@ class Quotas:
     def _is_flat(self, quota: QuotaId) -> bool:
         return quota in self._tree.quotas and self._tree.quotas[quota].dialect is Dialect.SCHEDULER_PLUGINS
 
-    def _take_free_of(self, quota: QuotaId) -> Iterator[Pending]:
+    def _take_free_of(self, quota: QuotaId, in_turn: InTurn) -> Iterator[Pending]:
         waiting = [pod for uid in self._refused[quota] if (pod := self._pending.get(uid)) is not None]
         soon: dict[str, int] = {}
-        for pod in nsmallest(WOKEN_AT_ONCE, waiting, key=in_line):
+        for pod in islice(in_turn(waiting), WOKEN_AT_ONCE):
             counted = self._counted.get(pod.uid, NOTHING)
             if self._check(quota, [counted], gang=False, beside=soon) is not None:
                 return
@@ -380,6 +412,8 @@ class Quotas:
         before = self._counted.get(uid, NOTHING)
         if counted == before:
             return
+        self._count_priority(before, -1)
+        self._count_priority(counted, 1)
         change = _Own()
         if before.quotas == counted.quotas and before.owner == counted.owner:
             self._change(counted.quotas, change.count(before, -1).count(counted, 1))
@@ -394,6 +428,15 @@ class Quotas:
         else:
             self._counted[uid] = counted
 
+    def _count_priority(self, counted: Counted, times: int) -> None:
+        if counted.priority is not None:
+            of_quotas = self._priorities[counted.quotas]
+            of_quotas[counted.priority] += times
+            if not of_quotas[counted.priority]:
+                del of_quotas[counted.priority]
+            if not of_quotas:
+                del self._priorities[counted.quotas]
+
     def _read_pod(self, uid: PodUid) -> Counted:
         pod, record = self._pending.get(uid), self._ledger.pod(uid)
         on_nodes = [*self._held.get(uid, {}).values()]
@@ -404,7 +447,8 @@ class Quotas:
         if record is None or not holds:
             return NOTHING
         owner = owner_of(record.namespace, record.labels)
-        return Counted(owner, self._quotas_of(owner), holds, holds)
+        priority = record.priority if record.holds is not None and owner.preemptible else None
+        return Counted(owner, self._quotas_of(owner), holds, holds, priority)
 
     def _quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
         found = self._of_owner.get(owner)

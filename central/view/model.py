@@ -162,6 +162,8 @@ class PendingView(_View, frozen=True):
     making_room_on: str = ""
     keeping_room_on: str = ""
     quota: str = ""  # why its quota refuses it
+    gang: str = ""  # how far its gang is, with its place in line, in words
+    line: str = ""  # its own place in line, in words
 
 
 class Totals(_View, frozen=True):

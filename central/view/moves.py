@@ -22,7 +22,7 @@ from central.ledger.overlay import Overlay, Put
 from central.ledger.parts import containers_placed
 from central.ledger.usage import Hold
 from central.scheduling.scheduler import Scheduler
-from central.state.pending import Pending, in_line
+from central.state.pending import Pending
 from central.view.helps import lacks
 from lading.vocabulary import PodUid
 
@@ -67,7 +67,7 @@ def plan_openings(
     state = scheduler.ledger.without(*ending, *(pod.uid for pod in waiting))
     search = _Search(scheduler=scheduler, movable=movable, state=state, tries=tries)
     hopeless: dict[Shape, bool] = {}  # of a hundred that are alike the first one is tried
-    for pod in sorted(waiting, key=in_line):
+    for pod in sorted(waiting, key=scheduler.tenants.line()):
         if pod.shape not in hopeless:
             best = None
             for found in _openings(search, pod):

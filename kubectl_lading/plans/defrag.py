@@ -43,7 +43,7 @@ NOT_LOOKED_AT: Final = (
 )
 HOW: Final = (
     "A pod that is deleted is made again by its controller, and placed anew where central finds it best then. Who of those "
-    "that wait takes the room first: the highest priority, then the oldest."
+    "that wait takes the room first: the highest priority, then the namespace that holds the least, then the oldest."
 )
 
 

@@ -77,6 +77,8 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
         yield "gang", text(wait.why.gang.in_words(), "warn")
     if wait.why.quota:
         yield "now", text(f"its quota refuses it, on every node: {wait.why.quota}", "warn")
+    if wait.why.line is not None:
+        yield "line", text(wait.why.line.in_words())
     if wait.why.making_room_on:
         yield "now", text(f"central evicts pods of lower priority on node {wait.why.making_room_on} for it", "good")
     if wait.why.keeping_room_on:
@@ -199,7 +201,9 @@ def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:
         most = max(wait.scattered, key=lambda one: one.free_mib)
         nodes = f"{count(len(wait.scattered), 'node')} {'has' if len(wait.scattered) == 1 else 'have'} enough memory free"
         yield "memory", text(f"{nodes}, but on several cards: {most.node} has {gib(most.free_mib)} on {most.cards} cards")
-    if wait.preemption is not None:
+    if wait.why.preempts:
+        yield "preemption", text(f"evicts {wait.why.preempts}")
+    elif wait.preemption is not None:
         yield "preemption", text(wait.preemption.in_words())
     some_would = any(one.together for one in wait.helps) or wait.not_looked_at
     if some_would and not wait.why.reasons.get(FITS):

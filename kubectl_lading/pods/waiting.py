@@ -115,7 +115,7 @@ def explain_wait(
             break
     demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
     preemption = None
-    if not (why.gang or why.quota or why.making_room_on or why.keeping_room_on or why.reasons.get(FITS)):
+    if not (why.gang or why.preempts or why.making_room_on or why.keeping_room_on or why.reasons.get(FITS)):
         for found in find_preemption(scheduler, pod, later, budgets):
             preemption = found
             yield None

@@ -45,7 +45,11 @@ LOOKED_AT_WIDE: Final = 1000
 
 COLUMNS: Final = (
     ("AGE", "(without POD) Since the pod was created."),
-    ("PRIORITY", "(without POD) Pods are listed in the order in which they get devices: by priority, then by age."),
+    (
+        "PRIORITY",
+        "(without POD) Pods are listed in the order in which they get devices: by priority, then the namespace that holds the "
+        "least, then by age.",
+    ),
     ("WHY", "(without POD) Nodes by reason code, or what keeps schedulers from the pod."),
     ("ASKS", "(without POD) Its request, in words."),
 )
@@ -134,12 +138,15 @@ class WaitingView(msgspec.Struct, frozen=True):
 def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPod]:
     """Yield the waiting pods one by one: the first pod of each request is checked on all nodes. `namespace` empty: all."""
     found = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
-    for pod in sorted(found, key=_in_line):
+    tenants = cluster.scheduler.tenants
+    tenants.catch_up()
+
+    def place(pod: Pod) -> tuple[object, ...]:
+        metadata = pod.metadata
+        return -pod.spec.priority, tenants.part(metadata.namespace), metadata.creation_timestamp or "", metadata.uid
+
+    for pod in sorted(found, key=place):
         yield _explain(cluster.scheduler, pod)
-
-
-def _in_line(pod: Pod) -> tuple[object, ...]:
-    return -pod.spec.priority, pod.metadata.creation_timestamp or "", pod.metadata.uid
 
 
 def _explain(scheduler: Scheduler, pod: Pod) -> WaitingPod:

@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from simulate.baselines import Player
 from simulate.cluster import Cluster, Placed
 from simulate.gangs.jobs import Times
 from simulate.gangs.model import GangStay, Job, Rules
+from simulate.product import Product
 from simulate.replay import TurnedAwayError
 
 
@@ -22,9 +22,9 @@ class Held(NamedTuple):
 
 
 class Books:
-    def __init__(self, cluster: Cluster, player: Player, times: Times) -> None:
+    def __init__(self, cluster: Cluster, product: Product, times: Times) -> None:
         self.cluster = cluster
-        self._player = player
+        self._product = product
         self._times = times
         self._held: dict[int, list[Held]] = defaultdict(list)  # by job
         self._numbers = 0
@@ -68,7 +68,7 @@ class Books:
         if not self.cluster.fits[job.kind].any():
             return False
         pod = self.next_pod()
-        where = self._player.place(job.kind, pod)
+        where = self._product.place(job.kind, pod, job.tenant)
         if where is None:
             if sees_all:
                 raise TurnedAwayError(f"{job.pod} is placed nowhere, and it fits on a node")
@@ -79,15 +79,15 @@ class Books:
     def book(self, job: Job, pod: int, where: Placed) -> None:
         """Book a pod that was placed."""
         self.cluster.take(where.node, job.kind, where.cards, where.vfs)
-        self._player.changed(where.node)
+        self._product.changed(where.node)
         self._held[job.number].append(Held(pod, where))
 
     def give_back(self, job: Job) -> None:
         """Give back all that the job holds, whether or not it runs."""
         for pod, where in self._held.pop(job.number, ()):
             self.cluster.give_back(where.node, job.kind, where.cards, where.vfs)
-            self._player.ended(pod)
-            self._player.changed(where.node)
+            self._product.ended(pod)
+            self._product.changed(where.node)
 
     # ---- which jobs run
 
@@ -137,7 +137,8 @@ class Books:
             idle=idle,
             queued=queued,
             waits={label: tuple(waits) for label, waits in self._waits.items()},
-            served={tenant: self._had[tenant] / wanted for tenant, wanted in self._wanted.items() if wanted},
+            had={tenant: self._had[tenant] / whole for tenant in self._wanted},
+            wanted={tenant: wanted / whole for tenant, wanted in self._wanted.items()},
             given_back=self.given_back,
         )
 

@@ -8,7 +8,7 @@ ended, and of the watches. In each step gangs are planned before pods alone are 
 and a pod that is woken is asked about later. No pod has a priority: none is evicted.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -26,7 +26,7 @@ from lading.vocabulary import GANG, GANG_MIN, PodUid
 from simulate.cluster import Placed
 from simulate.gangs.books import Books
 from simulate.gangs.model import Job
-from simulate.objects import NAMESPACE, card_of
+from simulate.objects import card_of
 from simulate.product import Product, read_pod, uid_of
 from simulate.still import complete
 
@@ -59,7 +59,7 @@ class ByPlan:
         self._now = 0.0
         self._members: dict[PodUid, _Member] = {}
         self._of: dict[int, list[PodUid]] = {}  # members, by job
-        self._alone: dict[int, Job] = {}  # jobs of one pod that wait
+        self._alone: dict[str, dict[int, Job]] = {}  # jobs of one pod that wait, by tenant
         self._to_ask: dict[PodUid, None] = {}
         self._feed = GangFeed(self._scheduler.gangs, self._scheduler.ledger, now=lambda: self._now)
         self._keeper = GangKeeper(
@@ -74,7 +74,7 @@ class ByPlan:
 
     def arrive(self, job: Job) -> None:
         if job.members == 1:
-            self._alone[job.number] = job
+            self._alone.setdefault(job.tenant, {})[job.number] = job
             return
         members = [self._member(job) for _ in range(job.members)]
         self._of[job.number] = [member.pod.metadata.uid for member in members]
@@ -86,7 +86,7 @@ class ByPlan:
     def ended(self, job: Job) -> None:
         for uid in self._of.pop(job.number, ()):
             del self._members[uid]
-            self._feed.removed(Ident(NAMESPACE, uid, uid), "")
+            self._feed.removed(Ident(job.tenant, uid, uid), "")
         self._requeue(uid for uid in self._members if self._scheduler.pending.get(uid) is not None)
 
     def step(self, now: float) -> None:
@@ -138,7 +138,7 @@ class ByPlan:
         taken = planned.placement.taken
         record = PodRecord(
             uid=uid,
-            namespace=NAMESPACE,
+            namespace=member.job.tenant,
             name=uid,
             version=1,
             node=node,
@@ -154,21 +154,28 @@ class ByPlan:
         self._books.book(member.job, member.number, Placed(row, sorted(map(card_of, taken.gpus)), taken.vfs))
 
     def _place_alone(self, now: float) -> None:
+        """Place them in the order of central's line: the tenant with the least first, then the oldest."""
         full: set[int] = set()  # kinds that fit nowhere now
-        for job in [*self._alone.values()]:
-            if job.kind in full:
-                continue
+        while job := self._next_alone(full):
             if self._books.place(job, sees_all=False):
                 self._books.start(job, now)
-                del self._alone[job.number]
+                del self._alone[job.tenant][job.number]
             else:
                 full.add(job.kind)
+
+    def _next_alone(self, full: Collection[int]) -> Job | None:
+        tenants = self._scheduler.tenants
+        tenants.catch_up()
+        oldest = (next((job for job in jobs.values() if job.kind not in full), None) for jobs in self._alone.values())
+        ready = [job for job in oldest if job is not None]
+        return min(ready, key=lambda job: (tenants.part(job.tenant), job.number), default=None)
 
     def _member(self, job: Job) -> _Member:
         number, pod = self._books.next_pod(), read_pod(job.pod)
         uid = uid_of(number)
         metadata = msgspec.structs.replace(
             pod.metadata,
+            namespace=job.tenant,
             name=uid,
             uid=uid,
             creation_timestamp=f"{number:012d}",  # in the order of age

@@ -1,9 +1,9 @@
 """Draw the jobs of a replay with gangs: the pods of a workload, of which those with several GPUs are joined to gangs.
 
 Pods are drawn as in a replay without gangs (simulate/stream.py): at random with replacement, at the times of a Poisson process.
-Each belongs to one of four tenants, with equal chances. A pod with several GPUs is joined with equal ones to a gang, whose size
-is drawn from those of its tenant: 2, 4 or 8, or all three. So that the joined pods arrive as often as the single ones would, a
-gang of n is kept with a chance of 1/n. A gang takes half of the places at most that its pods have on the empty cluster.
+Each belongs to one of four tenants, which want unequal parts. A pod with several GPUs is joined with equal ones to a gang of 2,
+4 or 8. So that the joined pods arrive as often as the single ones would, a gang of n is kept with a chance of 1/n. A gang takes
+half of the places at most that its pods have on the empty cluster.
 
 A gang runs for the mean of the durations that its pods would have. So the offered load is that of the pods alone.
 """
@@ -18,7 +18,8 @@ from simulate.gangs.model import Job
 from simulate.stream import LEAST_S, MOST_S, Departures, Durations, Span
 from simulate.trace import Trace, TraceNode, TracePod
 
-SIZES: Final[Mapping[str, Sequence[int]]] = {"twos": (2,), "fours": (4,), "eights": (8,), "mixed": (2, 4, 8)}  # by tenant
+TENANTS: Final[Mapping[str, int]] = {"a": 4, "b": 3, "c": 2, "d": 1}  # tenths of the pods that each starts
+SIZES: Final = (2, 4, 8)  # of gangs, with equal chances
 # In units. Shorter than without gangs: to plan for those that wait takes most of the time of a replay.
 SPANS: Final = {Durations.EXPONENTIAL: Span(8.0, 2.0), Durations.TRACE: Span(12.0, 4.0)}
 EXPONENTIAL_UNIT_S: Final = 6000.0  # the mean duration; that of the published trace, cut off at 6 h, is of this size
@@ -52,8 +53,8 @@ def draw_jobs(trace: Trace, game: Departures, times: Times, seed: int) -> Iterat
     most = {pod: most_at_once(pod, trace.nodes) // 2 for pod in kind_of if pod.whole > 1}
     rate, number, at = trace.pods_for(game.load) / times.unit_s, 0, 0.0
     while (at := at + chance.expovariate(rate)) < times.end_s:
-        pod, tenant = chance.choice(trace.pods), chance.choice(list(SIZES))
-        members = max(1, min(chance.choice(SIZES[tenant]), most[pod])) if pod in most else 1
+        pod, (tenant,) = chance.choice(trace.pods), chance.choices(list(TENANTS), list(TENANTS.values()))
+        members = max(1, min(chance.choice(SIZES), most[pod])) if pod in most else 1
         if chance.random() * members < 1:
             number += 1
             yield Job(number, at, kind_of[pod], pod, members, times.draw(pod, members, chance), tenant)

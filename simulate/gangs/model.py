@@ -1,6 +1,6 @@
 """The requests and the answers of a replay with gangs, as values."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -51,11 +51,39 @@ class GangStay:
     idle: float  # percent, held by pods whose gang is not whole
     queued: float  # percent, that jobs ask for which do not run
     waits: Mapping[str, tuple[float, ...]]  # minutes until all pods were placed, by class of job
-    served: Mapping[str, float]  # by tenant: GPU time that it had, as a part of what its jobs would have had without waits
+    had: Mapping[str, float]  # percent of the GPUs, of jobs that run, by tenant
+    wanted: Mapping[str, float]  # what its jobs would have had without waits
     given_back: int  # how often a gang gave back what it held, because it was not whole in time
 
     @property
+    def served(self) -> Mapping[str, float]:
+        """Return what each tenant had, as a part of what it wanted."""
+        return {tenant: self.had[tenant] / wanted for tenant, wanted in self.wanted.items() if wanted}
+
+    @property
+    def of_due(self) -> Mapping[str, float]:
+        """Return what each tenant had, as a part of what it would have had if all that tenants had were divided fairly."""
+        due = divide_fairly(sum(self.had.values()), self.wanted)
+        return {tenant: self.had[tenant] / amount for tenant, amount in due.items() if amount}
+
+    @property
+    def spread(self) -> float:
+        return _most_by_least(self.served.values())
+
+    @property
     def unfairness(self) -> float:
-        """Return by how much the best served tenant is served better than the worst: 1 is equal."""
-        least = min(self.served.values())
-        return max(self.served.values()) / least if least else float("inf")
+        """Return by how much the best treated tenant is treated better than the worst: 1 is fair."""
+        return _most_by_least(self.of_due.values())
+
+
+def divide_fairly(total: float, wanted: Mapping[str, float]) -> dict[str, float]:
+    """Return equal parts, but to no tenant more than it wants: what is left by those is divided among the others."""
+    parts: dict[str, float] = {}
+    for number, tenant in enumerate(sorted(wanted, key=lambda tenant: wanted[tenant])):
+        parts[tenant] = min(wanted[tenant], (total - sum(parts.values())) / (len(wanted) - number))
+    return parts
+
+
+def _most_by_least(parts: Collection[float]) -> float:
+    least = min(parts)
+    return max(parts) / least if least else float("inf")

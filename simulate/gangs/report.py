@@ -8,6 +8,7 @@ figure less the other's with the same jobs, as the mean over seeds with the stan
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from math import isfinite
 from statistics import fmean
 from typing import Any, Final
 
@@ -22,6 +23,13 @@ _FIGURES: Final[Mapping[str, Callable[[GangStay], float]]] = {
     "idle": lambda stay: stay.idle,
     "queued": lambda stay: stay.queued,
     "unfairness": lambda stay: stay.unfairness,
+    "spread": lambda stay: stay.spread,
+}
+_OF_TENANTS: Final[Mapping[str, Callable[[GangStay], Mapping[str, float]]]] = {
+    "wanted": lambda stay: stay.wanted,
+    "had": lambda stay: stay.had,
+    "served": lambda stay: stay.served,
+    "of_due": lambda stay: stay.of_due,
 }
 
 
@@ -33,7 +41,7 @@ class GangReport:
     stays: tuple[GangStay, ...]
     means: Mapping[str, float]  # over seeds, by the keys of _FIGURES
     delays: Mapping[str, Delay]  # minutes, by class of job
-    served: Mapping[str, float]  # by tenant, mean over seeds
+    tenants: Mapping[str, Mapping[str, float]]  # by the keys of _OF_TENANTS, then by tenant, mean over seeds
     lading_less: Mapping[str, Difference]  # Lading's figure less this one's; also "wait: " and a class; none for Lading itself
 
 
@@ -45,15 +53,19 @@ def make_gang_reports(stays: Sequence[GangStay]) -> list[GangReport]:
 
 def _report(rules: Rules, stays: tuple[GangStay, ...], lading: Sequence[GangStay] | None) -> GangReport:
     labels = sorted({label for stay in stays for label in stay.waits})
-    tenants = sorted({tenant for stay in stays for tenant in stay.served})
     return GangReport(
         rules=rules,
         stays=stays,
         means={name: fmean(map(figure, stays)) for name, figure in _FIGURES.items()},
         delays={label: delay_of([wait for stay in stays for wait in stay.waits.get(label, ())]) for label in labels},
-        served={tenant: fmean(stay.served[tenant] for stay in stays if tenant in stay.served) for tenant in tenants},
+        tenants={name: _by_tenant([figure(stay) for stay in stays]) for name, figure in _OF_TENANTS.items()},
         lading_less={} if lading is None or rules is Rules.LADING else dict(_differences(lading, stays, labels)),
     )
+
+
+def _by_tenant(stays: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    tenants = sorted({tenant for stay in stays for tenant in stay})
+    return {tenant: fmean(stay[tenant] for stay in stays if tenant in stay) for tenant in tenants}
 
 
 def _differences(
@@ -61,7 +73,10 @@ def _differences(
 ) -> Iterator[tuple[str, Difference]]:
     pairs = list(zip(lading, others, strict=True))
     for name, figure in _FIGURES.items():
-        yield name, difference_of([figure(one) - figure(other) for one, other in pairs])
+        both = [(figure(one), figure(other)) for one, other in pairs]
+        by_seed = [one - other for one, other in both if isfinite(one) and isfinite(other)]
+        if by_seed:  # a tenant that had nothing was treated infinitely worse than others
+            yield name, difference_of(by_seed)
     for label in labels:
         waits = [(one.waits[label], other.waits[label]) for one, other in pairs if one.waits.get(label)]
         yield f"wait: {label}", difference_of([fmean(one) - fmean(other) for one, other in waits])
@@ -78,13 +93,13 @@ def _render(report: GangReport) -> dict[str, Any]:
         "seeds": [stay.seed for stay in report.stays],
         **report.means,
         "waits_min": {label: asdict(delay) for label, delay in report.delays.items()},
-        "served": dict(report.served),
+        **report.tenants,
         "per_seed": [
             {
                 "seed": stay.seed,
                 **{name: figure(stay) for name, figure in _FIGURES.items()},
                 "waits_min": {label: fmean(waits) for label, waits in sorted(stay.waits.items())},
-                "served": dict(sorted(stay.served.items())),
+                **{name: dict(sorted(figure(stay).items())) for name, figure in _OF_TENANTS.items()},
                 "given_back": stay.given_back,
             }
             for stay in report.stays
@@ -97,7 +112,6 @@ def render_gangs(reports: Sequence[GangReport], workload: str, game: Departures)
     """Return the table for people."""
     seeds = len(reports[0].stays)
     head = f"{workload}, load {load_key(game.load)}, {game.durations.value} durations, {seeds} seed{'s' if seeds > 1 else ''}"
-    served = align(_served(reports))
     return "\n".join(
         [
             head,
@@ -108,8 +122,8 @@ def render_gangs(reports: Sequence[GangReport], workload: str, game: Departures)
             "Minutes waited, mean / 99th percentile of the class",
             *align(_delays(reports)),
             "",
-            "GPU time that each tenant had, as a part of what it would have had without waits",
-            *served,
+            "GPUs that each tenant had, in percent of what it wanted / of what a fair division would give it",
+            *align(_tenants(reports)),
             *_compared(reports),
         ]
     )
@@ -129,11 +143,13 @@ def _delays(reports: Sequence[GangReport]) -> Iterator[Sequence[str]]:
         yield label, f"{delay.pods / len(reports[0].stays):.0f}", *(f"{one.mean:.1f} / {one.p99:.0f}" for one in delays)
 
 
-def _served(reports: Sequence[GangReport]) -> Iterator[Sequence[str]]:
-    yield "RULES", *(tenant.upper() for tenant in reports[0].served), "MAX/MIN"
+def _tenants(reports: Sequence[GangReport]) -> Iterator[Sequence[str]]:
+    wanted = reports[0].tenants["wanted"]
+    yield "RULES", *(f"{tenant.upper()}, WANTS {amount:.0f} %" for tenant, amount in wanted.items()), "MAX/MIN"
     for report in reports:
-        shares = (f"{share:.3f}" for share in report.served.values())
-        yield report.rules.value, *shares, f"{report.means['unfairness']:.2f}"
+        served, of_due = report.tenants["served"], report.tenants["of_due"]
+        parts = (f"{100 * served[tenant]:.0f} / {100 * of_due[tenant]:.0f}" for tenant in wanted)
+        yield report.rules.value, *parts, f"{report.means['spread']:.2f} / {report.means['unfairness']:.2f}"
 
 
 def _compared(reports: Sequence[GangReport]) -> list[str]:

@@ -89,6 +89,8 @@ export class Panel {
       ["Making room on", clean(pod.making_room_on)],
       ["Keeping room on", clean(pod.keeping_room_on)],
       ["Quota", clean(pod.quota)],
+      ["Gang", clean(pod.gang)],
+      ["In line", clean(pod.line)],
       ["uid", clean(pod.uid)],
     ];
     const reasons = Object.entries(pod.reasons).map(([code, nodes]) =>

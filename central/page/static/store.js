@@ -140,7 +140,7 @@ export class Store {
     if (answer.version) this.version = answer.version;
     if (answer.pending) {
       this.waiting = answer.pending.map((pod) => ({
-        namespace: "", created: 0, reasons: {}, making_room_on: "", keeping_room_on: "", quota: "", ...pod,
+        namespace: "", created: 0, reasons: {}, making_room_on: "", keeping_room_on: "", quota: "", gang: "", line: "", ...pod,
         since: pod.refused_s === undefined ? null : now - pod.refused_s * 1000,
       }));
       this.waitingCount = answer.pending_count;

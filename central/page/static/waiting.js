@@ -21,13 +21,15 @@ export function drawWaiting(section, list, store, words, choose) {
 function drawPod(pod, sentences, choose) {
   const name = el("th", { scope: "row" }, link(podName(pod), pod.uid, () => choose(wordOf(pod))));
   const since = el("td", { class: "since", "data-since": pod.since ?? "", text: sinceText(pod.since) });
-  return tr(name, td(clean(pod.asks)), since, td(...why(pod, sentences)));
+  const line = pod.line ? [el("span", { class: "line", text: clean(pod.line) })] : [];
+  return tr(name, td(clean(pod.asks)), since, td(...why(pod, sentences), ...line));
 }
 
 function why(pod, sentences) {
   if (pod.making_room_on) return [`room is being made on ${clean(pod.making_room_on)}`];
   if (pod.keeping_room_on) return [`room is kept together on ${clean(pod.keeping_room_on)}`];
   if (pod.quota) return [clean(pod.quota)];
+  if (pod.gang) return [`gang ${clean(pod.gang)}`];
   const reasons = Object.entries(pod.reasons);
   if (!reasons.length) return ["not judged yet"];
   return reasons.map(([code, nodes]) => {

@@ -7,12 +7,13 @@ import msgspec
 import pytest
 
 from central.api.known import Ident
+from central.controllers.gangs import GangFeed
 from central.page import live as module
 from central.page.live import EVERY_S, Live
 from central.view.build import node_view, totals
 from central.view.model import NodeView, Totals
 from lading.vocabulary import ASSIGNMENT_SIGNATURE as SIGNATURE
-from lading.vocabulary import GpuUuid
+from lading.vocabulary import GANG, GANG_MIN, GpuUuid
 from tests.fakes.kube_objects import gpu_uuid
 from tests.unit.central.page.shown import Shown, names, said
 from tests.unit.central.world import uid_of
@@ -248,6 +249,23 @@ def test_of_a_great_many_the_first_in_line(monkeypatch: pytest.MonkeyPatch) -> N
     answer = shown.whole()
     assert [pod["pod"] for pod in answer["pending"]] == ["p6", "p5", "p4"]
     assert answer["pending_count"] == 7
+
+
+def test_a_waiting_pod_is_shown_with_its_place_in_line_and_one_of_a_gang_with_that_of_its_gang() -> None:
+    shown = Shown()
+    shown.world.node("n1", 1)
+    shown.world.bind("holds", "n1")
+    asked: dict[str, dict[str, Any]] = {"a": {"priority": 2}, "b": {}, "c": {"annotations": {GANG: "g", GANG_MIN: "1"}}}
+    for name, words in asked.items():
+        pod = shown.world.show(name, **words)
+        GangFeed(shown.world.scheduler.gangs, shown.world.ledger).changed(pod)
+        shown.world.filter(name)
+    pending = {pod["pod"]: pod for pod in shown.whole()["pending"]}
+    assert pending["b"]["line"] == "2nd of 2 pods in line; ahead: default/a (of higher priority)"
+    assert pending["c"]["gang"].startswith("default/g is queued:")
+    assert pending["c"]["gang"].endswith("1st of 1 gang in line")
+    assert "gang" not in pending["b"]
+    assert "line" not in pending["c"]
 
 
 def test_nothing_that_is_secret_is_in_it() -> None:

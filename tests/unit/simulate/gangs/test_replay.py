@@ -9,8 +9,8 @@ from central.ask.model import Policy
 from lading.errors import ConfigError
 from simulate.command import simulate
 from simulate.gangs import jobs
-from simulate.gangs.jobs import SIZES, Times, draw_jobs, most_at_once
-from simulate.gangs.model import Rules
+from simulate.gangs.jobs import TENANTS, Times, draw_jobs, most_at_once
+from simulate.gangs.model import GangStay, Rules, divide_fairly
 from simulate.gangs.replay import replay_gangs
 from simulate.gangs.report import gangs_as_json, make_gang_reports, render_gangs
 from simulate.stream import Departures, Durations, Span
@@ -34,8 +34,10 @@ def test_a_seed_says_it_all(rules: Rules) -> None:
     assert 20 < stay.running <= 100
     assert stay.running + stay.idle <= 100
     assert stay.idle == 0 or rules in {Rules.GREEDY, Rules.KUEUE}
-    assert set(stay.served) == set(SIZES)
+    assert set(stay.served) == set(TENANTS)
+    assert sum(stay.had.values()) == pytest.approx(stay.running)
     assert stay.unfairness >= 1
+    assert stay.spread >= 1
 
 
 def test_jobs_have_the_offered_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +48,30 @@ def test_jobs_have_the_offered_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert held / times.end_s / TRACE.capacity == pytest.approx(0.9, rel=0.05)
     assert {job.members for job in drawn} == {1, 2, 4, 8}
     assert all(job.members == 1 for job in drawn if job.pod.gpus == 1)
-    for tenant, sizes in SIZES.items():
+    for tenant, tenths in TENANTS.items():
         its = [job for job in drawn if job.tenant == tenant]
-        assert {job.members for job in its if job.pod == whole(2)} == set(sizes)
-        assert sum(job.milli * job.runs for job in its) / held == pytest.approx(0.25, rel=0.1)
+        assert {job.members for job in its if job.pod == whole(2)} == {2, 4, 8}
+        assert sum(job.milli * job.runs for job in its) / held == pytest.approx(tenths / 10, rel=0.1)
+
+
+def test_a_fair_division_gives_nobody_more_than_it_wants() -> None:
+    assert divide_fairly(12.0, {"a": 10.0, "b": 2.0, "c": 3.0}) == {"b": 2.0, "c": 3.0, "a": 7.0}
+    assert divide_fairly(9.0, {"a": 10.0, "b": 5.0, "c": 1.0}) == {"c": 1.0, "b": 4.0, "a": 4.0}
+    stay = GangStay(
+        rules=Rules.LADING,
+        seed=1,
+        running=9.0,
+        idle=0.0,
+        queued=0.0,
+        waits={},
+        had={"a": 6.0, "b": 2.0, "c": 1.0},
+        wanted={"a": 10.0, "b": 5.0, "c": 1.0},
+        given_back=0,
+    )
+    assert stay.of_due == {"c": 1.0, "b": 0.5, "a": 1.5}
+    assert stay.unfairness == 3.0
+    assert stay.served == {"a": 0.6, "b": 0.4, "c": 1.0}
+    assert stay.spread == 2.5
 
 
 def test_no_gang_takes_more_than_half_of_its_places() -> None:

@@ -1,0 +1,130 @@
+"""Say where a pod or a gang stands in line: its position, what is ahead of it, and why that is ahead.
+
+Gangs wait in one line: each is planned in its turn. Pods alone wait in another one; those that a quota refuses wait in a line
+of that quota. What cannot start lets the others pass, so that a place in line is no promise.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from typing import Final, Literal
+
+import msgspec
+
+from central.ask.gang import GangKey
+from central.gang.model import Gang, Phase
+from central.gang.queue import Place, place_of
+from central.scheduling.scheduler import Scheduler
+from central.state.pending import Pending
+from lading.vocabulary import PodUid
+
+MOST_AHEAD: Final = 3  # that are named
+_OLDER: Final = "older"
+_LESS: Final = "its namespace has less"
+_PRIORITY: Final = "of higher priority"
+# By the first part of the sort key that differs: central.gang.queue.Place, central.state.tenants.Place.
+_OF_GANGS: Final = ("bound in part", "its quota uses less", _PRIORITY, "room is kept for it", _LESS, _OLDER, _OLDER)
+_OF_PODS: Final = (_PRIORITY, _LESS, _OLDER, _OLDER)
+
+_Key = Sequence[object]
+
+
+class Ahead(msgspec.Struct, frozen=True):
+    name: str  # namespace/name
+    because: str
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    position: int  # from 1
+    waiting: int  # pods or gangs in that line, with this one
+    of: Literal["gangs", "pods"]
+    ahead: tuple[Ahead, ...] = ()  # the first MOST_AHEAD
+
+    def in_words(self) -> str:
+        said = f"{_ordinal(self.position)} of {self.waiting} {self.of if self.waiting > 1 else self.of[:-1]} in line"
+        named = ", ".join(f"{one.name} ({one.because})" for one in self.ahead)
+        more = self.position - 1 - len(self.ahead)
+        return f"{said}{f'; ahead: {named}' if named else ''}{f' and {more} more' if more > 0 else ''}"
+
+
+# ---- gangs
+
+
+def gangs_in_line(scheduler: Scheduler, gangs: Iterable[Gang]) -> list[Gang]:
+    """Return those of these gangs that have members, the first in line first."""
+    return [gang for _, gang in _with_places(scheduler, gangs)]
+
+
+def gang_lines(scheduler: Scheduler) -> dict[GangKey, Line]:
+    """Return the place in line of each gang that waits for a plan."""
+    waiting = (gang for gang in scheduler.gangs if gang.phase is Phase.QUEUED or (gang.finishing and not gang.plan))
+    placed = _with_places(scheduler, waiting)
+    first = [(str(gang.key), place) for place, gang in placed[:MOST_AHEAD]]
+    return {
+        gang.key: Line(position=number, waiting=len(placed), of="gangs", ahead=_ahead(first[: number - 1], place, _OF_GANGS))
+        for number, (place, gang) in enumerate(placed, 1)
+    }
+
+
+def _with_places(scheduler: Scheduler, gangs: Iterable[Gang]) -> list[tuple[Place, Gang]]:
+    scheduler.tenants.catch_up()
+    kept = {claim.holder.pod for claim in scheduler.ledger.nominations() if not claim.evicts}
+    turn, part = scheduler.quotas.turn, scheduler.tenants.part
+    placed = [(place_of(gang, turn, part, kept), gang) for gang in gangs if gang.members]
+    return sorted(placed, key=lambda one: one[0])
+
+
+# ---- pods alone
+
+
+def line_of(pod: Pending) -> str | None:
+    """Return in which line a pod waits: that of its quota, or the empty name; None if it does not wait alone."""
+    if pod.refused_at is None or pod.in_gang:
+        return None
+    return pod.quota.quota if pod.quota is not None else ""
+
+
+def pod_lines(scheduler: Scheduler, first: Sequence[Pending], waiting: Mapping[str | None, int]) -> dict[PodUid, Line]:
+    """Return the places of pods. `first`: the first ones of all lines, in order; `waiting`: the number of pods in each line."""
+    place = scheduler.tenants.line()
+    ahead: defaultdict[str, list[tuple[str, _Key]]] = defaultdict(list)
+    position: Counter[str] = Counter()
+    found = {}
+    for pod in first:
+        line = line_of(pod)
+        if line is None:
+            continue
+        own = place(pod)
+        position[line] += 1
+        found[pod.uid] = Line(
+            position=position[line], waiting=waiting[line], of="pods", ahead=_ahead(ahead[line], own, _OF_PODS)
+        )
+        if len(ahead[line]) < MOST_AHEAD:
+            ahead[line].append((_name(pod), own))
+    return found
+
+
+def pod_line(scheduler: Scheduler, pod: Pending) -> Line | None:
+    """Return the place of one pod; None if it does not wait alone."""
+    line, place = line_of(pod), scheduler.tenants.line()
+    if line is None:
+        return None
+    own, others = place(pod), [other for other in scheduler.pending if line_of(other) == line]
+    before = [other for other in others if place(other) < own]
+    first = [(_name(other), place(other)) for other in nsmallest(MOST_AHEAD, before, key=place)]
+    return Line(position=len(before) + 1, waiting=len(others), of="pods", ahead=_ahead(first, own, _OF_PODS))
+
+
+def _name(pod: Pending) -> str:
+    return f"{pod.namespace}/{pod.name}"
+
+
+def _ahead(first: Iterable[tuple[str, _Key]], own: _Key, because: Sequence[str]) -> tuple[Ahead, ...]:
+    """Say of each of these, with its sort key, why it is ahead of the one with the key `own`."""
+    parts = [(name, zip(because, key, own, strict=True)) for name, key in first]
+    return tuple(Ahead(name=name, because=next(why for why, theirs, mine in of if theirs != mine)) for name, of in parts)
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -1,0 +1,152 @@
+"""Order pods that wait, fair between tenants: by priority, then the namespace that has the smaller part of all devices first,
+then by age.
+
+The part of a namespace is the larger of its part of all cards and that of all VFs, by what its pods hold: bound, about to
+be bound, or planned. Parts of cards count as in quotas (central.quota.amounts). Room that is only kept or made for a pod does
+not count, or else a pod would lose its turn by what is kept for it.
+
+Only nodes that changed since the last question are counted again. With pods of one namespace the order is by priority and age.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heapreplace
+from typing import Final, NamedTuple
+
+from central.ask.at_one_time import at_one_time
+from central.ledger.ledger import Ledger
+from central.ledger.model import Claim
+from central.loop.steps import Steps, exhaust
+from central.quota.amounts import CARD, asked_milli, held_milli
+from central.state.pending import Pending, in_line
+from lading.vocabulary import PodUid
+
+_COUNTED: Final = (Claim.RESERVED, Claim.PLANNED, Claim.PREDICTED)
+
+InTurn = Callable[[Iterable[Pending]], Iterator[Pending]]
+Place = tuple[int, int, str, PodUid]
+
+
+class Devices(NamedTuple):
+    milli: int = 0  # of cards
+    vfs: int = 0
+
+    def plus(self, other: "Devices", times: int = 1) -> "Devices":
+        return Devices(self.milli + times * other.milli, self.vfs + times * other.vfs)
+
+
+NONE: Final = Devices()
+
+
+class _Node(NamedTuple):
+    has: Devices
+    held: dict[str, Devices]  # by namespace
+
+
+_NOTHING: Final = _Node(NONE, {})
+
+
+class Tenants:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._seen = -1
+        self._nodes: dict[str, _Node] = {}
+        self._has = NONE
+        self._held: dict[str, Devices] = {}
+
+    # ---- questions
+
+    def part(self, namespace: str) -> int:
+        """Return the part of all devices that a namespace has, in no unit: to be compared with those of others. It is as of the
+        last `catch_up`."""
+        return self._size(self._held.get(namespace, NONE))
+
+    def line(self) -> Callable[[Pending], Place]:
+        """Return the sort key of the queue, as things are now."""
+        self.catch_up()
+        return lambda pod: (-pod.priority, self.part(pod.namespace), pod.created, pod.uid)
+
+    def in_turn(self, waiting: Iterable[Pending]) -> Iterator[Pending]:
+        """Yield these in the order in which they would be let in, one after the other: what a pod asks for counts for its
+        namespace from then on."""
+        self.catch_up()
+        held = dict(self._held)
+        lines: defaultdict[str, list[Pending]] = defaultdict(list)  # of each namespace, the first one last
+        for pod in sorted(waiting, key=in_line, reverse=True):
+            lines[pod.namespace].append(pod)
+
+        def place(namespace: str) -> tuple[int, int, str, PodUid, str]:
+            first = lines[namespace][-1]
+            return -first.priority, self._size(held.get(namespace, NONE)), first.created, first.uid, namespace
+
+        heap = [place(namespace) for namespace in lines]
+        heapify(heap)
+        while heap:
+            namespace = heap[0][-1]
+            pod = lines[namespace].pop()
+            held[namespace] = held.get(namespace, NONE).plus(_asked(pod))
+            if lines[namespace]:
+                heapreplace(heap, place(namespace))
+            else:
+                heappop(heap)
+            yield pod
+
+    def _size(self, held: Devices) -> int:
+        """Return the larger of both parts, times all that there is of both."""
+        return max(held.milli * max(1, self._has.vfs), held.vfs * max(1, self._has.milli))
+
+    # ---- counting
+
+    def catch_up(self) -> None:
+        exhaust(self.catching_up())
+
+    def catching_up(self) -> Steps:
+        """Count the nodes that changed, one in each step."""
+        names, seen = self._ledger.claims_changed_since(self._seen)
+        for name in names:
+            self._count(name)
+            yield
+        self._seen = seen
+
+    def _count(self, name: str) -> None:
+        before, now = self._nodes.get(name, _NOTHING), self._look_at(name)
+        self._has = self._has.plus(before.has, -1).plus(now.has)
+        for namespace, held in before.held.items():
+            self._add(namespace, held, -1)
+        for namespace, held in now.held.items():
+            self._add(namespace, held, 1)
+        if now == _NOTHING:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = now
+
+    def _look_at(self, name: str) -> _Node:
+        room = self._ledger.room(name)
+        cards = {card.gpu.uuid: card.gpu for card in room.cards}
+        milli = sum(CARD for card in room.cards if card.usable or card.pods)
+        found: dict[str, Devices] = {}
+        for uid, taken in self._ledger.holds_on(name):
+            namespace = self._namespace_of(uid)
+            if namespace is not None:
+                held = Devices(held_milli(taken, cards), len(taken.vfs))
+                found[namespace] = found.get(namespace, NONE).plus(held)
+        return _Node(Devices(milli, sum(vf.usable for vf in room.vfs)), found)
+
+    def _namespace_of(self, uid: PodUid) -> str | None:
+        """Return the namespace of a pod that counts; None of one for which room is kept only, or that is not known any more."""
+        record = self._ledger.pod(uid)
+        if record is not None and record.node:
+            return record.namespace
+        claims = (self._ledger.own_claim(uid, kind) for kind in _COUNTED)
+        return next((claim.holder.namespace for claim in claims if claim is not None), None)
+
+    def _add(self, namespace: str, held: Devices, times: int) -> None:
+        now = self._held.get(namespace, NONE).plus(held, times)
+        if now == NONE:
+            self._held.pop(namespace, None)
+        else:
+            self._held[namespace] = now
+
+
+def _asked(pod: Pending) -> Devices:
+    return Devices(asked_milli(pod.ask), at_one_time(pod.ask.containers, lambda one: one.vfs))
