@@ -61,8 +61,8 @@ $(LIBRARY): $(wildcard shares/library/*.[ch]) shares/library/build.py requiremen
 wheel: $(VENV)/.commands $(LIBRARY)
 	@$(PY) deploy/wheel.py
 
-# lading-central as a container image, without a registry or a daemon: for `ctr images import` and `docker load`.
-image: $(VENV)/.commands
+# The images of central and of the nodes in one tar, without a registry or a daemon: for `ctr images import` and `docker load`.
+image: $(VENV)/.commands $(LIBRARY)
 	@$(PY) deploy/image/build.py --wheel "$$($(PY) deploy/wheel.py)"
 
 # The main job on a real containerd, shown and checked. DEMO_KEEP=1 leaves it running.
