@@ -27,7 +27,8 @@ def list_needed(settings: Settings) -> Iterator[Needed]:
     files |= {"nvml_library": settings.nvml_library, "kubeconfig": settings.kubeconfig if settings.report else ""}
     yield from (Needed(path=Path(path), what=key) for key, path in files.items() if "/" in path)
     if settings.gpu_mode is GpuMode.DEVICES and settings.driver_root:
-        yield Needed(path=Path(settings.driver_root), what="driver_root", mode=_LIST)
+        key = "driver_mount" if settings.driver_mount else "driver_root"
+        yield Needed(path=Path(getattr(settings, key)), what=key, mode=_LIST)
     folders = settings.cdi_spec_dirs if settings.gpu_mode is GpuMode.CDI else ()
     yield from (Needed(path=Path(folder), what="cdi_spec_dirs", mode=_LIST, optional=True) for folder in folders)
     if IsolationName.TOKENS in settings.isolations and settings.memory_limits is LimitsBy.DRIVER:
