@@ -14,6 +14,7 @@ from typing import Final
 from hooks.attach.overlay import holdings_of, with_attached
 from hooks.daemon import ledger_commands, render
 from hooks.daemon.audit_command import audit
+from hooks.daemon.container_commands import copy_libraries, remove_state
 from hooks.daemon.daemon import read_in_time, run
 from hooks.daemon.guard_command import guard
 from hooks.daemon.guids import set_guids
@@ -159,6 +160,8 @@ _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
     "registration": _registration,
     "rebuild-ledger": _rebuild_ledger,
     "set-guids": set_guids,
+    "copy-libraries": copy_libraries,
+    "remove-state": remove_state,
 }
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from simnode.cri import Container, Cri, Pod
 from simnode.kubelet import ContainerSpec, Mount, render_container
 from tests.docs import ROOT
 from tests.fakes.needs import need
+from tests.install.images import build_images, import_images
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
@@ -48,18 +48,10 @@ def image(wheel: Path) -> Iterator[Path]:
     path.unlink()  # 360 MB
 
 
-def build_images(wheel: Path, out: Path, *, umask: int = 0o022) -> Path:
-    argv: list[str | Path] = [sys.executable, ROOT / "deploy/image/build.py", "--wheel", wheel, "--out", out]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, umask=umask)
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.strip())
-
-
 @pytest.fixture(scope="module")
 def client(image: Path, containerd: PrivateContainerd) -> Iterator[Cri]:
     """With the image in its containerd, by the command that docs/install.md has for nodes."""
-    ctr: list[str | Path] = [containerd.binaries.folder / "ctr", "--address", containerd.socket, "--namespace", "k8s.io"]
-    subprocess.run([*ctr, "images", "import", "--snapshotter", containerd.snapshotter, image], check=True, capture_output=True)
+    ctr = import_images(containerd, image)
     with containerd.client() as client:
         yield client
     subprocess.run([*ctr, "images", "remove", NAME, NODE], check=True, capture_output=True)

@@ -83,7 +83,7 @@ def test_what_has_a_namespace_says_it() -> None:
         if kind in cluster_wide or kind.startswith(("Validating", "Mutating", "KubeScheduler", "Kustomization")):
             continue
         namespace = document["metadata"].get("namespace")
-        assert namespace in ({None} if kind in ("Pod", "ResourceQuota") else {"lading-system", "kube-system"})
+        assert namespace in ({None} if kind in ("Pod", "ResourceQuota") else {"lading-system", "lading-nodes", "kube-system"})
 
 
 def test_no_generated_name_is_a_leases() -> None:
@@ -95,7 +95,7 @@ def test_no_generated_name_is_a_leases() -> None:
 
 
 def test_every_image_has_a_tag_that_stays() -> None:
-    for folder in (DEPLOY / "central", DEPLOY / "scheduler", DEPLOY / "samples"):
+    for folder in (DEPLOY / "central", DEPLOY / "node", DEPLOY / "scheduler", DEPLOY / "samples"):
         tags = {image["name"]: image["newTag"] for image in read_file(folder / "kustomization.yaml")[0]["images"]}
         for document in itertools.chain.from_iterable(map(read_file, folder.glob("*.yaml"))):
             spec = document.get("spec", {}).get("template", document).get("spec", {})
@@ -103,8 +103,9 @@ def test_every_image_has_a_tag_that_stays() -> None:
                 assert tags[container["image"]] not in ("", "latest")
 
 
-def test_centrals_image_is_this_version() -> None:
-    (image,) = read_file(DEPLOY / "central/kustomization.yaml")[0]["images"]
+@pytest.mark.parametrize("folder", ["central", "node"])
+def test_an_image_of_ladings_is_this_version(folder: str) -> None:
+    (image,) = read_file(DEPLOY / folder / "kustomization.yaml")[0]["images"]
     assert image["newTag"] == __version__
 
 
