@@ -1,4 +1,4 @@
-"""deploy/node: its settings are valid, its probes and folders are those of the settings, no container has more than it needs."""
+"""deploy/node: its settings are valid, probes and folders are those of the settings, no container has more than it needs."""
 
 import tomllib
 from pathlib import Path
