@@ -9,7 +9,7 @@ GET    := $(PYTHON) simnode/progress.py
 # after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
-.PHONY: setup share-library wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
+.PHONY: setup share-library wheel image chart demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -64,6 +64,10 @@ wheel: $(VENV)/.commands $(LIBRARY)
 # The images of central and of the nodes in one tar, without a registry or a daemon: for `ctr images import` and `docker load`.
 image: $(VENV)/.commands $(LIBRARY)
 	@$(PY) deploy/image/build.py --wheel "$$($(PY) deploy/wheel.py)"
+
+# The Helm chart, of the same manifests as kubectl apply -k deploy/.
+chart: $(VENV)/.commands
+	@$(PY) deploy/chart/build.py
 
 # The main job on a real containerd, shown and checked. DEMO_KEEP=1 leaves it running.
 demo: $(VENV)/.commands

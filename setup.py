@@ -9,7 +9,12 @@ from pathlib import Path
 from setuptools import setup
 
 SHARED = ("systemd", "deploy")
-LEFT_OUT = ("deploy/image", "deploy/wheel.py", "__pycache__")  # what makes wheel and image is for a checkout
+LEFT_OUT = (
+    "deploy/image",
+    "deploy/chart",
+    "deploy/wheel.py",
+    "__pycache__",
+)  # what makes wheel, images and chart is for a checkout
 
 
 def data_files() -> list[tuple[str, list[str]]]:

@@ -28,7 +28,7 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 FOLDERS: Final = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
 WORKLOAD: Final = Path("/etc/lading/workload/workload.json")
 MONITORING: Final = DEPLOY / "monitoring"  # for Prometheus, not for kubectl: tests/unit/deploy/test_monitoring.py
-MANIFESTS: Final = sorted(path for path in DEPLOY.rglob("*.yaml") if path.parent != MONITORING)
+MANIFESTS: Final = sorted(path for path in DEPLOY.rglob("*.yaml") if path.parent not in (MONITORING, DEPLOY / "chart"))
 NAMES: Final = (CENTRAL, SCHEDULER)
 BY_HAND: Final = {DEPLOY / "samples/quota.yaml", DEPLOY / "samples/networks.yaml"}  # applied by themselves
 
@@ -71,8 +71,10 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
     files = [file for generator in kustomization.get("configMapGenerator", []) for file in generator["files"]]
     there = {path for path in folder.iterdir() if path.name != "kustomization.yaml"} - BY_HAND
     if folder == DEPLOY:
-        there -= {MONITORING, DEPLOY / "samples", DEPLOY / "acceptance", DEPLOY / "flavors"}
-        there -= {DEPLOY / name for name in ("install-node.sh", "wheel.py", "image", "__pycache__")}  # of nodes, and of a build
+        there -= {MONITORING, *(DEPLOY / name for name in ("samples", "acceptance", "flavors", "cert-manager"))}
+        there -= {
+            DEPLOY / name for name in ("install-node.sh", "wheel.py", "image", "chart", "__pycache__")
+        }  # of nodes, and of a build
     assert {folder / name for name in [*kustomization["resources"], *files]} == there
 
 
