@@ -9,7 +9,7 @@ GET    := $(PYTHON) simnode/progress.py
 # after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
-.PHONY: setup share-library wheel image chart demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
+.PHONY: setup share-library wheel image chart release demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -68,6 +68,10 @@ image: $(VENV)/.commands $(LIBRARY)
 # The Helm chart, of the same manifests as kubectl apply -k deploy/.
 chart: $(VENV)/.commands
 	@$(PY) deploy/chart/build.py
+
+# A release: wheel, images, chart, manifests, SBOM and SHA256SUMS, in dist/lading-VERSION.
+release: $(VENV)/.commands $(LIBRARY)
+	@$(PY) deploy/release.py
 
 # The main job on a real containerd, shown and checked. DEMO_KEEP=1 leaves it running.
 demo: $(VENV)/.commands

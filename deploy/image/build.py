@@ -30,7 +30,7 @@ from pathlib import Path
 DEBIAN = ("base-files", "python3-minimal", "libpython3-stdlib", "libstdc++6")
 # Packages that apt adds for scripts that run at an installation; here no such script runs.
 NOT_NEEDED = ("perl-base", "dpkg", "tar", "debconf", "mawk")
-LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/info", "var/cache")
+LEFT_OUT = ("usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/info", "var/cache")
 VENV = "opt/lading"
 USER = "65532"  # as in deploy/central/deployment.yaml
 IMAGES = {"lading-central": USER, "lading-node": "0"}  # and their users; on a node only root reaches devices and the runtime
@@ -89,6 +89,9 @@ def fill_debian(root: Path, sources: Sources) -> None:
             status.write_text(run("dpkg-deb", "--field", str(deb)))
     for name in LEFT_OUT:
         shutil.rmtree(root / name, ignore_errors=True)
+    for path in (root / "usr/share/doc").rglob("*"):  # of the documentation, licenses alone stay
+        if path.name != "copyright" and not path.is_dir():
+            path.unlink()
     for name, text in ETC.items():
         (root / name).write_text(text)
     (root / "tmp").mkdir(exist_ok=True)

@@ -73,7 +73,7 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
     if folder == DEPLOY:
         there -= {MONITORING, *(DEPLOY / name for name in ("samples", "acceptance", "flavors", "cert-manager"))}
         there -= {
-            DEPLOY / name for name in ("install-node.sh", "wheel.py", "image", "chart", "__pycache__")
+            DEPLOY / name for name in ("install-node.sh", "wheel.py", "release.py", "sbom.py", "image", "chart", "__pycache__")
         }  # of nodes, and of a build
     assert {folder / name for name in [*kustomization["resources"], *files]} == there
 
