@@ -1,7 +1,7 @@
 """Apply objects to the API server, or say what that would change; delete them.
 
-Server-side apply: what another client set in a field of ours is a conflict, and is overwritten only with `force`. Namespaces
-and definitions of resources come first, pods last, and are deleted in the opposite order.
+Server-side apply: what another client set in a field of these objects is a conflict, and is overwritten only with `force`.
+Namespaces and definitions of resources come first, pods last, and are deleted in the opposite order.
 """
 
 from collections.abc import Callable, Sequence
