@@ -1,6 +1,8 @@
 """`deploy/node` with a real kubelet whose flags nobody touched, over a real containerd with NRI: first pod, update, removal.
 
 The images are built for it, in minutes, or are those of LADING_IMAGES (the tar of `make image`). The times are printed: `-s`.
+Mounts have to propagate, as systemd has it. Where they do not:
+`unshare --mount sh -c 'mount --make-rshared / && exec pytest tests/cluster/test_node_daemonset.py'`.
 """
 
 import json
@@ -22,6 +24,7 @@ from tests.cluster.conftest import CONTAINERD, NODE, start_runtime
 from tests.cluster.node_site import NODES, NodeSite
 from tests.cluster.pods import Pods, container
 from tests.docs import ROOT
+from tests.fakes.needs import need
 from tests.install.images import build_images, import_images
 from tests.logs import LOGS
 
@@ -33,6 +36,8 @@ GPU = "lading.dev/gpus"
 @pytest.fixture(scope="module")
 def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
     """One that has NRI."""
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    need(any(mount[4] == "/" and "shared:" in "".join(mount[6:]) for mount in mounts), "a shared / (see above)")
     yield from start_runtime(os.environ.get(CONTAINERD) or "1.7.", pytestconfig)
 
 
