@@ -9,7 +9,7 @@ GET    := $(PYTHON) simnode/progress.py
 # after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
-.PHONY: setup share-library launched-guard wheel image demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
+.PHONY: setup share-library launched-guard wheel image chart release demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -71,9 +71,17 @@ $(GUARD): $(wildcard $(LAUNCHED)/*.[ch] $(LAUNCHED)/*.py) $(addprefix hooks/fron
 wheel: $(VENV)/.commands $(LIBRARY) $(GUARD)
 	@$(PY) deploy/wheel.py
 
-# lading-central as a container image, without a registry or a daemon: for `ctr images import` and `docker load`.
-image: $(VENV)/.commands
+# The images of central and of the nodes in one tar, without a registry or a daemon: for `ctr images import` and `docker load`.
+image: $(VENV)/.commands $(LIBRARY) $(GUARD)
 	@$(PY) deploy/image/build.py --wheel "$$($(PY) deploy/wheel.py)"
+
+# The Helm chart, of the same manifests as kubectl apply -k deploy/.
+chart: $(VENV)/.commands
+	@$(PY) deploy/chart/build.py
+
+# A release: wheel, images, chart, manifests, SBOM and SHA256SUMS, in dist/lading-VERSION.
+release: $(VENV)/.commands $(LIBRARY) $(GUARD)
+	@$(PY) deploy/release.py
 
 # The main job on a real containerd, shown and checked. DEMO_KEEP=1 leaves it running.
 demo: $(VENV)/.commands

@@ -9,7 +9,8 @@ from pathlib import Path
 from setuptools import setup
 
 SHARED = ("systemd", "deploy")
-LEFT_OUT = ("deploy/image", "deploy/wheel.py", "__pycache__")  # what makes wheel and image is for a checkout
+# What makes wheel, images, chart and release is for a checkout.
+LEFT_OUT = ("deploy/image", "deploy/chart", "deploy/wheel.py", "deploy/release.py", "deploy/sbom.py", "__pycache__")
 
 
 def data_files() -> list[tuple[str, list[str]]]:

@@ -50,7 +50,7 @@ from hooks.host.memlock import memlock_warning
 from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_journal
 from hooks.model.inventory import Inventory
-from hooks.vendors.nvidia.driver import read_driver_mounts, read_driver_versions
+from hooks.vendors.nvidia.driver import find_nvml, read_driver_mounts, read_driver_versions
 from hooks.vendors.nvidia.inject import GpuMode
 from lading import __version__
 from lading.devices.isolation import IsolationName
@@ -101,7 +101,8 @@ class Host(Readings):
         return await self.once("kubelet", lambda: in_thread(lambda: read_kubelet(self.root)))
 
     async def nvidia(self) -> cards.CardsSeen:
-        library, driver_root = self.hooks.nvml_library, self.hooks.driver_root
+        mount, driver_root = self.hooks.driver_mount, self.hooks.driver_root
+        library = self.hooks.nvml_library or str((mount and find_nvml(Path(mount))) or "")
         return await self.once(
             "nvidia", lambda: in_thread(lambda: cards.read_cards(self.root, library=library, driver_root=driver_root))
         )
@@ -196,7 +197,7 @@ class Host(Readings):
 
     async def injection(self) -> InjectionSeen:
         settings, seen = self.hooks, await said_by("driver", self.nvidia())
-        root = Path(settings.driver_root)
+        root = Path(settings.driver_mount or settings.driver_root)
         wanted = settings.driver_root and seen.version
         mounts = await in_thread(lambda: read_driver_mounts(root, seen.version)) if wanted else ()
         versions = await in_thread(lambda: read_driver_versions(root)) if wanted else ()

@@ -15,6 +15,7 @@ from hooks.attach.overlay import holdings_of, with_attached
 from hooks.daemon import ledger_commands, render
 from hooks.daemon.audit_command import audit
 from hooks.daemon.cdi_command import cdi_specs
+from hooks.daemon.container_commands import copy_libraries, remove_state
 from hooks.daemon.daemon import read_in_time, run
 from hooks.daemon.guard_command import guard, install_guard, remove_guard
 from hooks.daemon.guids import set_guids
@@ -163,6 +164,8 @@ _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
     "registration": _registration,
     "rebuild-ledger": _rebuild_ledger,
     "set-guids": set_guids,
+    "copy-libraries": copy_libraries,
+    "remove-state": remove_state,
 }
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import click
 
 from kubectl_lading.dump.sysdump import sysdump
 from kubectl_lading.flags import Group
+from kubectl_lading.install.install import install
 from kubectl_lading.installation.preflight import preflight
 from kubectl_lading.installation.status import status
 from kubectl_lading.plans.defrag import defrag
@@ -27,7 +28,7 @@ from lading import __version__
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="kubectl-lading")
 def main() -> None:
-    """Show where devices are, why a pod does not run, and what would help."""
+    """Show where devices are, why a pod does not run, and what would help; install Lading."""
     for stream in (sys.stdout, sys.stderr):  # a terminal without UTF-8 shows a question mark for other characters
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -38,6 +39,7 @@ for one in (
     cordon,
     defrag,
     gpu,
+    install,
     node,
     nodes,
     pod,

@@ -55,6 +55,11 @@ class ControlPlane(Block):
     # ---- users
 
     @property
+    def server_address(self) -> tuple[str, int]:
+        """Return where processes of this machine reach the API server: there is no cluster network."""
+        return "127.0.0.1", self._port
+
+    @property
     def admin_conf(self) -> Path:
         return self.folder / "admin.conf"
 

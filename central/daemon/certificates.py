@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CENTRAL: Final = "lading-central"
 SCHEDULER: Final = "lading-scheduler"
-_DAYS: Final = 3650
+DAYS: Final = 3650
 _CLOCK_SKEW: Final = timedelta(hours=1)  # by which a clock may be behind
 
 
@@ -31,7 +31,7 @@ def new_certificates(argv: Sequence[str]) -> None:
         description="Prints the Secrets with which kube-scheduler and central authenticate each other, for kubectl apply -f -",
     )
     parser.add_argument("--namespace", default="lading-system", help="[lading-system]")
-    parser.add_argument("--days", type=int, default=_DAYS, help=f"how long they are valid [{_DAYS}]")
+    parser.add_argument("--days", type=int, default=DAYS, help=f"how long they are valid [{DAYS}]")
     args = parser.parse_args(argv)
     for secret in render_secrets(args.namespace, days=args.days):
         print("---")

@@ -38,13 +38,19 @@ def new_key(argv: Sequence[str]) -> None:
 def write_pair(folder: Path, key_id: str) -> tuple[Path, Path]:
     """Write a key pair. Return the file of the private key, readable by its owner only, and that of the public one. Neither
     file may exist."""
-    key = Ed25519PrivateKey.generate()
-    sign(key, key_id, "")  # an id that cannot be written is an error now
+    pair = make_pair(key_id)
     private, public = folder / f"{key_id}.pem", folder / f"{key_id}.pub.pem"
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    _write_new(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo), mode=0o644)
-    _write_new(private, pem, mode=0o600)  # the last: where it is, both are
+    _write_new(public, pair[1], mode=0o644)
+    _write_new(private, pair[0], mode=0o600)  # the last: where it is, both are
     return private, public
+
+
+def make_pair(key_id: str) -> tuple[bytes, bytes]:
+    """Return a new private key and its public one, as PEM. Raise ConfigError for an id that a signature cannot contain."""
+    key = Ed25519PrivateKey.generate()
+    sign(key, key_id, "")
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _write_new(path: Path, content: bytes, *, mode: int) -> None:

@@ -1,9 +1,11 @@
-"""Build central's image without a registry and without a daemon: `python deploy/image/build.py --wheel FILE` prints its path.
+"""Build the images of central and of the nodes without a registry and without a daemon: `python deploy/image/build.py --wheel
+FILE` prints the path of the one tar that has both.
 
 It takes a Debian machine's apt, the wheel, and a package index (or --packages DIR). It writes a tar that is an OCI layout and
 that `docker load` reads, in three layers: Debian's Python, the pinned packages, Lading, so that another version of Lading is a
-small layer. The image has no shell, its user is not root, and it runs with a read-only root. The same inputs give the same
-bytes: sorted paths, one date, fixed modes. It needs apt-get and dpkg-deb, and does not need root.
+small layer. Both images have these layers, and differ in what they run and as which user. They have no shell, and run with a
+read-only root. The same inputs give the same bytes: sorted paths, one date, fixed modes. It needs apt-get and dpkg-deb, and no
+root.
 Source: OCI image-spec 1.0 (image-layout.md, manifest.md, layer.md); what `docker save` writes since 25; /var/lib/dpkg/status.d
 as in distroless images, where scanners look.
 """
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,9 +30,11 @@ from pathlib import Path
 DEBIAN = ("base-files", "python3-minimal", "libpython3-stdlib", "libstdc++6")
 # Packages that apt adds for scripts that run at an installation; here no such script runs.
 NOT_NEEDED = ("perl-base", "dpkg", "tar", "debconf", "mawk")
-LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/info", "var/cache")
+LEFT_OUT = ("usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/info", "var/cache")
 VENV = "opt/lading"
 USER = "65532"  # as in deploy/central/deployment.yaml
+IMAGES = {"lading-central": USER, "lading-node": "0"}  # and their users; on a node only root reaches devices and the runtime
+ENTRYPOINTS = {"lading-central": "lading-central", "lading-node": "lading-hooks"}
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 FIRST_DATE = 315532800  # 1980, without SOURCE_DATE_EPOCH
 
@@ -62,9 +66,9 @@ def build(sources: Sources, out: Path) -> Path:
             seen |= {path.relative_to(root).as_posix() for path in root.rglob("*")}
             layers.append(layer)
         out.mkdir(parents=True, exist_ok=True)
-        image = out / f"lading-central-{version}.tar"
-        write_image(image, layers, name=f"lading-central:{version}", version=version, date=sources.date)
-    return image
+        archive = out / f"lading-images-{version}.tar"
+        write_images(archive, layers, version=version, date=sources.date)
+    return archive
 
 
 # ---- what goes in
@@ -85,6 +89,9 @@ def fill_debian(root: Path, sources: Sources) -> None:
             status.write_text(run("dpkg-deb", "--field", str(deb)))
     for name in LEFT_OUT:
         shutil.rmtree(root / name, ignore_errors=True)
+    for path in (root / "usr/share/doc").rglob("*"):  # of the documentation, licenses alone stay
+        if path.name != "copyright" and not path.is_dir():
+            path.unlink()
     for name, text in ETC.items():
         (root / name).write_text(text)
     (root / "tmp").mkdir(exist_ok=True)
@@ -140,9 +147,8 @@ def fill_lading(root: Path, sources: Sources) -> None:
             module, _, function = target.partition(":")
             (root / VENV / "bin" / command).write_text(SCRIPT.format(venv=VENV, module=module, function=function))
             (root / VENV / "bin" / command).chmod(0o755)
-    compile_modules(
-        root, f"{VENV}/lib/python*/site-packages/[a-z]*", packages=("central", "kubectl_lading", "lading", "protos", "simulate")
-    )
+    packages = (entry_points.parent / "top_level.txt").read_text().split()
+    compile_modules(root, f"{VENV}/lib/python*/site-packages/[a-z]*", packages=packages)
 
 
 def install(root: Path, *what: str) -> Path:
@@ -161,7 +167,7 @@ def python_of(root: Path) -> str:
     return (root / "usr/bin/python3").readlink().name.removeprefix("python")
 
 
-def compile_modules(root: Path, pattern: str, *, packages: tuple[str, ...] = ()) -> None:
+def compile_modules(root: Path, pattern: str, *, packages: Sequence[str] = ()) -> None:
     """Compile with the image's own Python and loader: with a read-only root a start could not store what it compiles."""
     (loader,) = (path for path in root.glob("usr/lib/*/ld-linux-*.so.*") if not path.is_symlink())
     folders = [str(path) for path in sorted(root.glob(pattern)) if not packages or path.name in packages]
@@ -178,7 +184,7 @@ def compile_modules(root: Path, pattern: str, *, packages: tuple[str, ...] = ())
 def run(*argv: str) -> str:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 -- tools of this machine
     if done.returncode:
-        sys.exit(f"error: cannot build the image: {' '.join(argv[:3])}: {done.stderr.strip()}")
+        sys.exit(f"error: cannot build the images: {' '.join(argv[:3])}: {done.stderr.strip()}")
     return str(done.stdout)
 
 
@@ -204,7 +210,7 @@ def write_layer(path: Path, root: Path, *, but: set[str], date: int) -> None:
                 tar.addfile(info)
 
 
-def write_image(path: Path, layers: list[Path], *, name: str, version: str, date: int) -> None:
+def write_images(path: Path, layers: list[Path], *, version: str, date: int) -> None:
     blobs: dict[str, bytes | Path] = {}
 
     def add(content: bytes | Path, media_type: str) -> dict[str, object]:
@@ -215,33 +221,39 @@ def write_image(path: Path, layers: list[Path], *, name: str, version: str, date
         return {"mediaType": f"application/vnd.oci.image.{media_type}", "digest": f"sha256:{digest}", "size": size}
 
     target = {"architecture": ARCHITECTURES.get(platform.machine(), platform.machine()), "os": "linux"}
-    tars = [add(layer, "layer.v1.tar") for layer in layers]
-    config = add(
-        as_json(
-            {
-                **target,
-                "created": datetime.fromtimestamp(date, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                "config": {
-                    "User": f"{USER}:{USER}",
-                    "WorkingDir": "/",
-                    "Entrypoint": [f"/{VENV}/bin/lading-central"],
-                    "Env": [f"PATH=/{VENV}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"],
-                    "Labels": {"org.opencontainers.image.title": "lading-central", "org.opencontainers.image.version": version},
-                },
-                "rootfs": {"type": "layers", "diff_ids": [tar["digest"] for tar in tars]},
-            }
-        ),
-        "config.v1+json",
-    )
     media_type = "application/vnd.oci.image.manifest.v1+json"
-    manifest = add(as_json({"schemaVersion": 2, "mediaType": media_type, "config": config, "layers": tars}), "manifest.v1+json")
-    full = f"docker.io/library/{name}"  # the full form of the short name for kubelet and docker
-    named = {"io.containerd.image.name": full, "org.opencontainers.image.ref.name": version}
-    index = {"schemaVersion": 2, "manifests": [{**manifest, "platform": target, "annotations": named}]}
-    for_docker = [{"Config": blob_of(config), "RepoTags": [name], "Layers": [blob_of(tar) for tar in tars]}]
+    tars = [add(layer, "layer.v1.tar") for layer in layers]
+    manifests, for_docker = [], []
+    for name, user in IMAGES.items():
+        config = add(
+            as_json(
+                {
+                    **target,
+                    "created": datetime.fromtimestamp(date, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                    "config": {
+                        "User": f"{user}:{user}",
+                        "WorkingDir": "/",
+                        "Entrypoint": [f"/{VENV}/bin/{ENTRYPOINTS[name]}"],
+                        "Env": [f"PATH=/{VENV}/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"],
+                        "Labels": {"org.opencontainers.image.title": name, "org.opencontainers.image.version": version},
+                    },
+                    "rootfs": {"type": "layers", "diff_ids": [tar["digest"] for tar in tars]},
+                }
+            ),
+            "config.v1+json",
+        )
+        manifest = add(
+            as_json({"schemaVersion": 2, "mediaType": media_type, "config": config, "layers": tars}), "manifest.v1+json"
+        )
+        full = f"docker.io/library/{name}:{version}"  # the full form of the short name for kubelet and docker
+        named = {"io.containerd.image.name": full, "org.opencontainers.image.ref.name": version}
+        manifests.append({**manifest, "platform": target, "annotations": named})
+        for_docker.append(
+            {"Config": blob_of(config), "RepoTags": [f"{name}:{version}"], "Layers": [blob_of(tar) for tar in tars]}
+        )
     files: dict[str, bytes | Path] = {
         "oci-layout": b'{"imageLayoutVersion":"1.0.0"}',
-        "index.json": as_json(index),
+        "index.json": as_json({"schemaVersion": 2, "manifests": manifests}),
         "manifest.json": as_json(for_docker),
         **blobs,
     }
@@ -269,7 +281,7 @@ def blob_of(descriptor: Mapping[str, object]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Build central's image as a tar, and print its path.")
+    parser = argparse.ArgumentParser(description="Build the images of central and of the nodes as one tar, and print its path.")
     parser.add_argument("--wheel", type=Path, required=True, help="lading-VERSION-py3-none-any.whl, from deploy/wheel.py")
     parser.add_argument("--out", type=Path, default=Path("dist"), help="where the tar goes (default: dist)")
     parser.add_argument("--packages", type=Path, help="a folder of wheels to take in place of a package index")
@@ -277,7 +289,7 @@ def main() -> None:
     for program in ("apt-get", "dpkg-deb", "tar"):
         if shutil.which(program) is None:
             sys.exit(
-                f"error: cannot build the image: there is no {program}\nhint:  build it on Debian, or from any Python image "
+                f"error: cannot build the images: there is no {program}\nhint:  build it on Debian, or from any Python image "
                 "with pip: docs/install.md"
             )
     os.umask(0o022)  # the layers contain the modes

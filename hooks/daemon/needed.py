@@ -27,7 +27,8 @@ def list_needed(settings: Settings) -> Iterator[Needed]:
     files |= {"nvml_library": settings.nvml_library, "kubeconfig": settings.kubeconfig if settings.report else ""}
     yield from (Needed(path=Path(path), what=key) for key, path in files.items() if "/" in path)
     if settings.driver_root and (settings.gpu_mode is GpuMode.DEVICES or writes_specs(settings)):
-        yield Needed(path=Path(settings.driver_root), what="driver_root", mode=_LIST)
+        key = "driver_mount" if settings.driver_mount else "driver_root"
+        yield Needed(path=Path(getattr(settings, key)), what=key, mode=_LIST)
     if writes_specs(settings):
         yield Needed(path=Path(settings.cdi_dir), what="cdi_dir", mode=_LIST | os.W_OK, optional=True)
         yield Needed(path=Path(settings.cdi_hook), what="cdi_hook", mode=os.R_OK | os.X_OK, optional=True)

@@ -47,8 +47,7 @@ from hooks.mps.control import Control
 from hooks.mps.daemons import MpsDaemons
 from hooks.node.node import Node
 from hooks.ports import FrontEnd, Isolation, Preparer, Vendor
-from hooks.vendors.nvidia.compute_mode import set_exclusive
-from hooks.vendors.nvidia.memory_limits import LimitProbe, limit_memory
+from hooks.vendors.nvidia.memory_limits import LimitProbe
 from hooks.vendors.nvidia.vendor import Nvidia
 from hooks.vendors.nvidia.xid import KernelLog
 from lading.devices.isolation import IsolationName
@@ -82,15 +81,12 @@ class Door:
     tracing: Tracing
 
 
-def _nvml_library(settings: Settings) -> Path | None:
-    return Path(settings.nvml_library) if settings.nvml_library else None
-
-
-def _nvidia(settings: Settings) -> Vendor:
+def _nvidia(settings: Settings) -> Nvidia:
     return Nvidia(
         mode=settings.gpu_mode,
-        nvml_library=_nvml_library(settings),
+        nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
         driver_root=settings.driver_root,
+        driver_mount=settings.driver_mount,
         driver_groups=settings.driver_groups,
         specs=settings.cdi_specs,
         cdi_hook=Path(settings.cdi_hook),
@@ -127,8 +123,8 @@ def _vfs(host: Host) -> Preparer:
 
 
 def _memory_limits(host: Host) -> Preparer:
-    limit = partial(limit_memory, library=_nvml_library(host.settings))
-    return MemoryLimits(host_root=Path(host.settings.host_root), limit=limit, grants=host.ledger.grants)
+    vendor = _nvidia(host.settings)
+    return MemoryLimits(host_root=Path(host.settings.host_root), limit=vendor.limit_memory, grants=host.ledger.grants)
 
 
 def _share_folders(host: Host) -> Preparer:
@@ -144,7 +140,7 @@ def _mps_daemons(host: Host) -> Preparer:
     return MpsDaemons(
         folders=folders,
         control=lambda uuid: Control(uuid=uuid, folders=folders, command=settings.mps_control),
-        set_exclusive=partial(set_exclusive, library=_nvml_library(settings)),
+        set_exclusive=_nvidia(settings).set_exclusive,
         grants=host.ledger.grants,
         log=host.log,
     )

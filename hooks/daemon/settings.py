@@ -108,6 +108,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     driver_root: Annotated[
         str, Setting("where the driver's libraries are, in modes devices and cdi; and a driver container's device nodes")
     ] = ""
+    driver_mount: Annotated[
+        str, Setting("where driver_root is mounted, if lading-hooks runs in a container; empty: at its own path")
+    ] = ""
     driver_groups: Annotated[
         tuple[DriverGroup, ...],
         Setting("modes devices and cdi: what else containers with GPUs get: gdrcopy, gds, imex, graphics"),
@@ -263,6 +266,7 @@ def check(settings: Settings) -> None:
     _check_front_end(settings)
     _check_cni(settings)
     _check_cdi(settings)
+    _check_driver_mount(settings)
     _check_groups(settings)
     _check_isolations(settings)
     _check_mig(settings)
@@ -364,6 +368,15 @@ def _check_cdi(settings: Settings) -> None:
             hint='driver_root = the folder of the driver (mostly "/"), or cdi_specs = nvidia-ctk, if that writes the specs',
         )
     _check_absolute(settings, "cdi_dir", "cdi_hook", "driver_root")
+
+
+def _check_driver_mount(settings: Settings) -> None:
+    if settings.driver_mount and not settings.driver_root:
+        raise ConfigError(
+            f"driver_mount = {settings.driver_mount!r}, and driver_root is empty",
+            hint='driver_root = the folder of the host that is mounted there (mostly "/")',
+        )
+    _check_absolute(settings, *(["driver_mount"] if settings.driver_mount else []))
 
 
 def _check_isolations(settings: Settings) -> None:

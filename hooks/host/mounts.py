@@ -15,7 +15,7 @@ def recheck_mounts(driver: Driver) -> Driver:
     The moment between this look and the mount stays; in mode cdi the runtime refuses a missing source.
     """
     sources = {_source(mount) for mount in (*driver.mounts, *driver.group_mounts)}
-    gone = {host_path for host_path, kind in sources if not _is(kind, host_path)}
+    gone = {host_path for host_path, seen_at, kind in sources if not _is(kind, seen_at)}
     if not gone:
         return driver
     missing = {mount.host_path for mount in driver.mounts if mount.host_path in gone and not mount.is_socket}
@@ -25,8 +25,8 @@ def recheck_mounts(driver: Driver) -> Driver:
     return replace(driver, mounts=mounts, group_mounts=group_mounts, missing=tuple(sorted(missing)))
 
 
-def _source(mount: DriverMount) -> tuple[str, int]:
-    return mount.host_path, stat.S_IFSOCK if mount.is_socket else stat.S_IFREG
+def _source(mount: DriverMount) -> tuple[str, str, int]:
+    return mount.host_path, mount.seen_at or mount.host_path, stat.S_IFSOCK if mount.is_socket else stat.S_IFREG
 
 
 def _is(kind: int, path: str) -> bool:

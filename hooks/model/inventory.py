@@ -160,6 +160,7 @@ class DriverMount:
     host_path: str
     container_path: str
     is_socket: bool = False
+    seen_at: str = ""  # where this process sees it, if not at `host_path`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from tests.logs import LOGS
 
 NODE = "sim-node"
 ASSETS = "LADING_KUBE_ASSETS"
+CONTAINERD = "LADING_CONTAINERD"
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
@@ -64,10 +65,16 @@ def deployed(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfi
 
 @pytest.fixture(scope="session")
 def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
+    yield from start_runtime(os.environ.get(CONTAINERD, ""), pytestconfig)
+
+
+def start_runtime(version: str, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
+    """A private containerd whose version begins so."""
     need(os.geteuid() == 0, "root")
     packages = missing_packages()
     need(not packages, f"{', '.join(packages)} (run: python -m simnode.install)")
-    binaries = find_containerd(os.environ.get("LADING_CONTAINERD", ""))
+    binaries = find_containerd(version)
+    need(binaries is not None, f"containerd {version} (run: python -m simnode.install {version})")
     assert binaries is not None
     folder = Path(tempfile.mkdtemp(prefix="lading-kube-"))  # a short name: a socket's path has at most 107 bytes
     runtime = PrivateContainerd(folder / "ctd", binaries)

@@ -32,7 +32,6 @@ def quick_wheel(folder: Path, version: str, *, requirements: str = "", breaks: s
     last_line = "setup(data_files=data_files())"
     assert last_line in setup
     (tree / "setup.py").write_text(setup.replace(last_line, _PTH.format(version=sysconfig.get_python_version())))
-    replace(tree / "pyproject.toml", 'version = "0.1.0"', f'version = "{version}"')
     replace(tree / "lading/__init__.py", '__version__ = "0.1.0"', f'__version__ = "{version}"')
     if breaks:
         replace(tree / "hooks/daemon/daemon.py", "async def run(", f"{breaks}\n\n\nasync def run(")

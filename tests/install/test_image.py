@@ -1,6 +1,6 @@
-"""Central's image: built from Debian's packages and the wheel, loaded into a real containerd, run as the Deployment has it.
+"""The images: built from Debian's packages and the wheel, loaded into a real containerd, and run.
 
-It takes half a minute: the pinned packages come from the package index, Debian's from apt.
+It takes two minutes: the pinned packages come from the package index, Debian's from apt.
 """
 
 import base64
@@ -8,7 +8,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,21 +26,24 @@ from simnode.cri import Container, Cri, Pod
 from simnode.kubelet import ContainerSpec, Mount, render_container
 from tests.docs import ROOT
 from tests.fakes.needs import need
+from tests.install.images import build_images, import_images
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
 NAME = f"docker.io/library/lading-central:{__version__}"
+NODE = f"docker.io/library/lading-node:{__version__}"
 DEPLOYMENT = ROOT / "deploy/central/deployment.yaml"
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need(shutil.which("apt-get") is not None and shutil.which("dpkg-deb") is not None, "Debian's apt-get and dpkg-deb")
-    folder = tmp_path_factory.mktemp("image")
-    argv: list[str | Path] = [sys.executable, ROOT / "deploy/image/build.py", "--wheel", build(ROOT, folder), "--out", folder]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    path = Path(done.stdout.strip())
+    return build(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def image(wheel: Path) -> Iterator[Path]:
+    path = build_images(wheel, wheel.parent)
     yield path
     path.unlink()  # 360 MB
 
@@ -49,11 +51,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def client(image: Path, containerd: PrivateContainerd) -> Iterator[Cri]:
     """With the image in its containerd, by the command that docs/install.md has for nodes."""
-    ctr: list[str | Path] = [containerd.binaries.folder / "ctr", "--address", containerd.socket, "--namespace", "k8s.io"]
-    subprocess.run([*ctr, "images", "import", "--snapshotter", containerd.snapshotter, image], check=True, capture_output=True)
+    ctr = import_images(containerd, image)
     with containerd.client() as client:
         yield client
-    subprocess.run([*ctr, "images", "remove", NAME], check=True, capture_output=True)
+    subprocess.run([*ctr, "images", "remove", NAME, NODE], check=True, capture_output=True)
 
 
 def run_as_the_deployment(client: Cri, pod: Pod, name: str, args: list[str], mounts: list[Mount]) -> Container:
@@ -71,6 +72,10 @@ def run_as_the_deployment(client: Cri, pod: Pod, name: str, args: list[str], mou
     security.no_new_privs = not central["securityContext"]["allowPrivilegeEscalation"]
     security.capabilities.drop_capabilities.extend(central["securityContext"]["capabilities"]["drop"])
     assert security.readonly_rootfs
+    return create(client, pod, spec, config)
+
+
+def create(client: Cri, pod: Pod, spec: ContainerSpec, config: cri.ContainerConfig) -> Container:
     pod._write_files(spec, config)
     request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
     made = client.call("CreateContainer", request, cri.CreateContainerResponse)
@@ -108,6 +113,28 @@ def test_it_runs_as_the_deployment_has_it(client: Cri, tmp_path: Path) -> None:
         assert "signing_key" in wrong.logs()
 
 
+@pytest.mark.parametrize("command", ["lading-hooks", "lading-shares", "lading-doctor"])
+def test_the_image_of_nodes_has_every_command_of_a_node(client: Cri, command: str) -> None:
+    with client.pod("node") as pod:
+        spec = ContainerSpec(name="version", image=NODE, command=[command], args=["--version"])
+        config = render_container(pod.spec, spec, image_id=client.image_id(NODE) or "", folders=client.folders)
+        config.linux.security_context.readonly_rootfs = True
+        container = create(client, pod, spec, config)
+        assert container.wait() == 0, container.logs()
+        assert container.logs().split() == [command, __version__]
+
+
+def test_the_same_wheel_gives_the_same_bytes(wheel: Path, image: Path, tmp_path: Path) -> None:
+    again = build_images(wheel, tmp_path, umask=0o077)
+    assert digest_of(again) == digest_of(image)
+    again.unlink()
+
+
+def digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def test_its_layers_are_what_its_configuration_says(image: Path) -> None:
     with tarfile.open(image) as archive:
 
@@ -116,12 +143,15 @@ def test_its_layers_are_what_its_configuration_says(image: Path) -> None:
             assert file
             return file.read()
 
-        (for_docker,) = json.loads(read("manifest.json"))
+        for_docker, of_nodes = json.loads(read("manifest.json"))
+        assert for_docker["Layers"] == of_nodes["Layers"]
         config = json.loads(read(for_docker["Config"]))
         digests = [f"sha256:{hashlib.sha256(read(name)).hexdigest()}" for name in for_docker["Layers"]]
         assert config["rootfs"]["diff_ids"] == digests
-        assert for_docker["RepoTags"] == [NAME.removeprefix("docker.io/library/")]
-        (named,) = json.loads(read("index.json"))["manifests"]
+        assert [one["RepoTags"] for one in (for_docker, of_nodes)] == [
+            [name.removeprefix("docker.io/library/")] for name in (NAME, NODE)
+        ]
+        named, _ = json.loads(read("index.json"))["manifests"]
         manifest: dict[str, Any] = json.loads(read(f"blobs/{named['digest'].replace(':', '/')}"))
         assert [layer["digest"] for layer in manifest["layers"]] == digests
         last = archive.extractfile(for_docker["Layers"][-1])

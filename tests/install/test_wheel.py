@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.wheel import build, copy
+from kubectl_lading.install.manifests import render
 from lading import __version__
 from tests.docs import ROOT
 from tests.install.node_installer import PYTHON, install
@@ -49,7 +50,7 @@ def test_it_carries_every_module_and_what_a_node_and_a_cluster_are_set_up_with(w
     shared = f"lading-{__version__}.data/data/share/lading"
     packages = ("doctor", "runtimeproxy", "hooks", "shares", "central", "kubectl_lading", "simulate", "lading", "protos")
     assert set(files_of(*packages)) <= names
-    left_out = ("deploy/image/", "deploy/wheel.py")
+    left_out = ("deploy/image/", "deploy/chart/", "deploy/wheel.py", "deploy/release.py", "deploy/sbom.py")
     carried = {f"{shared}/{name}" for name in files_of("systemd", "deploy") if not name.startswith(left_out)}
     assert carried | {f"{shared}/requirements.txt"} == {name for name in names if name.startswith(shared)}
 
@@ -77,3 +78,8 @@ def test_a_fresh_environment_from_the_wheel_alone(wheel: Path, tmp_path: Path) -
         done = subprocess.run([venv / "bin" / command, "--version"], capture_output=True, text=True, check=True)
         assert __version__ in done.stdout
         subprocess.run([venv / "bin" / command, "--help"], capture_output=True, check=True)
+    count = "from kubectl_lading.install.manifests import find_deploy, render; print(find_deploy(), len(render(find_deploy())))"
+    done = subprocess.run([venv / "bin/python", "-I", "-c", count], capture_output=True, text=True, check=True)
+    found, _, objects = done.stdout.partition(" ")
+    assert Path(found) == venv / "share/lading/deploy"
+    assert int(objects) == len(render(ROOT / "deploy"))

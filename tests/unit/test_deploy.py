@@ -28,7 +28,7 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 FOLDERS: Final = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
 WORKLOAD: Final = Path("/etc/lading/workload/workload.json")
 MONITORING: Final = DEPLOY / "monitoring"  # for Prometheus, not for kubectl: tests/unit/deploy/test_monitoring.py
-MANIFESTS: Final = sorted(path for path in DEPLOY.rglob("*.yaml") if path.parent != MONITORING)
+MANIFESTS: Final = sorted(path for path in DEPLOY.rglob("*.yaml") if path.parent not in (MONITORING, DEPLOY / "chart"))
 NAMES: Final = (CENTRAL, SCHEDULER)
 BY_HAND: Final = {DEPLOY / "samples/quota.yaml", DEPLOY / "samples/networks.yaml"}  # applied by themselves
 
@@ -71,8 +71,10 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
     files = [file for generator in kustomization.get("configMapGenerator", []) for file in generator["files"]]
     there = {path for path in folder.iterdir() if path.name != "kustomization.yaml"} - BY_HAND
     if folder == DEPLOY:
-        there -= {MONITORING, DEPLOY / "samples", DEPLOY / "acceptance", DEPLOY / "flavors"}
-        there -= {DEPLOY / name for name in ("install-node.sh", "wheel.py", "image", "__pycache__")}  # of nodes, and of a build
+        there -= {MONITORING, *(DEPLOY / name for name in ("samples", "acceptance", "flavors", "cert-manager"))}
+        there -= {
+            DEPLOY / name for name in ("install-node.sh", "wheel.py", "release.py", "sbom.py", "image", "chart", "__pycache__")
+        }  # of nodes, and of a build
     assert {folder / name for name in [*kustomization["resources"], *files]} == there
 
 
@@ -83,7 +85,7 @@ def test_what_has_a_namespace_says_it() -> None:
         if kind in cluster_wide or kind.startswith(("Validating", "Mutating", "KubeScheduler", "Kustomization")):
             continue
         namespace = document["metadata"].get("namespace")
-        assert namespace in ({None} if kind in ("Pod", "ResourceQuota") else {"lading-system", "kube-system"})
+        assert namespace in ({None} if kind in ("Pod", "ResourceQuota") else {"lading-system", "lading-nodes", "kube-system"})
 
 
 def test_no_generated_name_is_a_leases() -> None:
@@ -95,7 +97,7 @@ def test_no_generated_name_is_a_leases() -> None:
 
 
 def test_every_image_has_a_tag_that_stays() -> None:
-    for folder in (DEPLOY / "central", DEPLOY / "scheduler", DEPLOY / "samples"):
+    for folder in (DEPLOY / "central", DEPLOY / "node", DEPLOY / "scheduler", DEPLOY / "samples"):
         tags = {image["name"]: image["newTag"] for image in read_file(folder / "kustomization.yaml")[0]["images"]}
         for document in itertools.chain.from_iterable(map(read_file, folder.glob("*.yaml"))):
             spec = document.get("spec", {}).get("template", document).get("spec", {})
@@ -103,8 +105,9 @@ def test_every_image_has_a_tag_that_stays() -> None:
                 assert tags[container["image"]] not in ("", "latest")
 
 
-def test_centrals_image_is_this_version() -> None:
-    (image,) = read_file(DEPLOY / "central/kustomization.yaml")[0]["images"]
+@pytest.mark.parametrize("folder", ["central", "node"])
+def test_an_image_of_ladings_is_this_version(folder: str) -> None:
+    (image,) = read_file(DEPLOY / folder / "kustomization.yaml")[0]["images"]
     assert image["newTag"] == __version__
 
 

@@ -12,8 +12,8 @@ ld.so(8).
 """
 
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -95,6 +95,20 @@ def _mounts(driver_root: Path, files: dict[str, Path]) -> tuple[DriverMount, ...
         DriverMount(host_path=str(file), container_path=path, is_socket=path in sockets)
         for path, file in sorted((files | sockets).items())
     )
+
+
+def name_on_host(mounts: Iterable[DriverMount], *, seen_at: Path, driver_root: Path) -> tuple[DriverMount, ...]:
+    """Return mounts that were found below `seen_at`, with their paths on the host, where the driver's root is `driver_root`."""
+    return tuple(
+        replace(mount, host_path=str(driver_root / Path(mount.host_path).relative_to(seen_at)), seen_at=mount.host_path)
+        for mount in mounts
+    )
+
+
+def find_nvml(driver_root: Path) -> Path | None:
+    """Return the driver's NVML below this folder."""
+    found = (driver_root / folder / "libnvidia-ml.so.1" for folder in _LIBRARY_FOLDERS)
+    return next(filter(Path.is_file, found), None)
 
 
 def find_device_root(host_root: Path, driver_root: str) -> Path:

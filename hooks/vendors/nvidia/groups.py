@@ -98,11 +98,12 @@ def add_groups(
     *,
     host_root: Path,
     driver_root: str = "",
+    files_root: Path | None = None,
 ) -> tuple[Driver, tuple[Gpu, ...], tuple[str, ...]]:
     """Return the driver and the cards with what these groups give, and what is missing of it. Raises OSError.
 
-    Nodes are below `driver_root` where a driver container made them there, else below the host's root. Files are mounted where
-    the driver's own are.
+    Nodes are below `driver_root` where a driver container made them there, else below the host's root. Files are looked for
+    below `files_root`, by default the driver root, and mounted where the driver's own are.
     """
     wanted = frozenset(groups)
     host = _Host(
@@ -115,7 +116,7 @@ def add_groups(
             found = host.nodes(group, _expected(group, host))
             nodes += found
             if driver.mounts and (found or group is DriverGroup.GRAPHICS):
-                files |= _files(group, Path(driver_root), driver.version)
+                files |= _files(group, files_root or Path(driver_root), driver.version)
     if DriverGroup.GRAPHICS in wanted:
         gpus = tuple(replace(gpu, drm=_read_drm(host, gpu)) for gpu in gpus)
     mounts = tuple(DriverMount(host_path=str(file), container_path=path) for path, file in sorted(files.items()))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -12,11 +13,12 @@ from hooks.model.inventory import Driver, Gpu, GpuProcess, Inventory, Partition
 from hooks.ports import Card, VendorInventory
 from hooks.vendors.nvidia.cdi import render_specs
 from hooks.vendors.nvidia.cdi_hook import make_hooks, read_commands
-from hooks.vendors.nvidia.driver import files_problem, read_driver_files, read_driver_mounts
+from hooks.vendors.nvidia.compute_mode import set_exclusive
+from hooks.vendors.nvidia.driver import files_problem, find_nvml, name_on_host, read_driver_files, read_driver_mounts
 from hooks.vendors.nvidia.groups import DriverGroup, add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
 from hooks.vendors.nvidia.inject import GpuMode, SpecsBy, inject
-from hooks.vendors.nvidia.memory_limits import LimitProbe
+from hooks.vendors.nvidia.memory_limits import LimitProbe, limit_memory
 from hooks.vendors.nvidia.nvml import NAME, divide_card, read_gpus, read_processes
 from hooks.vendors.nvidia.restore import PowerLimit, restore
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
@@ -34,6 +36,7 @@ class Nvidia:
     mode: GpuMode = GpuMode.DEVICES
     nvml_library: Path | None = None  # None: the dynamic loader's
     driver_root: str = ""  # has the driver's libraries, and a driver container's device nodes
+    driver_mount: str = ""  # where this process sees the driver root, if it is in a container of its own
     driver_groups: tuple[DriverGroup, ...] = ()  # mode devices, or specs by Lading
     specs: SpecsBy = SpecsBy.LADING  # mode cdi
     cdi_hook: Path | None = None  # specs by Lading: the program that makes links and the library cache in containers
@@ -58,29 +61,39 @@ class Nvidia:
     def _gives_files(self) -> bool:
         return bool(self.driver_root) and (self.mode is GpuMode.DEVICES or self._writes_specs)
 
+    @property
+    def _seen_root(self) -> Path:
+        return Path(self.driver_mount or self.driver_root)
+
+    @property
+    def library(self) -> Path | None:
+        """Return the NVML to load, as it is there now; None: the dynamic loader's."""
+        return self.nvml_library or (find_nvml(Path(self.driver_mount)) if self.driver_mount else None)
+
     def read(self, host_root: Path) -> VendorInventory:
-        driver, gpus, problems = read_gpus(
-            host_root, library=self.nvml_library, driver_root=self.driver_root, divided=self.divided
-        )
+        driver, gpus, problems = read_gpus(host_root, library=self.library, driver_root=self.driver_root, divided=self.divided)
         if gpus:
             gpus, log_problems = self._with_xids(gpus)
             problems += log_problems
         if driver and self.limits:
-            gpus, limit_problems = self.limits.look(host_root, gpus, driver.version, library=self.nvml_library)
+            gpus, limit_problems = self.limits.look(host_root, gpus, driver.version, library=self.library)
             problems += limit_problems
         if driver and self._gives_files:
             driver, file_problems = self._with_files(driver)
             problems += file_problems
         if driver and self.driver_groups:
             driver, gpus, group_problems = add_groups(
-                driver, gpus, self.driver_groups, host_root=host_root, driver_root=self.driver_root
+                driver, gpus, self.driver_groups, host_root=host_root, driver_root=self.driver_root, files_root=self._seen_root
             )
             problems += group_problems
+        if driver and self.driver_mount:
+            named = partial(name_on_host, seen_at=self._seen_root, driver_root=Path(self.driver_root))
+            driver = replace(driver, mounts=named(driver.mounts), group_mounts=named(driver.group_mounts))
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
 
     def _with_files(self, driver: Driver) -> tuple[Driver, tuple[str, ...]]:
         """Return the driver with its files, in the form that its hooks need if there is the program for these."""
-        root, problems = Path(self.driver_root), list[str]()
+        root, problems = self._seen_root, list[str]()
         commands: frozenset[str] = frozenset()
         if self._writes_specs and self.cdi_hook:
             try:
@@ -96,17 +109,23 @@ class Nvidia:
         return driver, tuple(problems)
 
     def read_processes(self, cards: Collection[GpuUuid]) -> Mapping[GpuUuid, tuple[GpuProcess, ...]]:
-        return read_processes(cards, library=self.nvml_library)
+        return read_processes(cards, library=self.library)
 
     def divide(self, host_root: Path, gpu: Gpu, granted: Collection[str]) -> Mapping[str, str]:
-        return divide_card(host_root, gpu, granted, library=self.nvml_library, driver_root=self.driver_root)
+        return divide_card(host_root, gpu, granted, library=self.library, driver_root=self.driver_root)
 
     @property
     def restores(self) -> bool:
         return self.reset_clocks or self.power_limit is not None
 
     def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
-        return restore(cards, library=self.nvml_library, clocks=self.reset_clocks, power_limit=self.power_limit)
+        return restore(cards, library=self.library, clocks=self.reset_clocks, power_limit=self.power_limit)
+
+    def limit_memory(self, uuid: GpuUuid, cgroup: Path, limit_mib: int | None) -> None:
+        limit_memory(uuid, cgroup, limit_mib, library=self.library)
+
+    def set_exclusive(self, uuid: GpuUuid, exclusive: bool) -> None:
+        set_exclusive(uuid, exclusive, library=self.library)
 
     def _with_xids(self, gpus: tuple[Gpu, ...]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
         """Return the cards with their critical Xids, and a problem if the kernel log cannot be read."""

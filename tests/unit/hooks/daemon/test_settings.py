@@ -157,6 +157,12 @@ def test_an_isolation_that_cannot_work_is_refused(settings: Settings, words: tup
         assert word in e.value.message
 
 
+@pytest.mark.parametrize(("root", "mount", "word"), [("", "/host", "driver_root"), ("/", "host", "absolute")])
+def test_a_mount_of_the_driver_needs_its_folder_on_the_host(root: str, mount: str, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        check(Settings(assignments=(Form.MANUAL,), driver_root=root, driver_mount=mount))
+
+
 def test_mps_needs_its_program_and_a_folder_that_sockets_fit_in(tmp_path: Path) -> None:
     program = tmp_path / "nvidia-cuda-mps-control"
     by_hand = Settings(assignments=(Form.MANUAL,), isolations=(IsolationName.MPS,), mps_control=str(program))

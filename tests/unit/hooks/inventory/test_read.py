@@ -1,16 +1,18 @@
 """A node that was built is read back as its profile says."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from hooks.host.mounts import recheck_mounts
 from hooks.inventory.rails import with_rails
 from hooks.inventory.read import read_inventory
 from hooks.model.inventory import CharDevice, Gpu, Inventory, MigInstance, NvLink, Pf, Vf
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
-from simnode.build import SimNode
+from simnode.build import LIBRARIES, SimNode
 from simnode.profile import PROFILES, HostBridge, PciNode
 from tests.conftest import BuildNode
 
@@ -131,6 +133,21 @@ def test_driver_files_of_another_version_are_a_problem(build_node: BuildNode, fa
     (driver,) = inventory.drivers
     assert driver.mounts == ()
     assert [driver.version in problem and "560.35.03" in problem for problem in inventory.problems] == [True]
+
+
+def test_in_a_container_the_driver_is_read_where_it_is_mounted_and_named_as_on_the_host(
+    build_node: BuildNode, fake_nvml: Path
+) -> None:
+    root = build_node("workstation").root
+    library = root / LIBRARIES / "libnvidia-ml.so.1"
+    library.unlink()
+    shutil.copy(fake_nvml, library)
+    (driver,) = read_inventory(root, vendors=[Nvidia(driver_root="/", driver_mount=str(root))]).drivers
+    cuda = f"/{LIBRARIES}/libcuda.so.{driver.version}"
+    assert cuda in {mount.host_path for mount in driver.mounts}
+    assert recheck_mounts(driver) is driver
+    (root / cuda[1:]).unlink()
+    assert recheck_mounts(driver).missing == (cuda,)
 
 
 def test_node_with_neither_gpu_nor_nic(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,92 @@
+"""`lading-hooks copy-libraries` and `lading-hooks remove-state`: what a node needs before and after a lading-hooks that runs in
+a container (deploy/node).
+
+The libraries of the isolation tokens are mounted into containers of others, so they have to be files of the host. What is
+removed is what Lading wrote, by its names: a file of anyone else stays, and the folder with it.
+"""
+
+import argparse
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hooks.daemon.settings import CONFIG, Settings, guard_lock, ledger_path, share_libraries
+from hooks.isolation.tokens import LIBRARIES
+from hooks.ledger.file import lock_directory
+from hooks.ledger.store import read_journal, read_ledger
+from lading.errors import HostError
+from lading.files import replace_file
+from lading.settings import add_flags, load
+from lading.sockets import parse_endpoint
+
+_NAMED = 5  # of the holders in a refusal
+
+
+def copy_libraries(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks copy-libraries",
+        description="Copy the libraries of the isolation tokens to a folder of the host, which share_libraries then names. "
+        "Containers that have the ones before keep them.",
+    )
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args(argv)
+    ours = share_libraries(Settings())
+    for library in filter(Path.is_file, (ours / name for name in LIBRARIES)):
+        content, there = library.read_bytes(), args.folder / library.name
+        if not there.is_file() or there.read_bytes() != content:
+            replace_file(there, content, mode=0o755)
+
+
+def remove_state(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks remove-state",
+        description="Remove what lading-hooks keeps on this node: the ledger, sockets, libraries. Refused while a pod holds a "
+        "device by the ledger, and while lading-hooks runs. Prints the folders that stay because of files of others.",
+    )
+    add_flags(parser, Settings, config=CONFIG)
+    settings = load(Settings, parser.parse_args(argv))
+    state, run = Path(settings.state_dir), parse_endpoint(settings.listen).parent
+    if not state.is_dir():
+        print("nothing is there")
+        return
+    with lock_directory(state):
+        if held := sorted(_held(settings)):
+            more = f", and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+            raise HostError(
+                f"cannot remove {ledger_path(settings)}: these hold devices of this node: {', '.join(held[:_NAMED])}{more}",
+                hint="delete these pods while lading-hooks runs, which then gives their devices back",
+            )
+        for path in [*_files(settings, state, run), *_folders(settings, state, run)]:
+            if path.is_dir():
+                _remove_if_empty(path)
+            else:
+                path.unlink(missing_ok=True)
+    left = [str(folder) for folder in (state, run) if folder.exists()]
+    print(f"removed; these stay, with files that are not Lading's: {', '.join(left)}" if left else "removed")
+
+
+def _held(settings: Settings) -> set[str]:
+    grants, rows = read_ledger(ledger_path(settings)), read_journal(ledger_path(settings))
+    return {f"{one.namespace}/{one.pod_name}" for one in grants} | {f"VF {row.bdf}" for row in rows}
+
+
+def _files(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
+    yield from state.glob(f"{ledger_path(settings).name}*")
+    yield from (state / "libraries" / name for name in LIBRARIES)
+    sockets = (parse_endpoint(settings.listen), parse_endpoint(settings.shares_socket))
+    yield from (path for socket in sockets for path in (socket, socket.with_name(f"{socket.name}.lock")))
+    yield guard_lock(settings)
+
+
+def _folders(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
+    """Yield them from the inside out."""
+    yield from (state / "libraries", state)
+    shares = Path(settings.shares_dir)
+    for folder in filter(Path.is_dir, shares.glob("*")):  # no container has one of them any more
+        shutil.rmtree(folder)
+    yield from (shares, run)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()

@@ -1,0 +1,106 @@
+"""Apply objects to the API server, or say what that would change; delete them.
+
+Server-side apply: what another client set in a field of these objects is a conflict, and is overwritten only with `force`.
+Namespaces and definitions of resources come first, pods last, and are deleted in the opposite order.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from kubectl_lading.install.manifests import Manifest, pod_spec
+from lading.errors import LadingError
+from lading.kube.client import KubeClient
+from lading.kube.errors import ConflictError, ForbiddenError, NotFoundError
+from lading.kube.resource import Resource
+
+MANAGER: Final = "kubectl-lading"
+_FIRST: Final = ("Namespace", "CustomResourceDefinition")
+Tell = Callable[[str, int], None]
+
+
+class What(StrEnum):
+    CREATED = "created"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    DELETED = "deleted"
+    ABSENT = "absent"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What was done to one object, or would be."""
+
+    kind: str
+    namespace: str
+    name: str
+    what: What
+
+
+def path_of(one: Manifest) -> str:
+    group, _, version = one["apiVersion"].rpartition("/")
+    kind = one["kind"].lower()
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return Resource(group, version, plural).path(one["metadata"].get("namespace", ""), one["metadata"]["name"])
+
+
+def in_order(objects: Sequence[Manifest]) -> list[Manifest]:
+    def rank(one: Manifest) -> int:
+        return _FIRST.index(one["kind"]) if one["kind"] in _FIRST else len(_FIRST) + bool(pod_spec(one))
+
+    return sorted(objects, key=rank)
+
+
+async def read(client: KubeClient, path: str) -> Any | None:
+    """Return an object; None where there is none. Raise KubeError."""
+    try:
+        return msgspec.json.decode(await client.get(path))
+    except NotFoundError:
+        return None
+
+
+async def apply(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bool, force: bool, tell: Tell) -> list[Done]:
+    """Apply the objects in this order. Raise KubeError; LadingError where another client has set a field."""
+    done = []
+    for one in objects:
+        live = await read(client, path_of(one))
+        what = What.CREATED if live is None else What.UNCHANGED if is_within(one, live) else What.CHANGED
+        if not dry_run:
+            try:
+                await client.apply(path_of(one), one, manager=MANAGER, force=force)
+            except ConflictError as e:
+                raise LadingError(e.message, hint="--force overwrites it; kustomize or the chart keeps changes of yours") from e
+            except ForbiddenError as e:
+                raise LadingError(e.message, hint="installing needs the rights of cluster-admin") from e
+        done.append(_done(one, what))
+        tell("objects", len(done))
+    return done
+
+
+async def delete(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bool, tell: Tell) -> list[Done]:
+    """Delete the objects in the opposite order. One that is not there is no error."""
+    done = []
+    for one in reversed(objects):
+        there = await read(client, path_of(one)) is not None
+        if there and not dry_run:
+            try:
+                await client.delete(path_of(one))
+            except NotFoundError:
+                there = False
+        done.append(_done(one, What.DELETED if there else What.ABSENT))
+        tell("objects", len(done))
+    return done
+
+
+def is_within(wanted: Any, live: Any) -> bool:
+    """Return whether the live object says all that is wanted. What the API server added is not compared."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(key in live and is_within(value, live[key]) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(live, list) and len(wanted) == len(live) and all(map(is_within, wanted, live))
+    return bool(wanted == live)
+
+
+def _done(one: Manifest, what: What) -> Done:
+    return Done(kind=one["kind"], namespace=one["metadata"].get("namespace", ""), name=one["metadata"]["name"], what=what)

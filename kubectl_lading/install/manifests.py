@@ -1,0 +1,96 @@
+"""Render the manifests of deploy/ as `kubectl kustomize` does, without it: this program and the chart are made of them too.
+
+It takes a folder with a kustomization.yaml. It returns the objects in its order. Only what deploy/ uses is known: resources,
+configMapGenerator with files, images, labels; any other field is refused, so that nothing is left out silently. Generated
+ConfigMaps have a suffix made of their content, as in kustomize, so that pods follow a change.
+
+Source: kustomize's "kustomization" reference; sigs.k8s.io/kustomize/api/hasher (the suffix).
+"""
+
+import hashlib
+import json
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from lading.errors import HostError
+
+Manifest = dict[str, Any]
+
+_KNOWN: Final = {"apiVersion", "kind", "resources", "configMapGenerator", "images", "labels"}
+_SUFFIX: Final = str.maketrans({"0": "g", "1": "h", "3": "k", "a": "m", "e": "t"})
+_SUFFIX_LENGTH: Final = 10
+
+
+def find_deploy() -> Path:
+    """Return the folder of the manifests: of the checkout, or those that the wheel brought. Raise HostError."""
+    places = (Path(__file__).parents[2] / "deploy", Path(sysconfig.get_path("data")) / "share/lading/deploy")
+    for folder in places:
+        if (folder / "kustomization.yaml").is_file():
+            return folder
+    raise HostError(f"cannot find the manifests: there is no {places[-1]}", hint="install the wheel with pip")
+
+
+def render(folder: Path, *, suffixes: bool = True) -> list[Manifest]:
+    """Return the objects. Without `suffixes`, generated ConfigMaps have the names that the kustomizations say."""
+    generated: list[Manifest] = []
+    objects = _render(folder, generated)
+    for one in generated if suffixes else ():
+        metadata = one["metadata"]
+        plain, metadata["name"] = metadata["name"], f"{metadata['name']}-{_suffix(one)}"
+        for reference in _references(objects, plain, metadata["namespace"]):
+            reference["name"] = metadata["name"]
+    return objects
+
+
+def _render(folder: Path, generated: list[Manifest]) -> list[Manifest]:
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    if unknown := sorted(kustomization.keys() - _KNOWN):
+        raise HostError(f"cannot render {folder}: no meaning is known here for {', '.join(unknown)}")
+    objects: list[Manifest] = []
+    for name in kustomization["resources"]:
+        path = folder / name
+        objects += _render(path, generated) if path.is_dir() else filter(None, yaml.safe_load_all(path.read_text()))
+    for generator in kustomization.get("configMapGenerator", []):
+        data = {name: (folder / name).read_text() for name in generator["files"]}
+        metadata = {"name": generator["name"], "namespace": generator["namespace"]}
+        generated.append({"apiVersion": "v1", "data": data, "kind": "ConfigMap", "metadata": metadata})
+        objects.append(generated[-1])
+    for image in kustomization.get("images", []):
+        for container in _containers(objects):
+            if container["image"] == image["name"]:
+                container["image"] = f"{image.get('newName', image['name'])}:{image['newTag']}"
+    for labels in kustomization.get("labels", []):
+        for one in objects:
+            one["metadata"].setdefault("labels", {}).update(labels["pairs"])
+    return objects
+
+
+def pod_spec(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specification of an object's pods; empty if it makes none."""
+    spec: dict[str, Any] = one.get("spec", {}).get("template", {}).get("spec", {})
+    return spec
+
+
+def _containers(objects: Iterable[Manifest]) -> Iterator[dict[str, Any]]:
+    for spec in map(pod_spec, objects):
+        yield from (*spec.get("initContainers", ()), *spec.get("containers", ()))
+
+
+def _references(objects: Iterable[Manifest], name: str, namespace: str) -> Iterator[dict[str, Any]]:
+    for one in objects:
+        if one["metadata"].get("namespace") == namespace:
+            for volume in pod_spec(one).get("volumes", ()):
+                sources = (volume, *volume.get("projected", {}).get("sources", ()))
+                yield from (source["configMap"] for source in sources if source.get("configMap", {}).get("name") == name)
+
+
+def _suffix(config_map: Manifest) -> str:
+    hashed = {"data": config_map["data"], "kind": "ConfigMap", "name": ""}  # kustomize hashes it without its name
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    for character in "<>&\u2028\u2029":  # as Go's encoder escapes them
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return hashlib.sha256(text.encode()).hexdigest()[:_SUFFIX_LENGTH].translate(_SUFFIX)

@@ -1,0 +1,58 @@
+"""`kubectl lading install` on a real API server: the objects that kubectl applies, unchanged by a second run, and removed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kubectl_lading.main import main
+from simnode.control_plane import ControlPlane
+from tests.cluster.conftest import DEPLOY
+
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodedevices.devices.lading.dev"
+
+
+@pytest.fixture(scope="module")
+def empty(assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("install"), assets=assets) as plane:
+        yield plane
+
+
+def run(plane: ControlPlane, *words: str) -> Result:
+    return CliRunner().invoke(main, ("install", "-o", "json", *words), env={"KUBECONFIG": str(plane.admin_conf)})
+
+
+def whats(done: Result) -> set[str]:
+    assert done.exit_code == 0, done.output
+    return {one["what"] for one in json.loads(done.stdout)}
+
+
+def test_what_it_makes_is_what_kubectl_would_apply_and_a_second_run_changes_nothing(empty: ControlPlane) -> None:
+    assert whats(run(empty, "--dry-run")) == {"created"}
+    assert not empty.api.has(CRD)
+    assert whats(run(empty)) == {"created"}
+    assert whats(run(empty, "--dry-run")) == {"unchanged"}
+    version = empty.api.call("GET", CRD)["metadata"]["resourceVersion"]
+    assert whats(run(empty)) == {"unchanged"}
+    assert empty.api.call("GET", CRD)["metadata"]["resourceVersion"] == version
+    applied = empty.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(DEPLOY))
+    assert applied.returncode == 0, applied.stderr
+    assert whats(run(empty, "--dry-run")) == {"unchanged"}
+
+
+def test_what_another_client_set_is_overwritten_by_force_only(empty: ControlPlane) -> None:
+    scaled = empty.kubectl("scale", "-n", "lading-system", "deployment/lading-central", "--replicas=3")
+    assert scaled.returncode == 0, scaled.stderr
+    refused = run(empty)
+    assert refused.exit_code == 1
+    assert "conflict" in refused.stderr
+    assert whats(run(empty, "--force")) == {"unchanged", "changed"}
+    assert whats(run(empty)) == {"unchanged"}
+
+
+def test_it_is_removed(empty: ControlPlane) -> None:
+    assert whats(run(empty, "--uninstall")) == {"deleted"}
+    empty.eventually(lambda: not empty.api.has(CRD), "the end of the definition of NodeDevices")
+    assert not empty.api.has("/apis/apps/v1/namespaces/lading-nodes/daemonsets/lading-node")

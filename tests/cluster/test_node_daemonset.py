@@ -1,0 +1,195 @@
+"""`deploy/node` with a real kubelet whose flags nobody touched, over a real containerd with NRI: first pod, update, removal.
+
+The images are built for it, in minutes, or are those of LADING_IMAGES (the tar of `make image`). The times are printed: `-s`.
+Mounts have to propagate, as systemd has it. Where they do not:
+`unshare --mount sh -c 'mount --make-rshared / && exec pytest tests/cluster/test_node_daemonset.py'`.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.wheel import build as build_wheel
+from hooks.host.netns import netns_path
+from protos.cri.runtime.v1 import api_pb2 as cri
+from simnode import leftovers
+from simnode.build import build
+from simnode.cluster import Cluster
+from simnode.containerd import PrivateContainerd
+from tests.cluster.conftest import CONTAINERD, NODE, start_runtime
+from tests.cluster.node_site import NODES, NodeSite
+from tests.cluster.pods import Pods, container
+from tests.docs import ROOT
+from tests.fakes.needs import need
+from tests.install.images import build_images, import_images
+from tests.logs import LOGS
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
+
+GPU = "lading.dev/gpus"
+
+
+@pytest.fixture(scope="module")
+def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
+    """One that has NRI."""
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    need(any(mount[4] == "/" and "shared:" in "".join(mount[6:]) for mount in mounts), "a shared / (see above)")
+    yield from start_runtime(os.environ.get(CONTAINERD) or "1.7.", pytestconfig)
+
+
+@pytest.fixture(scope="module")
+def imported(runtime: PrivateContainerd, tmp_path_factory: pytest.TempPathFactory) -> None:
+    given = os.environ.get("LADING_IMAGES")
+    folder = tmp_path_factory.mktemp("images")
+    images = Path(given) if given else build_images(build_wheel(ROOT, folder), folder)
+    import_images(runtime, images)
+    if not given:
+        images.unlink()
+
+
+@pytest.fixture(scope="module")
+def cluster(assets: Path, runtime: PrivateContainerd, imported: None, pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """kubelet asks the runtime itself."""
+    folder = runtime.layout.folder.parent / "node"
+    cluster = Cluster(
+        folder / "kube", assets=assets, cri_socket=runtime.socket, cgroup_root=runtime.layout.cgroup_root, node_name=NODE
+    )
+    pytestconfig.stash[LOGS] += cluster.logs
+    with cluster:
+        yield cluster
+    leftovers.remove_tree(folder)
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Cluster, runtime: PrivateContainerd) -> Iterator[NodeSite]:
+    folder = runtime.layout.folder.parent / "node"
+    site = NodeSite(folder=folder, cluster=cluster, runtime=runtime, node=build("demo-8gpu", folder / "sim"))
+    cluster.kubectl("label", "namespace", "default", "lading.dev/manual=allowed")
+    yield site
+    site.remove_all()
+
+
+def cards(site: NodeSite, *indexes: int) -> list[str]:
+    return sorted(f"nvidia{site.node.profile.gpus[index][1].minor}" for index in indexes)
+
+
+def test_from_one_command_to_the_first_pod_with_a_card(site: NodeSite, pods: Pods) -> None:
+    """The pod is created at once, and waits as any pod of a node that is being set up: it never starts bare."""
+    began = time.monotonic()
+    site.apply()
+    site.label("nri")
+    applied = time.monotonic() - began
+    site.await_ready("lading-guard", "lading-node")
+    ready = time.monotonic() - began
+    pods.run("first", annotations={GPU: "0,3"})
+    running = time.monotonic() - began
+    print(
+        f"\napplied after {applied:.1f} s, node ready after {ready:.1f} s, first pod with cards running after {running:.1f} s"
+    )
+    assert pods.cards("first") == cards(site, 0, 3)
+    environment = pods.sh("first", "env")
+    assert "NVIDIA_VISIBLE_DEVICES=void" in environment
+    pods.run("plain")
+    assert pods.cards("plain") == []
+
+
+def test_the_driver_is_mounted_by_its_paths_on_the_host(pods: Pods, site: NodeSite) -> None:
+    pods.run("driver", annotations={GPU: "1"})
+    assert "libcuda.so.1" in pods.sh("driver", "ls /usr/lib64")
+
+
+def test_the_doctor_in_its_pod_finds_the_driver_and_the_cards(site: NodeSite) -> None:
+    said = json.loads(site.in_hooks("lading-doctor", "--only", "driver,driver-files,nri", "-o", "json"))
+    assert {one["check"]: one["state"] for one in said["findings"]} == {"driver": "ok", "driver-files": "ok", "nri": "ok"}, said
+
+
+def test_it_reports_its_devices_as_its_own_account(site: NodeSite) -> None:
+    path = f"/apis/devices.lading.dev/v1alpha1/nodedevices/{NODE}"
+    site.cluster.eventually(lambda: site.cluster.api.has(path), "a report of the node")
+    assert len(site.cluster.api.call("GET", path)["status"]["gpus"]) == 8
+
+
+def test_a_container_without_privilege_opens_no_device_of_its_node(site: NodeSite, pods: Pods) -> None:
+    """Why lading-hooks is privileged: mounted device nodes are not enough, with whatever capability."""
+    device = cards(site, 2)[0]
+    dev = [{"name": "dev", "hostPath": {"path": str(site.node.root / "dev")}}]
+    mount = [{"name": "dev", "mountPath": "/devices"}]
+    may = {"able": {"capabilities": {"add": ["SYS_ADMIN", "NET_ADMIN", "MKNOD"]}}, "privileged": {"privileged": True}}
+    for name, security in may.items():
+        pods.run(name, containers=[container(volumeMounts=mount, securityContext=security)], volumes=dev)
+    eperm, enxio = "1", "6"  # no driver is behind the node's number
+    assert pods.sh("able", f"try-open /devices/{device}") == [eperm]
+    assert pods.sh("privileged", f"try-open /devices/{device}") == [enxio]
+
+
+_ENTER = """
+import os, sys
+from hooks.attach.namespaces import inside, opened, own
+with own() as host, opened(sys.argv[1]) as fd:
+    with inside(fd), own() as there:
+        print(os.fstat(there).st_ino == os.fstat(fd).st_ino != os.fstat(host).st_ino)
+        open("/proc/sys/net/ipv6/conf/default/ndisc_notify", "w").write("1")
+"""
+
+
+def test_lading_hooks_enters_the_network_namespace_of_a_pod(site: NodeSite, pods: Pods) -> None:
+    """Of one that was made after its own container: mounts of the host propagate. It may write the settings there."""
+    pods.run("entered")
+    uid = site.cluster.api.pod("entered")["metadata"]["uid"]
+    with site.runtime.client() as client:
+        (sandbox,) = (one for one in client.list_pods() if one.metadata.uid == uid)
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id, verbose=True)
+        netns = netns_path(client.call("PodSandboxStatus", request, cri.PodSandboxStatusResponse))
+    assert netns
+    assert site.in_hooks("python3", "-c", _ENTER, netns).split() == ["True"]
+
+
+def test_a_rolling_update_while_pods_start_leaves_none_without_its_card(site: NodeSite, pods: Pods) -> None:
+    (before,) = site.pods("lading-node")
+    site.apply(log_level="debug")
+    names = [f"rolled-{index}" for index in range(8)]
+    for index, name in enumerate(names):
+        pods.create(name, annotations={GPU: str(index)})
+        time.sleep(0.5)
+    site.cluster.eventually(
+        lambda: site.ready("lading-node", but=before["metadata"]["uid"]), "the new pod of lading-node", within_s=180.0
+    )
+    for index, name in enumerate(names):
+        site.cluster.eventually(lambda name=name: pods.ready(name), f"a ready pod {name}", within_s=120.0)  # type: ignore[misc]
+        assert pods.cards(name) == cards(site, index)
+
+
+def test_a_node_is_left_as_it_was_once_no_pod_holds_a_device(site: NodeSite, pods: Pods) -> None:
+    cluster = site.cluster
+    pods.run("holder", annotations={GPU: "0"})
+    site.label("removed")
+    cluster.eventually(
+        lambda: not site.pods("lading-node") + site.pods("lading-guard"), "the end of its daemons", within_s=90.0
+    )
+
+    def refused() -> str:
+        states = [s for pod in site.pods("lading-remove") for s in pod["status"].get("initContainerStatuses", [])]
+        ended = [s.get(key, {}).get("terminated", {}) for s in states for key in ("state", "lastState")]
+        return "".join(one.get("message", "") for one in ended)
+
+    cluster.eventually(lambda: "default/holder" in refused(), "a refusal that names the holder", within_s=90.0)
+    assert (site.state / "node.db").is_file()
+    site.label("nri")
+    site.await_ready("lading-guard", "lading-node")
+    pods.delete("holder")
+
+    def held() -> bool:
+        devices = json.loads(site.in_hooks("lading-hooks", "ledger", "-o", "json"))["devices"]
+        return any(device["holders"] for device in devices)
+
+    cluster.eventually(lambda: not held(), "the end of every grant", within_s=120.0)
+    site.label("removed")
+    site.await_ready("lading-remove")
+    assert not site.state.exists()
+    assert not site.run.exists()
+    assert not Path("/dev/termination-log").exists()
+    assert cluster.api.has(f"/api/v1/namespaces/{NODES}/serviceaccounts/lading-node")

@@ -1,0 +1,84 @@
+"""deploy/node: its settings are valid, probes and folders are those of the settings, no container has more than it needs."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from hooks.daemon.settings import Settings
+from lading.health import parse_address
+from lading.settings import convert
+from lading.sockets import parse_endpoint
+from shares.settings import Settings as SharesSettings
+
+NODE: Final = Path(__file__).parents[3] / "deploy/node"
+NAMES: Final = ("node", "guard", "remove")
+
+
+def settings() -> Settings:
+    values = tomllib.loads((NODE / "hooks.toml").read_text())
+    return convert(Settings, values, {}, "hooks.toml")
+
+
+def daemonset(name: str) -> Any:
+    return yaml.safe_load((NODE / f"{name}.yaml").read_text())
+
+
+def spec(name: str) -> Any:
+    return daemonset(name)["spec"]["template"]["spec"]
+
+
+def containers(name: str) -> dict[str, Any]:
+    return {one["name"]: one for one in [*spec(name).get("initContainers", []), *spec(name)["containers"]]}
+
+
+def seen(name: str, container: str) -> dict[str, str]:
+    """The folders of the host that a container has, by their paths in it."""
+    paths = {one["name"]: one.get("hostPath", {}).get("path", "") for one in spec(name)["volumes"]}
+    return {mount["mountPath"]: paths[mount["name"]] for mount in containers(name)[container]["volumeMounts"]}
+
+
+def test_what_it_mounts_is_where_the_settings_say() -> None:
+    hooks, found = settings(), seen("node", "hooks")
+    for path in (hooks.nri_socket, hooks.runtime_endpoint, hooks.listen):
+        assert found[str(parse_endpoint(path).parent)] == str(parse_endpoint(path).parent)
+    assert found[hooks.state_dir] == hooks.state_dir
+    assert found[f"{hooks.driver_mount}/usr"] == f"{hooks.driver_root}usr"
+    assert containers("node")["libraries"]["args"][-1] == hooks.share_libraries
+    assert seen("guard", "guard").keys() <= found.keys()
+    assert [Path(path).parent for path in hooks.keys.values()] == [Path("/etc/lading")]
+
+
+def test_probes_ask_at_the_addresses_of_the_settings() -> None:
+    for container, address in (("hooks", settings().metrics), ("shares", SharesSettings().metrics)):
+        host, port = parse_address(address) or ("", 0)
+        probes = [one["httpGet"] for key, one in containers("node")[container].items() if key.endswith("Probe")]
+        assert probes
+        assert {(one["host"], one["port"]) for one in probes} == {(host, port)}
+    assert containers("node")["hooks"]["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_privileged_has_no_capability_and_nothing_has_a_token_by_itself(name: str) -> None:
+    for container in containers(name).values():
+        security = container["securityContext"]
+        assert security["readOnlyRootFilesystem"] is True
+        if "privileged" not in security:
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert security["allowPrivilegeEscalation"] is False
+    assert spec(name)["automountServiceAccountToken"] is False
+    privileged = [one for one, container in containers(name).items() if container["securityContext"].get("privileged")]
+    assert privileged == (["hooks", "shares"] if name == "node" else [])
+
+
+def test_one_hooks_at_a_time_and_never_no_guard() -> None:
+    node, guard = (daemonset(name)["spec"]["updateStrategy"]["rollingUpdate"] for name in ("node", "guard"))
+    assert (node["maxSurge"], guard["maxUnavailable"]) == (0, 0)
+    assert guard["maxSurge"] == 1
+
+
+def test_nothing_runs_on_a_node_that_was_not_chosen() -> None:
+    labels = [spec(name)["nodeSelector"]["lading.dev/front-end"] for name in NAMES]
+    assert labels == ["nri", "nri", "removed"]

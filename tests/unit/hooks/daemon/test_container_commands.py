@@ -1,0 +1,86 @@
+"""`lading-hooks copy-libraries` and `remove-state`, on folders of a test."""
+
+from pathlib import Path
+
+import pytest
+
+from hooks.daemon import container_commands
+from hooks.isolation.tokens import LIBRARIES
+from hooks.ledger.store import Ledger
+from hooks.main import main
+from tests.fakes import holders
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> list[str]:
+    path = tmp_path / "hooks.toml"
+    run = tmp_path / "run/lading"
+    run.mkdir(parents=True)
+    keys = {"listen": run / "hooks.sock", "shares_socket": run / "shares.sock", "shares_dir": run / "shares"}
+    path.write_text("".join(f'{key} = "{value}"\n' for key, value in {**keys, "state_dir": tmp_path / "state"}.items()))
+    (run / "shares/old").mkdir(parents=True)
+    for name in ("hooks.sock", "hooks.sock.lock", "shares.sock.lock", "nri-guard.lock", "shares/old/grant.json"):
+        (run / name).touch()
+    return ["remove-state", "--config", str(path)]
+
+
+def refused(config: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as e:
+        main(config)
+    assert e.value.code
+    return capsys.readouterr().err
+
+
+def test_all_that_is_ladings_goes(config: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Ledger.open(tmp_path / "state/node.db"):
+        pass
+    (tmp_path / "state/node.db.damaged-1").touch()
+    main(config)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hooks.toml", "run"]
+    assert list((tmp_path / "run").iterdir()) == []
+    assert capsys.readouterr().out == "removed\n"
+    main(config)
+    assert "nothing" in capsys.readouterr().out
+
+
+def test_a_file_of_others_stays_and_its_folder_is_named(
+    config: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger.open(tmp_path / "state/node.db"):
+        pass
+    (tmp_path / "run/lading/of-another").touch()
+    main(config)
+    assert [path.name for path in (tmp_path / "run/lading").iterdir()] == ["of-another"]
+    assert str(tmp_path / "run/lading") in capsys.readouterr().out
+
+
+def test_it_is_refused_while_a_pod_holds_a_device(
+    config: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grant = holders.grant()
+    with Ledger.open(tmp_path / "state/node.db") as ledger:
+        ledger.record(grant)
+    assert f"{grant.namespace}/{grant.pod_name}" in refused(config, capsys)
+    assert (tmp_path / "state/node.db").exists()
+
+
+def test_it_is_refused_while_lading_hooks_runs(config: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Ledger.open(tmp_path / "state/node.db"):
+        assert "another lading-hooks" in refused(config, capsys)
+
+
+def test_libraries_are_copied_and_one_that_is_in_use_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, there = tmp_path / "ours", tmp_path / "there"
+    ours.mkdir()
+    monkeypatch.setattr(container_commands, "share_libraries", lambda _: ours)
+    for name in LIBRARIES:
+        (ours / name).write_text("1")
+    main(["copy-libraries", str(there)])
+    first = (there / LIBRARIES[0]).stat().st_ino
+    main(["copy-libraries", str(there)])
+    assert (there / LIBRARIES[0]).stat().st_ino == first
+    with (there / LIBRARIES[0]).open() as held:
+        (ours / LIBRARIES[0]).write_text("2")
+        main(["copy-libraries", str(there)])
+        assert held.read() == "1"
+    assert {path.name: path.read_text() for path in there.iterdir()} == {LIBRARIES[0]: "2", LIBRARIES[1]: "1"}

@@ -1,0 +1,194 @@
+"""`kubectl lading install` before a small API server: what is made, kept, refused and removed."""
+
+import json
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from kubectl_lading.install.apply import is_within
+from kubectl_lading.install.manifests import find_deploy, render
+from kubectl_lading.install.rollout import find_lack
+from lading.errors import HostError
+from simnode.api_store import Store
+from tests.fakes.kube_server import FakeKubeServer
+from tests.fakes.kubectl_lading import Cli, served
+from tests.fakes.small_cluster import SmallCluster
+
+SIGNING = "/api/v1/namespaces/lading-system/secrets/lading-central-signing"
+PUBLIC = "/api/v1/namespaces/lading-nodes/configmaps/lading-public-keys"
+TLS = "/api/v1/namespaces/lading-system/secrets/lading-central-tls"
+CENTRAL = "/apis/apps/v1/namespaces/lading-system/deployments/lading-central"
+NODE = "/apis/apps/v1/namespaces/lading-nodes/daemonsets/lading-node"
+CERT_MANAGER = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/certificates.cert-manager.io"
+REMOVER = "/api/v1/namespaces/lading-nodes/pods/lading-remove-x"
+
+
+class Empty(SmallCluster):
+    """One node, and no report."""
+
+    def fill(self, store: Store) -> None:
+        store.load("/api/v1/nodes/n1", {"metadata": {"name": "n1", "labels": {"lading.dev/front-end": "nri"}}})
+
+
+@pytest.fixture
+def cluster() -> SmallCluster:
+    return Empty()
+
+
+@pytest.fixture
+def cli(server: FakeKubeServer, cluster: SmallCluster, tmp_path: Path) -> Iterator[Cli]:
+    with served(cluster, tmp_path, server=server) as cli:
+        yield cli
+
+
+def run(cli: Cli, *words: str) -> dict[tuple[str, str], str]:
+    """What was done, by kind and name."""
+    done = cli.run("install", "-o", "json", *words)
+    assert done.exit_code == 0, done.output
+    return {(one["kind"], one["name"]): one["what"] for one in json.loads(done.stdout)}
+
+
+def test_everything_of_deploy_is_made_and_again_nothing(cli: Cli, server: FakeKubeServer) -> None:
+    done = run(cli)
+    assert set(done.values()) == {"created"}
+    assert {(one["kind"], one["metadata"]["name"]) for one in render(find_deploy())} < done.keys()
+    keys = server.objects[SIGNING], server.objects[TLS]
+    again = run(cli)
+    assert set(again.values()) == {"unchanged"}
+    assert (server.objects[SIGNING], server.objects[TLS]) == keys
+
+
+def test_the_nodes_get_the_public_key_of_the_private_one(cli: Cli, server: FakeKubeServer) -> None:
+    run(cli)
+    private = load_pem_private_key(b64decode(server.objects[SIGNING]["data"]["private.pem"]), password=None)
+    (written,) = server.objects[PUBLIC]["data"].items()
+    assert written[0] == "central-1.pub.pem"
+    assert load_pem_public_key(written[1].encode()) == private.public_key()
+    del server.objects[PUBLIC]
+    run(cli)
+    assert server.objects[PUBLIC]["data"] == dict([written])
+
+
+def test_certificates_are_cert_managers_where_it_is(cli: Cli, server: FakeKubeServer) -> None:
+    server.objects[CERT_MANAGER] = {"metadata": {"name": "certificates.cert-manager.io"}}
+    done = run(cli, "--dry-run")
+    assert done["Certificate", "lading-central"] == "created"
+    assert ("Secret", "lading-central-tls") not in done
+
+
+def test_a_dry_run_says_what_would_be_and_changes_nothing(cli: Cli, server: FakeKubeServer) -> None:
+    before = dict(server.objects)
+    assert run(cli, "--dry-run")["DaemonSet", "lading-node"] == "created"
+    assert dict(server.objects) == before
+    run(cli)
+    assert run(cli, "--dry-run", "--image", "lading-node=x.test/y")["DaemonSet", "lading-node"] == "changed"
+
+
+def test_an_image_has_the_tag_of_the_release_unless_another_is_named(cli: Cli, server: FakeKubeServer) -> None:
+    run(cli, "--image", "lading-node=registry.test:5000/lading-node", "--image", "kube-scheduler=registry.test/s:v1.35.0")
+    containers = server.objects[NODE]["spec"]["template"]["spec"]["containers"]
+    assert {one["image"] for one in containers} == {"registry.test:5000/lading-node:0.1.0"}
+    done = cli.run("install", "--image", "lading-nod=x")
+    assert done.exit_code == 2
+    assert "lading-nod" in done.output
+    assert "lading-node" in done.output
+    assert cli.run("install", "--image", "lading-node").exit_code == 2
+
+
+def test_wait_says_what_is_not_ready_and_fails_at_the_timeout(cli: Cli) -> None:
+    done = cli.run("install", "--wait", "--timeout", "0s")
+    assert done.exit_code == 1
+    assert "lading-central: 0 of 2 pods are ready" in done.stderr
+
+
+def deployment(ready: int, updated: int, *, seen: int = 1) -> Any:
+    status = {"observedGeneration": seen, "readyReplicas": ready, "updatedReplicas": updated}
+    return {"kind": "Deployment", "metadata": {"generation": 1}, "spec": {"replicas": 2}, "status": status}
+
+
+def daemonset(wanted: int, updated: int, ready: int) -> Any:
+    status = {"desiredNumberScheduled": wanted, "updatedNumberScheduled": updated, "numberReady": ready}
+    return {"kind": "DaemonSet", "metadata": {}, "spec": {}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("live", "lack"),
+    [
+        (None, "not there"),
+        (deployment(2, 2, seen=0), "not seen"),
+        (deployment(2, 1), "1 of 2"),
+        (deployment(2, 2), ""),
+        (daemonset(3, 3, 2), "2 of 3"),
+        (daemonset(0, 0, 0), ""),
+    ],
+)
+def test_pods_are_ready_when_all_are_those_of_now(live: Any, lack: str) -> None:
+    found = find_lack(live)
+    assert lack in found
+    assert bool(found) == bool(lack)
+
+
+def remover(status: Any) -> Any:
+    labels = {"app.kubernetes.io/name": "lading-remove"}
+    return {"metadata": {"name": "lading-remove-x", "labels": labels}, "spec": {"nodeName": "n1"}, "status": status}
+
+
+def test_uninstall_cleans_the_nodes_and_deletes_all(cli: Cli, server: FakeKubeServer) -> None:
+    run(cli)
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    server.objects[REMOVER] = remover(ready)
+    assert run(cli, "--uninstall", "--dry-run")["DaemonSet", "lading-node"] == "deleted"
+    assert NODE in server.objects
+    done = run(cli, "--uninstall")
+    assert set(done.values()) == {"deleted"}
+    assert NODE not in server.objects
+    assert CENTRAL not in server.objects
+    assert "lading.dev/front-end" not in server.objects["/api/v1/nodes/n1"]["metadata"]["labels"]
+    assert set(run(cli, "--uninstall").values()) == {"absent"}
+
+
+def test_a_node_that_cannot_be_cleaned_goes_on_as_before(cli: Cli, server: FakeKubeServer) -> None:
+    run(cli)
+    why = {"initContainerStatuses": [{"lastState": {"terminated": {"message": "error: team/holder has a card"}}}]}
+    server.objects[REMOVER] = remover(why)
+    done = cli.run("install", "--uninstall", "--timeout", "0s")
+    assert done.exit_code == 1
+    assert "n1: error: team/holder has a card" in done.output
+    assert NODE in server.objects
+    assert server.objects["/api/v1/nodes/n1"]["metadata"]["labels"]["lading.dev/front-end"] == "nri"
+    forced = cli.run("install", "--uninstall", "--timeout", "0s", "--force")
+    assert forced.exit_code == 1
+    assert "stays on n1" in forced.stderr
+    assert NODE not in server.objects
+
+
+def test_what_the_server_added_is_no_change() -> None:
+    assert is_within({"a": [{"b": 1}]}, {"a": [{"b": 1, "default": 2}], "status": {}})
+    assert not is_within({"a": [{"b": 1}]}, {"a": [{"b": 1}, {"b": 2}]})
+    assert not is_within({"a": 1}, {})
+
+
+def test_a_field_of_a_kustomization_without_a_meaning_here_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kustomization.yaml").write_text("resources: []\nnamePrefix: x-\n")
+    with pytest.raises(HostError, match="namePrefix"):
+        render(tmp_path)
+
+
+class TestWithPods:
+    """A cluster in which pods hold devices."""
+
+    @pytest.fixture
+    def cluster(self) -> SmallCluster:
+        return SmallCluster()
+
+    def test_uninstall_is_refused_and_names_them(self, cli: Cli, server: FakeKubeServer) -> None:
+        before = dict(server.objects)
+        done = cli.run("install", "--uninstall")
+        assert done.exit_code == 1
+        assert "these pods hold devices: " in done.stderr
+        assert "h100-1" in done.stderr
+        assert dict(server.objects) == before
