@@ -2,7 +2,8 @@
 a container (deploy/node).
 
 The libraries of the isolation tokens are mounted into containers of others, so they have to be files of the host. What is
-removed is what Lading wrote, by its names: a file of anyone else stays, and the folder with it.
+removed is what Lading wrote, by its names, also the launched guard and CDI specs: a file of anyone else stays, and the folder
+with it.
 """
 
 import argparse
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hooks.daemon.settings import CONFIG, Settings, guard_lock, ledger_path, share_libraries
+from hooks.frontends.nri.launched.program import remove
+from hooks.host.cdi_files import remove_specs
 from hooks.isolation.tokens import LIBRARIES
 from hooks.ledger.file import lock_directory
 from hooks.ledger.store import read_journal, read_ledger
@@ -40,14 +43,15 @@ def copy_libraries(argv: Sequence[str]) -> None:
 def remove_state(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-hooks remove-state",
-        description="Remove what lading-hooks keeps on this node: the ledger, sockets, libraries. Refused while a pod holds a "
-        "device by the ledger, and while lading-hooks runs. Prints the folders that stay because of files of others.",
+        description="Remove what lading-hooks keeps on this node: the ledger, sockets, libraries, the guard that the runtime "
+        "launches, and CDI specs. Refused while a pod holds a device by the ledger, and while lading-hooks runs. Prints the "
+        "folders that stay because of files of others.",
     )
     add_flags(parser, Settings, config=CONFIG)
     settings = load(Settings, parser.parse_args(argv))
     state, run = Path(settings.state_dir), parse_endpoint(settings.listen).parent
     if not state.is_dir():
-        print("nothing is there")
+        print("removed the launched guard" if _remove_files_of_runtime(settings) else "nothing is there")
         return
     with lock_directory(state):
         if held := sorted(_held(settings)):
@@ -56,6 +60,7 @@ def remove_state(argv: Sequence[str]) -> None:
                 f"cannot remove {ledger_path(settings)}: these hold devices of this node: {', '.join(held[:_NAMED])}{more}",
                 hint="delete these pods while lading-hooks runs, which then gives their devices back",
             )
+        _remove_files_of_runtime(settings)
         for path in [*_files(settings, state, run), *_folders(settings, state, run)]:
             if path.is_dir():
                 _remove_if_empty(path)
@@ -63,6 +68,14 @@ def remove_state(argv: Sequence[str]) -> None:
                 path.unlink(missing_ok=True)
     left = [str(folder) for folder in (state, run) if folder.exists()]
     print(f"removed; these stay, with files that are not Lading's: {', '.join(left)}" if left else "removed")
+
+
+def _remove_files_of_runtime(settings: Settings) -> bool:
+    """Remove what the container runtime reads. Return whether the launched guard was there; one that runs goes on. Raise
+    HostError."""
+    if problems := remove_specs(Path(settings.cdi_dir)):
+        raise HostError(problems[0])
+    return remove(Path(settings.nri_plugin_path))
 
 
 def _held(settings: Settings) -> set[str]:

@@ -43,6 +43,11 @@ class NodeSite:
     def run(self) -> Path:
         return self.folder / "run/lading"
 
+    @property
+    def plugins(self) -> Path:
+        """The runtime's folder of NRI plugins."""
+        return self.runtime.layout.nri / "plugins"
+
     def write(self, **settings: object) -> Path:
         """Write the kustomization, with these settings of lading-hooks beside those of the site; return its folder."""
         library = self.node.root / LIBRARIES / "libnvidia-ml.so.1"
@@ -145,8 +150,9 @@ class NodeSite:
                 _volume("driver", self.node.root / "usr"),
             ],
         }
-        remove = {"volumes": [_volume("states", self.state.parent), _volume("runs", self.run.parent)]}
-        guard = {"volumes": [one for one in volumes if one["name"] in ("run", "nri")]}
+        plugins = _volume("plugins", self.plugins)
+        remove = {"volumes": [_volume("states", self.state.parent), _volume("runs", self.run.parent), plugins]}
+        guard = {"volumes": [*(one for one in volumes if one["name"] in ("run", "nri")), plugins]}
         return [_patch("lading-node", node), _patch("lading-guard", guard), _patch("lading-remove", remove)]
 
 

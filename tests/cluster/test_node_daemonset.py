@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from deploy.wheel import build as build_wheel
+from hooks.frontends.nri.launched.program import PROGRAM, built_program
 from hooks.host.netns import netns_path
+from lading.vocabulary import NOT_READY
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode import leftovers
 from simnode.build import build
@@ -44,6 +46,7 @@ def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContai
 @pytest.fixture(scope="module")
 def imported(runtime: PrivateContainerd, tmp_path_factory: pytest.TempPathFactory) -> None:
     given = os.environ.get("LADING_IMAGES")
+    need(bool(given) or built_program().is_file(), "the launched guard, a part of the image (make launched-guard)")
     folder = tmp_path_factory.mktemp("images")
     images = Path(given) if given else build_images(build_wheel(ROOT, folder), folder)
     import_images(runtime, images)
@@ -91,6 +94,7 @@ def test_from_one_command_to_the_first_pod_with_a_card(site: NodeSite, pods: Pod
         f"\napplied after {applied:.1f} s, node ready after {ready:.1f} s, first pod with cards running after {running:.1f} s"
     )
     assert pods.cards("first") == cards(site, 0, 3)
+    assert (site.plugins / PROGRAM).is_file()  # containerd launches it at its next start
     environment = pods.sh("first", "env")
     assert "NVIDIA_VISIBLE_DEVICES=void" in environment
     pods.run("plain")
@@ -111,6 +115,21 @@ def test_it_reports_its_devices_as_its_own_account(site: NodeSite) -> None:
     path = f"/apis/devices.lading.dev/v1alpha1/nodedevices/{NODE}"
     site.cluster.eventually(lambda: site.cluster.api.has(path), "a report of the node")
     assert len(site.cluster.api.call("GET", path)["status"]["gpus"]) == 8
+
+
+def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> None:
+    cluster = site.cluster
+
+    def tainted() -> bool:
+        return any(taint["key"] == NOT_READY for taint in cluster.api.node(NODE)["spec"].get("taints", []))
+
+    cluster.eventually(lambda: not tainted(), "a node without the taint")
+    away = json.dumps({"spec": {"template": {"spec": {"nodeSelector": {"lading.dev/front-end": "none"}}}}})
+    assert cluster.kubectl("patch", "daemonset", "-n", NODES, "lading-guard", "-p", away).returncode == 0
+    cluster.eventually(tainted, "the taint")
+    site.apply()
+    site.await_ready("lading-guard")
+    cluster.eventually(lambda: not tainted(), "a node without the taint")
 
 
 def test_a_container_without_privilege_opens_no_device_of_its_node(site: NodeSite, pods: Pods) -> None:
@@ -191,5 +210,6 @@ def test_a_node_is_left_as_it_was_once_no_pod_holds_a_device(site: NodeSite, pod
     site.await_ready("lading-remove")
     assert not site.state.exists()
     assert not site.run.exists()
+    assert not (site.plugins / PROGRAM).exists()
     assert not Path("/dev/termination-log").exists()
     assert cluster.api.has(f"/api/v1/namespaces/{NODES}/serviceaccounts/lading-node")

@@ -5,9 +5,12 @@ from pathlib import Path
 import pytest
 
 from hooks.daemon import container_commands
+from hooks.frontends.nri.launched.program import PROGRAM, VERSION_MARK
+from hooks.host.cdi_files import spec_path
 from hooks.isolation.tokens import LIBRARIES
 from hooks.ledger.store import Ledger
 from hooks.main import main
+from hooks.model.cdi import KINDS
 from tests.fakes import holders
 
 
@@ -17,7 +20,8 @@ def config(tmp_path: Path) -> list[str]:
     run = tmp_path / "run/lading"
     run.mkdir(parents=True)
     keys = {"listen": run / "hooks.sock", "shares_socket": run / "shares.sock", "shares_dir": run / "shares"}
-    path.write_text("".join(f'{key} = "{value}"\n' for key, value in {**keys, "state_dir": tmp_path / "state"}.items()))
+    keys |= {"state_dir": tmp_path / "state", "cdi_dir": tmp_path / "cdi", "nri_plugin_path": tmp_path / "plugins"}
+    path.write_text("".join(f'{key} = "{value}"\n' for key, value in keys.items()))
     (run / "shares/old").mkdir(parents=True)
     for name in ("hooks.sock", "hooks.sock.lock", "shares.sock.lock", "nri-guard.lock", "shares/old/grant.json"):
         (run / name).touch()
@@ -41,6 +45,28 @@ def test_all_that_is_ladings_goes(config: list[str], tmp_path: Path, capsys: pyt
     assert capsys.readouterr().out == "removed\n"
     main(config)
     assert "nothing" in capsys.readouterr().out
+
+
+def test_the_launched_guard_and_cdi_specs_go_too(config: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugins, specs = tmp_path / "plugins", tmp_path / "cdi"
+    for folder in (plugins, specs):
+        folder.mkdir()
+    for path in (plugins / PROGRAM, plugins / "10-of-another", spec_path(specs, KINDS[0]), specs / "nvidia.yaml"):
+        path.write_text(f"{VERSION_MARK}1\0")
+    main(config)
+    assert [path.name for path in (*plugins.iterdir(), *specs.iterdir())] == ["10-of-another", "nvidia.yaml"]
+    assert capsys.readouterr().out == "removed the launched guard\n"
+
+
+def test_the_launched_guard_stays_while_a_pod_holds_a_device(
+    config: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger.open(tmp_path / "state/node.db") as ledger:
+        ledger.record(holders.grant())
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / PROGRAM).write_text(f"{VERSION_MARK}1\0")
+    refused(config, capsys)
+    assert (tmp_path / "plugins" / PROGRAM).exists()
 
 
 def test_a_file_of_others_stays_and_its_folder_is_named(
