@@ -12,14 +12,7 @@ OPEN: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 @contextmanager
 def served_kind(
-    api: KubeApi,
-    group: str,
-    version: str,
-    kind: str,
-    properties: dict[str, Any],
-    *,
-    scope: str = "Namespaced",
-    status: bool = False,
+    api: KubeApi, group: str, version: str, kind: str, properties: dict[str, Any], *, status: bool = False
 ) -> Iterator[None]:
     """Create the CRD; delete it, and its objects, at the end. `properties`: their schema. `status`: it is a subresource."""
     plural = f"{kind.lower()}s"
@@ -28,7 +21,7 @@ def served_kind(
     spec = {
         "group": group,
         "names": {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()},
-        "scope": scope,
+        "scope": "Namespaced",
         "versions": [served | ({"subresources": {"status": {}}} if status else {})],
     }
     annotations = {"api-approved.kubernetes.io": "unapproved, for a test"}  # asked for in groups of k8s.io

@@ -7,12 +7,12 @@ import pytest
 
 from lading.vocabulary import GANG, GANG_MIN, GANG_ROLE
 from tests.cluster.pods import Pods, container
+from tests.cluster.scheduling.kinds import OPEN, is_created, served_kind
 from tests.cluster.scheduling.world import World
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 GROUP: Final = "scheduling.x-k8s.io"
-CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PODGROUPS: Final = f"/apis/{GROUP}/v1alpha1/namespaces/default/podgroups"
 
 
@@ -98,18 +98,8 @@ def test_a_taint_that_comes_after_the_plan_binds_no_member_alone(world: World, p
 @pytest.fixture
 def podgroups(world: World) -> Iterator[None]:
     """The kind PodGroup of the scheduler plugins, which comes and goes while central runs."""
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    spec = {
-        "group": GROUP,
-        "names": {"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"},
-        "scope": "Namespaced",
-        "versions": [{"name": "v1alpha1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
-    }
-    name = f"podgroups.{GROUP}"
-    annotations = {"api-approved.kubernetes.io": "unapproved, for a test"}
-    world.api.call("POST", CRDS, {"metadata": {"name": name, "annotations": annotations}, "spec": spec})
-    yield
-    world.api.call("DELETE", f"{CRDS}/{name}")
+    with served_kind(world.api, GROUP, "v1alpha1", "PodGroup", {"spec": OPEN, "status": OPEN}):
+        yield
 
 
 @pytest.mark.usefixtures("podgroups")
@@ -118,11 +108,7 @@ def test_a_pod_group_of_another_system_says_the_minimum_also_if_it_comes_after_i
         world.create(pods, f"g{number}", gpu=1, labels={f"{GROUP}/pod-group": "g"})
     assert "there is no PodGroup default/g" in world.await_refused("g1")
 
-    def created() -> bool:
-        body = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": 2}}
-        world.api.call("POST", PODGROUPS, body)
-        return True
-
-    world.cluster.eventually(created, "a PodGroup")
+    body = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": 2}}
+    world.cluster.eventually(lambda: is_created(world.api, PODGROUPS, body), "a PodGroup")
     for number in range(2):
         world.await_bound(f"g{number}", within_s=150)  # central asks for a kind that was missing once a minute
