@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from lading.vocabulary import GANG, GANG_MIN
+from lading.vocabulary import CORDON, GANG, GANG_MIN
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeError
 from simnode.scheduling import Scheduling, SigningKey, install
 from tests.cluster.conftest import DEPLOY
-from tests.cluster.scheduling.books import Auditor, by_assignment, by_report, read_reports
-from tests.cluster.scheduling.fleet import Fleet
+from tests.cluster.scheduling.books import NODE_DEVICES, Auditor, by_assignment, by_report, read_reports
+from tests.cluster.scheduling.fleet import MERGE, Fleet
 
 PODS: Final = "/api/v1/namespaces/default/pods"
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
@@ -48,7 +48,7 @@ class GangWorld:
         names = [f"{gang}-{number}" for number in range(size)]
         options = {"metadata": of_gang(gang, size), **options}
         for name in names:
-            self.create(name, gpus, **options | (last or {} if name == names[-1] else {}))
+            self.create(name, gpus, **{**options, **(last or {} if name == names[-1] else {})})
         return {*names}
 
     def run(self, *names: str, gpus: int) -> None:
@@ -136,6 +136,20 @@ class GangWorld:
         self.plane.eventually(lambda: self.gang_of(name).get(key) == value, f"gang of {name} with {key} {value}")
 
     # ---- faults
+
+    @contextmanager
+    def cordoned(self, node: str) -> Iterator[None]:
+        """Take all cards of a node out of service."""
+        cards = self.plane.api.call("GET", f"{NODE_DEVICES}/{node}")["status"]["gpus"]
+        self._cordon(node, ",".join(card["uuid"] for card in cards))
+        try:
+            yield
+        finally:
+            self._cordon(node, None)
+
+    def _cordon(self, node: str, cards: str | None) -> None:
+        change = {"metadata": {"annotations": {CORDON: cards}}}
+        self.plane.api.call("PATCH", f"{NODE_DEVICES}/{node}", change, content_type=MERGE)
 
     @contextmanager
     def unbindable(self, *names: str) -> Iterator[None]:
