@@ -128,10 +128,11 @@ def test_a_gang_whose_leader_dies_between_its_bindings_is_finished_before_an_old
     with world.unbindable("g-2", "g-3"):
         members = world.create_gang("g", 4)
         world.await_bound({"g-0", "g-1"})
-        with world.leader_killed():
-            world.create("older-1", 1, metadata=of_gang("older", 2))  # there is room for both
-        world.await_said("older-0", "phase", "queued")
-        world.await_said("g-2", "phase", "binding")
+        with world.cordoned("n0"), world.cordoned("n1"):  # no card is free until both gangs wait for two
+            with world.leader_killed():
+                world.create("older-1", 1, metadata=of_gang("older", 2))
+            world.await_said("older-0", "reason", "gang-too-large")  # nor would one be on empty nodes
+            world.await_said("g-2", "phase", "binding")
     world.await_bound(members)
     assert world.bound() == {"hold", "rest", *members}
     assert world.cards(members) == 4
