@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
-from central.loop.steps import Steps
+from central.loop.steps import Steps, returning
 
 T = TypeVar("T")
 
@@ -53,11 +53,6 @@ async def in_slices(steps: Steps, clock: Callable[[], float], *, until: float = 
 
 async def result_in_slices(steps: Generator[None, None, T], clock: Callable[[], float]) -> T:
     """Take all steps, and let others have their turn in between. Return what they return."""
-    slices = Slices(clock)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-        await slices.pause()
+    found: list[T] = []
+    await in_slices(returning(steps, found), clock)
+    return found[0]

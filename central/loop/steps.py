@@ -16,14 +16,16 @@ def exhaust(steps: Steps) -> None:
     deque(steps, maxlen=0)
 
 
+def returning(steps: Generator[None, None, T], found: list[T]) -> Steps:
+    """Yield the steps, and add what they return to `found`."""
+    found.append((yield from steps))
+
+
 def result(steps: Generator[None, None, T]) -> T:
     """Take all steps at once. Return what they return."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
+    found: list[T] = []
+    exhaust(returning(steps, found))
+    return found[0]
 
 
 def go_on(steps: Steps, clock: Callable[[], float], until: float) -> None:

@@ -31,10 +31,11 @@ from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.node.node import Node
 from hooks.report.build import build_status, coarse_use
+from hooks.report.keeping import describe, keep_looking, wait_after
 from lading import __version__
 from lading.errors import LadingError
 from lading.kube.backoff import Backoff
-from lading.kube.errors import ConflictError, KubeError, NotFoundError, UnclearError, UnreachableError
+from lading.kube.errors import ConflictError, NotFoundError, UnclearError, UnreachableError
 from lading.kube.resource import NODE_DEVICES, NODES
 from lading.log import Event, Log
 from lading.nodedevices import KIND, Status, Use
@@ -146,13 +147,7 @@ class Reporter:
 
     async def keep_reporting(self) -> None:
         """Report until cancelled. Never returns."""
-        while True:
-            try:
-                async with self._connect() as api:
-                    while True:
-                        await self._sleep(await self.look(api))
-            except Exception as e:  # noqa: BLE001  no credentials yet, or whatever a kubeconfig's plugin comes up with
-                await self._sleep(self._failed(e))
+        await keep_looking(self._connect, self.look, self._failed, self._sleep)
 
     async def look(self, api: Api) -> float:
         """Report what is new, or old enough; return after how many seconds to look again."""
@@ -241,12 +236,12 @@ class Reporter:
         self._applied, self._renew_at = None, float("-inf")
         if self._behind_since is None:
             self._behind_since = self._clock()
-        why = str(error) if isinstance(error, LadingError) else f"{type(error).__name__}: {error}"
+        why = describe(error)
         if why != self.failure:
             passing = isinstance(error, (UnreachableError, UnclearError))
             (self._log.warning if passing else self._log.error)(Event.REPORT_FAILED, why, node=self._node_name)
         self.failure = why
-        return self._backoff.failed(at_least_s=error.retry_after_s if isinstance(error, KubeError) else 0.0)
+        return wait_after(error, self._backoff)
 
 
 def _identity(node_name: str) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from hooks.report.keeping import describe, keep_looking, wait_after
 from hooks.report.reporter import BACKOFF_LIMIT_S, LOOK_S, RENEW_S
-from lading.errors import LadingError
 from lading.kube.backoff import Backoff
-from lading.kube.errors import ConflictError, KubeError
+from lading.kube.errors import ConflictError
 from lading.kube.resource import NODES
 from lading.log import Event, Log
 from lading.vocabulary import NOT_READY
@@ -83,13 +83,7 @@ class Tainter:
 
     async def keep_tainted(self) -> None:
         """Compare until cancelled. Never returns."""
-        while True:
-            try:
-                async with self._connect() as api:
-                    while True:
-                        await self._sleep(await self.look(api))
-            except Exception as e:  # noqa: BLE001  no credentials yet, or whatever a kubeconfig's plugin comes up with
-                await self._sleep(self._failed(e))
+        await keep_looking(self._connect, self.look, self._failed, self._sleep)
 
     async def look(self, api: Api) -> float:
         """Write the taint, or take it away, if that is due; return after how many seconds to look again."""
@@ -137,11 +131,11 @@ class Tainter:
     def _failed(self, error: Exception) -> float:
         """Return the seconds to wait. What the Node has is not known now."""
         self._is = None
-        why = str(error) if isinstance(error, LadingError) else f"{type(error).__name__}: {error}"
+        why = describe(error)
         if why != self.failure:
             self._log.warning(Event.NODE_TAINT_FAILED, why, node=self._node_name)
         self.failure = why
-        return self._backoff.failed(at_least_s=error.retry_after_s if isinstance(error, KubeError) else 0.0)
+        return wait_after(error, self._backoff)
 
 
 def change(taints: Sequence[dict[str, Any]], wanted: bool) -> list[dict[str, Any]] | None:

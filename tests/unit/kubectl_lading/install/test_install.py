@@ -2,7 +2,6 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from kubectl_lading.install.rollout import find_lack
 from lading.errors import HostError
 from simnode.api_store import Store
 from tests.fakes.kube_server import FakeKubeServer
-from tests.fakes.kubectl_lading import Cli, served
+from tests.fakes.kubectl_lading import Cli
 from tests.fakes.small_cluster import SmallCluster
 
 SIGNING = "/api/v1/namespaces/lading-system/secrets/lading-central-signing"
@@ -39,14 +38,8 @@ def cluster() -> SmallCluster:
     return Empty()
 
 
-@pytest.fixture
-def cli(server: FakeKubeServer, cluster: SmallCluster, tmp_path: Path) -> Iterator[Cli]:
-    with served(cluster, tmp_path, server=server) as cli:
-        yield cli
-
-
 def run(cli: Cli, *words: str) -> dict[tuple[str, str], str]:
-    """What was done, by kind and name."""
+    """Return what was done, by kind and name."""
     done = cli.run("install", "-o", "json", *words)
     assert done.exit_code == 0, done.output
     return {(one["kind"], one["name"]): one["what"] for one in json.loads(done.stdout)}
