@@ -48,7 +48,7 @@ UNSCHEDULABLE: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoS
 
 
 class NodeTraits(NamedTuple):
-    """What these rules judge a node by."""
+    """Hold what these rules judge a node by."""
 
     name: str
     labels: Mapping[str, str]
@@ -86,7 +86,7 @@ class _Term(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
-    """What a pod says of its nodes. Pods of one template have one value."""
+    """Hold what a pod says of its nodes. Pods of one template have one value."""
 
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[_Term, ...] | None = None  # None: no node affinity is required

@@ -92,7 +92,7 @@ class Tenants:
             yield pod
 
     def _size(self, held: Devices) -> int:
-        """Return the larger of both parts, times all that there is of both."""
+        """Return the larger of the two parts, multiplied by the totals of cards and VFs so that it stays a whole number."""
         return max(held.milli * max(1, self._has.vfs), held.vfs * max(1, self._has.milli))
 
     # ---- counting

@@ -145,7 +145,7 @@ def decide_endpoint(route: Route) -> Iterator[Verdict]:
 
 
 def _decide_direct(route: Route) -> Iterator[Verdict]:
-    """By NRI kubelet's endpoint is the runtime's: a proxy in between has no hook server any more, and refuses guarded pods."""
+    """Check that kubelet's endpoint is the runtime's, as NRI needs it: a proxy would refuse guarded pods."""
     plans = {"now": route.kubelet.running, "from its next start on": route.kubelet.planned}
     wrong = [
         (when, command.endpoint)

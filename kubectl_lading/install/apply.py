@@ -30,7 +30,7 @@ class What(StrEnum):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What was done to one object, or would be."""
+    """Say what was done to one object, or would be."""
 
     kind: str
     namespace: str

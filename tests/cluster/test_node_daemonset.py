@@ -1,4 +1,4 @@
-"""`deploy/node` with a real kubelet whose flags nobody touched, over a real containerd with NRI: first pod, update, removal.
+"""`deploy/node` with a real kubelet of unchanged flags, over a real containerd with NRI: first pod, update, removal.
 
 The images are built for it, in minutes, or are those of LADING_IMAGES (the tar of `make image`). The times are printed: `-s`.
 Mounts have to propagate, as systemd has it. Where they do not:
@@ -155,7 +155,7 @@ with own() as host, opened(sys.argv[1]) as fd:
 
 
 def test_lading_hooks_enters_the_network_namespace_of_a_pod(site: NodeSite, pods: Pods) -> None:
-    """Of one that was made after its own container: mounts of the host propagate. It may write the settings there."""
+    """Enter a namespace that was made after its own container, as mounts of the host propagate, and write settings there."""
     pods.run("entered")
     uid = site.cluster.api.pod("entered")["metadata"]["uid"]
     with site.runtime.client() as client:

@@ -112,7 +112,7 @@ class PythonGuard:
 
 
 def sanitizers_work(folder: Path) -> bool:
-    """Whether the machine's compiler has the sanitizers of addresses and of undefined behaviour."""
+    """Return whether the machine's compiler has the sanitizers of addresses and of undefined behaviour."""
     source = folder / "trial.c"
     source.write_text("int main(void) { return 0; }\n")
     command = ["cc", "-fsanitize=address,undefined", str(source), "-o", str(folder / "trial")]

@@ -225,7 +225,7 @@ def test_the_doctor_looks_at_the_specs_and_at_the_runtimes_folders(
     lading = start(start_lading, newer)
     assert states(found(lading, "--only", "cdi,cdi-specs"), "ok") == {"cdi", "cdi-specs"}
     lading.hooks.stop()
-    (lading.node.root / LIBRARIES / "libcuda.so.550.127.05").unlink()  # what nobody writes anew
+    (lading.node.root / LIBRARIES / "libcuda.so.550.127.05").unlink()  # no part of Lading writes it again
     assert states(found(lading, "--only", "cdi,cdi-specs"), "failed") == {"cdi-specs"}
     lading.reconfigure_hooks(cdi_dir=str(tmp_path / "elsewhere"))
     assert "cdi" in states(found(lading, "--only", "cdi,cdi-specs"), "failed")

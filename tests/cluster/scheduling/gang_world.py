@@ -114,7 +114,7 @@ class GangWorld:
 
     @contextmanager
     def empty_in_the_end(self) -> Iterator[None]:
-        """Have nobody hold anything when the block ends, and nothing held twice at any moment of it."""
+        """Delete all pods when the block ends, and check that no device was held twice at any moment of it."""
         yield
         for pod in self.pods():
             self.delete(pod["metadata"]["name"])
@@ -153,7 +153,7 @@ class GangWorld:
 
     @contextmanager
     def unbindable(self, *names: str) -> Iterator[None]:
-        """Have the API server refuse each Binding of these pods, as an admission policy of somebody may."""
+        """Have the API server refuse each Binding of these pods, as an admission policy of the cluster's owner may."""
         rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}
         refused = ", ".join(f"'{name}'" for name in (*names, PROBE))
         spec = {

@@ -72,7 +72,7 @@ def test_members_that_are_bound_without_the_others_go_when_the_time_of_the_gang_
         world.create("single", 4)
         world.await_refused("single")
         world.delete(f"{gang}-2")
-        world.await_bound({"single"}, within_s=WAITING_S + 60)  # nobody replaced the third
+        world.await_bound({"single"}, within_s=WAITING_S + 60)  # no pod replaced the third
     if mode == "Strict":
         world.await_gone(first)
         assert world.blamed("GangIncomplete") == {*first}

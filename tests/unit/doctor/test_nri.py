@@ -1,4 +1,4 @@
-"""What a node whose front end is NRI depends on, and what is wrong with it."""
+"""Check what a node whose front end is NRI depends on."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -174,7 +174,7 @@ def test_a_cordoned_node_is_for_pods_that_tolerate_it() -> None:
 
 
 def test_fields_that_are_null_say_nothing() -> None:
-    """As a manifest may have them."""
+    """Return rules as a manifest may have them."""
     assert read_node_rules(read({"nodeSelector": None, "affinity": None, "tolerations": None})) == ANY_NODE
     term = {"matchExpressions": [{"key": "zone", "operator": "Exists", "values": None}], "matchFields": None}
     assert allowed(affinity(term))

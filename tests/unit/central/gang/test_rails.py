@@ -72,7 +72,7 @@ def rails(one: Led, *names: str) -> list[set[int]]:
 
 
 def beside(one: Led, name: str) -> bool:
-    """Whether each card of the pod has a VF of its own switch."""
+    """Return whether each card of the pod has a VF of its own switch."""
     record = one.term.ledger.pod(one.uid(name))
     assert record is not None
     assert record.taken is not None

@@ -1,4 +1,4 @@
-"""Where a pod or a gang stands in line, what is ahead of it and why."""
+"""Test where a pod or a gang stands in line, what is ahead of it, and why."""
 
 from typing import Any
 

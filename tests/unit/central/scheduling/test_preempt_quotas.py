@@ -13,7 +13,7 @@ from tests.unit.central.world import uid_of
 
 
 def victims(teams: Teams, name: str) -> set[str] | None:
-    """Whom central would evict; None: nobody."""
+    """Return the pods that central would evict; None: it would evict no pod."""
     world = teams.world
     plan = world.plan(world.pending_pod(name), world.ledger.nodes())
     return None if plan is None else {victim.name for victim in plan.victims}

@@ -93,7 +93,7 @@ def test_what_is_let_in_counts_for_its_namespace() -> None:
 
 
 def test_counted_step_by_step_and_all_at_once_is_the_same() -> None:
-    chance = random.Random(7)  # noqa: S311  (a test)
+    chance = random.Random(7)  # noqa: S311  a seeded sequence, no secret
     world = World()
     bound: list[str] = []
     for number in range(6):

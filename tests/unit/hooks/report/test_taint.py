@@ -95,7 +95,7 @@ def test_it_goes_when_the_node_is_ready_and_comes_back_when_it_is_not() -> None:
 
 
 def test_what_passes_soon_is_not_written() -> None:
-    """As while lading-hooks, or the runtime, is restarted."""
+    """Look at what happens while lading-hooks or the runtime is restarted."""
 
     async def act(world: World) -> None:
         for problem in ("it has not connected yet", "", "lost", ""):
@@ -120,7 +120,7 @@ def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only() -> None
         for _ in range(5):
             await world.look()
         assert (world.kube.reads, world.kube.writes) == (1, 0)
-        world.kube.taints.append(OURS)  # somebody else's
+        world.kube.taints.append(OURS)  # another client wrote it meanwhile
         world.now += RENEW_S * 1.1
         await world.look()
         assert world.kube.taints == []

@@ -37,7 +37,7 @@ ANNOTATIONS = st.dictionaries(KEYS | st.text(max_size=200), st.text(max_size=20)
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With sanitizers where the compiler has them: a wrong access then ends it."""
+    """Compile it with sanitizers where the compiler has them: a wrong access then ends the program."""
     need(shutil.which("cc") is not None, "a C compiler")
     folder = tmp_path_factory.mktemp("guard")
     flags = _SANITIZED if sanitizers_work(folder) else ("-O1",)
