@@ -14,7 +14,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from central.api.known import Ident
@@ -37,6 +38,7 @@ from central.ledger.model import PodRecord
 from central.loop.slices import result_in_slices
 from central.scheduling.gang_room import Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
+from central.scheduling.kept_room import Stay, Tries
 from central.scheduling.line import gangs_in_line
 from central.scheduling.preempt import Protection
 from central.scheduling.scheduler import Scheduler
@@ -153,6 +155,29 @@ class GangObjectFeed:
             self._gangs.remove_object(key)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """The nodes where room is kept for a gang."""
+
+    gang: GangKey
+    tries: Tries
+    nodes: dict[PodUid, str] = field(default_factory=dict)  # by member
+    stays: dict[str, Stay] = field(default_factory=dict)  # by node
+
+    def look(self, in_the_way: Mapping[str, int], now: float) -> None:
+        """Record how many pods have to end on each of these nodes."""
+        self.stays = {node: self.stays.get(node) or self.tries.begin(now) for node in in_the_way}
+        for node, stay in self.stays.items():
+            stay.look(in_the_way[node], now)
+
+    def leave(self, now: float) -> None:
+        """Leave the nodes where pods do not end."""
+        for node in [node for node, stay in self.stays.items() if stay.is_over(now)]:
+            self.tries.leave(node, math.inf)
+            del self.stays[node]
+        self.nodes = {uid: node for uid, node in self.nodes.items() if node in self.stays}
+
+
 class Evictions(Protocol):
     """Evict pods; see central.controllers.evict."""
 
@@ -189,7 +214,7 @@ class GangKeeper:
         self._log = log
         self._sleep = sleep
         self._opened: dict[GangKey, asyncio.Event] = {}  # of gangs with members at the barrier
-        self._kept: dict[PodUid, str] = {}  # where room is kept for members of one gang
+        self._kept: _Kept | None = None  # for one gang at a time
         self._looked_at = -math.inf
 
     @property
@@ -363,7 +388,7 @@ class GangKeeper:
 
     async def _make_room(self) -> None:
         """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience."""
-        kept: dict[PodUid, str] = {}
+        before, kept = self._kept.nodes if self._kept else {}, None
         until = self._clock() + LOOK_MOST_S
         for gang in self._in_line(gang for gang in self._gangs if self._wants_room(gang)):
             if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
@@ -371,7 +396,7 @@ class GangKeeper:
             waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
             if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
                 kept = await self._keep_room(gang)
-        for uid in self._kept.keys() - kept.keys():
+        for uid in before.keys() - (kept.nodes.keys() if kept else ()):
             self._ledger.forget_nomination(uid)
         self._kept = kept
 
@@ -384,17 +409,26 @@ class GangKeeper:
         waits = gang.phase is Phase.QUEUED and not gang.too_large
         return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
-    async def _keep_room(self, gang: Gang) -> dict[PodUid, str]:
+    async def _keep_room(self, gang: Gang) -> _Kept | None:
         """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""
-        where = await self._in_slices(keeping(self._planner, gang, self._kept))
-        if where is None or gang.phase is not Phase.QUEUED:
-            return {}
-        if not self._kept.keys() & where.keys():
-            self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(where))
-        until = self._clock() + KEPT_S
-        self._nominate(gang, where, until, evicts=False)
-        gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(where)} members is kept on {len(set(_nodes(where)))} nodes as pods end")
-        return {uid: planned.node for uid, planned in where.items()}
+        now, kept = self._clock(), self._kept
+        if kept is None or kept.gang != gang.key:
+            kept = _Kept(gang=gang.key, tries=Tries(patience_s=self._patience_s))
+        before = kept.nodes
+        kept.leave(now)
+        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, kept.tries.left))
+        if found is None and kept.tries.left:  # all nodes were tried: once more
+            kept.tries.left.clear()
+            found = await self._in_slices(keeping(self._planner, gang, kept.nodes, ()))
+        if found is None or gang.phase is not Phase.QUEUED:
+            return None
+        kept.look(found.in_the_way, now)
+        kept.nodes = {uid: planned.node for uid, planned in found.where.items()}
+        if not set(before.values()) >= kept.stays.keys():
+            self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(kept.nodes))
+        self._nominate(gang, found.where, now + KEPT_S, evicts=False)
+        gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end")
+        return kept
 
     async def _evict_for(self, gang: Gang) -> bool:
         """Evict pods of lower priority, if the gang fits then. Return whether that was begun."""
@@ -519,7 +553,3 @@ class GangKeeper:
 def finish_s(wait_s: float | None) -> float:
     """Return how long the members that are missing after the first Binding are waited for. `wait_s`: what the gang says."""
     return min(wait_s or FINISH_S, LONGEST_FINISH_S)
-
-
-def _nodes(where: Where) -> Iterator[str]:
-    return (planned.node for planned in where.values())

@@ -7,11 +7,13 @@ import pytest
 
 from central.controllers.evict import PREEMPTED
 from central.controllers.gangs import BARRIER_S
+from lading.vocabulary import GANG_REQUIRED_TOPOLOGY
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, play
 from tests.unit.central.gang.stories import bound, claims, created, end_evicted, nodes_of, put_gang, put_member, reasons
 
 PATIENCE_S = 60.0
+RACK = "topology.kubernetes.io/rack"
 
 
 async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **words: Any) -> list[str]:
@@ -58,6 +60,38 @@ def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_
         return str(claim.holder.name)
 
     play(story, tmp_path, patience_s=patience_s)
+
+
+@pytest.mark.parametrize("required", [False, True], ids=["anywhere", "within one rack"])
+def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path, required: bool) -> None:
+    """On n1 one card of four is free, and no pod ends; on n2 each pod runs for 40 s, and the next one takes its card."""
+
+    async def story(one: Led) -> None:
+        for node, rack in [("n1", "a"), ("n2", "b")]:
+            await one.put_node(node, 4, labels={RACK: rack})
+        scheduler = KubeScheduler(one)
+        await singles(one, scheduler, "n1", 3)
+        ends: dict[str, float] = {}
+        names: list[str] = []
+        waited = 0
+        for round_number in range(100):
+            now = 10.0 * round_number
+            for name in [name for name, end in ends.items() if end <= now]:
+                await one.remove_pod(name)
+                del ends[name]
+            await one.put_pod(f"small{round_number}", created=created(round_number))
+            if round_number == 10:
+                names = await put_gang(one, "big", 4, age=round_number, says={GANG_REQUIRED_TOPOLOGY: RACK} if required else {})
+            await scheduler.run(10)
+            ends |= {name: now + 40 for name in bound(one) if name.startswith("small") and name not in ends}
+            waited += 10 if names else 0
+            if names and set(names) <= set(bound(one)):
+                break
+        assert set(nodes_of(one, *names)) == {"n2"}
+        assert waited <= 2 * PATIENCE_S + 40 + 20
+        await scheduler.end()
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
 
 
 def test_a_gang_that_fits_no_empty_cluster_keeps_no_room(tmp_path: Path) -> None:
