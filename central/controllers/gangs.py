@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
@@ -36,7 +36,7 @@ from central.gang.model import Gang, Member, Phase
 from central.ledger.ledger import NOMINATION_S, Ledger
 from central.ledger.model import PodRecord
 from central.loop.slices import result_in_slices
-from central.scheduling.gang_room import Made, evicting, keeping, taking_back
+from central.scheduling.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.kept_room import Stay, Tries
 from central.scheduling.line import gangs_in_line
@@ -156,26 +156,26 @@ class GangObjectFeed:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Kept:
+class _Room:
     """The nodes where room is kept for a gang."""
 
     gang: GangKey
     tries: Tries
     nodes: dict[PodUid, str] = field(default_factory=dict)  # by member
     stays: dict[str, Stay] = field(default_factory=dict)  # by node
+    until: float = -math.inf  # when it ends unless it is renewed
 
-    def look(self, in_the_way: Mapping[str, int], now: float) -> None:
-        """Record how many pods have to end on each of these nodes."""
-        self.stays = {node: self.stays.get(node) or self.tries.begin(now) for node in in_the_way}
-        for node, stay in self.stays.items():
-            stay.look(in_the_way[node], now)
-
-    def leave(self, now: float) -> None:
-        """Leave the nodes where pods do not end."""
-        for node in [node for node, stay in self.stays.items() if stay.is_over(now)]:
+    def look(self, found: Kept, now: float) -> None:
+        """Take these nodes. Record that the others are left, because pods do not end there, or because they cannot do now."""
+        self.nodes = {uid: planned.node for uid, planned in found.where.items()}
+        self.until = now + KEPT_S
+        for node in self.stays.keys() - found.in_the_way.keys():
             self.tries.leave(node, math.inf)
             del self.stays[node]
-        self.nodes = {uid: node for uid, node in self.nodes.items() if node in self.stays}
+        for node, pods in found.in_the_way.items():
+            if node not in self.stays:
+                self.stays[node] = self.tries.begin(now)
+            self.stays[node].look(pods, now)
 
 
 class Evictions(Protocol):
@@ -214,7 +214,7 @@ class GangKeeper:
         self._log = log
         self._sleep = sleep
         self._opened: dict[GangKey, asyncio.Event] = {}  # of gangs with members at the barrier
-        self._kept: _Kept | None = None  # for one gang at a time
+        self._kept: _Room | None = None  # for one gang at a time
         self._looked_at = -math.inf
 
     @property
@@ -409,24 +409,26 @@ class GangKeeper:
         waits = gang.phase is Phase.QUEUED and not gang.too_large
         return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
-    async def _keep_room(self, gang: Gang) -> _Kept | None:
+    async def _keep_room(self, gang: Gang) -> _Room | None:
         """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""
         now, kept = self._clock(), self._kept
         if kept is None or kept.gang != gang.key:
-            kept = _Kept(gang=gang.key, tries=Tries(patience_s=self._patience_s))
-        before = kept.nodes
-        kept.leave(now)
-        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, kept.tries.left))
-        if found is None and kept.tries.left:  # all nodes were tried: once more
-            kept.tries.left.clear()
-            found = await self._in_slices(keeping(self._planner, gang, kept.nodes, ()))
-        if found is None or gang.phase is not Phase.QUEUED:
+            kept = _Room(gang=gang.key, tries=Tries(patience_s=self._patience_s))
+        before, left = {*kept.stays}, kept.tries.left
+        staying = [node for node, stay in kept.stays.items() if not stay.is_seen(now)]
+        over = {node for node, stay in kept.stays.items() if stay.is_over(now)}
+        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*left, *over}))
+        if found is None and (left or over):  # the other nodes were tried, or cannot do
+            left.clear()
+            found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
+        if gang.phase is not Phase.QUEUED:
             return None
-        kept.look(found.in_the_way, now)
-        kept.nodes = {uid: planned.node for uid, planned in found.where.items()}
-        if not set(before.values()) >= kept.stays.keys():
+        if found is None:  # where pods are being bound that may change soon
+            return kept if now < kept.until else None
+        kept.look(found, now)
+        if not before >= kept.stays.keys():
             self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(kept.nodes))
-        self._nominate(gang, found.where, now + KEPT_S, evicts=False)
+        self._nominate(gang, found.where, kept.until, evicts=False)
         gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end")
         return kept
 

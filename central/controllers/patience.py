@@ -34,7 +34,7 @@ from central.fit.shortage import asked_cards
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Claim, NodeRoom
 from central.loop.slices import Slices
-from central.scheduling.kept_room import Stay, Tries
+from central.scheduling.kept_room import SEEN_S, Stay, Tries
 from central.scheduling.preempt import can_preempt
 from central.scheduling.scheduler import Scheduler
 from central.state.nodes import Nodes
@@ -48,7 +48,6 @@ MOST_KEPT: Final = 0.03  # of the nodes; one in any case
 REMEMBERED: Final = 64  # pods whose named nodes are known, and for which a node is searched in one look
 TRIED: Final = 8  # nodes that are searched for one pod in one look
 VAIN_S: Final = 60.0  # until nodes are searched again for a pod for which none can do, unless it is refused before
-SEEN_S: Final = 5.0  # after which kube-scheduler has seen that cpu and memory suffice on a node
 MOST_LEFT: Final = 3  # nodes that one pod left, after which it gets only nodes that were named for it
 _PLANS: Final = (Claim.PREDICTED, Claim.PLANNED, Claim.RESERVED)
 
@@ -135,15 +134,22 @@ class Patience:
     async def _keep(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
         """Keep room for the pod, on the node where it is kept already if that can still do. None: no node can do."""
         await slices.pause()
-        tries = self._tries_of(pod.uid)
         before = self._kept.get(pod.uid)
-        if before is not None:
-            over, stays = before.stay.is_over(self._clock()), before.node not in taken and self._may_stay(pod, before.node)
-            if over:
-                tries.leave(before.node, self._clock())
-            elif stays and self._keep_on(pod.uid, before) is not None:  # it may fit by now
-                return before
-        demand, missing = self._demand(pod), []
+        stays = before is not None and before.node not in taken and self._may_stay(pod, before.node)
+        if before is None or not stays or self._keep_on(pod.uid, before) is None:  # it may fit by now
+            return await self._choose(pod, taken, slices)
+        if not before.stay.is_over(self._clock()):
+            return before
+        other = await self._choose(pod, {*taken, before.node}, slices)
+        if other is None:
+            before.stay = self._tries_of(pod.uid).begin(self._clock())
+            return before
+        self._tries_of(pod.uid).leave(before.node, self._clock())
+        return other
+
+    async def _choose(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
+        """Keep room for the pod on another node. None: no node can do."""
+        tries, demand, missing = self._tries_of(pod.uid), self._demand(pod), []
         named = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes)
         for name in dict.fromkeys((*named, *(() if self._left_many(tries) else self._scheduler.ledger.nodes()))):
             left = tries.left.get(name, -math.inf)

@@ -53,11 +53,11 @@ class Kept:
 
 
 def keeping(
-    planner: GangPlanner, gang: Gang, before: Mapping[PodUid, str], left: Collection[str]
+    planner: GangPlanner, gang: Gang, before: Mapping[PodUid, str], staying: Collection[str], left: Collection[str]
 ) -> Generator[None, None, Kept | None]:
-    """Search, one node in each step. `before`: where room is kept already. `left`: nodes not to take. None: no other node can
-    do for some member."""
-    asked = yield from planner.asked(gang)
+    """Search, one node in each step. `before`: where room is kept already. `staying`: which of these nodes count although
+    kube-scheduler does not name them. `left`: nodes not to take. None: no other node can do for some member."""
+    asked = yield from planner.asked(gang, staying=staying)
     if asked is None:
         return None
     wants, topology, state = asked

@@ -11,6 +11,9 @@ Vegas algorithms", 1993.
 
 import math
 from dataclasses import dataclass, field
+from typing import Final
+
+SEEN_S: Final = 5.0  # after which kube-scheduler has seen that a node has room
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,6 +33,10 @@ class Stay:
     def is_over(self, now: float) -> bool:
         """Return whether to try another node."""
         return self.in_the_way > 0 and now - self.fewer_at > max(self.least_s, self.fewer_at - self.since)
+
+    def is_seen(self, now: float) -> bool:
+        """Return whether kube-scheduler knows that no pod is in the way: it names the node if it lets the pod go there."""
+        return self.in_the_way == 0 and now - self.fewer_at > SEEN_S
 
 
 @dataclass(slots=True, kw_only=True)

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from central.controllers.patience import LOOK_S, MOST_LEFT, REMEMBERED, SEEN_S, TRIED
+from central.controllers.patience import LOOK_S, MOST_LEFT, REMEMBERED, TRIED
 from central.ledger.ledger import NOMINATION_S
+from central.scheduling.kept_room import SEEN_S
 from central.scheduling.why import why_pending
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
