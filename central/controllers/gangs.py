@@ -14,7 +14,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
 from central.api.known import Ident
@@ -35,8 +36,9 @@ from central.gang.model import Gang, Member, Phase
 from central.ledger.ledger import NOMINATION_S, Ledger
 from central.ledger.model import PodRecord
 from central.loop.slices import result_in_slices
-from central.scheduling.gang_room import Made, evicting, keeping, taking_back
+from central.scheduling.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
+from central.scheduling.kept_room import Stay, Tries
 from central.scheduling.line import gangs_in_line
 from central.scheduling.preempt import Protection
 from central.scheduling.scheduler import Scheduler
@@ -153,6 +155,29 @@ class GangObjectFeed:
             self._gangs.remove_object(key)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Room:
+    """The nodes where room is kept for a gang."""
+
+    gang: GangKey
+    tries: Tries
+    nodes: dict[PodUid, str] = field(default_factory=dict)  # by member
+    stays: dict[str, Stay] = field(default_factory=dict)  # by node
+    until: float = -math.inf  # when it ends unless it is renewed
+
+    def look(self, found: Kept, now: float) -> None:
+        """Take these nodes. Record that the others are left, because pods do not end there, or because they cannot do now."""
+        self.nodes = {uid: planned.node for uid, planned in found.where.items()}
+        self.until = now + KEPT_S
+        for node in self.stays.keys() - found.in_the_way.keys():
+            self.tries.leave(node, math.inf)
+            del self.stays[node]
+        for node, pods in found.in_the_way.items():
+            if node not in self.stays:
+                self.stays[node] = self.tries.begin(now)
+            self.stays[node].look(pods, now)
+
+
 class Evictions(Protocol):
     """Evict pods; see central.controllers.evict."""
 
@@ -189,7 +214,7 @@ class GangKeeper:
         self._log = log
         self._sleep = sleep
         self._opened: dict[GangKey, asyncio.Event] = {}  # of gangs with members at the barrier
-        self._kept: dict[PodUid, str] = {}  # where room is kept for members of one gang
+        self._kept: _Room | None = None  # for one gang at a time
         self._looked_at = -math.inf
 
     @property
@@ -363,7 +388,7 @@ class GangKeeper:
 
     async def _make_room(self) -> None:
         """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience."""
-        kept: dict[PodUid, str] = {}
+        before, kept = self._kept.nodes if self._kept else {}, None
         until = self._clock() + LOOK_MOST_S
         for gang in self._in_line(gang for gang in self._gangs if self._wants_room(gang)):
             if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
@@ -371,7 +396,7 @@ class GangKeeper:
             waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
             if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
                 kept = await self._keep_room(gang)
-        for uid in self._kept.keys() - kept.keys():
+        for uid in before.keys() - (kept.nodes.keys() if kept else ()):
             self._ledger.forget_nomination(uid)
         self._kept = kept
 
@@ -384,17 +409,28 @@ class GangKeeper:
         waits = gang.phase is Phase.QUEUED and not gang.too_large
         return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
-    async def _keep_room(self, gang: Gang) -> dict[PodUid, str]:
+    async def _keep_room(self, gang: Gang) -> _Room | None:
         """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""
-        where = await self._in_slices(keeping(self._planner, gang, self._kept))
-        if where is None or gang.phase is not Phase.QUEUED:
-            return {}
-        if not self._kept.keys() & where.keys():
-            self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(where))
-        until = self._clock() + KEPT_S
-        self._nominate(gang, where, until, evicts=False)
-        gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(where)} members is kept on {len(set(_nodes(where)))} nodes as pods end")
-        return {uid: planned.node for uid, planned in where.items()}
+        now, kept = self._clock(), self._kept
+        if kept is None or kept.gang != gang.key:
+            kept = _Room(gang=gang.key, tries=Tries(patience_s=self._patience_s))
+        before, left = {*kept.stays}, kept.tries.left
+        staying = [node for node, stay in kept.stays.items() if not stay.is_seen(now)]
+        over = {node for node, stay in kept.stays.items() if stay.is_over(now)}
+        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*left, *over}))
+        if found is None and (left or over):  # the other nodes were tried, or cannot do
+            left.clear()
+            found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
+        if gang.phase is not Phase.QUEUED:
+            return None
+        if found is None:  # where pods are being bound that may change soon
+            return kept if now < kept.until else None
+        kept.look(found, now)
+        if not before >= kept.stays.keys():
+            self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(kept.nodes))
+        self._nominate(gang, found.where, kept.until, evicts=False)
+        gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end")
+        return kept
 
     async def _evict_for(self, gang: Gang) -> bool:
         """Evict pods of lower priority, if the gang fits then. Return whether that was begun."""
@@ -519,7 +555,3 @@ class GangKeeper:
 def finish_s(wait_s: float | None) -> float:
     """Return how long the members that are missing after the first Binding are waited for. `wait_s`: what the gang says."""
     return min(wait_s or FINISH_S, LONGEST_FINISH_S)
-
-
-def _nodes(where: Where) -> Iterator[str]:
-    return (planned.node for planned in where.values())

@@ -15,8 +15,9 @@ chosen. If kube-scheduler finds no node at all, it does not ask central; the con
 
 It keeps room on MOST_KEPT of the nodes at most, for the first pods in line, and for none while a pod of higher priority is
 refused, which could use the room. A pod that can preempt others is served by preemption instead. The node is the one where the
-fewest GPUs and VFs are missing; it stays the same as long as it can do. As many pods have to end there as cpu and memory take.
-A pod that is not bound within NOMINATION_S after its room is complete has to wait for its patience once more.
+fewest GPUs and VFs are missing; it stays the same as long as it can do and pods end there (scheduling/kept_room.py). As many
+pods have to end there as cpu and memory take. A pod that is not bound within NOMINATION_S after its room is complete has to
+wait for its patience once more.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from central.fit.shortage import asked_cards
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Claim, NodeRoom
 from central.loop.slices import Slices
+from central.scheduling.kept_room import SEEN_S, Stay, Tries
 from central.scheduling.preempt import can_preempt
 from central.scheduling.scheduler import Scheduler
 from central.state.nodes import Nodes
@@ -46,7 +48,6 @@ MOST_KEPT: Final = 0.03  # of the nodes; one in any case
 REMEMBERED: Final = 64  # pods whose named nodes are known, and for which a node is searched in one look
 TRIED: Final = 8  # nodes that are searched for one pod in one look
 VAIN_S: Final = 60.0  # until nodes are searched again for a pod for which none can do, unless it is refused before
-SEEN_S: Final = 5.0  # after which kube-scheduler has seen that cpu and memory suffice on a node
 MOST_LEFT: Final = 3  # nodes that one pod left, after which it gets only nodes that were named for it
 _PLANS: Final = (Claim.PREDICTED, Claim.PLANNED, Claim.RESERVED)
 
@@ -66,6 +67,7 @@ class _Kept:
     """The node where room is kept for a pod."""
 
     node: str
+    stay: Stay
     enough_at: float = math.inf  # since when cpu and memory suffice there
     complete_at: float = math.inf  # since when all of it does
     guessed: bool = False  # kube-scheduler asked about another node alone
@@ -82,7 +84,7 @@ class Patience:
         self._named: dict[PodUid, _Named] = {}
         self._vain: dict[PodUid, float] = {}  # pods for which no node can do: until when none is searched
         self._kept: dict[PodUid, _Kept] = {}
-        self._left: dict[PodUid, dict[str, float]] = {}  # nodes that the pod left: until when it may not have them again
+        self._tries: dict[PodUid, Tries] = {}
         self._again: dict[PodUid, float] = {}  # pods that did not take their room: when they are due again
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
@@ -98,7 +100,7 @@ class Patience:
         kept = self._kept.get(pod.uid)
         if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= SEEN_S:
             if len(names) > 1 or kept.guessed:
-                self._leave(pod.uid, kept.node)
+                self._tries_of(pod.uid).leave(kept.node, self._clock() + self._patience_s)
             kept.guessed = True  # one name alone may be a guess of kube-scheduler's, which asks about all nodes next
 
     async def run(self) -> None:
@@ -121,7 +123,7 @@ class Patience:
                 self._vain[pod.uid] = self._clock() + VAIN_S
             elif self._clock() - room.complete_at > NOMINATION_S:
                 self._again[pod.uid] = self._clock() + self._patience_s
-                self._leave(pod.uid, room.node)
+                self._tries_of(pod.uid).leave(room.node, self._clock() + self._patience_s)
             else:
                 kept[pod.uid] = room
         for uid, room in self._kept.items():
@@ -134,19 +136,31 @@ class Patience:
         await slices.pause()
         before = self._kept.get(pod.uid)
         stays = before is not None and before.node not in taken and self._may_stay(pod, before.node)
-        if before is not None and stays and self._keep_on(pod.uid, before) is not None:  # it may fit by now
+        if before is None or not stays or self._keep_on(pod.uid, before) is None:  # it may fit by now
+            return await self._choose(pod, taken, slices)
+        if not before.stay.is_over(self._clock()):
             return before
-        demand, missing = self._demand(pod), []
-        named, left = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes), self._left.get(pod.uid, {})
-        for name in dict.fromkeys((*named, *(() if self._left_many(left) else self._scheduler.ledger.nodes()))):
-            if name not in taken and left.get(name, 0.0) <= self._clock():
+        other = await self._choose(pod, {*taken, before.node}, slices)
+        if other is None:
+            before.stay = self._tries_of(pod.uid).begin(self._clock())
+            return before
+        self._tries_of(pod.uid).leave(before.node, self._clock())
+        return other
+
+    async def _choose(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
+        """Keep room for the pod on another node. None: no node can do."""
+        tries, demand, missing = self._tries_of(pod.uid), self._demand(pod), []
+        named = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes)
+        for name in dict.fromkeys((*named, *(() if self._left_many(tries) else self._scheduler.ledger.nodes()))):
+            left = tries.left.get(name, -math.inf)
+            if name not in taken and left <= self._clock():
                 lacking = self._missing(pod, demand, name, named=name in named)
                 if lacking is not None:
-                    missing.append((name in left, lacking, name not in named, name))
+                    missing.append((left, lacking, name not in named, name))
             await slices.pause()
         for *_, name in nsmallest(TRIED, missing):
             await slices.pause()
-            room = _Kept(node=name)
+            room = _Kept(node=name, stay=tries.begin(self._clock()))
             holders = self._keep_on(pod.uid, room)
             if holders is not None:
                 fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": name}
@@ -170,7 +184,7 @@ class Patience:
         any more."""
         pending, now = self._scheduler.pending, self._clock()
         self._named = {uid: names for uid, names in self._named.items() if pending.get_refused(uid)}
-        self._left = {uid: names for uid, names in self._left.items() if pending.get_refused(uid)}
+        self._tries = {uid: tries for uid, tries in self._tries.items() if pending.get_refused(uid)}
         self._again = {uid: due for uid, due in self._again.items() if due > now}
         self._vain = {uid: until for uid, until in self._vain.items() if until > now}
         waiting = [pod for pod in pending if pod.refused_at is not None]
@@ -200,14 +214,14 @@ class Patience:
 
     # ---- which node
 
-    def _leave(self, uid: PodUid, node: str) -> None:
-        self._left.setdefault(uid, {})[node] = self._clock() + self._patience_s
+    def _tries_of(self, uid: PodUid) -> Tries:
+        return self._tries.setdefault(uid, Tries(patience_s=self._patience_s))
 
-    def _left_many(self, left: dict[str, float]) -> bool:
-        return sum(until > self._clock() for until in left.values()) >= MOST_LEFT
+    def _left_many(self, tries: Tries) -> bool:
+        return sum(until > self._clock() for until in tries.left.values()) >= MOST_LEFT
 
     def _may_stay(self, pod: Pending, name: str) -> bool:
-        left = self._left.get(pod.uid, {}).get(name, 0.0) > self._clock()
+        left = self._tries_of(pod.uid).left.get(name, -math.inf) > self._clock()
         return not left and self._nodes.allow(pod.node_rules, name) is not False
 
     def _missing(self, pod: Pending, demand: Demand, name: str, *, named: bool) -> int | None:
@@ -252,5 +266,6 @@ class Patience:
                 until = self._clock() + KEPT_S
                 scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, requests=pod.requests, evicts=False)
                 kept.complete_at = min(kept.complete_at, self._clock()) if len(gone) == 1 else math.inf
+                kept.stay.look(len(gone) - 1, self._clock())
                 return len(gone) - 1
         return None

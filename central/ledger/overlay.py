@@ -7,7 +7,7 @@ cpu and memory count where the Node says what there is. What only kube-scheduler
 not looked at.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -56,13 +56,11 @@ class Overlay:
         return replace(self, rails=rails)
 
     def room(self, name: str) -> NodeRoom:
-        put = [(one.hold, one.requests) for one in self.put.get(name, ())]
-        room = self.ledger.room_as_if(name, self.gone_from(name), put)
+        room = self._room(name, [(one.hold, one.requests) for one in self.put.get(name, ())])
         return room if self.rails is None else room_on_rails(room, self.rails)
 
-    def gone_from(self, name: str) -> Collection[PodUid]:
-        """Return the pods that hold nothing of this node."""
-        return self.gone
+    def _room(self, name: str, put: Sequence[tuple[Hold, Requests]]) -> NodeRoom:
+        return self.ledger.room_as_if(name, self.gone, put)
 
     def group_cards(self, group: Group) -> frozenset[CardOf]:
         """Return the cards of an affinity group. Empty: any card may become the group's."""
@@ -73,7 +71,11 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyNodes(Overlay):
-    """The cluster as if no pod held a device, but those that are put there."""
+    """The cluster as if no pod held a device, but those that are put there, and nothing were wrong with devices and nodes."""
 
-    def gone_from(self, name: str) -> Collection[PodUid]:
-        return self.ledger.holders_on(name)
+    def _room(self, name: str, put: Sequence[tuple[Hold, Requests]]) -> NodeRoom:
+        room = self.ledger.room_as_if(name, self.ledger.holders_on(name), put)
+        held = {vf for hold, _ in put for vf in hold.taken.vfs}
+        cards = tuple(replace(card, usable=True) for card in room.cards)
+        vfs = tuple(replace(one, usable=True, free=one.vf.bdf not in held) for one in room.vfs)
+        return replace(room, cards=cards, vfs=vfs, reconciled=True, reachable=True)

@@ -3,13 +3,15 @@
 It takes a gang without a plan. It returns where each member that starts together would be, and which pods are in the way there;
 nothing is held or evicted here.
 
-To *keep* room, each member gets the node where the fewest devices are missing; the same one each time, as long as it can do.
+To *keep* room, each member gets the node where the fewest devices are missing; the same one each time, as long as it can do
+and is not left, because pods do not end there (scheduling/kept_room.py).
 To *evict*, all pods of lower priority that may go by the rules of quotas (central.quota.preemption) are put out of the way in
 thought; if the gang fits then, they are put back, the most important first, as long as it still fits. The others are the
 victims. A running gang is one unit, and goes as a whole or not at all, but for members beyond its minimum. Without a plan that
 stands after all evictions no pod is evicted.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -42,61 +44,75 @@ class Made:
 # ---- what pods leave as they end
 
 
-def keeping(planner: GangPlanner, gang: Gang, before: Mapping[PodUid, str]) -> Generator[None, None, Where | None]:
-    """Search, one node in each step. `before`: where room is kept already. None: no node can do for some member."""
-    asked = yield from planner.asked(gang)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Hold where the members would be, and how many pods have to end on each of these nodes."""
+
+    where: Where
+    in_the_way: Mapping[str, int]
+
+
+def keeping(
+    planner: GangPlanner, gang: Gang, before: Mapping[PodUid, str], staying: Collection[str], left: Collection[str]
+) -> Generator[None, None, Kept | None]:
+    """Search, one node in each step. `before`: where room is kept already. `staying`: which of these nodes count although
+    kube-scheduler does not name them. `left`: nodes not to take. None: no other node can do for some member."""
+    asked = yield from planner.asked(gang, staying=staying)
     if asked is None:
         return None
     wants, topology, state = asked
-    for allowed in _domains(wants, state, topology):
+    for allowed in _domains(wants, state, topology, frozenset(before.values())):
         where: dict[PodUid, Planned] = {}
+        in_the_way: Counter[str] = Counter()
         now = state
         for want in wants:
-            placed = yield from _keep(planner, want, now, allowed, before.get(want.uid, ""))
+            placed = yield from _keep(planner, want, now, allowed.difference(left), before.get(want.uid, ""))
             if placed is None:
                 break
-            planned, now = placed
-            where[want.uid] = planned
+            where[want.uid], gone = placed
+            in_the_way[where[want.uid].node] += len(gone)
+            now = now.without(*gone).with_put(put_of(want, where[want.uid]))
         else:
-            return where
+            return Kept(where=where, in_the_way=in_the_way)
     return None
 
 
-def _domains(wants: Sequence[Want], state: Overlay, topology: Topology) -> Sequence[Collection[str] | None]:
-    """Return the nodes of each required domain, the one with the most free cards first. None: any node."""
+def _domains(wants: Sequence[Want], state: Overlay, topology: Topology, before: Collection[str]) -> Sequence[frozenset[str]]:
+    """Return the nodes of each required domain: the one where room is kept first, then the one with the most free cards. All
+    nodes are one domain if none is required."""
+    names = {name for want in wants for name in want.nodes}
     if topology.required is None:
-        return [None]
+        return [frozenset(names)]
     nodes: dict[str, set[str]] = {}
-    for name in {name for want in wants for name in want.nodes}:
+    for name in names:
         if domain := topology.required.get(name):
             nodes.setdefault(domain, set()).add(name)
     free = {domain: sum(card.free for name in names for card in state.room(name).cards) for domain, names in nodes.items()}
-    return [nodes[domain] for domain in sorted(nodes, key=lambda domain: (-free[domain], domain))]
+    order = sorted(nodes, key=lambda domain: (nodes[domain].isdisjoint(before), -free[domain], domain))
+    return [frozenset(nodes[domain]) for domain in order]
 
 
 def _keep(
-    planner: GangPlanner, want: Want, state: Overlay, allowed: Collection[str] | None, before: str
-) -> Generator[None, None, tuple[Planned, Overlay] | None]:
-    """Return the place of one member, and the cluster with it there and the pods in its way gone."""
+    planner: GangPlanner, want: Want, state: Overlay, allowed: Collection[str], before: str
+) -> Generator[None, None, tuple[Planned, Sequence[PodUid]] | None]:
+    """Return the place of one member, and the pods in its way."""
     demand = read_demand(want.shape.ask, policy_of(want.shape.ask, planner.scheduler.policy), planner.scheduler.limits)
     missing = []
     for name in want.nodes:
-        if allowed is None or name in allowed:
+        if name in allowed:
             room = state.room(name)
             free = sum(card.free for card in asked_cards(room, demand))
             vfs = max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
             missing.append((name != before, max(0, demand.whole_peak - free) + vfs, name))
             yield
     for _, _, name in sorted(missing):
-        now = state
         holders = sorted(planner.scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
-        for uid in ["", *(holder for holder, _ in holders)]:
-            now = now.without(PodUid(uid)) if uid else now
+        uids = [uid for uid, _ in holders if uid not in state.gone]
+        for count in range(len(uids) + 1):
             yield
-            placement = planner.place(want.shape, name, now)
+            placement = planner.place(want.shape, name, state.without(*uids[:count]))
             if placement is not None:
-                planned = Planned(node=name, placement=placement)
-                return planned, now.with_put(put_of(want, planned))
+                return Planned(node=name, placement=placement), uids[:count]
     return None
 
 

@@ -84,23 +84,45 @@ class GangPlanner:
                 allowed.append(pods[member.uid])
         return {pod.uid: where[pod.uid] for pod in allowed}
 
-    def asked(self, gang: Gang) -> Generator[None, None, tuple[list[Want], Topology, Overlay] | None]:
+    def asked(
+        self, gang: Gang, *, staying: Collection[str] | None = None
+    ) -> Generator[None, None, tuple[list[Want], Topology, Overlay] | None]:
         """Return the members that start together, with all nodes where kube-scheduler lets them go, whether or not these have
-        room; None if that is not known."""
+        room; None if that is not known. `staying`: count also these nodes, and those that lack only cpu or memory now, which
+        kube-scheduler leaves out; if all do, it does not ask at all, and says so in the pod's condition."""
         topology = self.topology(gang.terms)
         pods, names = yield from self._waiting(gang)
+        if staying is not None:
+            names = {uid: frozenset() for uid, pod in pods.items() if pod.unschedulable} | dict(names)
         first, _ = _split(gang, names)
         if first is None or isinstance(topology, str):
             return None
-        every, known, wants = self.scheduler.ledger.nodes(), dict[frozenset[str] | None, list[str]](), list[Want]()
+        state = self.scheduler.ledger.without(*pods, *gang.kept)
+        known, wants = dict[tuple[Shape, frozenset[str] | None, NodeRules | None], list[str]](), list[Want]()
         for member in first:
-            possible = names[member.uid]
-            if possible not in known:
-                known[possible] = [name for name in every if possible is None or name in possible]
-            nodes = known[possible] if pods[member.uid].ask.containers else sorted(possible or every)
-            wants.append(Want(uid=member.uid, shape=pods[member.uid].shape, nodes=nodes))
+            pod, possible = pods[member.uid], names[member.uid]
+            kind = pod.shape, possible, pod.node_rules
+            if kind not in known:
+                known[kind] = yield from self._possible(pod, possible, state, staying)
+            wants.append(Want(uid=member.uid, shape=pod.shape, nodes=known[kind]))
             yield
-        return wants, topology, self.scheduler.ledger.without(*pods, *gang.kept)
+        return wants, topology, state
+
+    def _possible(
+        self, pod: Pending, named: Collection[str] | None, state: Overlay, staying: Collection[str] | None
+    ) -> Generator[None, None, list[str]]:
+        """Return the nodes where such a pod may be."""
+        if not pod.ask.containers:
+            return sorted(named or self.scheduler.ledger.nodes())
+        nodes = []
+        for name in self.scheduler.ledger.nodes():
+            if named is None or name in named or (staying is not None and name in staying):
+                nodes.append(name)
+            elif staying is not None and self._nodes.allow(pod.node_rules, name):
+                if not state.room(name).has_resources(pod.requests):
+                    nodes.append(name)
+                yield
+        return nodes
 
     def starting(self, gang: Gang) -> Generator[None, None, list[Pending]]:
         """Return the pods that start together, as far as their nodes are known."""

@@ -18,7 +18,7 @@ from central.ask.parse import parse_ask
 from central.ask.requests import requests_of
 from central.gang.admission import Answer, State
 from central.gang.draft import Want, Where
-from central.gang.plan import Topology, count_placeable, find_plan, least_cards
+from central.gang.plan import Topology, count_placeable, find_plan
 from central.gang.workload_rooms import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.ledger.overlay import EmptyNodes
@@ -109,26 +109,23 @@ class WorkloadPlanner:
         return self._chosen(one.selector) if one.selector else None
 
     def _why_not(self, sets: Sequence[_Set], topology: Topology) -> Generator[None, None, Answer]:
-        """Return Rejected if the pods would not fit on empty nodes, and what is out of service would not change that; else
-        Retry."""
+        """Return Rejected if the pods would not fit on empty nodes with everything in service, else Retry."""
         ledger, place = self._planner.scheduler.ledger, self._planner.place
         wants = list[Want]()
         for one in sets:
             names, every = self._names(one), ledger.nodes()
             nodes = every if names is None else [name for name in every if name in names]
             wants += [Want(uid=uid, shape=one.shape, nodes=nodes) for uid in one.uids]
-        empty = EmptyNodes(ledger=ledger)
-        if (yield from find_plan(wants, (), empty, place, topology)) is not None:
-            return Answer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now")
-        most = yield from count_placeable(wants, empty, place)
         rooms = [*ledger.rooms()]
         away = sum(not room.serving for room in rooms)
         broken = sum(not card.usable for room in rooms if room.serving for card in room.cards)
-        enough = least_cards(wants) <= sum(len(room.cards) for room in rooms)
-        state = State.RETRY if not rooms or (enough and (away or broken)) else State.REJECTED
         less = f"; {away} nodes and {broken} cards are out of service" if away or broken else ""
+        empty = EmptyNodes(ledger=ledger)
+        if not rooms or (yield from find_plan(wants, (), empty, place, topology)) is not None:
+            return Answer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now{less}")
+        most = yield from count_placeable(wants, empty, place)
         message = f"of {len(wants)} pods that start together, {most} would have room on empty nodes{less}"
-        return Answer(state=state, message=message)
+        return Answer(state=State.REJECTED, message=message)
 
 
 def _claim(workload: Workload, one: _Set, number: int, where: Where) -> OwnClaim:

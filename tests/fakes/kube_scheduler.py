@@ -73,6 +73,8 @@ class KubeScheduler:
         self._due.pop(name, None)
         self.asked[name] += 1
         names = list(self._possible(name))
+        if not names:  # then it asks no extender
+            return REFUSED
         found = self._one.term.scheduler.filter(self._one.shown(name), names)
         fits = list(found.fitting)
         if not fits:

@@ -131,7 +131,7 @@ def test_a_gang_whose_leader_dies_between_its_bindings_is_finished_before_an_old
         with world.cordoned("n0"), world.cordoned("n1"):  # no card is free until both gangs wait for two
             with world.leader_killed():
                 world.create("older-1", 1, metadata=of_gang("older", 2))
-            world.await_said("older-0", "reason", "gang-too-large")  # nor would one be on empty nodes
+            world.await_said("older-0", "reason", "gang-no-room")
             world.await_said("g-2", "phase", "binding")
     world.await_bound(members)
     assert world.bound() == {"hold", "rest", *members}

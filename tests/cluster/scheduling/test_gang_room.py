@@ -91,6 +91,20 @@ def test_a_gang_of_all_cards_starts_though_single_pods_take_each_one_that_become
         assert not later & world.bound()
 
 
+def test_room_for_a_gang_leaves_a_node_where_no_pod_ends(world: GangWorld) -> None:
+    """On n0 a pod with all cards but one runs on; single pods come and end on the other cards."""
+    with world.cordoned("n1"):
+        world.run("hold", gpus=CARDS - 1)
+    stream = Stream(world, CARDS + 1)
+    world.plane.eventually(lambda: len(world.bound()) == CARDS + 2, "no free card")
+    big = world.create_gang("big", CARDS)
+    until = time.monotonic() + 6 * PATIENCE_S + 120
+    while not big <= world.bound() and time.monotonic() < until:
+        stream.move()
+        world.sit_out(EVERY_S)
+    assert {"hold", *big} <= world.bound()
+
+
 def give(world: GangWorld, name: str, *, least: int, most: int) -> None:
     """Create a quota, and wait until central says what it uses."""
     body = {"apiVersion": f"{KOORDINATOR}/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": name}}

@@ -248,6 +248,21 @@ def test_a_gang_that_ran_for_long_is_not_ended_by_a_new_leader_for_a_member_that
     play(story, tmp_path)
 
 
+def test_a_gang_whose_cards_are_cordoned_is_not_too_large(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.report("n1", 3, cordon="all")
+        scheduler = KubeScheduler(one)
+        await put_gang(one, "g", 3)
+        await scheduler.run(5)
+        assert reasons(scheduler, "g0") == {"gang-no-room"}
+        await one.report("n1", 3)
+        await scheduler.run(2)
+        assert len(bound(one)) == 3
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
 def test_a_member_that_is_refused_says_what_the_gang_waits_for(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)

@@ -7,11 +7,14 @@ import pytest
 
 from central.controllers.evict import PREEMPTED
 from central.controllers.gangs import BARRIER_S
+from central.scheduling.kept_room import SEEN_S
+from lading.vocabulary import GANG_REQUIRED_TOPOLOGY, RESOURCE_GPU
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, play
 from tests.unit.central.gang.stories import bound, claims, created, end_evicted, nodes_of, put_gang, put_member, reasons
 
 PATIENCE_S = 60.0
+RACK = "topology.kubernetes.io/rack"
 
 
 async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **words: Any) -> list[str]:
@@ -58,6 +61,96 @@ def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_
         return str(claim.holder.name)
 
     play(story, tmp_path, patience_s=patience_s)
+
+
+@pytest.mark.parametrize("required", [False, True], ids=["anywhere", "within one rack"])
+def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path, required: bool) -> None:
+    """On n1 one card of four is free, and no pod ends; on n2 each pod runs for 40 s, and the next one takes its card."""
+
+    async def story(one: Led) -> None:
+        for node, rack in [("n1", "a"), ("n2", "b")]:
+            await one.put_node(node, 4, labels={RACK: rack})
+        scheduler = KubeScheduler(one)
+        await singles(one, scheduler, "n1", 3)
+        ends: dict[str, float] = {}
+        names: list[str] = []
+        waited = 0
+        for round_number in range(100):
+            now = 10.0 * round_number
+            for name in [name for name, end in ends.items() if end <= now]:
+                await one.remove_pod(name)
+                del ends[name]
+            await one.put_pod(f"small{round_number}", created=created(round_number))
+            if round_number == 10:
+                names = await put_gang(one, "big", 4, age=round_number, says={GANG_REQUIRED_TOPOLOGY: RACK} if required else {})
+            await scheduler.run(10)
+            ends |= {name: now + 40 for name in bound(one) if name.startswith("small") and name not in ends}
+            waited += 10 if names else 0
+            if names and set(names) <= set(bound(one)):
+                break
+        assert set(nodes_of(one, *names)) == {"n2"}
+        assert waited <= 2 * PATIENCE_S + 2 * 40 + 20  # a pod that ends on n1 begins its time anew
+        await scheduler.end()
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["about no node", "about another node"])
+def test_room_is_kept_for_a_gang_where_other_pods_hold_the_cpu(tmp_path: Path, asked: bool) -> None:
+    """kube-scheduler does not name n1 before the pod on it ends, and n2 is too small."""
+
+    async def story(one: Led) -> None:
+        await one.put_node("n1", 4, allocatable={"cpu": "8", "memory": "64Gi"})
+        await one.put_node("n2", 1, allocatable={"cpu": "64", "memory": "64Gi"})
+        others = ["n2"] if asked else []
+
+        def possible(name: str) -> list[str]:
+            return ["n1", *others] if not name.startswith("g") or "hog" not in bound(one) else others
+
+        scheduler = KubeScheduler(one, possible=possible)
+        await one.put_pod("hog", requests={"cpu": "6"})
+        one.filter("hog", "n1")
+        assert await one.bind("hog", "n1") == ""
+        names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=not asked)
+        await scheduler.run(PATIENCE_S + 5)
+        assert {claim.node for claim in one.term.ledger.nominations()} == {"n1"}
+        await one.put_pod("late", {RESOURCE_GPU: "3"})
+        await scheduler.run(2)
+        assert bound(one) == ["hog"]  # one of the three free cards is kept, and the one of the pod
+        await one.remove_pod("hog")
+        await scheduler.run(10)
+        assert set(nodes_of(one, *names)) == {"n1"}
+        await scheduler.end()
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
+
+
+def test_a_node_that_kube_scheduler_does_not_name_once_it_has_room_is_left(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        for name in ("n1", "n2"):
+            await one.put_node(name, 4, allocatable={"cpu": "8", "memory": "64Gi"})
+        hogs = ("hog1", "hog2")
+
+        def possible(name: str) -> list[str]:
+            return ["n1", "n2"] if name in hogs else ["n2"] if "hog2" not in bound(one) else []
+
+        scheduler = KubeScheduler(one, possible=possible)
+        for number, name in enumerate(hogs, start=1):
+            await one.put_pod(name, requests={"cpu": "6"})
+            one.filter(name, f"n{number}")
+            assert await one.bind(name, f"n{number}") == ""
+        names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=True)
+        await scheduler.run(PATIENCE_S + 5)
+        assert {claim.node for claim in one.term.ledger.nominations()} == {"n1"}
+        await one.remove_pod("hog1")
+        await scheduler.run(2 * SEEN_S)
+        assert {claim.node for claim in one.term.ledger.nominations()} == {"n2"}
+        await one.remove_pod("hog2")
+        await scheduler.run(10)
+        assert set(nodes_of(one, *names)) == {"n2"}
+        await scheduler.end()
+
+    play(story, tmp_path, patience_s=PATIENCE_S)
 
 
 def test_a_gang_that_fits_no_empty_cluster_keeps_no_room(tmp_path: Path) -> None:
