@@ -168,4 +168,8 @@ class Site(Block):
         return {use.container: use.held_s for use in self.uses()}
 
     def signal_server(self, number: signal.Signals) -> None:
-        os.kill(self.server.pid, number)
+        self.signal(number, [self.server.pid])
+
+    def signal(self, number: signal.Signals, pids: Sequence[int]) -> None:
+        for pid in pids:
+            os.kill(pid, number)

@@ -1,17 +1,14 @@
 """The server or a program is killed, stopped or late: the others go on, and no share is exceeded."""
 
-import random
 import time
-from os import environ
-from signal import SIGCONT, SIGKILL, SIGSTOP
+from signal import SIGCONT, SIGSTOP
 from typing import Final
 
 import pytest
 
-from tests.shares.site import BOUND_S, MIB, Process, Site, eventually
+from tests.shares.site import MIB, Process, Site, eventually
 from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
 
-ROUNDS: Final = int(environ.get("LADING_KILL_ROUNDS", "8"))
 SYSTEM_NOT_READY: Final = 802
 OUT_OF_MEMORY: Final = 2
 HALVES: Final = {"a": 0.5, "b": 0.5}
@@ -127,48 +124,3 @@ def test_a_child_of_a_process_whose_threads_wait_can_use_the_card(site: Site) ->
     site.admit(a.call("fork"))
     a.tell(["in_child", ["init"], ["alloc", "plain", MIB], ["launch", MS], ["sync"], ["launch", MS], ["sync"]])
     assert a.told() == [[0] * 6]
-
-
-@pytest.mark.timeout(120 + 15 * ROUNDS)
-def test_whoever_is_killed_or_stopped_in_whatever_state_the_others_go_on(site: Site) -> None:
-    """Each round: one of two containers has two processes, of which one is hit at a random moment of its work."""
-    chance = random.Random(time.time_ns())  # noqa: S311 -- a test's choice
-    a, b = site.container("a", mib=1000), site.container("b", mib=1000)
-    steady = b.start()
-    steady.call("begin", 2 * MS, 1)
-    longest_gaps([steady])
-    for _ in range(ROUNDS):
-        victim, target = a.start(), chance.choice(["program", "program", "server"])
-        assert victim.call("alloc", "plain", 900 * MIB) == 0
-        _occupy(victim, chance)
-        time.sleep(chance.uniform(0, 0.2))
-        if target == "server":
-            _hit_server(site, chance)
-        elif chance.random() < 0.5:
-            victim.send(SIGSTOP)
-            time.sleep(chance.uniform(0, 0.5))
-        victim.kill()
-        eventually(lambda: {use.container: use.processes for use in site.uses()} == {"a": 0, "b": 1})
-        eventually(lambda: site.use("a").memory_used_mib == 0)
-        eventually(lambda: site.use("b").has_turn)
-        assert measure(site, 0.1)["b"] > 0
-    assert longest_gaps([steady])[0] < BOUND_S / 4
-
-
-def _occupy(victim: Process, chance: random.Random) -> None:
-    """Bring it into a state: idle, with a turn, waiting, in a long kernel, never synchronising."""
-    work = chance.choice([None, (2 * MS, 1), (100 * MS, 1), (5 * MS, 0)])
-    if work:
-        victim.call("begin", *work)
-
-
-def _hit_server(site: Site, chance: random.Random) -> None:
-    if chance.random() < 0.5:
-        site.signal_server(SIGSTOP)
-        time.sleep(chance.uniform(0, 1.5))
-        site.signal_server(SIGCONT)
-    else:
-        site.signal_server(SIGKILL)
-        site.server.kill()
-        time.sleep(chance.uniform(0, 0.5))
-        site.server.start()
