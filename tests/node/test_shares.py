@@ -3,23 +3,24 @@
 import json
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from lading.log import Event
 from lading.reasons import Reason
-from shares.wire import Kind
+from shares.wire import Kind, Refusal
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Pod
 from simnode.cuda import CudaDriver, install_fake_cuda
 from simnode.daemons import LadingNode
 from simnode.kubelet import Mount
 from tests.node.conftest import StartLading
-from tests.node.site import Site, eventually, open_site
+from tests.node.site import Site, eventually, find_cgroups, open_site
 
 pytestmark = pytest.mark.node
 
@@ -147,6 +148,48 @@ def test_a_process_of_no_pod_is_not_served(site: Site, driver: CudaDriver) -> No
         assert stranger.recv(64)[1] == Kind.REFUSED
     site.await_log(site.lading.shares, Event.SHARE_REFUSED, "of no pod")
     assert container.sh("gpu-work memory 1").startswith("1 MiB: 0")
+
+
+_CONNECT: Final = """
+import socket, struct, sys
+input()
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.settimeout(10)
+    connection.connect(sys.argv[1])
+    frame = connection.recv(32)
+print(frame[1], struct.unpack_from("<q", frame, 8)[0])
+"""
+
+
+def test_a_process_of_another_pod_is_not_served(site: Site, driver: CudaDriver) -> None:
+    """A process in the cgroup of b's container connects to the socket of a's."""
+    first, a = sharing(site, driver, "a", "core=50")
+    second, b = sharing(site, driver, "b", "core=50")
+    assert a.sh("gpu-work memory 1").startswith("1 MiB: 0")  # it waits until the server listens
+    stranger = [sys.executable, "-c", _CONNECT, str(site.lading.folder / "shares" / f"{first.spec.uid}_main" / "s.sock")]
+    with subprocess.Popen(stranger, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for folder in find_cgroups(b.id):
+            (folder / "cgroup.procs").write_text(str(process.pid))
+        assert process.communicate("\n", timeout=20)[0].split() == [str(int(Kind.REFUSED)), str(int(Refusal.OTHER_POD))]
+    site.await_log(site.lading.shares, Event.SHARE_REFUSED, f"of pod {second.spec.uid}")
+    assert site.logged(site.lading.shares, Event.SHARE_REFUSED, first.spec.uid)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "gpu-work memory 1025",
+        "env -i FAKE_CUDA_DIR=$FAKE_CUDA_DIR gpu-work memory 1025",
+        "cp /bin/gpu-work /set-user-id; chmod 4755 /set-user-id; su nobody -c '/set-user-id memory 1025'",
+        "gpu-work --library libcuda.so memory 1025",
+        "gpu-work --library /usr/lib/x86_64-linux-gnu/libcuda.so.1 memory 1025",
+        "gpu-work --library /usr/lib/x86_64-linux-gnu/libcuda.so memory 1025",
+        "gpu-work --library $(ls /usr/lib/x86_64-linux-gnu/libcuda.so.[1-9]*.*) memory 1025",
+    ],
+)
+def test_however_a_program_comes_to_the_library_it_is_limited(site: Site, driver: CudaDriver, way: str) -> None:
+    _, container = sharing(site, driver, "ways", "memory=1Gi")
+    assert container.sh(way).splitlines()[0] == "1025 MiB: 2"
 
 
 def test_a_pods_own_mount_does_not_replace_its_grant(site: Site, driver: CudaDriver, tmp_path: Path) -> None:
