@@ -188,6 +188,19 @@ class Device:
         self.cuda.cuDeviceGetMemPool(ctypes.byref(default), 0)
         return int(self.cuda.cuMemPoolTrimTo(default, _size(0)) or self.cuda.cuMemPoolTrimTo(self.pool, _size(0)))
 
+    def replace_pool(self) -> int:
+        """Destroy the pool, and what is allocated of it, and create another."""
+        result = self.cuda.cuMemPoolDestroy(self.pool)
+        self.held = [(kind, handle) for kind, handle in self.held if kind != "pool"]
+        return int(result or self.cuda.cuMemPoolCreate(ctypes.byref(self.pool), None))
+
+    def reset(self) -> int:
+        """Reset the context, which frees all that is held."""
+        result = self.replace_pool() or self.cuda.cuDevicePrimaryCtxReset_v2(0)
+        self.held.clear()
+        self.mapped.clear()
+        return int(result)
+
     def free_unknown(self) -> int:
         """Free what was never allocated."""
         return int(self.cuda.cuMemFree_v2(_pointer(42)))
