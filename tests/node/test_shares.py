@@ -19,6 +19,7 @@ from simnode.cri import Container, Pod
 from simnode.cuda import CudaDriver, install_fake_cuda
 from simnode.daemons import LadingNode
 from simnode.kubelet import Mount
+from simnode.nvml import NvmlState, Running
 from tests.node.conftest import StartLading
 from tests.node.site import Site, eventually, find_cgroups, open_site
 
@@ -190,6 +191,20 @@ def test_a_process_of_another_pod_is_not_served(site: Site, driver: CudaDriver) 
 def test_however_a_program_comes_to_the_library_it_is_limited(site: Site, driver: CudaDriver, way: str) -> None:
     _, container = sharing(site, driver, "ways", "memory=1Gi")
     assert container.sh(way).splitlines()[0] == "1025 MiB: 2"
+
+
+def test_a_process_that_goes_past_the_library_is_reported(site: Site, driver: CudaDriver) -> None:
+    """The driver shows a container's process on the card that the share server does not know."""
+    pod, container = sharing(site, driver, "past", "memory=1Gi", "pause")
+    pid = int((find_cgroups(container.id)[0] / "cgroup.procs").read_text().split()[0])
+    state = NvmlState(profile=site.node.profile, processes={0: [Running(pid, used_mib=100)]})
+    try:
+        state.write(site.node.nvml_state)
+        site.await_log(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
+        (said,) = site.logged(site.lading.hooks, Event.SHARE_BYPASSED, pod.spec.uid)
+        assert str(pid) in said
+    finally:
+        NvmlState(profile=site.node.profile).write(site.node.nvml_state)
 
 
 def test_a_pods_own_mount_does_not_replace_its_grant(site: Site, driver: CudaDriver, tmp_path: Path) -> None:
