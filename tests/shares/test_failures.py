@@ -63,6 +63,14 @@ def test_a_program_waits_for_a_server_that_comes_late(site: Site) -> None:
     assert process.told() == [0, 0]
 
 
+def test_without_a_server_there_is_no_cuda_and_a_program_is_told_why(site: Site) -> None:
+    container = site.container("a")
+    site.server.kill()
+    assert container.start(init=False).call("init") == SYSTEM_NOT_READY  # it is patient for 30 s
+    assert "no share server answers" in site.errors.read_text()
+    assert "s.sock)" in site.errors.read_text()
+
+
 def test_a_process_of_another_pod_has_no_cuda_and_is_told_why(site: Site) -> None:
     process = site.container("a").start(init=False)
     site.admit(process.pid, pod=OTHER_POD)
