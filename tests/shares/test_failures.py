@@ -2,6 +2,7 @@
 
 import time
 from signal import SIGCONT, SIGSTOP
+from statistics import mean
 from typing import Final
 
 import pytest
@@ -31,10 +32,10 @@ def test_programs_go_on_at_their_requests_while_the_server_is_away(site: Site) -
     processes = begin(site, {"a": Load(50, each=1), "b": Load(30, each=1)})
     site.server.kill()
     time.sleep(0.5)  # what was running ends
-    for _ in range(3):
-        away = parts(processes, 1)
-        assert 0.2 < away["a"] < 0.55
-        assert 0.1 < away["b"] < 0.35
+    seconds = [parts(processes, 1) for _ in range(3)]
+    for name, request in (("a", 0.5), ("b", 0.3)):
+        assert max(away[name] for away in seconds) < request + 0.05
+        assert mean(away[name] for away in seconds) > 0.4 * request  # a busy machine gives it less
     site.server.start()
     eventually(lambda: all(use.processes for use in site.uses()))
     assert measure(site) == pytest.approx({"a": 0.625, "b": 0.375}, abs=0.08)
