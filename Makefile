@@ -97,7 +97,7 @@ demo-page: $(VENV)/.commands
 	@$(PY) -m simnode.page --nodes 20
 
 # Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
-test: setup lint
+test: setup lint $(VENV)/.compiler
 	@$(PY) -m simnode.install --tests 1.7.
 	-@$(PY) -m simnode.install 2.
 	$(VENV)/bin/pytest --numprocesses=auto --dist=loadfile $(addprefix --ignore=,$(ON_MACHINE))
@@ -142,6 +142,6 @@ bench-weights: setup
 	$(PY) -m bench.weights
 
 # How truly shares of a card are kept in virtual time, beside other ways to share one, and what the library costs on the
-# fake card: bench/out/isolation.json. About 3 minutes; needs a C compiler.
+# fake card: bench/out/isolation.json. About 5 minutes; needs a C compiler.
 bench-isolation: setup
 	$(PY) -m bench.isolation

@@ -53,6 +53,11 @@ class CudaDriver:
         env = {"FAKE_CUDA_DIR": _IN_CONTAINER, "FAKE_NVML_STATE": f"{_IN_CONTAINER}/{_NVML_STATE}"}
         return {"image": images.CUDA, "env": env, "mounts": mounts}
 
+    def reset(self) -> None:
+        """Forget what ran on the cards: no program may use them."""
+        for card in self.folder.glob("GPU-*"):
+            card.unlink()
+
 
 def install_fake_cuda(node: SimNode) -> CudaDriver:
     """Replace the texts that stand for the driver's libcuda and NVML by the fakes."""
@@ -61,6 +66,7 @@ def install_fake_cuda(node: SimNode) -> CudaDriver:
     folder = node.root / "fake-cuda"
     for library in (compile_fake_cuda(folder / "built"), compile_fake_nvml(folder / "built")):
         library.replace(node.root / LIBRARIES / f"{library.stem}.{node.profile.driver.version}")
+    (node.root / LIBRARIES / CUDA.removesuffix(".1")).symlink_to(CUDA)
     NvmlState(profile=node.profile).write(folder / _NVML_STATE)
     for _, gpu in node.profile.gpus:
         (folder / f"nvidia{gpu.minor}").symlink_to(gpu.uuid)

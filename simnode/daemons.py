@@ -165,7 +165,7 @@ class LadingNode(Block):
         shares_dir = str(self.folder / "shares")
         if self._tokens:
             hooks |= {"isolations": ["none", "tokens"], "shares_dir": shares_dir, "share_libraries": str(self._libraries)}
-            hooks |= {"driver_root": str(self.node.root)}
+            hooks |= {"driver_root": str(self.node.root), "shares_socket": str(self.shares.socket)}
             shares = {"listen": str(self.shares.socket), "shares_dir": shares_dir, "metrics": ""}
             self.shares.config.write_text(render_flat_toml(shares))
         self.hooks.config.write_text(render_flat_toml({**hooks, **self._hooks_settings}))

@@ -6,6 +6,7 @@
  *   gpu-work run MS KERNEL_US    launches kernels of KERNEL_US microseconds for MS milliseconds; prints the device's time it used
  *   gpu-work launches COUNT      launches so many kernels that take no time; prints the nanoseconds of one launch
  *
+ * `gpu-work --library NAME ...` opens the driver's library by this name, not by libcuda.so.1.
  * On the fake device a kernel takes as many microseconds as its grid has blocks in x (fake_cuda.c). Exit status: 0; 1 if the
  * device cannot be used, with the name of the call and its CUresult; 2 for wrong arguments.
  * Source of names and types: the CUDA driver API, as cuda-bindings (Apache-2.0) declares it.
@@ -20,6 +21,7 @@ typedef int CUresult;
 typedef unsigned long long CUdeviceptr;
 typedef void *Handle;
 
+static const char *cuda = "libcuda.so.1";
 static void *library;
 
 static void load(const char *name) {
@@ -52,7 +54,7 @@ static double now_ms(void) {
 }
 
 static void start_device(void) {
-  load("libcuda.so.1");
+  load(cuda);
   CUresult (*init)(unsigned) = find("cuInit");
   CUresult (*get)(int *, int) = find("cuDeviceGet");
   CUresult (*retain)(Handle *, int) = find("cuDevicePrimaryCtxRetain");
@@ -127,6 +129,10 @@ static void count_launches(long count) {
 }
 
 int main(int argc, char **argv) {
+  if (argc > 2 && !strcmp(argv[1], "--library")) {
+    cuda = argv[2];
+    argc -= 2, argv += 2;
+  }
   if (argc > 2 && !strcmp(argv[1], "memory")) {
     start_device();
     use_memory(argc - 2, argv + 2);
@@ -140,7 +146,7 @@ int main(int argc, char **argv) {
     start_device();
     count_launches(atol(argv[2]));
   } else {
-    fprintf(stderr, "usage: gpu-work memory MIB... | nvml MIB | run MS KERNEL_US | launches COUNT\n");
+    fprintf(stderr, "usage: gpu-work [--library NAME] memory MIB... | nvml MIB | run MS KERNEL_US | launches COUNT\n");
     return 2;
   }
   return 0;

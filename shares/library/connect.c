@@ -40,8 +40,9 @@ int share_connect(int launches, struct connection *out) {
   int page_fd = -1;
   *out = (struct connection){.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   if (out->fd < 0) return 0;
-  if (!connect(out->fd, (struct sockaddr *)&address, sizeof address) &&
-      send(out->fd, &frame, sizeof frame, MSG_NOSIGNAL) == sizeof frame && receive_welcome(out->fd, &frame, &page_fd)) {
+  if (!connect(out->fd, (struct sockaddr *)&address, sizeof address)) {
+    send(out->fd, &frame, sizeof frame, MSG_NOSIGNAL); /* EPIPE from a server that refused already: its word can be read */
+    if (!receive_welcome(out->fd, &frame, &page_fd)) frame.kind = 0;
     if (frame.kind == REFUSED) out->refusal = (int)frame.a;
     if (frame.kind == WELCOME) out->page = map_page(page_fd, frame.b);
     out->clock_ahead = frame.a - now_ns();

@@ -2,7 +2,8 @@
 
 Each container has a virtual time, which its turns advance by their length divided by its request. The one with the least goes
 first, so that in the long run each has its request, and what others leave goes to all in proportion to their requests. A
-container that was away gets no credit for its absence: it comes back with the least virtual time of those who are active.
+container that was away gets no credit for its absence: it comes back with the least virtual time of those who are active, and
+before them.
 A limit is a bucket of the card's time that fills at the rate of the limit: one whose bucket is nearly empty has to wait.
 
 Source: Goyal, Vin, Cheng: Start-time Fair Queueing (SIGCOMM 1996).
@@ -25,6 +26,7 @@ class _Account:
     virtual_ns: int
     active: bool = False
     left_ns: int = 0  # when it was last active
+    had_ns: int = 0  # when it last had the card
     bucket_ns: int  # of the card's time that it may use at once
     filled_ns: int  # when the bucket was last filled
 
@@ -54,6 +56,7 @@ class Fair:
     def charge(self, name: str, began_ns: int, ended_ns: int) -> None:
         account, held = self._accounts[name], ended_ns - began_ns
         account.virtual_ns += held * MILLION // account.share.weight_ppm
+        account.had_ns = ended_ns
         _fill(account, ended_ns)
         account.bucket_ns -= held
 
@@ -61,7 +64,7 @@ class Fair:
         ready = {name: ready_ns for name in waiting if (ready_ns := self._ready(name, now_ns)) <= now_ns}
         if not ready:
             return NotBefore(min(self._ready(name, now_ns) for name in waiting))
-        name = min(ready, key=lambda name: (self._accounts[name].virtual_ns, name))
+        name = min(ready, key=self._order)
         longest = self.longest(name, now_ns)
         return Next(name, TURN_NS if longest is None else min(TURN_NS, longest))
 
@@ -83,6 +86,12 @@ class Fair:
     def _least(self) -> int:
         """Return the least virtual time of those who are active, or were last."""
         return min((account.virtual_ns for account in self._accounts.values() if account.active), default=self._last_ns)
+
+    def _order(self, name: str) -> tuple[int, int, str]:
+        """Return the order in which it is chosen, the least first. Of those who are equally far, the one that has been without
+        the card for longest: so one who comes back waits for one turn at most."""
+        account = self._accounts[name]
+        return account.virtual_ns, account.had_ns, name
 
     def _is_behind(self, name: str, holder: str) -> bool:
         account = self._accounts[name]

@@ -71,6 +71,11 @@ def refusal_of(error: CriError) -> Refused:
     return Refused(Reason(reason), error.code, message)
 
 
+def find_cgroups(container_id: str) -> list[Path]:
+    """Return the folders of the container's own cgroups on this machine."""
+    return [path for path in Path("/sys/fs/cgroup").rglob(f"*{container_id}*") if path.is_dir()]
+
+
 def granted_in(container: Container) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The UUIDs and PCI addresses that the container's own annotation says it was granted."""
     devices: dict[str, Any] = json.loads(container.status().annotations["lading.dev/grant"])["devices"]

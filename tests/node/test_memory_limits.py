@@ -13,7 +13,7 @@ from simnode.cuda import CudaDriver, install_fake_cuda
 from simnode.daemons import LadingNode
 from simnode.nvml import NvmlState
 from tests.node.conftest import StartLading
-from tests.node.site import Site, eventually
+from tests.node.site import Site, eventually, find_cgroups
 
 pytestmark = pytest.mark.node
 
@@ -62,20 +62,15 @@ def limited(start_lading: StartLading, visit: Visit) -> Limited:
     return Limited(start_lading(tokens=True), visit)
 
 
-def made_cgroups(container: str) -> list[Path]:
-    """Return the container's own cgroups on this machine."""
-    return [path for path in Path("/sys/fs/cgroup").rglob(f"*{container}*") if path.is_dir()]
-
-
 def test_the_pods_limit_is_there_before_a_container_runs(limited: Limited) -> None:
     limited.says({0: 0})
     pod = limited.pod("limited", "memory=8Gi,core=10")
     region = f"nvidia/{limited.lading.node.profile.gpus[0][0]}/vidmem"
     container = eventually(lambda: pod.create_container("a", **limited.driver.container()))
     assert limited.limits(pod) == [f"{region} {8192 * MIB}"]
-    assert made_cgroups(container.id) == []  # only the pod's cgroup is there
+    assert find_cgroups(container.id) == []  # only the pod's cgroup is there
     container.start()
-    assert made_cgroups(container.id)
+    assert find_cgroups(container.id)
     assert limited.informs(pod, "a")
     assert container.sh("gpu-work memory 9000").startswith("9000 MiB: 0")  # this CUDA has no limit
     second = pod.run_container("b", **limited.driver.container())

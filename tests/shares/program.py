@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -95,7 +96,7 @@ class Device:
                 wanted = AllocationProperties(type=1, location_type=1)
                 result = cuda.cuMemCreate(at, _size(amount), ctypes.byref(wanted), _pointer(0))
             case "array":
-                flat = ArrayDescriptor(amount // 4 // 1024, 1024, FLOAT, 1)
+                flat = ArrayDescriptor(amount // 4 // 32768, 32768, FLOAT, 1)
                 result = cuda.cuArrayCreate_v2(at, ctypes.byref(flat))
             case "array3d" | "mipmapped":
                 deep = Array3dDescriptor(amount // 4 // 1024, 32, 32, FLOAT, 1, 0)
@@ -186,6 +187,19 @@ class Device:
         default = ctypes.c_void_p()
         self.cuda.cuDeviceGetMemPool(ctypes.byref(default), 0)
         return int(self.cuda.cuMemPoolTrimTo(default, _size(0)) or self.cuda.cuMemPoolTrimTo(self.pool, _size(0)))
+
+    def replace_pool(self) -> int:
+        """Destroy the pool, and what is allocated of it, and create another."""
+        result = self.cuda.cuMemPoolDestroy(self.pool)
+        self.held = [(kind, handle) for kind, handle in self.held if kind != "pool"]
+        return int(result or self.cuda.cuMemPoolCreate(ctypes.byref(self.pool), None))
+
+    def reset(self) -> int:
+        """Reset the context, which frees all that is held."""
+        result = self.replace_pool() or self.cuda.cuDevicePrimaryCtxReset_v2(0)
+        self.held.clear()
+        self.mapped.clear()
+        return int(result)
 
     def free_unknown(self) -> int:
         """Free what was never allocated."""
@@ -324,10 +338,15 @@ class Device:
         (reads, self.to_child), (self.of_child, writes) = os.pipe(), os.pipe()
         self.child = os.fork()
         if not self.child:
-            ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: it ends with its parent, whatever it does
-            calls = json.loads(os.read(reads, 1 << 16))
-            os.write(writes, json.dumps([answer(self, call) for call in calls]).encode())
+            answer_once(self, reads, writes)
             os._exit(0)
+        return self.child
+
+    def execute(self) -> int:
+        """Fork a child that executes this program anew, and waits for calls. Return its process ID."""
+        (reads, self.to_child), (self.of_child, writes) = os.pipe(), os.pipe()
+        python = [sys.executable, "-I", "-S", __file__, str(reads), str(writes)]
+        self.child = subprocess.Popen(python, pass_fds=(reads, writes)).pid
         return self.child
 
     def in_child(self, *calls: list[Any]) -> list[Any]:
@@ -382,8 +401,18 @@ def answer(device: Device, call: list[Any]) -> Any:
     return function(*call[1:])
 
 
+def answer_once(device: Device, reads: int, writes: int) -> None:
+    """Answer the calls of the parent, as its child."""
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: it ends with its parent, whatever it does
+    calls = json.loads(os.read(reads, 1 << 16))
+    os.write(writes, json.dumps([answer(device, call) for call in calls]).encode())
+
+
 def main() -> None:
     device = Device()
+    if sys.argv[1:]:
+        answer_once(device, int(sys.argv[1]), int(sys.argv[2]))
+        return
     for line in sys.stdin:
         print(json.dumps([answer(device, call) for call in json.loads(line)]), flush=True)
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from lading.sharestatus import ContainerUse, ask
 from shares.policy.model import Policy
@@ -29,32 +29,19 @@ SOCKET: Final = Path("s.sock")
 class Process:
     """A program in a container (program.py): `do` has it make calls, and returns their answers."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], *, errors: Path) -> None:
-        self._errors = errors.open("ab")
-        self._popen = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(PROGRAM)],
-            cwd=folder,
-            env=dict(env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
+    def __init__(self, pid: int, calls: IO[str], answers: IO[str]) -> None:
+        self.pid = pid
+        self._calls = calls
+        self._answers = answers
 
     def tell(self, *calls: Sequence[object]) -> None:
         """Have it make calls, and go on."""
-        assert self._popen.stdin
-        self._popen.stdin.write(json.dumps(calls) + "\n")
-        self._popen.stdin.flush()
+        self._calls.write(json.dumps(calls) + "\n")
+        self._calls.flush()
 
     def told(self) -> list[Any]:
-        assert self._popen.stdout
-        line = self._popen.stdout.readline()
-        assert line, f"process {self.pid} ended with status {self._popen.wait(BOUND_S)}"
+        line = self._answers.readline()
+        assert line, f"process {self.pid} ended"
         return list(json.loads(line))
 
     def do(self, *calls: Sequence[object]) -> list[Any]:
@@ -70,12 +57,34 @@ class Process:
 
     def kill(self) -> None:
         """End it as the kernel does, also while it is stopped. May be called twice."""
-        self._popen.kill()
-        self._popen.wait(BOUND_S)
-        for stream in (self._popen.stdin, self._popen.stdout, self._errors):
-            assert stream
+        self._end()
+        for stream in (self._calls, self._answers):
             with suppress(BrokenPipeError):
                 stream.close()
+
+    def _end(self) -> None:
+        raise NotImplementedError
+
+
+class _ChildProcess(Process):
+    def __init__(self, folder: Path, env: Mapping[str, str], *, errors: Path) -> None:
+        with errors.open("ab") as file:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(PROGRAM)],
+                cwd=folder,
+                env=dict(env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+            )
+        assert self._popen.stdin
+        assert self._popen.stdout
+        super().__init__(self._popen.pid, self._popen.stdin, self._popen.stdout)
+
+    def _end(self) -> None:
+        self._popen.kill()
+        self._popen.wait(BOUND_S)
 
 
 class Container:
@@ -92,7 +101,31 @@ class Container:
         return process
 
 
-class Site(Block):
+class Served:
+    """What a site with a running server is asked by tests."""
+
+    server: Child
+    socket: Path  # of the server's status
+
+    def uses(self) -> list[ContainerUse]:
+        return ask(self.socket)
+
+    def use(self, container: str) -> ContainerUse:
+        return next(use for use in self.uses() if use.container == container)
+
+    def held(self) -> dict[str, float]:
+        """Return for how long each container has had the card."""
+        return {use.container: use.held_s for use in self.uses()}
+
+    def signal_server(self, number: signal.Signals) -> None:
+        self.signal(number, [self.server.pid])
+
+    def signal(self, number: signal.Signals, pids: Sequence[int]) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+
+class Site(Served, Block):
     """One card, a server, and containers with shares of it."""
 
     def __init__(self, folder: Path, library: Path, *, policy: str = "fair") -> None:
@@ -108,7 +141,8 @@ class Site(Block):
             "metrics": "",
         }
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
-        self.server: Child = Daemon("lading-shares", config=config, socket=folder / "status.sock", module="shares.main")
+        self.socket = folder / "status.sock"
+        self.server = Daemon("lading-shares", config=config, socket=self.socket, module="shares.main")
         self.errors = folder / "programs.log"
 
     def _begin(self) -> None:
@@ -141,7 +175,7 @@ class Site(Block):
         return Container(self, name, path.parent)
 
     def start(self, folder: Path, env: Mapping[str, str]) -> Process:
-        process = Process(folder, {**self.environment(), **env}, errors=self.errors)
+        process = _ChildProcess(folder, {**self.environment(), **env}, errors=self.errors)
         self._ends.callback(process.kill)
         self.admit(process.pid)
         return process
@@ -156,16 +190,3 @@ class Site(Block):
             "NVIDIA_VISIBLE_DEVICES": CARD,
             "FAKE_CUDA_DIR": str(self._folder),
         }
-
-    def uses(self) -> list[ContainerUse]:
-        return ask(self._folder / "status.sock")
-
-    def use(self, container: str) -> ContainerUse:
-        return next(use for use in self.uses() if use.container == container)
-
-    def held(self) -> dict[str, float]:
-        """Return for how long each container has had the card."""
-        return {use.container: use.held_s for use in self.uses()}
-
-    def signal_server(self, number: signal.Signals) -> None:
-        os.kill(self.server.pid, number)

@@ -29,7 +29,7 @@ CALLS: SearchStrategy[Call] = one_of(
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),
     tuples(just("alloc"), sampled_from(KINDS), AMOUNTS),
     tuples(sampled_from(["free", "free", "map", "unmap", "retain"]), integers(0, 7)),
-    tuples(sampled_from(["trim", "free_all", "free_unknown"])),
+    tuples(sampled_from(["trim", "free_all", "free_unknown", "replace_pool", "reset"])),
 )
 SEQUENCE = lists(tuples(integers(0, 1), CALLS), min_size=1, max_size=12)
 

@@ -1,19 +1,19 @@
 """The server or a program is killed, stopped or late: the others go on, and no share is exceeded."""
 
-import random
 import time
-from os import environ
-from signal import SIGCONT, SIGKILL, SIGSTOP
+from signal import SIGCONT, SIGSTOP
+from statistics import mean
 from typing import Final
 
 import pytest
 
-from tests.shares.site import BOUND_S, MIB, Process, Site, eventually
+from tests.fakes.share_rig import POD
+from tests.shares.site import MIB, Process, Site, eventually
 from tests.shares.test_turns import MS, Load, begin, longest_gaps, measure
 
-ROUNDS: Final = int(environ.get("LADING_KILL_ROUNDS", "8"))
 SYSTEM_NOT_READY: Final = 802
 OUT_OF_MEMORY: Final = 2
+OTHER_POD: Final = "99999999-2222-3333-4444-555555555555"
 HALVES: Final = {"a": 0.5, "b": 0.5}
 
 
@@ -32,9 +32,10 @@ def test_programs_go_on_at_their_requests_while_the_server_is_away(site: Site) -
     processes = begin(site, {"a": Load(50, each=1), "b": Load(30, each=1)})
     site.server.kill()
     time.sleep(0.5)  # what was running ends
-    away = parts(processes, 3)
-    assert 0.2 < away["a"] < 0.55
-    assert 0.1 < away["b"] < 0.35
+    seconds = [parts(processes, 1) for _ in range(3)]
+    for name, request in (("a", 0.5), ("b", 0.3)):
+        assert max(away[name] for away in seconds) < request + 0.05
+        assert mean(away[name] for away in seconds) > 0.4 * request  # a busy machine gives it less
     site.server.start()
     eventually(lambda: all(use.processes for use in site.uses()))
     assert measure(site) == pytest.approx({"a": 0.625, "b": 0.375}, abs=0.08)
@@ -63,12 +64,22 @@ def test_a_program_waits_for_a_server_that_comes_late(site: Site) -> None:
     assert process.told() == [0, 0]
 
 
+def test_without_a_server_there_is_no_cuda_and_a_program_is_told_why(site: Site) -> None:
+    container = site.container("a")
+    site.server.kill()
+    assert container.start(init=False).call("init") == SYSTEM_NOT_READY  # it is patient for 30 s
+    assert "no share server answers" in site.errors.read_text()
+    assert "s.sock)" in site.errors.read_text()
+
+
 def test_a_process_of_another_pod_has_no_cuda_and_is_told_why(site: Site) -> None:
     process = site.container("a").start(init=False)
-    site.admit(process.pid, pod="99999999-2222-3333-4444-555555555555")
+    site.admit(process.pid, pod=OTHER_POD)
     assert process.call("init") == SYSTEM_NOT_READY
     assert "does not take this process for one of its pod (s.sock)" in site.errors.read_text()
-    assert "share.refused" in site.server.log.read_text()
+    (refused,) = (line for line in site.server.log.read_text().splitlines() if "event=share.refused" in line)
+    assert POD in refused
+    assert OTHER_POD in refused
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
@@ -127,48 +138,3 @@ def test_a_child_of_a_process_whose_threads_wait_can_use_the_card(site: Site) ->
     site.admit(a.call("fork"))
     a.tell(["in_child", ["init"], ["alloc", "plain", MIB], ["launch", MS], ["sync"], ["launch", MS], ["sync"]])
     assert a.told() == [[0] * 6]
-
-
-@pytest.mark.timeout(120 + 15 * ROUNDS)
-def test_whoever_is_killed_or_stopped_in_whatever_state_the_others_go_on(site: Site) -> None:
-    """Each round: one of two containers has two processes, of which one is hit at a random moment of its work."""
-    chance = random.Random(time.time_ns())  # noqa: S311 -- a test's choice
-    a, b = site.container("a", mib=1000), site.container("b", mib=1000)
-    steady = b.start()
-    steady.call("begin", 2 * MS, 1)
-    longest_gaps([steady])
-    for _ in range(ROUNDS):
-        victim, target = a.start(), chance.choice(["program", "program", "server"])
-        assert victim.call("alloc", "plain", 900 * MIB) == 0
-        _occupy(victim, chance)
-        time.sleep(chance.uniform(0, 0.2))
-        if target == "server":
-            _hit_server(site, chance)
-        elif chance.random() < 0.5:
-            victim.send(SIGSTOP)
-            time.sleep(chance.uniform(0, 0.5))
-        victim.kill()
-        eventually(lambda: {use.container: use.processes for use in site.uses()} == {"a": 0, "b": 1})
-        eventually(lambda: site.use("a").memory_used_mib == 0)
-        eventually(lambda: site.use("b").has_turn)
-        assert measure(site, 0.1)["b"] > 0
-    assert longest_gaps([steady])[0] < BOUND_S / 4
-
-
-def _occupy(victim: Process, chance: random.Random) -> None:
-    """Bring it into a state: idle, with a turn, waiting, in a long kernel, never synchronising."""
-    work = chance.choice([None, (2 * MS, 1), (100 * MS, 1), (5 * MS, 0)])
-    if work:
-        victim.call("begin", *work)
-
-
-def _hit_server(site: Site, chance: random.Random) -> None:
-    if chance.random() < 0.5:
-        site.signal_server(SIGSTOP)
-        time.sleep(chance.uniform(0, 1.5))
-        site.signal_server(SIGCONT)
-    else:
-        site.signal_server(SIGKILL)
-        site.server.kill()
-        time.sleep(chance.uniform(0, 0.5))
-        site.server.start()

@@ -77,6 +77,15 @@ def test_a_process_that_says_nothing_loses_its_turn_with_the_lease_and_pays_late
     assert card.held_ns("a", until + GRACE_NS + 200 * MS) == until + GRACE_NS + 100 * MS
 
 
+def test_a_kernel_that_is_longer_than_its_turn_is_charged_in_full(card: Card[str]) -> None:
+    for name in "ab":
+        card.want(name, name, 0, 0, 0)
+    assert card.look(TURN_NS) == []
+    card.want("a", "a", 0, 100 * MS - TURN_NS, 100 * MS)
+    assert card.holder == "b"
+    assert card.held_ns("a", 200 * MS) == 100 * MS
+
+
 def test_a_process_that_ends_gives_its_turn_back_at_once(card: Card[str]) -> None:
     card.want("a", "a1", 0, 0, 0)
     card.want("b", "b1", 0, 0, MS)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from bench.virtual_card import Work, simulate
+from bench.virtual_card import ROUND_TRIP_NS, Work, simulate
 from shares.policy.fair import Fair
-from shares.policy.model import MS
+from shares.policy.model import MS, TURN_NS
 from shares.policy.window import Window
 
 SECOND = 1000 * MS
@@ -57,6 +57,7 @@ def test_a_limit_holds_also_for_a_container_that_is_alone() -> None:
 def test_a_limit_above_the_request() -> None:
     a, b = Work(name="a", request=0.2, limit=0.4), Work(name="b", request=0.3)
     assert shares([a, b]) == pytest.approx([0.4, 0.6], abs=0.02)
+    assert longest_wait_ms(a, b) < 100
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,20 @@ def test_a_container_that_comes_back_makes_nobody_wait_for_long(b: Work) -> None
     a = Work(name="a", request=0.5)
     assert shares([a, b], since=30) == pytest.approx([0.5, 0.5], abs=0.01)
     assert longest_wait_ms(a, b) < 150
+
+
+@pytest.mark.parametrize("kernel_ms", [1.0, 5.0, 50.0])
+@pytest.mark.parametrize("others", [1, 2, 5])
+@pytest.mark.parametrize("name", ["a", "z"])  # of two that are equally far, the first by name is chosen
+def test_who_comes_back_waits_for_a_turn_and_ten_milliseconds_and_a_kernel_at_most(
+    name: str, others: int, kernel_ms: float
+) -> None:
+    for back_ms in range(1_000, 1_100, 17):
+        busy = [Work(name=f"o{number}", request=0.8 / others, kernels_ms=(kernel_ms,)) for number in range(others)]
+        back = Work(name=name, request=0.2, kernels_ms=(kernel_ms,), pauses_ms=(200, back_ms))
+        simulate([*busy, back], Fair(), seconds=back_ms / 1000 + 0.5)
+        waited_ns = next(began for began, _ in back.ran if began >= back_ms * MS) - back_ms * MS
+        assert waited_ns <= TURN_NS + 10 * MS + kernel_ms * MS + ROUND_TRIP_NS
 
 
 def test_under_the_window_of_the_paper_the_others_wait_for_half_of_it() -> None:
@@ -89,3 +104,4 @@ def test_inference_beside_training_gets_all_that_it_asks_for() -> None:
 def test_limits_of_all_leave_the_card_idle() -> None:
     a, b = Work(name="a", request=0.3, limit=0.3), Work(name="b", request=0.2, limit=0.2)
     assert shares([a, b]) == pytest.approx([0.3, 0.2], abs=0.02)
+    assert longest_wait_ms(a, b) < 100

@@ -1,0 +1,64 @@
+"""The tests of tests/shares in real containers: the hook gives them shares and the library, in front of a fake libcuda."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from simnode import leftovers
+from simnode.containerd import PrivateContainerd
+from simnode.cuda import CudaDriver, install_fake_cuda
+from simnode.daemons import LadingNode
+from tests.logs import LOGS
+from tests.node.conftest import StartLading
+from tests.node.share_site import ERRORS, ContainerSite, install_python
+from tests.node.site import eventually, open_site
+from tests.shares import test_failures, test_kills, test_lost, test_memory, test_turns
+
+pytestmark = pytest.mark.node
+
+# These make their own grants or cgroups: test_memory_limits.py and test_shares.py have the same with the hook's.
+NOT_HERE: Final = {
+    "test_where_the_driver_limits_memory_programs_are_told_and_not_refused",
+    "test_a_process_of_another_pod_has_no_cuda_and_is_told_why",
+}
+for _module in (test_failures, test_kills, test_lost, test_memory, test_turns):
+    globals().update({name: test for name, test in vars(_module).items() if name.startswith("test_") and name not in NOT_HERE})
+
+
+@pytest.fixture(scope="module")
+def running(share_lading: StartLading) -> LadingNode:
+    return share_lading(tokens=True)
+
+
+@pytest.fixture(scope="module")
+def driver(running: LadingNode) -> CudaDriver:
+    return install_fake_cuda(running.node)
+
+
+@pytest.fixture(scope="module")
+def run_folder(pytestconfig: pytest.Config) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="lading-"))
+    install_python(folder)
+    logs = pytestconfig.stash[LOGS]
+    logs.append(folder / ERRORS)
+    yield folder
+    logs.remove(folder / ERRORS)
+    leftovers.remove_tree(folder)
+
+
+@pytest.fixture
+def site(running: LadingNode, driver: CudaDriver, containerd: PrivateContainerd, run_folder: Path) -> Iterator[ContainerSite]:
+    driver.reset()
+    with open_site(running, containerd) as node:
+        site = ContainerSite(running, driver, node, run_folder)
+        yield site
+        site.close()
+    eventually(node.check_nothing_granted)
+    eventually(lambda: _check_unused(site))
+
+
+def _check_unused(site: ContainerSite) -> None:
+    assert site.uses() == []
