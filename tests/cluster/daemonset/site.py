@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from central.daemon.keys import write_pair
+from lading.vocabulary import NOT_READY
 from simnode.build import LIBRARIES, SimNode
 from simnode.cluster import Cluster
 from simnode.containerd import PrivateContainerd
@@ -33,6 +34,7 @@ class NodeSite:
     cluster: Cluster
     runtime: PrivateContainerd
     node: SimNode
+    tag: str = ""  # of the image, instead of that of deploy/
     ports: Mapping[str, int] = field(default_factory=lambda: {"hooks": free_port(), "shares": free_port()})
 
     @property
@@ -80,6 +82,7 @@ class NodeSite:
             "kind": "Kustomization",
             "resources": ["namespace.yaml", *bases],
             "configMapGenerator": [config, {**keys, "options": {"disableNameSuffixHash": True}}],
+            "images": [{"name": "lading-node", "newTag": self.tag}] if self.tag else [],
             "patches": [{"patch": json.dumps(patch)} for patch in self._patches()],
         }
         (overlay / "kustomization.yaml").write_text(json.dumps(kustomization))
@@ -92,6 +95,18 @@ class NodeSite:
     def label(self, value: str) -> None:
         done = self.cluster.kubectl("label", "node", NODE, "--overwrite", f"{LABEL}={value}")
         assert done.returncode == 0, done.stderr
+
+    def keep_away(self, name: str, away: bool = True) -> None:
+        """Take a DaemonSet's pod from the node, or let it come again."""
+        selector = {"test/away": "true" if away else None}
+        change = json.dumps({"spec": {"template": {"spec": {"nodeSelector": selector}}}})
+        done = self.cluster.kubectl("patch", "-n", NODES, "daemonset", name, "--type=merge", "--patch", change)
+        assert done.returncode == 0, done.stderr
+        if away:
+            self.cluster.eventually(lambda: not self.pods(name), f"the end of the pod of {name}", within_s=90.0)
+
+    def tainted(self) -> bool:
+        return any(taint["key"] == NOT_READY for taint in self.cluster.api.node(NODE)["spec"].get("taints", []))
 
     def pods(self, name: str) -> list[Any]:
         path = f"/api/v1/namespaces/{NODES}/pods?labelSelector=app.kubernetes.io/name={name}"
