@@ -124,9 +124,9 @@ class PrivateContainerd(Block, Child):
 
     def _end_rest(self) -> None:
         """End what it started, and what that holds."""
+        leftovers.end_shims(self.socket)
         leftovers.end_processes(self.layout.config)
         leftovers.end_processes(self.layout.nri / "plugins")  # those that it launched
-        leftovers.end_shims(self.socket)
         leftovers.remove_cgroups(self.layout.cgroup_root)
         for path in self.layout.folder.glob(f"{self.socket.name}*"):
             path.unlink()

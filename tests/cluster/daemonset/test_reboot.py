@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 
 from hooks.frontends.nri.launched.program import PROGRAM
+from lading.vocabulary import NOT_READY
 from simnode import leftovers
 from tests.cluster.daemonset.referee import Referee
 from tests.cluster.daemonset.site import NodeSite
@@ -51,6 +52,8 @@ def power_off(site: NodeSite) -> None:
     leftovers.remove_tree(site.run)
     boot_id = site.node.root / "proc/sys/kernel/random/boot_id"
     boot_id.write_text(f"{uuid4()}\n")
+    # Of a loss of power lading-hooks sees nothing; here it may have lived for some seconds without containerd.
+    site.cluster.kubectl("taint", "node", NODE, f"{NOT_READY}-")
 
 
 def boot(site: NodeSite) -> None:
