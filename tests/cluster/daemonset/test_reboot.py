@@ -13,6 +13,7 @@ import pytest
 from hooks.frontends.nri.launched.program import PROGRAM
 from lading.vocabulary import NOT_READY
 from simnode import leftovers
+from tests.cluster.conftest import NODE
 from tests.cluster.daemonset.referee import Referee
 from tests.cluster.daemonset.site import NodeSite
 from tests.cluster.pods import Pods
