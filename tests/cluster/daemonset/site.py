@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +25,7 @@ from tests.cluster.conftest import DEPLOY, NODE
 
 NODES: Final = "lading-nodes"
 LABEL: Final = "lading.dev/front-end"
-PARTS: Final = ("crds", "rbac", "admission", "node")  # central and its scheduler need a network between pods
+PARTS: Final = ("crds", "rbac", "admission", "node")
 
 
 @dataclass(kw_only=True)
@@ -35,6 +35,7 @@ class NodeSite:
     runtime: PrivateContainerd
     node: SimNode
     tag: str = ""  # of the image, instead of that of deploy/
+    parts: Sequence[str] = PARTS
     ports: Mapping[str, int] = field(default_factory=lambda: {"hooks": free_port(), "shares": free_port()})
 
     @property
@@ -60,7 +61,7 @@ class NodeSite:
         for folder in (self.state.parent, self.run.parent):
             folder.mkdir(parents=True, exist_ok=True)
         theirs = tomllib.loads((DEPLOY / "node/hooks.toml").read_text())
-        del theirs["keys"]
+        keys = theirs.pop("keys")
         ours: dict[str, object] = {
             "host_root": str(self.node.root),
             "driver_root": str(self.node.root),
@@ -68,10 +69,12 @@ class NodeSite:
             "netdev": False,
             "metrics": f"127.0.0.1:{self.ports['hooks']}",
         }
-        (overlay / "hooks.toml").write_text(render_flat_toml({**theirs, **ours, **settings}))
+        written = {**theirs, **ours, **settings}
+        of_central = f"[keys]\n{render_flat_toml(keys)}" if written["assignments"] != ["manual"] else ""
+        (overlay / "hooks.toml").write_text(render_flat_toml(written) + of_central)
         (overlay / "shares.toml").write_text(f'metrics = "127.0.0.1:{self.ports["shares"]}"\n')
         shutil.copy(DEPLOY / "namespace.yaml", overlay / "namespace.yaml")
-        bases = [os.path.relpath(DEPLOY / part, overlay.resolve()) for part in PARTS]
+        bases = [os.path.relpath(DEPLOY / part, overlay.resolve()) for part in self.parts]
         files = ["hooks.toml", "shares.toml"]
         config = {"name": "lading-node-config", "namespace": NODES, "behavior": "replace", "files": files}
         if not (overlay / "central-1.pem").exists():
