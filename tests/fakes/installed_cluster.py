@@ -81,11 +81,12 @@ class InstalledCluster(SmallCluster):
         """Put the pods of the DaemonSets on the node."""
         self._node(node)["metadata"].setdefault("labels", {})[FRONT_END] = "nri"
         for name in (HOOKS, GUARD):
-            metadata = {"name": f"{name}-{node}", "namespace": NODES_NAMESPACE, "labels": {"app.kubernetes.io/name": name}}
+            pod_name, labels = f"{name}-{node}", {"app.kubernetes.io/name": name}
+            metadata = {"name": pod_name, "namespace": NODES_NAMESPACE, "labels": labels}
             conditions = [{"type": "Ready", "status": str(ready)}]
             spec = {"nodeName": node, "containers": [{"name": "hooks" if name == HOOKS else "guard"}]}
             pod = {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "conditions": conditions}}
-            self._keep(PODS.path(NODES_NAMESPACE, metadata["name"]), pod)
+            self._keep(PODS.path(NODES_NAMESPACE, pod_name), pod)
 
     def count(self) -> None:
         """Have the DaemonSets' status say what their pods are."""

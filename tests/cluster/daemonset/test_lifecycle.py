@@ -4,10 +4,16 @@ import json
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
 from hooks.frontends.nri.launched.program import PROGRAM
 from hooks.host.netns import netns_path
+from kubectl_lading.installation.finding import Part
+from kubectl_lading.installation.status_view import StatusView
+from kubectl_lading.main import main
+from lading import __version__
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.cluster.conftest import NODE
 from tests.cluster.daemonset.site import NODES, NodeSite
@@ -59,11 +65,27 @@ def test_it_reports_its_devices_as_its_own_account(site: NodeSite) -> None:
     assert len(site.cluster.api.call("GET", path)["status"]["gpus"]) == 8
 
 
+def status(site: NodeSite) -> StatusView:
+    """Return what `kubectl lading status` says."""
+    environment = {"KUBECONFIG": str(site.cluster.control_plane.admin_conf)}
+    return msgspec.json.decode(CliRunner().invoke(main, ("status", "-o", "json"), env=environment).stdout, type=StatusView)
+
+
+def test_status_knows_its_daemonsets_and_its_node(site: NodeSite) -> None:
+    seen = status(site)
+    ready = {one.name: (one.desired, one.updated, one.ready, one.not_ready_on) for one in seen.daemonsets}
+    assert ready == {"lading-node": (1, 1, 1, ()), "lading-guard": (1, 1, 1, ()), "lading-remove": (0, 0, 0, ())}
+    assert [(one.name, one.reporter, one.tainted) for one in seen.nodes] == [(NODE, __version__, False)]
+    assert seen.versions["node image"] == {__version__: 2}
+    assert not [one for one in seen.findings if one.part in (Part.DAEMONSETS, Part.NODES)]
+
+
 def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> None:
     cluster = site.cluster
     cluster.eventually(lambda: not site.tainted(), "a node without the taint")
     assert cluster.kubectl("delete", "daemonset", "-n", NODES, "lading-guard").returncode == 0
     cluster.eventually(site.tainted, "the taint")
+    assert {"daemonsets-deployed", "nodes-untainted"} <= {one.check for one in status(site).findings}
     site.apply()
     site.await_ready("lading-guard")
     cluster.eventually(lambda: not site.tainted(), "a node without the taint")
