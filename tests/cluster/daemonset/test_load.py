@@ -76,7 +76,7 @@ UPDATES: Final[dict[str, tuple[Callable[[NodeSite], None], set[str]]]] = {
 
 @pytest.mark.parametrize("update", UPDATES)
 def test_fifty_pods_start_during_an_update(site: NodeSite, referee: Referee, pods: Pods, update: str) -> None:
-    site.cluster.kubectl("delete", "events", "--all")  # those of pods of the same names
+    site.cluster.api.call("DELETE", "/api/v1/namespaces/default/events")  # those of pods of the same names
     begin, changed = UPDATES[update]
     before = {name: uids(site, name) for name in changed}
     began = time.monotonic()
