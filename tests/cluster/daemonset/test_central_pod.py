@@ -8,7 +8,8 @@ configuration, certificates and rights.
 import base64
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,12 +32,12 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 PORTS: Final = ("extender", "page", "metrics", "probes")
 
 
+@dataclass(kw_only=True)
 class CentralSite(NodeSite):
     """`deploy/` but for kube-scheduler's Deployment."""
 
-    def __post_init__(self) -> None:
-        self.parts = (*PARTS, "central")
-        self.of_central = {name: free_port() for name in PORTS}
+    parts: Sequence[str] = (*PARTS, "central")
+    of_central: Mapping[str, int] = field(default_factory=lambda: {name: free_port() for name in PORTS})
 
     def write(self, **settings: object) -> Path:
         overlay = super().write(assignments=["signed"], **settings)
