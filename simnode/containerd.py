@@ -99,6 +99,7 @@ class PrivateContainerd(Block, Child):
         """End it and all that it runs as a loss of power does: what is on a disk stays, what is on a tmpfs is gone. `start`
         boots it."""
         self.kill()
+        leftovers.end_shims(self.socket)  # at once: its containers may not live on without it
         self._end_rest()
         leftovers.remove_tree(self.layout.state)
         self.nri_socket.unlink(missing_ok=True)
@@ -124,9 +125,9 @@ class PrivateContainerd(Block, Child):
 
     def _end_rest(self) -> None:
         """End what it started, and what that holds."""
-        leftovers.end_shims(self.socket)
         leftovers.end_processes(self.layout.config)
         leftovers.end_processes(self.layout.nri / "plugins")  # those that it launched
+        leftovers.end_shims(self.socket)
         leftovers.remove_cgroups(self.layout.cgroup_root)
         for path in self.layout.folder.glob(f"{self.socket.name}*"):
             path.unlink()
