@@ -53,7 +53,7 @@ class Named(Wire, frozen=True):
     name: str = ""
 
 
-# ---- Deployments
+# ---- Deployments and DaemonSets
 
 
 class Volume(Wire, frozen=True):
@@ -72,6 +72,7 @@ class Container(Wire, frozen=True):
 
 
 class PodSpec(Wire, frozen=True):
+    node_name: str = ""
     containers: tuple[Container, ...] = ()
     volumes: tuple[Volume, ...] = ()
 
@@ -80,21 +81,14 @@ class Template(Wire, frozen=True):
     spec: PodSpec = PodSpec()
 
 
-class DeploymentSpec(Wire, frozen=True):
-    replicas: int = 1
+class TemplateSpec(Wire, frozen=True):
     template: Template = Template()
 
 
-class DeploymentStatus(Wire, frozen=True):
-    observed_generation: int = 0
-    ready_replicas: int = 0
-    updated_replicas: int = 0
-    replicas: int = 0
+class Templated(Object, frozen=True):
+    """An object that makes pods from a template."""
 
-
-class Deployment(Object, frozen=True):
-    spec: DeploymentSpec = DeploymentSpec()
-    status: DeploymentStatus = DeploymentStatus()
+    spec: TemplateSpec = TemplateSpec()
 
     @property
     def image(self) -> str:
@@ -107,6 +101,22 @@ class Deployment(Object, frozen=True):
         _, colon, tag = name.rpartition(":")
         return tag if colon and "/" not in tag and not at else ""
 
+
+class DeploymentSpec(TemplateSpec, frozen=True):
+    replicas: int = 1
+
+
+class DeploymentStatus(Wire, frozen=True):
+    observed_generation: int = 0
+    ready_replicas: int = 0
+    updated_replicas: int = 0
+    replicas: int = 0
+
+
+class Deployment(Templated, frozen=True):
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
     @property
     def rolling(self) -> bool:
         """Report whether a rollout is in progress, or the controller has not seen the change yet."""
@@ -117,6 +127,24 @@ class Deployment(Object, frozen=True):
             or status.updated_replicas < wanted
             or status.replicas > status.updated_replicas
         )
+
+
+class DaemonSetStatus(Wire, frozen=True):
+    observed_generation: int = 0
+    desired_number_scheduled: int = 0
+    updated_number_scheduled: int = 0
+    number_ready: int = 0
+
+
+class DaemonSet(Templated, frozen=True):
+    status: DaemonSetStatus = DaemonSetStatus()
+
+    @property
+    def rolling(self) -> bool:
+        """Report whether a rollout is in progress, or the controller has not seen the change yet."""
+        status = self.status
+        behind = status.updated_number_scheduled < status.desired_number_scheduled
+        return behind or status.observed_generation < self.metadata.generation
 
 
 # ---- who leads, and where the Service points
@@ -155,13 +183,18 @@ class EndpointSlice(Object, frozen=True):
 class SystemPodStatus(Wire, frozen=True):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
+    conditions: tuple[ask.Condition, ...] = ()
 
 
 class SystemPod(Object, frozen=True):
-    """A pod of Lading's own namespace."""
+    """A pod of one of Lading's own namespaces."""
 
     spec: PodSpec = PodSpec()
     status: SystemPodStatus = SystemPodStatus()
+
+    @property
+    def ready(self) -> bool:
+        return any(one.type == "Ready" and one.status == "True" for one in self.status.conditions)
 
 
 # ---- the resource, and admission

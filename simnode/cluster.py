@@ -59,6 +59,16 @@ class Cluster(Block):
         self.eventually(self._usable, "a Ready node and a default service account")
         self._ends.callback(self._delete_pods)
 
+    def power_off(self) -> None:
+        """End kubelet as a loss of power does; what it mounted is gone. The runtime is the caller's to end, before or after."""
+        self.kubelet.kill()
+        leftovers.unmount_below(self.kubelet_folder)
+
+    def power_on(self) -> None:
+        """Start kubelet after `power_off`. Its pods are still bound to the node."""
+        _make_cgroup(self._cgroup_root)
+        self.kubelet.start()
+
     @property
     def api(self) -> KubeApi:
         return self.control_plane.api

@@ -95,6 +95,15 @@ class PrivateContainerd(Block, Child):
         super().stop()
         self.start()
 
+    def power_off(self) -> None:
+        """End it and all that it runs as a loss of power does: what is on a disk stays, what is on a tmpfs is gone. `start`
+        boots it."""
+        self.kill()
+        leftovers.end_shims(self.socket)  # at once: its containers may not live on without it
+        self._end_rest()
+        leftovers.remove_tree(self.layout.state)
+        self.nri_socket.unlink(missing_ok=True)
+
     def tail(self, lines: int = 30) -> str:
         return tail(self.log, lines)
 
@@ -105,18 +114,23 @@ class PrivateContainerd(Block, Child):
             with contextlib.suppress(LadingError), self.client() as client:  # the shims are ended below in any case
                 client.remove_every_pod()
         status = super().stop(grace_s=grace_s)
-        leftovers.end_processes(self.layout.config)
-        leftovers.end_shims(self.socket)
-        leftovers.remove_cgroups(self.layout.cgroup_root)
+        self._end_rest()
         for folder in (self.layout.state, self.layout.root, self.layout.cni_bin.parent, self.layout.cdi, self.layout.nri):
             leftovers.remove_tree(folder)
-        for path in self.layout.folder.glob(f"{self.socket.name}*"):
-            path.unlink()
         with contextlib.suppress(OSError):  # already ended, or another containerd's shims are there
             if list(_SHIM_SOCKETS.parent.iterdir()) == [_SHIM_SOCKETS]:
                 _SHIM_SOCKETS.rmdir()
                 _SHIM_SOCKETS.parent.rmdir()
         return status
+
+    def _end_rest(self) -> None:
+        """End what it started, and what that holds."""
+        leftovers.end_processes(self.layout.config)
+        leftovers.end_processes(self.layout.nri / "plugins")  # those that it launched
+        leftovers.end_shims(self.socket)
+        leftovers.remove_cgroups(self.layout.cgroup_root)
+        for path in self.layout.folder.glob(f"{self.socket.name}*"):
+            path.unlink()
 
     def _ready(self) -> bool:
         if not answers(self.socket):

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hooks.daemon.settings import CONFIG, Settings, guard_lock, ledger_path, share_libraries
+from hooks.daemon.settings import CONFIG, Settings, guard_lock, ledger_path, ready_mark, share_libraries
 from hooks.frontends.nri.launched.program import remove
 from hooks.host.cdi_files import remove_specs
 from hooks.isolation.tokens import LIBRARIES
@@ -88,7 +88,7 @@ def _files(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
     yield from (state / "libraries" / name for name in LIBRARIES)
     sockets = (parse_endpoint(settings.listen), parse_endpoint(settings.shares_socket))
     yield from (path for socket in sockets for path in (socket, socket.with_name(f"{socket.name}.lock")))
-    yield guard_lock(settings)
+    yield from (guard_lock(settings), ready_mark(settings))
 
 
 def _folders(settings: Settings, state: Path, run: Path) -> Iterator[Path]:

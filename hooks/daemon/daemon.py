@@ -26,6 +26,7 @@ from hooks.daemon.settings import (
     ledger_path,
     read_rails,
     read_trust,
+    ready_mark,
     taints_node,
     writes_specs,
 )
@@ -339,7 +340,13 @@ def _tainter(settings: Settings, node: Node, front_ends: Sequence[FrontEnd], log
         problems = [problem for one in front_ends for problem in one.conditions().values() if problem]
         return "; ".join(problems) if problems or node.reconciled else "the runtime's lists have not been compared yet"
 
-    return Tainter(find_problem, node_name=settings.node_name, connect=partial(connect, settings.kubeconfig), log=log)
+    return Tainter(
+        find_problem,
+        node_name=settings.node_name,
+        mark=ready_mark(settings),
+        connect=partial(connect, settings.kubeconfig),
+        log=log,
+    )
 
 
 def _conditions(

@@ -490,6 +490,11 @@ def guard_lock(settings: Settings) -> Path:
     return parse_endpoint(settings.listen).with_name("nri-guard.lock")
 
 
+def ready_mark(settings: Settings) -> Path:
+    """Return the file that says that this node was ready since its boot."""
+    return parse_endpoint(settings.listen).with_name("was-ready")
+
+
 def ledger_path(settings: Settings) -> Path:
     return Path(settings.state_dir) / "node.db"
 

@@ -2,17 +2,19 @@
 
 The taint is `lading.dev/not-ready`, with the effect NoSchedule: what runs goes on. Every LOOK_S it is compared with what the
 node's own parts say; the Node itself is looked at again after RENEW_S, and after a failure. What passes within PATIENCE_S, as a
-restart of a daemon, is not written. Other taints stay as they are: the list is written whole, with the version of the Node that
-it was read from.
+restart of a daemon, is not written, but for a node that was not ready since its boot: a mark on a tmpfs says that it was. Other
+taints stay as they are: the list is written whole, with the version of the Node that it was read from.
 
 Rights that it needs: get and patch nodes/<name>. Source: Kubernetes "Taints and Tolerations", "API concepts" (resourceVersion).
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -53,14 +55,15 @@ class _Node(msgspec.Struct):
 
 
 class Tainter:
-    """On the loop's thread. `find_problem` says why the node is not ready; empty: it is. `sleep` and `chance` (0 to 1) are the
-    real ones except in tests."""
+    """On the loop's thread. `find_problem` says why the node is not ready; empty: it is. `mark`: a file, on a tmpfs, that this
+    makes when the node is ready. `sleep` and `chance` (0 to 1) are the real ones except in tests."""
 
     def __init__(
         self,
         find_problem: Callable[[], str],
         *,
         node_name: str,
+        mark: Path,
         connect: Callable[[], AbstractAsyncContextManager[Api]],
         log: Log,
         sleep: Callable[[float], Any] = asyncio.sleep,
@@ -71,6 +74,7 @@ class Tainter:
         self._find_problem = find_problem
         self._path = NODES.path(name=node_name)
         self._node_name = node_name
+        self._mark = mark
         self._connect = connect
         self._log = log
         self._sleep = sleep
@@ -99,6 +103,9 @@ class Tainter:
                 self._log.warning(Event.NODE_TAINTED, problem, node=self._node_name)
             else:
                 self._log.info(Event.NODE_UNTAINTED, node=self._node_name)
+        if not problem:
+            with contextlib.suppress(OSError):  # without it the next start taints the node for a moment
+                self._mark.touch()
         self._is, self.failure = bool(problem), ""
         self._renew_at = self._clock() + RENEW_S * (0.9 + 0.2 * self._chance())
         self._backoff.succeeded()
@@ -111,7 +118,7 @@ class Tainter:
             return False
         if self._since is None:
             self._since = self._clock()
-        return not self._is and self._clock() - self._since < PATIENCE_S
+        return not self._is and self._clock() - self._since < PATIENCE_S and self._mark.exists()
 
     async def _set(self, api: Api, wanted: bool) -> None:
         for left in reversed(range(_TRIES)):

@@ -14,7 +14,19 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
-from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease, Node, Policy, PolicyBinding, Report, SystemPod, Unread
+from kubectl_lading.objects import (
+    Crd,
+    DaemonSet,
+    Deployment,
+    EndpointSlice,
+    Lease,
+    Node,
+    Policy,
+    PolicyBinding,
+    Report,
+    SystemPod,
+    Unread,
+)
 from kubectl_lading.terminal.words import count, listed
 
 T = TypeVar("T")
@@ -80,7 +92,9 @@ class Installation:
     endpoints: Maybe[EndpointSlice] = None
     scheduler: Maybe[Deployment] = None
     scheduler_config: Maybe[SchedulerConfig] = None
-    system_pods: Sequence[SystemPod] | Unread = ()
+    system_pods: Sequence[SystemPod] | Unread = ()  # of Lading's namespace
+    daemonsets: Mapping[str, DaemonSet | Unread] = field(default_factory=dict)  # those of deploy/node that are there
+    node_pods: Sequence[SystemPod] | Unread = ()  # of their namespace
     replicas: Mapping[str, Replica | Unread] = field(default_factory=dict)  # of central, by pod
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
@@ -113,6 +127,7 @@ class Part(StrEnum):
     ADMISSION = "admission"
     CENTRAL = "central"
     SCHEDULER = "scheduler"
+    DAEMONSETS = "DaemonSets"
     NODES = "nodes"
     PODS = "pods"
 

@@ -63,7 +63,7 @@ class Target(click.ParamType[str]):
     "preflight",
     columns=(
         ("PART", "What runs. The proxy's version is known on its node only: lading-doctor."),
-        ("COUNT", "Replicas, or nodes that report."),
+        ("COUNT", "Replicas, pods of DaemonSets, or nodes that report."),
         ("GOES", "full, limited, none or unknown: with the target; what is not Lading's, with Lading and the API server."),
     ),
 )

@@ -18,11 +18,14 @@ from central.daemon.announce import ENDPOINT_SLICES
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import compute
 from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
+from kubectl_lading.installation.daemonset_checks import DAEMONSETS as NAMES
+from kubectl_lading.installation.daemonset_checks import NODES_NAMESPACE
 from kubectl_lading.installation.finding import Installation, Maybe, NamedCentral, Replica, SchedulerConfig
 from kubectl_lading.installation.workload import summarise
 from kubectl_lading.lists import Listed, NotInstalledError, read_list
 from kubectl_lading.objects import (
     Crd,
+    DaemonSet,
     Deployment,
     EndpointSlice,
     Lease,
@@ -42,6 +45,7 @@ from lading.kube.errors import KubeError, MalformedError, NotFoundError
 from lading.kube.resource import LEASES, NODE_DEVICES, NODES, PODS, Resource
 
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments")
+DAEMONSETS: Final = Resource("apps", "v1", "daemonsets")
 CONFIG_MAPS: Final = Resource("", "v1", "configmaps")
 CRDS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 POLICIES: Final = Resource("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies")
@@ -83,6 +87,8 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
             _one(client, ENDPOINT_SLICES.path(namespace, CENTRAL), EndpointSlice),
             _some(client, PODS.path(namespace), SystemPod),
         )
+        daemonsets = await asyncio.gather(*(_one(client, DAEMONSETS.path(NODES_NAMESPACE, name), DaemonSet) for name in NAMES))
+        node_pods = await _some(client, PODS.path(NODES_NAMESPACE), SystemPod)
         config = await _scheduler_config(client, namespace, scheduler)
         silent = await named.reckoning() if named is not None else None
         replicas = await read_replicas(client, namespace, names_of_replicas(system_pods))
@@ -106,6 +112,8 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         scheduler=scheduler,
         scheduler_config=config,
         system_pods=system_pods,
+        daemonsets={name: one for name, one in zip(NAMES, daemonsets, strict=True) if one is not None},
+        node_pods=node_pods,
         replicas=replicas,
         nodes=cluster.nodes,
         reports=cluster.reports,

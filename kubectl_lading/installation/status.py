@@ -119,10 +119,18 @@ def render_status(view: StatusView) -> RenderableType:
 def render_nodes(view: StatusView) -> RenderableType:
     """Return the table of the nodes that report."""
     rows = [
-        (one.name, one.reporter, _yes(one.ready), _yes(one.reconciled), one.changed_at or "-", str(len(one.problems) or "-"))
+        (
+            one.name,
+            one.reporter,
+            _yes(one.ready),
+            _yes(not one.tainted),
+            _yes(one.reconciled),
+            one.changed_at or "-",
+            str(len(one.problems) or "-"),
+        )
         for one in view.nodes
     ]
-    return Group(text(""), table(("NODE", "HOOKS", "READY", "RECONCILED", "CHANGED", "PROBLEMS"), rows))
+    return Group(text(""), table(("NODE", "HOOKS", "READY", "UNTAINTED", "RECONCILED", "CHANGED", "PROBLEMS"), rows))
 
 
 def _yes(good: bool) -> Text:

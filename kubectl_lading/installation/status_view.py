@@ -11,13 +11,14 @@ from typing import Final
 
 import msgspec
 
-from kubectl_lading.installation import control_checks, node_checks
+from kubectl_lading.installation import control_checks, daemonset_checks, node_checks
 from kubectl_lading.installation.finding import Finding, Installation, Level, Part, SchedulerConfig, find, worst
-from kubectl_lading.objects import Deployment, Lease, Unread
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.objects import DaemonSet, Deployment, Lease, Unread
+from kubectl_lading.terminal.words import age, count, listed
 from lading import nodedevices
+from lading.vocabulary import NOT_READY
 
-CHECKS: Final = (*control_checks.CHECKS, *node_checks.CHECKS)
+CHECKS: Final = (*control_checks.CHECKS, *daemonset_checks.CHECKS, *node_checks.CHECKS)
 
 
 class PartView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,6 +28,17 @@ class PartView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     what: str = ""
 
 
+class DaemonSetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A DaemonSet of `deploy/node`."""
+
+    name: str
+    image: str = ""
+    desired: int = 0  # nodes that are to have its pod
+    updated: int = 0
+    ready: int = 0
+    not_ready_on: tuple[str, ...] = ()
+
+
 class NodeStatusView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node that reports."""
 
@@ -34,6 +46,7 @@ class NodeStatusView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     reporter: str = ""  # version of lading-hooks
     reconciled: bool = False
     ready: bool = False  # kubelet's condition
+    tainted: bool = False  # by Lading: its front end is not ready
     problems: tuple[str, ...] = ()
     changed_at: str = ""  # RFC 3339: when what it reports changed last, which on a quiet node is long ago
 
@@ -46,6 +59,7 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, dict[str, int]]  # by part, how many of each
     pending: dict[str, int]  # pods that wait, by reason
     nodes: tuple[NodeStatusView, ...]
+    daemonsets: tuple[DaemonSetView, ...] = ()
 
 
 def view_status(now: Installation) -> StatusView:
@@ -62,14 +76,20 @@ def view_status(now: Installation) -> StatusView:
         versions={part: dict(versions) for part, versions in find_versions(now).items()},
         pending=dict(now.workload.pending),
         nodes=tuple(_node(now, name) for name in sorted(now.reports)),
+        daemonsets=tuple(_daemonset(now, one) for one in now.daemonsets.values() if isinstance(one, DaemonSet)),
     )
 
 
 def find_versions(now: Installation) -> Mapping[str, Counter[str]]:
     """Return the versions that run, by part; unknown versions are left out."""
     central = {name: one.version for name, one in now.replicas.items() if not isinstance(one, Unread)}
+    nodes: Counter[str] = Counter()
+    for one in now.daemonsets.values():
+        if isinstance(one, DaemonSet) and one.tag:
+            nodes[one.tag] += one.status.desired_number_scheduled
     return {
         "central": Counter(filter(None, central.values() or [now.central_version])),
+        "node image": +nodes,
         "hooks": Counter(filter(None, (report.status.reporter for report in now.reports.values()))),
         "kubectl-lading": Counter([now.cli]),
     }
@@ -82,8 +102,20 @@ def _node(now: Installation, name: str) -> NodeStatusView:
         reporter=report.status.reporter,
         reconciled=report.status.reconciled,
         ready=name in now.nodes and now.nodes[name].ready,
+        tainted=name in now.nodes and any(taint.key == NOT_READY for taint in now.nodes[name].spec.taints),
         problems=report.status.problems,
         changed_at=_rendered(report.changed_at) if report.changed_at else "",
+    )
+
+
+def _daemonset(now: Installation, found: DaemonSet) -> DaemonSetView:
+    return DaemonSetView(
+        name=found.metadata.name,
+        image=found.image,
+        desired=found.status.desired_number_scheduled,
+        updated=found.status.updated_number_scheduled,
+        ready=found.status.number_ready,
+        not_ready_on=tuple(daemonset_checks.not_ready_on(now, found.metadata.name)),
     )
 
 
@@ -101,6 +133,7 @@ def _parts(now: Installation) -> Iterator[tuple[Part, str, str]]:
     yield Part.ADMISSION, "", _admission(now)
     yield Part.CENTRAL, now.central_version, _central(now)
     yield Part.SCHEDULER, now.scheduler.tag if isinstance(now.scheduler, Deployment) else "", _scheduler(now)
+    yield Part.DAEMONSETS, ", ".join(filter(None, daemonset_checks.images(now))), _daemonsets(now)
     yield Part.NODES, ", ".join(sorted(find_versions(now)["hooks"])), _nodes(now)
     yield Part.PODS, "", _pods(now)
 
@@ -140,20 +173,21 @@ def _replicas(found: Deployment | Unread | None) -> str:
     return f"{found.status.ready_replicas} of {found.spec.replicas} ready" if isinstance(found, Deployment) else ""
 
 
+def _daemonsets(now: Installation) -> str:
+    states = {one.metadata.name: one.status for one in now.daemonsets.values() if isinstance(one, DaemonSet)}
+    said = [
+        f"{name} {status.number_ready} of {status.desired_number_scheduled} ready"
+        for name, status in states.items()
+        if status.desired_number_scheduled
+    ]
+    return "; ".join(said) or ("on no node" if states else "none")
+
+
 def _nodes(now: Installation) -> str:
     changes = [at for report in now.reports.values() if (at := report.changed_at) is not None]
-    newest = f"; the last news {age_in_words((now.at - max(changes)).total_seconds())} ago" if changes else ""
+    newest = f"; the last news {age((now.at - max(changes)).total_seconds())} ago" if changes else ""
     return f"{len(now.reports)} of {count(len(now.nodes), 'node')} report devices{newest}"
 
 
 def _pods(now: Installation) -> str:
     return f"{now.workload.bound} with devices, {sum(now.workload.pending.values())} waiting"
-
-
-def age_in_words(seconds: float) -> str:
-    """Return an age as kubectl writes it: 12s, 5m, 3h, 4d."""
-    whole = max(int(seconds), 0)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size}{unit}"
-    return f"{whole}s"

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from kubectl_lading.installation import control_checks, node_checks
+from kubectl_lading.installation import control_checks, daemonset_checks, node_checks
 from kubectl_lading.installation.finding import Installation, Level, Part, Said, checks, degraded, note, several
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.objects import Crd, Deployment, Unread
@@ -167,8 +167,8 @@ def count_platform(now: Installation) -> dict[str, Counter[str]]:
 # Checks of `status` that are in the way of an upgrade too.
 _BLOCKING: Final = (
     *("api-server-version", "resource-served", "central-deployed", "central-leads", "central-announced"),
-    *("central-bindings", "scheduler-deployed", "scheduler-version", "nodes-reconciled", "nodes-reachable"),
-    *("nodes-rebooted", "pods-granted", "pods-apart", "objects-readable"),
+    *("central-bindings", "scheduler-deployed", "scheduler-version", "daemonsets-deployed", "nodes-reconciled"),
+    *("nodes-reachable", "nodes-rebooted", "pods-granted", "pods-apart", "objects-readable"),
 )
 
 
@@ -177,5 +177,5 @@ CHECKS: Final = (
     *checks(Part.RESOURCE, resource_current),
     *checks(Part.CENTRAL, replicas_spare, bindings_settled),
     *checks(Part.NODES, kubelets, runtimes, disks, vfs_back),
-    *(one for one in (*control_checks.CHECKS, *node_checks.CHECKS) if one.code in _BLOCKING),
+    *(one for one in (*control_checks.CHECKS, *daemonset_checks.CHECKS, *node_checks.CHECKS) if one.code in _BLOCKING),
 )

@@ -14,7 +14,16 @@ import yaml
 from aiohttp import web
 
 from kubectl_lading.installation.control_checks import CENTRAL, SCHEDULER
-from kubectl_lading.installation.read_installation import CONFIG_MAPS, CRDS, DEPLOYMENTS, POLICIES, POLICY_BINDINGS
+from kubectl_lading.installation.daemonset_checks import DAEMONSETS as NAMES
+from kubectl_lading.installation.daemonset_checks import FRONT_END, GUARD, HOOKS, NODES_NAMESPACE
+from kubectl_lading.installation.read_installation import (
+    CONFIG_MAPS,
+    CRDS,
+    DAEMONSETS,
+    DEPLOYMENTS,
+    POLICIES,
+    POLICY_BINDINGS,
+)
 from lading import __version__
 from lading.kube.resource import LEASES, PODS, Resource
 from simnode.api_server import ApiServer
@@ -24,7 +33,7 @@ from tests.fakes.small_cluster import NODES_OF, SmallCluster
 
 NAMESPACE: Final = "lading-system"
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
-_INSTALLED: Final = ("crds", "rbac", "central", "scheduler", "admission")
+_INSTALLED: Final = ("crds", "rbac", "central", "scheduler", "admission", "node")
 LEADER: Final = f"{CENTRAL}-6d5f-abcde"
 STANDBY: Final = f"{CENTRAL}-6d5f-fghij"
 SCHEDULERS: Final = (f"{SCHEDULER}-77cc-klmno", f"{SCHEDULER}-77cc-pqrst")
@@ -35,6 +44,7 @@ _BY_KIND: Final = {
     "ValidatingAdmissionPolicy": POLICIES,
     "ValidatingAdmissionPolicyBinding": POLICY_BINDINGS,
     "Deployment": DEPLOYMENTS,
+    "DaemonSet": DAEMONSETS,
     "ClusterRole": Resource("rbac.authorization.k8s.io", "v1", "clusterroles"),
     "ClusterRoleBinding": Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings"),
     "Role": Resource("rbac.authorization.k8s.io", "v1", "roles"),
@@ -57,6 +67,8 @@ class InstalledCluster(SmallCluster):
         self._lead()
         for name in (*NODES_OF, "old-1"):
             self._describe(name)
+            self.serve(name, ready=name != "old-1")
+        self.count()
 
     def keep(self, path: str, obj: Json) -> None:
         self._keep(path, obj)
@@ -64,6 +76,26 @@ class InstalledCluster(SmallCluster):
     def change(self, path: str, change: Any) -> None:
         """`change` gets the object, to write in it."""
         change(self.objects[path])
+
+    def serve(self, node: str, *, ready: bool = True) -> None:
+        """Put the pods of the DaemonSets on the node."""
+        self._node(node)["metadata"].setdefault("labels", {})[FRONT_END] = "nri"
+        for name in (HOOKS, GUARD):
+            pod_name, labels = f"{name}-{node}", {"app.kubernetes.io/name": name}
+            metadata = {"name": pod_name, "namespace": NODES_NAMESPACE, "labels": labels}
+            conditions = [{"type": "Ready", "status": str(ready)}]
+            spec = {"nodeName": node, "containers": [{"name": "hooks" if name == HOOKS else "guard"}]}
+            pod = {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "conditions": conditions}}
+            self._keep(PODS.path(NODES_NAMESPACE, pod_name), pod)
+
+    def count(self) -> None:
+        """Have the DaemonSets' status say what their pods are."""
+        pods = [pod for path, pod in self.objects.items() if path.startswith(PODS.path(NODES_NAMESPACE))]
+        for name in NAMES:
+            daemonset = self.objects[DAEMONSETS.path(NODES_NAMESPACE, name)]
+            ready = [pod["status"]["conditions"][0]["status"] for pod in pods if pod["metadata"]["name"].startswith(name)]
+            counts = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), len(ready))
+            daemonset["status"] = {"observedGeneration": 1, **counts, "numberReady": ready.count("True")}
 
     def proxied(self, pod: str, page: str) -> str:
         return f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:9442/proxy{page}"
@@ -96,6 +128,12 @@ class InstalledCluster(SmallCluster):
             where = CONFIG_MAPS.path(NAMESPACE, f"{name}-config-7f6g")
             self._keep(where, {"metadata": {"name": f"{name}-config-7f6g"}, "data": {config: text}})
 
+        for name in NAMES:
+            daemonset = self.objects[DAEMONSETS.path(NODES_NAMESPACE, name)]
+            daemonset["metadata"]["generation"] = 1
+            for one in daemonset["spec"]["template"]["spec"]["containers"]:
+                one["image"] = f"registry.example/lading-node:{__version__}"
+
     def _lead(self) -> None:
         for n, (pod, of) in enumerate(((LEADER, CENTRAL), (STANDBY, CENTRAL), *((pod, SCHEDULER) for pod in SCHEDULERS))):
             labels = {"app.kubernetes.io/name": of}
@@ -119,13 +157,16 @@ class InstalledCluster(SmallCluster):
             self.pages[self.proxied(pod, "/readyz")] = json.dumps(ready).encode()
 
     def _describe(self, name: str) -> None:
-        node = next(one for path, one in self.objects.items() if path.endswith(f"/nodes/{name}"))
+        node = self._node(name)
         info = {"bootID": BOOT, "kubeletVersion": _VERSION, "containerRuntimeVersion": "containerd://1.7.28"}
         node["status"]["nodeInfo"] = info
         report = next(one for path, one in self.objects.items() if path.endswith(f"/nodedevices/{name}"))
         report["metadata"]["managedFields"] = [
             {"manager": "lading-hooks", "operation": "Apply", "subresource": "status", "time": "2026-11-21T11:58:00Z"}
         ]
+
+    def _node(self, name: str) -> Json:
+        return next(one for path, one in self.objects.items() if path.endswith(f"/nodes/{name}"))
 
 
 class PagedServer(ApiServer):

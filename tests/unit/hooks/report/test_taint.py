@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,7 +50,12 @@ class Kube:
 
 
 class World:
-    def __init__(self, *taints: dict[str, Any]) -> None:
+    """A node that was ready since its boot."""
+
+    def __init__(self, *taints: dict[str, Any], mark: Path) -> None:
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
+        self.mark = mark
         self.kube = Kube(*taints)
         self.problem = ""
         self.now = 0.0
@@ -57,6 +63,7 @@ class World:
         self.tainter = Tainter(
             lambda: self.problem,
             node_name="n1",
+            mark=mark,
             connect=self._connect,
             log=self.records.log,
             clock=lambda: self.now,
@@ -82,7 +89,7 @@ def play(world: World, act: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(act(world))  # type: ignore[arg-type]
 
 
-def test_it_goes_when_the_node_is_ready_and_comes_back_when_it_is_not() -> None:
+def test_it_goes_when_the_node_is_ready_and_comes_back_when_it_is_not(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         assert await world.look() == LOOK_S
         assert world.kube.taints == [OTHER]
@@ -91,10 +98,10 @@ def test_it_goes_when_the_node_is_ready_and_comes_back_when_it_is_not() -> None:
         assert [event for event, _ in world.records.seen] == [Event.NODE_UNTAINTED, Event.NODE_TAINTED]
         assert world.tainter.failure == ""
 
-    play(World(OURS, OTHER), act)
+    play(World(OURS, OTHER, mark=tmp_path / "was-ready"), act)
 
 
-def test_what_passes_soon_is_not_written() -> None:
+def test_what_passes_soon_is_not_written(tmp_path: Path) -> None:
     """Look at what happens while lading-hooks or the runtime is restarted."""
 
     async def act(world: World) -> None:
@@ -104,18 +111,41 @@ def test_what_passes_soon_is_not_written() -> None:
             world.now += PATIENCE_S / 2
         assert world.kube.writes == 0
 
-    play(World(OTHER), act)
+    play(World(OTHER, mark=tmp_path / "was-ready"), act)
 
 
-def test_a_node_that_has_it_keeps_it_until_it_is_ready() -> None:
+def test_a_node_that_was_not_ready_since_its_boot_gets_it_at_once(tmp_path: Path) -> None:
+    async def act(world: World) -> None:
+        world.mark.unlink()
+        world.problem = "it has not connected yet"
+        await world.look()
+        assert world.kube.taints == [OURS]
+        world.problem = ""
+        await world.look()
+        assert (world.kube.taints, world.mark.exists()) == ([], True)
+
+    play(World(mark=tmp_path / "was-ready"), act)
+
+
+def test_a_mark_that_cannot_be_made_is_no_failure(tmp_path: Path) -> None:
+    async def act(world: World) -> None:
+        world.mark.unlink()
+        world.mark.parent.rmdir()
+        await world.look()
+        assert (world.kube.taints, world.tainter.failure) == ([], "")
+
+    play(World(OURS, mark=tmp_path / "run/was-ready"), act)
+
+
+def test_a_node_that_has_it_keeps_it_until_it_is_ready(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         await world.breaks("it has not connected yet")
         assert (world.kube.taints, world.kube.writes) == ([OURS], 0)
 
-    play(World(OURS), act)
+    play(World(OURS, mark=tmp_path / "was-ready"), act)
 
 
-def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only() -> None:
+def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         for _ in range(5):
             await world.look()
@@ -125,10 +155,10 @@ def test_while_nothing_changes_the_node_is_looked_at_now_and_then_only() -> None
         await world.look()
         assert world.kube.taints == []
 
-    play(World(), act)
+    play(World(mark=tmp_path / "was-ready"), act)
 
 
-def test_another_writer_of_the_node_is_no_failure() -> None:
+def test_another_writer_of_the_node_is_no_failure(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         world.kube.failures.extend([ConflictError("changed", status=409)] * 2)
         assert await world.look() == LOOK_S
@@ -139,10 +169,10 @@ def test_another_writer_of_the_node_is_no_failure() -> None:
         await world.look()
         assert (world.kube.taints, world.tainter.failure) == ([OURS], "")
 
-    play(World(OURS), act)
+    play(World(OURS, mark=tmp_path / "was-ready"), act)
 
 
-def test_without_an_api_server_it_is_tried_again_and_said_once() -> None:
+def test_without_an_api_server_it_is_tried_again_and_said_once(tmp_path: Path) -> None:
     async def act(world: World) -> None:
         assert world.tainter.failure != ""
         world.kube.down = True
@@ -154,7 +184,7 @@ def test_without_an_api_server_it_is_tried_again_and_said_once() -> None:
         await world.look()
         assert (world.kube.taints, world.tainter.failure) == ([], "")
 
-    play(World(OURS), act)
+    play(World(OURS, mark=tmp_path / "was-ready"), act)
 
 
 @pytest.mark.parametrize(

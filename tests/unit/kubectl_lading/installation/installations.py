@@ -7,9 +7,21 @@ from typing import Any, Final
 import msgspec
 
 from central.ask.parse import managed_resources
-from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, SCHEDULER
+from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, POLICIES, SCHEDULER
+from kubectl_lading.installation.daemonset_checks import FRONT_END, GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.finding import Installation, Replica, SchedulerConfig
-from kubectl_lading.objects import Crd, Deployment, EndpointSlice, Lease, Node, Policy, PolicyBinding, Report, SystemPod
+from kubectl_lading.objects import (
+    Crd,
+    DaemonSet,
+    Deployment,
+    EndpointSlice,
+    Lease,
+    Node,
+    Policy,
+    PolicyBinding,
+    Report,
+    SystemPod,
+)
 from lading.nodedevices import VERSION
 
 NOW: Final = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -31,6 +43,21 @@ def deployment(name: str, image: str, *, ready: int = 2, wanted: int = 2, **stat
     template = {"spec": {"containers": [{"name": "it", "image": image}]}}
     spec = {"replicas": wanted, "template": template}
     return msgspec.convert({"metadata": {"name": name, "generation": 1}, "spec": spec, "status": said}, Deployment)
+
+
+def daemonset(name: str, *, tag: str = "0.1.0", ready: int = 2, wanted: int = 2, **status: int) -> DaemonSet:
+    counts = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), wanted)
+    template = {"spec": {"containers": [{"name": "it", "image": f"registry.example/lading-node:{tag}"}]}}
+    said = {"observedGeneration": 1, "numberReady": ready, **counts, **status}
+    metadata = {"name": name, "generation": 1}
+    return msgspec.convert({"metadata": metadata, "spec": {"template": template}, "status": said}, DaemonSet)
+
+
+def node_pod(name: str, node: str, *, ready: bool = True) -> SystemPod:
+    """A pod of a DaemonSet."""
+    metadata = {"name": f"{name}-{node}", "labels": {NAME_LABEL: name}}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": str(ready)}]}
+    return msgspec.convert({"metadata": metadata, "spec": {"nodeName": node}, "status": status}, SystemPod)
 
 
 def lease(holder: str = f"{LEADER}_0b6f", renewed_s: float = 1.0) -> Lease:
@@ -73,11 +100,15 @@ def node(
     kubelet: str = "v1.36.2",
     runtime: str = "containerd://1.7.28",
     ready: str = "True",
+    front_end: str = "nri",
+    taint: str = "",
     **conditions: str,
 ) -> Node:
     said = [{"type": kind, "status": status} for kind, status in {"Ready": ready, **conditions}.items()]
     info = {"bootID": boot, "kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
-    return msgspec.convert({"metadata": {"name": name}, "status": {"conditions": said, "nodeInfo": info}}, Node)
+    metadata = {"name": name, "labels": {FRONT_END: front_end}}
+    spec = {"taints": [{"key": taint, "effect": "NoSchedule"}]} if taint else {}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": {"conditions": said, "nodeInfo": info}}, Node)
 
 
 def report(name: str = "n1", *, changed_s: float = 5.0, **status: Any) -> Report:
@@ -102,6 +133,8 @@ def installation(**changes: Any) -> Installation:
         scheduler_config=SchedulerConfig(profiles=("lading",), asks_central=managed_resources()),
         system_pods=[system_pod(LEADER, ADDRESS), system_pod(STANDBY, "10.0.0.8")],
         replicas={LEADER: Replica(version="0.1.0", leads=True, bindings_open=0), STANDBY: Replica(version="0.1.0")},
+        daemonsets={HOOKS: daemonset(HOOKS), GUARD: daemonset(GUARD), REMOVER: daemonset(REMOVER, ready=0, wanted=0)},
+        node_pods=[node_pod(name, node) for name in (HOOKS, GUARD) for node in ("n1", "n2")],
         nodes={"n1": node("n1"), "n2": node("n2")},
         reports={"n1": report("n1"), "n2": report("n2", changed_s=7200.0)},
     )

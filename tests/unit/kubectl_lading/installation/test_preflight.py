@@ -33,6 +33,7 @@ def test_nothing_is_in_the_way() -> None:
     assert (view.state, view.findings) == (Level.OK, ())
     assert {(one.part, one.version, one.count, one.goes) for one in view.versions} == {
         ("central", "0.1.0", 2, Support.FULL),
+        ("node image", "0.1.0", 4, Support.FULL),
         ("hooks", "0.1.0", 2, Support.FULL),
         ("kubectl-lading", "0.1.0", 1, Support.FULL),
         ("API server", "v1.36.2", 1, Support.FULL),

@@ -12,7 +12,7 @@ import pytest
 
 from central.scheduling.configuration import Reckoning
 from kubectl_lading.installation.finding import Level, Part, Workload
-from kubectl_lading.installation.read_installation import CRDS, DEPLOYMENTS
+from kubectl_lading.installation.read_installation import CRDS, DAEMONSETS, DEPLOYMENTS
 from kubectl_lading.installation.status import AGAIN_S, wait_until_well
 from kubectl_lading.installation.status_view import StatusView, view_status
 from kubectl_lading.objects import Unread
@@ -33,8 +33,9 @@ AWAY = Unread(why="cannot get /version: connection refused")
 def cluster() -> InstalledCluster:
     """All well."""
     cluster = InstalledCluster()
-    for path in [path for path in cluster.objects if path.endswith(("/old-1", "/pods/next-run", "/pods/too-many"))]:
+    for path in [path for path in cluster.objects if path.endswith(("old-1", "/pods/next-run", "/pods/too-many"))]:
         del cluster.objects[path]
+    cluster.count()
     for name in NODES_OF:
         status = cluster.objects[NODE_DEVICES.path(name=name)]["status"]
         status.update(problems=[], bootID=BOOT)
@@ -73,6 +74,7 @@ def test_something_is_degraded(cluster: InstalledCluster, cli: Cli) -> None:
     [
         (CRDS.path(name="nodedevices.devices.lading.dev"), ["resource-served"]),
         (DEPLOYMENTS.path(NAMESPACE, "lading-central"), ["central-deployed"]),
+        (DAEMONSETS.path("lading-nodes", "lading-node"), ["daemonsets-deployed"]),
     ],
 )
 def test_what_may_not_be_read(cluster: InstalledCluster, cli: Cli, path: str, checks: list[str]) -> None:

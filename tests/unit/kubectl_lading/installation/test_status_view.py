@@ -9,20 +9,24 @@ import yaml
 
 from central.ask.parse import managed_resources
 from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, SCHEDULER
+from kubectl_lading.installation.daemonset_checks import DAEMONSETS, GUARD, HOOKS, NODES_NAMESPACE, REMOVER
 from kubectl_lading.installation.finding import Level, NamedCentral, Part, Replica, SchedulerConfig, Workload
-from kubectl_lading.installation.status_view import CHECKS, age_in_words, view_status
+from kubectl_lading.installation.status_view import CHECKS, view_status
 from kubectl_lading.objects import Crd, Unread
+from lading.vocabulary import NOT_READY
 from tests.docs import ROOT
 from tests.unit.kubectl_lading.installation.installations import (
     ADDRESS,
     LEADER,
     STANDBY,
     crd,
+    daemonset,
     deployment,
     endpoints,
     installation,
     lease,
     node,
+    node_pod,
     policy,
     policy_binding,
     report,
@@ -39,12 +43,21 @@ def test_one_that_is_well() -> None:
     view = view_status(installation())
     assert (view.state, view.findings) == (Level.OK, ())
     assert [one.part for one in view.parts] == [part for part in Part if part is not Part.VERSIONS]
-    assert view.versions == {"central": {"0.1.0": 2}, "hooks": {"0.1.0": 2}, "kubectl-lading": {"0.1.0": 1}}
+    assert view.versions == {
+        "central": {"0.1.0": 2},
+        "node image": {"0.1.0": 4},
+        "hooks": {"0.1.0": 2},
+        "kubectl-lading": {"0.1.0": 1},
+    }
     assert [(one.name, one.changed_at) for one in view.nodes] == [
         ("n1", "2026-11-21T11:59:55Z"),
         ("n2", "2026-11-21T10:00:00Z"),
     ]
 
+
+BOTH: dict[str, Any] = {name: daemonset(name) for name in (HOOKS, GUARD)}
+HALF = BOTH | {HOOKS: daemonset(HOOKS, ready=1)}
+ROLLING = BOTH | {HOOKS: daemonset(HOOKS, updatedNumberScheduled=1)}
 
 DEGRADED: list[tuple[str, dict[str, Any], str]] = [
     ("api-server-version", {"api_server": "v1.29.4", "scheduler": deployment(SCHEDULER, "kube-scheduler:v1.29.4")}, "1.29.4"),
@@ -79,6 +92,21 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
         "lading.dev/rdma",
     ),
     ("scheduler-version", {"scheduler": deployment(SCHEDULER, "kube-scheduler:v1.37.0")}, "v1.37.0"),
+    ("daemonsets-deployed", {"daemonsets": {HOOKS: daemonset(HOOKS)}}, GUARD),
+    ("daemonsets-deployed", {"daemonsets": {GUARD: daemonset(GUARD)}}, HOOKS),
+    ("daemonsets-deployed", {"daemonsets": ROLLING}, "rollout of lading-node"),
+    ("daemonsets-deployed", {"daemonsets": BOTH | {HOOKS: daemonset(HOOKS, observedGeneration=0)}}, "rollout of lading-node"),
+    ("daemonsets-deployed", {"daemonsets": HALF, "node_pods": UNREAD}, "1 of 2 pods of lading-node are ready"),
+    ("daemonsets-deployed", {"daemonsets": HALF, "node_pods": [node_pod(HOOKS, "n1")]}, "not on n2 (last news 120m ago)"),
+    ("daemonsets-deployed", {"daemonsets": HALF, "reports": {}, "node_pods": [node_pod(HOOKS, "n1")]}, "n2 (no report)"),
+    (
+        "daemonsets-deployed",
+        {"daemonsets": BOTH | {REMOVER: daemonset(REMOVER, ready=0, wanted=1)}, "nodes": {"n1": node(front_end="removed")}},
+        "not on n1",
+    ),
+    ("daemonsets-in-step", {"daemonsets": {name: daemonset(name, tag="0.3.0") for name in BOTH}}, "0.3.0"),
+    ("nodes-chosen-report", {"reports": {"n1": report()}}, "n2"),
+    ("nodes-untainted", {"nodes": {"n1": node(taint=NOT_READY), "n2": node("n2")}}, "n1"),
     ("nodes-report", {"reports": {}}, "no node"),
     ("nodes-report", {"workload": Workload(unreported=("n9",))}, "n9"),
     ("versions-in-step", {"reports": {"n1": report(reporter="0.3.0")}}, "0.3.0"),
@@ -121,6 +149,7 @@ def test_what_is_degraded(check: str, changes: dict[str, Any], named: str) -> No
         ("central-deployed", {"central": UNREAD}, CENTRAL),
         ("central-leads", {"lease": UNREAD}, CENTRAL),
         ("central-announced", {"endpoints": UNREAD}, CENTRAL),
+        ("daemonsets-deployed", {"daemonsets": BOTH | {HOOKS: UNREAD}}, HOOKS),
         ("scheduler-asks-central", {"scheduler_config": UNREAD}, "kube-scheduler"),
     ],
 )
@@ -138,10 +167,16 @@ def test_what_can_not_be_read_is_never_well(check: str, changes: dict[str, Any],
         ("central-deployed", {"central": None}, CENTRAL),
         ("central-leads", {"lease": lease(renewed_s=-60)}, "60 s"),
         ("central-answers", {"replicas": {LEADER: UNREAD, STANDBY: Replica()}}, LEADER),
-        ("nodes-report", {"reports": {"n1": report(), "gone": report("gone")}}, "gone"),
+        ("daemonsets-deployed", {"nodes": {"n1": node(front_end=""), "n2": node("n2", front_end="")}}, "lading.dev/front-end"),
+        ("daemonsets-in-step", {"daemonsets": BOTH | {GUARD: daemonset(GUARD, tag="0.2.0")}}, "lading-guard 0.2.0"),
+        ("nodes-report", {"reports": {"n1": report(), "n2": report("n2"), "gone": report("gone")}}, "gone"),
         ("versions-in-step", {"reports": {"n1": report(), "n2": report("n2", reporter="0.2.0")}}, "0.2.0"),
-        ("devices-healthy", {"reports": {"n1": report(gpus=[GPU | {"usedBy": "a process"}])}}, "a process"),
-        ("devices-healthy", {"reports": {"n1": report(gpus=[GPU | {"dirty": "90 MiB of it"}])}}, "90 MiB of it"),
+        ("devices-healthy", {"reports": {"n1": report(gpus=[GPU | {"usedBy": "a process"}]), "n2": report("n2")}}, "a process"),
+        (
+            "devices-healthy",
+            {"reports": {"n1": report(gpus=[GPU | {"dirty": "90 MiB of it"}]), "n2": report("n2")}},
+            "90 MiB of it",
+        ),
         ("pods-waiting", {"workload": Workload(pending={"fits": 1, "too-few-free-gpus": 3})}, "too-few-free-gpus 3, fits 1"),
     ],
 )
@@ -151,6 +186,33 @@ def test_what_is_only_worth_knowing(check: str, changes: dict[str, Any], named: 
     assert (found.check, found.level) == (check, Level.NOTE)
     assert named in found.what
     assert view.state is Level.NOTE
+
+
+def test_nodes_that_are_set_up_by_units_need_no_daemonsets() -> None:
+    by_units: dict[str, Any] = {
+        "daemonsets": {},
+        "node_pods": [],
+        "nodes": {"n1": node(front_end=""), "n2": node("n2", front_end="")},
+    }
+    view = view_status(installation(**by_units))
+    assert (view.findings, view.daemonsets) == ((), ())
+    assert [one.what for one in view.parts if one.part is Part.DAEMONSETS] == ["none"]
+
+
+def test_a_node_that_is_not_reachable_is_said_once() -> None:
+    nodes = {"n1": node(), "n2": node("n2", ready="Unknown")}
+    (found,) = view_status(installation(daemonsets=HALF, node_pods=[node_pod(HOOKS, "n1")], nodes=nodes)).findings
+    assert found.check == "nodes-reachable"
+
+
+def test_a_daemonset_says_where_it_is_not_ready() -> None:
+    view = view_status(installation(daemonsets=HALF, node_pods=[node_pod(HOOKS, "n1"), node_pod(HOOKS, "n2", ready=False)]))
+    (found,) = [one for one in view.daemonsets if one.name == HOOKS]
+    assert (found.desired, found.ready, found.not_ready_on) == (2, 1, ("n2",))
+    assert found.image == "registry.example/lading-node:0.1.0"
+    assert [one.what for one in view.parts if one.part is Part.DAEMONSETS] == [
+        "lading-node 1 of 2 ready; lading-guard 2 of 2 ready"
+    ]
 
 
 def test_every_check_is_tried() -> None:
@@ -204,11 +266,9 @@ def test_the_names_are_those_of_deploy() -> None:
     assert sorted(policies) == sorted(POLICIES)
     for folder, name in (("central", CENTRAL), ("scheduler", SCHEDULER)):
         assert re.search(rf"kind: Deployment\nmetadata:\n  name: {name}\n", (deploy / folder / "deployment.yaml").read_text())
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(-3, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (400_000, "4d")])
-def test_ages(seconds: float, words: str) -> None:
-    assert age_in_words(seconds) == words
+    texts = [path.read_text() for path in sorted((deploy / "node").glob("*.yaml"))]
+    made = [one["metadata"] for text in texts for one in yaml.safe_load_all(text) if one and one["kind"] == "DaemonSet"]
+    assert {(one["namespace"], one["name"]) for one in made} == {(NODES_NAMESPACE, name) for name in DAEMONSETS}
 
 
 def test_the_image_of_central_is_named_by_its_tag() -> None:

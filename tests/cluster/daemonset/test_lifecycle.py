@@ -1,79 +1,27 @@
-"""`deploy/node` with a real kubelet of unchanged flags, over a real containerd with NRI: first pod, update, removal.
-
-The images are built for it, in minutes, or are those of LADING_IMAGES (the tar of `make image`). The times are printed: `-s`.
-Mounts have to propagate, as systemd has it. Where they do not:
-`unshare --mount sh -c 'mount --make-rshared / && exec pytest tests/cluster/test_node_daemonset.py'`.
-"""
+"""`deploy/node` from its installation to its removal: first pod, rights, update. The times are printed: `-s`."""
 
 import json
-import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
-from deploy.wheel import build as build_wheel
-from hooks.frontends.nri.launched.program import PROGRAM, built_program
+from hooks.frontends.nri.launched.program import PROGRAM
 from hooks.host.netns import netns_path
-from lading.vocabulary import NOT_READY
+from kubectl_lading.installation.finding import Part
+from kubectl_lading.installation.status_view import StatusView
+from kubectl_lading.main import main
+from lading import __version__
 from protos.cri.runtime.v1 import api_pb2 as cri
-from simnode import leftovers
-from simnode.build import build
-from simnode.cluster import Cluster
-from simnode.containerd import PrivateContainerd
-from tests.cluster.conftest import CONTAINERD, NODE, start_runtime
-from tests.cluster.node_site import NODES, NodeSite
+from tests.cluster.conftest import NODE
+from tests.cluster.daemonset.site import NODES, NodeSite
 from tests.cluster.pods import Pods, container
-from tests.docs import ROOT
-from tests.fakes.needs import need
-from tests.install.images import build_images, import_images
-from tests.logs import LOGS
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
 GPU = "lading.dev/gpus"
-
-
-@pytest.fixture(scope="module")
-def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
-    """One that has NRI."""
-    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    need(any(mount[4] == "/" and "shared:" in "".join(mount[6:]) for mount in mounts), "a shared / (see above)")
-    yield from start_runtime(os.environ.get(CONTAINERD) or "1.7.", pytestconfig)
-
-
-@pytest.fixture(scope="module")
-def imported(runtime: PrivateContainerd, tmp_path_factory: pytest.TempPathFactory) -> None:
-    given = os.environ.get("LADING_IMAGES")
-    need(bool(given) or built_program().is_file(), "the launched guard, a part of the image (make launched-guard)")
-    folder = tmp_path_factory.mktemp("images")
-    images = Path(given) if given else build_images(build_wheel(ROOT, folder), folder)
-    import_images(runtime, images)
-    if not given:
-        images.unlink()
-
-
-@pytest.fixture(scope="module")
-def cluster(assets: Path, runtime: PrivateContainerd, imported: None, pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """kubelet asks the runtime itself."""
-    folder = runtime.layout.folder.parent / "node"
-    cluster = Cluster(
-        folder / "kube", assets=assets, cri_socket=runtime.socket, cgroup_root=runtime.layout.cgroup_root, node_name=NODE
-    )
-    pytestconfig.stash[LOGS] += cluster.logs
-    with cluster:
-        yield cluster
-    leftovers.remove_tree(folder)
-
-
-@pytest.fixture(scope="module")
-def site(cluster: Cluster, runtime: PrivateContainerd) -> Iterator[NodeSite]:
-    folder = runtime.layout.folder.parent / "node"
-    site = NodeSite(folder=folder, cluster=cluster, runtime=runtime, node=build("demo-8gpu", folder / "sim"))
-    cluster.kubectl("label", "namespace", "default", "lading.dev/manual=allowed")
-    yield site
-    site.remove_all()
 
 
 def cards(site: NodeSite, *indexes: int) -> list[str]:
@@ -117,18 +65,30 @@ def test_it_reports_its_devices_as_its_own_account(site: NodeSite) -> None:
     assert len(site.cluster.api.call("GET", path)["status"]["gpus"]) == 8
 
 
+def status(site: NodeSite) -> StatusView:
+    """Return what `kubectl lading status` says."""
+    environment = {"KUBECONFIG": str(site.cluster.control_plane.admin_conf)}
+    return msgspec.json.decode(CliRunner().invoke(main, ("status", "-o", "json"), env=environment).stdout, type=StatusView)
+
+
+def test_status_knows_its_daemonsets_and_its_node(site: NodeSite) -> None:
+    seen = status(site)
+    ready = {one.name: (one.desired, one.updated, one.ready, one.not_ready_on) for one in seen.daemonsets}
+    assert ready == {"lading-node": (1, 1, 1, ()), "lading-guard": (1, 1, 1, ()), "lading-remove": (0, 0, 0, ())}
+    assert [(one.name, one.reporter, one.tainted) for one in seen.nodes] == [(NODE, __version__, False)]
+    assert seen.versions["node image"] == {__version__: 2}
+    assert not [one for one in seen.findings if one.part in (Part.DAEMONSETS, Part.NODES)]
+
+
 def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> None:
     cluster = site.cluster
-
-    def tainted() -> bool:
-        return any(taint["key"] == NOT_READY for taint in cluster.api.node(NODE)["spec"].get("taints", []))
-
-    cluster.eventually(lambda: not tainted(), "a node without the taint")
+    cluster.eventually(lambda: not site.tainted(), "a node without the taint")
     assert cluster.kubectl("delete", "daemonset", "-n", NODES, "lading-guard").returncode == 0
-    cluster.eventually(tainted, "the taint")
+    cluster.eventually(site.tainted, "the taint")
+    assert {"daemonsets-deployed", "nodes-untainted"} <= {one.check for one in status(site).findings}
     site.apply()
     site.await_ready("lading-guard")
-    cluster.eventually(lambda: not tainted(), "a node without the taint")
+    cluster.eventually(lambda: not site.tainted(), "a node without the taint")
 
 
 def test_a_container_without_privilege_opens_no_device_of_its_node(site: NodeSite, pods: Pods) -> None:

@@ -8,12 +8,13 @@ import json
 import os
 import shutil
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from central.daemon.keys import write_pair
+from lading.vocabulary import NOT_READY
 from simnode.build import LIBRARIES, SimNode
 from simnode.cluster import Cluster
 from simnode.containerd import PrivateContainerd
@@ -24,7 +25,7 @@ from tests.cluster.conftest import DEPLOY, NODE
 
 NODES: Final = "lading-nodes"
 LABEL: Final = "lading.dev/front-end"
-PARTS: Final = ("crds", "rbac", "admission", "node")  # central and its scheduler need a network between pods
+PARTS: Final = ("crds", "rbac", "admission", "node")
 
 
 @dataclass(kw_only=True)
@@ -33,6 +34,8 @@ class NodeSite:
     cluster: Cluster
     runtime: PrivateContainerd
     node: SimNode
+    tag: str = ""  # of the image, instead of that of deploy/
+    parts: Sequence[str] = PARTS
     ports: Mapping[str, int] = field(default_factory=lambda: {"hooks": free_port(), "shares": free_port()})
 
     @property
@@ -58,7 +61,7 @@ class NodeSite:
         for folder in (self.state.parent, self.run.parent):
             folder.mkdir(parents=True, exist_ok=True)
         theirs = tomllib.loads((DEPLOY / "node/hooks.toml").read_text())
-        del theirs["keys"]
+        keys = theirs.pop("keys")
         ours: dict[str, object] = {
             "host_root": str(self.node.root),
             "driver_root": str(self.node.root),
@@ -66,10 +69,12 @@ class NodeSite:
             "netdev": False,
             "metrics": f"127.0.0.1:{self.ports['hooks']}",
         }
-        (overlay / "hooks.toml").write_text(render_flat_toml({**theirs, **ours, **settings}))
+        written = {**theirs, **ours, **settings}
+        of_central = f"[keys]\n{render_flat_toml(keys)}" if written["assignments"] != ["manual"] else ""
+        (overlay / "hooks.toml").write_text(render_flat_toml(written) + of_central)
         (overlay / "shares.toml").write_text(f'metrics = "127.0.0.1:{self.ports["shares"]}"\n')
         shutil.copy(DEPLOY / "namespace.yaml", overlay / "namespace.yaml")
-        bases = [os.path.relpath(DEPLOY / part, overlay.resolve()) for part in PARTS]
+        bases = [os.path.relpath(DEPLOY / part, overlay.resolve()) for part in self.parts]
         files = ["hooks.toml", "shares.toml"]
         config = {"name": "lading-node-config", "namespace": NODES, "behavior": "replace", "files": files}
         if not (overlay / "central-1.pem").exists():
@@ -80,6 +85,7 @@ class NodeSite:
             "kind": "Kustomization",
             "resources": ["namespace.yaml", *bases],
             "configMapGenerator": [config, {**keys, "options": {"disableNameSuffixHash": True}}],
+            "images": [{"name": "lading-node", "newTag": self.tag}] if self.tag else [],
             "patches": [{"patch": json.dumps(patch)} for patch in self._patches()],
         }
         (overlay / "kustomization.yaml").write_text(json.dumps(kustomization))
@@ -92,6 +98,18 @@ class NodeSite:
     def label(self, value: str) -> None:
         done = self.cluster.kubectl("label", "node", NODE, "--overwrite", f"{LABEL}={value}")
         assert done.returncode == 0, done.stderr
+
+    def keep_away(self, name: str, away: bool = True) -> None:
+        """Take a DaemonSet's pod from the node, or let it come again."""
+        selector = {"test/away": "true" if away else None}
+        change = json.dumps({"spec": {"template": {"spec": {"nodeSelector": selector}}}})
+        done = self.cluster.kubectl("patch", "-n", NODES, "daemonset", name, "--type=merge", "--patch", change)
+        assert done.returncode == 0, done.stderr
+        if away:
+            self.cluster.eventually(lambda: not self.pods(name), f"the end of the pod of {name}", within_s=90.0)
+
+    def tainted(self) -> bool:
+        return any(taint["key"] == NOT_READY for taint in self.cluster.api.node(NODE)["spec"].get("taints", []))
 
     def pods(self, name: str) -> list[Any]:
         path = f"/api/v1/namespaces/{NODES}/pods?labelSelector=app.kubernetes.io/name={name}"
