@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Unpack
 
 import grpc
 import pytest
@@ -19,7 +19,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, CriError, Pod
 from simnode.daemons import LadingNode
-from simnode.kubelet import Device
+from simnode.kubelet import ContainerOptions, Device
 from tests.node.conftest import StartLading
 from tests.node.referee import Referee
 from tests.node.site import Refused, Site, eventually, open_site
@@ -83,9 +83,9 @@ def restart(site: Site, runtime: PrivateContainerd) -> None:
     await_asked(site)
 
 
-def create_within(pod: Pod, s: float = 15.0, *, attempt: int = 0) -> Container:
+def create_within(pod: Pod, s: float = 15.0, **options: Unpack[ContainerOptions]) -> Container:
     """As kubelet does: again, until it is not refused."""
-    return eventually(lambda: pod.create_container(attempt=attempt), within_s=s)
+    return eventually(lambda: pod.create_container(**options), within_s=s)
 
 
 def create_bare(pod: Pod) -> Container:

@@ -26,13 +26,14 @@ from tests.node.conftest import NEWER, StartLading
 from tests.node.nri_deaths import DEATHS, Answer, Death
 from tests.node.referee import Referee, Verdict
 from tests.node.site import Site, eventually, open_site, refusal_of
-from tests.node.test_nri import GPU, await_asked, restart
+from tests.node.test_nri import GPU, await_asked, create_within, restart, start
 
 ROUNDS: Final = int(os.environ.get("LADING_KILL_ROUNDS", "1"))
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300 + 30 * ROUNDS)]
 
 REQUIRED: Final = {"required-plugins.noderesource.dev": '["lading"]'}
 VALIDATING: Final = [one for one in NEWER if one is not None and validates(one.version)]
+NONE: Final = pytest.param(None, marks=pytest.mark.skip(reason="needs containerd 2.2 or newer in LADING_CONTAINERD_DIRS"))
 _NOT_YET: Final = {Reason.UNGRANTED, Reason.NOT_RECONCILED, Reason.NOT_PREPARED}
 _VALIDATION: Final = ("validator plugin 50-lading failed", 'required plugin "lading" not present')
 _SETTLES_S: Final = 60.0
@@ -82,10 +83,26 @@ def test_with_the_launched_guard_alone(site: Site, death: Death) -> None:
 
 
 @every_death
-@pytest.mark.parametrize("newer", VALIDATING, indirect=True, ids=lambda found: found.version)
+@pytest.mark.parametrize("newer", VALIDATING or [NONE], indirect=True, ids=lambda found: found.version if found else "none")
 def test_with_the_runtimes_validation_alone(site: Site, death: Death) -> None:
     site.lading.guard.stop()
     play(site, death, REQUIRED)
+
+
+def test_the_referee_sees_what_is_bare_and_what_two_can_open(site: Site) -> None:
+    """Without any protection, cards by kubelet itself."""
+    site.lading.guard.kill()
+    site.lading.hooks.kill()
+    with contextlib.ExitStack() as ends:
+        pods = [ends.enter_context(site.kubelet.pod(name, annotations={GPU: "0"})) for name in ("one", "two", "three")]
+        device = site.supplied(site.card(0))
+        first, second = [start(create_within(pod, devices=[device])) for pod in pods[:2]]
+        third = start(create_within(pods[2]))
+        verdict = Referee(site).judge()
+        assert verdict.opened == {first.id: [site.card(0)], second.id: [site.card(0)], third.id: []}
+        assert set(verdict.bare) == {first.id, second.id, third.id}
+        assert verdict.double == [site.card(0)]
+    site.lading.hooks.start()
 
 
 def play(site: Site, death: Death, annotations: dict[str, str] | None = None) -> None:
