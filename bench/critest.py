@@ -1,11 +1,15 @@
-"""critest, CRI's own validation suite, against a runtime's socket: as it is, or through the proxy.
+"""critest, CRI's own validation suite, against a runtime's socket: as it is, through the proxy, or with the NRI plugin.
 
-    python -m bench.critest --critest BIN --socket SOCKET [--through] [--out FILE] [critest's own arguments]
+    python -m bench.critest --critest BIN --socket SOCKET [--nri-socket SOCKET] [--through | --plugin] [--out FILE]
+                            [critest's own arguments]
+
+`--nri-socket` adds critest's specs of NRI.
 
 With `--through`, a proxy of its own stands before the socket, and every call that a hook can ask for is held. Hooks of every
 pod add an annotation and a label to each sandbox and container, an environment variable to each container, and an annotation to
 each update of resources, so that each of those requests is read and encoded anew; the others are held and go on as they came.
-Where the results of both ways are the same, spec by spec, nothing notices the proxy.
+With `--plugin`, Lading's plugin and its guard are connected to the runtime, on a simulated node; `asked` is what the runtime
+called the plugin for. Where the results of two ways are the same, spec by spec, nothing notices what stands between.
 
 The file is JSON: `{"passed": n, "failed": n, "skipped": n, "asked": n, "seconds": s, "specs": {name: state}}`. TMPDIR must be
 on a shared mount, and critest's images must be where the runtime pulls from; both are its user's to arrange.
@@ -14,17 +18,23 @@ on a shared mount, and critest's images must be where the runtime pulls from; bo
 import argparse
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import urlopen
 from xml.etree import ElementTree
 
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage
-from simnode.daemons import Daemon, render_flat_toml
+from simnode.build import build
+from simnode.control_plane import free_port
+from simnode.cri import Cri
+from simnode.daemons import Daemon, LadingNode, render_flat_toml
 from tests.fakes.hook_server import HookServer
 
 _MADE = (Stage.RUN_POD_SANDBOX, Stage.CREATE_CONTAINER)
@@ -35,6 +45,16 @@ _ANSWERS = {
     "updated": ((Stage.UPDATE_CONTAINER_RESOURCES,), hook.Adjustment(annotations=_MARK)),
     "held": ([stage for stage in Stage if stage not in (*_MADE, Stage.UPDATE_CONTAINER_RESOURCES)], hook.Adjustment()),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SocketOnly:
+    """A runtime of which only the socket is known."""
+
+    socket: Path
+
+    def client(self, *, via: Path | None = None, api: str = "v1") -> Cri:
+        return Cri(via or self.socket, api=api)
 
 
 async def run_critest(binary: Path, socket: Path, words: list[str], report: Path) -> None:
@@ -87,6 +107,21 @@ async def run_through(binary: Path, socket: Path, words: list[str], report: Path
         return sum(len(server.asked) for server in servers)
 
 
+async def run_beside(binary: Path, socket: Path, nri: Path, words: list[str], report: Path) -> int:
+    """Run it while Lading's plugin is asked about every container. Return the number of the runtime's calls."""
+    folder, metrics = report.parent, f"127.0.0.1:{free_port()}"
+    node = await asyncio.to_thread(build, "demo-8gpu", folder / "node")
+    with LadingNode(folder, node=node, runtime=SocketOnly(socket), nri=nri, hooks_settings={"metrics": metrics}):
+        await run_critest(binary, socket, words, report)
+        text = await asyncio.to_thread(_fetch, f"http://{metrics}/metrics")
+        return sum(map(int, re.findall(r"^lading_hooks_nri_call_seconds_count\S* (\d+)", text, re.MULTILINE)))
+
+
+def _fetch(url: str) -> str:
+    with urlopen(url) as answer:  # noqa: S310 -- the plugin's own, on this machine
+        return str(answer.read().decode())
+
+
 def read_report(report: Path) -> dict[str, str]:
     """Return spec → state, from a JUnit file."""
     cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314 -- critest wrote it for this run
@@ -98,14 +133,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.critest", description="critest against a socket, or through the proxy.")
     parser.add_argument("--critest", type=Path, required=True, metavar="BIN")
     parser.add_argument("--socket", type=Path, required=True, help="the runtime's")
-    parser.add_argument("--through", action="store_true", help="through a proxy in front of it")
+    parser.add_argument("--nri-socket", type=Path, help="the runtime's for NRI")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--through", action="store_true", help="through a proxy in front of it")
+    way.add_argument("--plugin", action="store_true", help="with Lading's plugin and its guard")
     parser.add_argument("--out", type=Path, default=Path("bench/out/critest.json"))
     args, words = parser.parse_known_args()
+    if args.plugin and not args.nri_socket:
+        parser.error("--plugin needs --nri-socket")
+    words += ["--nri-socket", str(args.nri_socket)] if args.nri_socket else []
     with tempfile.TemporaryDirectory(prefix="lading-critest-", dir="/tmp") as folder:  # sockets need short names
         report = Path(folder) / "junit.xml"
         begun = time.monotonic()
         if args.through:
             asked = asyncio.run(run_through(args.critest, args.socket, words, report))
+        elif args.plugin:
+            asked = asyncio.run(run_beside(args.critest, args.socket, args.nri_socket, words, report))
         else:
             asked = 0
             asyncio.run(run_critest(args.critest, args.socket, words, report))

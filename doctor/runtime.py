@@ -17,6 +17,8 @@ from doctor.model import Verdict, failed, ok, skipped, warning
 from lading.versions import Support, judge_runtime, parse_version
 from protos.cri.runtime.v1 import api_pb2 as cri
 
+# kubelet relies on these; all others only inform, as containerd 2.2's about what it has that is deprecated.
+_REQUIRED: Final = ("RuntimeReady", "NetworkReady")
 # A kubelet asks containerd 2.x for the cgroup driver, and needs no setting of its own.
 _TELLS_DRIVER: Final = 2
 
@@ -42,11 +44,12 @@ def decide_runtime(seen: RuntimeSeen) -> Iterator[Verdict]:
             yield warning(judged.why, mend=mend)
         case Support.LIMITED | Support.FULL:
             pass  # the check `cdi` reports what it cannot do
-    for condition in seen.status.status.conditions:
-        if not condition.status:
-            what = f"{seen.name}: {condition.type} does not hold: {condition.reason}: {condition.message}"
-            yield failed(what, mend="crictl info; journalctl -u containerd -n 50")
-    if all(condition.status for condition in seen.status.status.conditions) and judged.support is not Support.NONE:
+    lacking = [condition for condition in seen.status.status.conditions if not condition.status]
+    for condition in lacking:
+        what = f"{seen.name}: {condition.type} does not hold: {condition.reason}: {condition.message}"
+        judge = failed if condition.type in _REQUIRED else warning
+        yield judge(what, mend="crictl info; journalctl -u containerd -n 50")
+    if not any(condition.type in _REQUIRED for condition in lacking) and judged.support is not Support.NONE:
         yield ok(f"{seen.name} answers at {seen.endpoint}, and is ready")
 
 

@@ -43,12 +43,18 @@ def has_cdi(version: str) -> bool:
     return parse_version(version) >= (1, 7)
 
 
+def validates(version: str) -> bool:
+    """Report whether it has NRI's validation of adjustments."""
+    return parse_version(version) >= (2, 2)
+
+
 def render_config(layout: ContainerdLayout, *, version: str, sandbox_image: str, snapshotter: str, runc: Path) -> str:
     number = parse_version(version)
     if number < (1, 6):
         raise ConfigError(f"cannot configure containerd {version}: 1.6 is the oldest that works")
     if number >= (2, 0):
-        return _render_format_3(layout, sandbox_image, snapshotter, runc) + _render_nri(layout)
+        config = _render_format_3(layout, sandbox_image, snapshotter, runc) + _render_nri(layout)
+        return config + (_VALIDATOR if validates(version) else "")
     config = _render_format_2(layout, sandbox_image, snapshotter, runc, cdi=has_cdi(version))
     return config + (_render_nri(layout) if number >= (1, 7) else "")
 
@@ -125,6 +131,12 @@ def _render_nri(layout: ContainerdLayout) -> str:
   socket_path = "{layout.nri}/nri.sock"
   plugin_path = "{layout.nri}/plugins"
   plugin_config_path = "{layout.nri}/conf.d"
+"""
+
+
+# Refuses a pod's containers while a plugin is not there that an annotation of the pod requires.
+_VALIDATOR = """  [plugins."io.containerd.nri.v1.nri".default_validator]
+    enable = true
 """
 
 

@@ -34,6 +34,7 @@ _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
 ]
+_REQUIRED = ("RuntimeReady", "NetworkReady")  # all others only inform
 _EXIT_LOOKS = 200
 _EXIT_EVERY_S = 0.05
 
@@ -113,9 +114,10 @@ class Cri:
         return self.call("Version", cri.VersionRequest(version="0.1.0"), cri.VersionResponse)
 
     def not_ready(self) -> list[str]:
-        """Return the runtime's conditions that do not hold, as text; empty if pods can be made."""
+        """Return the required conditions of the runtime that do not hold, as text; empty if pods can be made."""
         status = self.call("Status", cri.StatusRequest(), cri.StatusResponse).status
-        return [f"{c.type}: {c.reason}: {c.message}" for c in status.conditions if not c.status]
+        lacking = (c for c in status.conditions if c.type in _REQUIRED and not c.status)
+        return [f"{c.type}: {c.reason}: {c.message}" for c in lacking]
 
     def image_id(self, name: str) -> str:
         """Return the image's id; empty if the runtime does not have it."""

@@ -32,7 +32,7 @@ RELEASE_S = 30.0  # nominally two seconds after the pod is gone; a busy two-core
 _LOOK_EVERY_S = 0.05
 
 # ENXIO: no driver behind the number; ENODEV: what misc devices (rdma_cm) say for it; ok: this machine has such a device.
-_GRANTED = {"ok", "ENXIO", "ENODEV"}
+OPENS = {"ok", "ENXIO", "ENODEV"}
 _EVERY_CONTAINER = r"^/dev/(null|zero|full|random|urandom|tty|ptmx|console|pts/.*)$"
 
 
@@ -139,10 +139,10 @@ class Site:
         script += "\n".join(f"mknod {probe} c {numbers[path][0]} {numbers[path][1]}" for path, probe in probes.items())
         found = container.sh(f"({script}) | grep -Ev '{_EVERY_CONTAINER}' || true").split()
         outcomes = dict(zip(probes, container.try_open(*probes.values()), strict=True))
-        granted = {path for path, outcome in outcomes.items() if outcome in _GRANTED}
-        assert set(outcomes.values()) <= _GRANTED | {"EPERM"}, outcomes
+        granted = {path for path, outcome in outcomes.items() if outcome in OPENS}
+        assert set(outcomes.values()) <= OPENS | {"EPERM"}, outcomes
         assert granted == set(found), outcomes
-        assert set(container.try_open(*found)) <= _GRANTED
+        assert set(container.try_open(*found)) <= OPENS
         return Sight(
             env=container.env(),
             nodes=frozenset(found),

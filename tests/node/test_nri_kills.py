@@ -1,16 +1,16 @@
-"""The plugin is killed again and again while the runtime asks it: no container starts without its devices.
+"""The plugin is lost in every way while the runtime asks it: no container is without its devices, and no card is in two.
 
-Half of the rounds kill it while it certainly is asked, because it stands still; the others at some moment of a CreateContainer,
-before, while or after it is asked. All of them with one of the guards alone. LADING_KILL_ROUNDS makes it long.
+Each round two pods want one card, and both containers are asked about while the plugin is lost; then it is there again, and
+both are tried again as kubelet does, until one has the card and the other is refused for it. A referee asks the containers
+themselves. One protection alone is there in each test: the guard, the launched guard, or the runtime's own validation.
+LADING_KILL_ROUNDS makes it long: so many rounds of each way.
 """
 
 import contextlib
 import os
-import random
-import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -19,16 +19,24 @@ import pytest
 from hooks.frontends.nri.launched.program import install, remove
 from lading.reasons import Reason
 from simnode.containerd import PrivateContainerd
-from simnode.cri import Container
+from simnode.containerd_config import validates
+from simnode.cri import Container, CriError, Pod
 from simnode.daemons import LadingNode
-from tests.node.conftest import StartLading
-from tests.node.site import Refused, Site, eventually, open_site
-from tests.node.test_nri import GPU, await_asked, await_plugin, bare, restart
+from tests.node.conftest import NEWER, StartLading
+from tests.node.nri_deaths import DEATHS, Answer, Death
+from tests.node.referee import Referee, Verdict
+from tests.node.site import Site, eventually, open_site, refusal_of
+from tests.node.test_nri import GPU, await_asked, create_within, restart, start
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
+ROUNDS: Final = int(os.environ.get("LADING_KILL_ROUNDS", "1"))
+pytestmark = [pytest.mark.node, pytest.mark.timeout(300 + 30 * ROUNDS)]
 
-ROUNDS: Final = int(os.environ.get("LADING_KILL_ROUNDS", "6"))
-_CREATES_S: Final = 0.04  # what a CreateContainer takes
+REQUIRED: Final = {"required-plugins.noderesource.dev": '["lading"]'}
+VALIDATING: Final = [one for one in NEWER if one is not None and validates(one.version)]
+NONE: Final = pytest.param(None, marks=pytest.mark.skip(reason="needs containerd 2.2 or newer in LADING_CONTAINERD_DIRS"))
+_NOT_YET: Final = {Reason.UNGRANTED, Reason.NOT_RECONCILED, Reason.NOT_PREPARED}
+_VALIDATION: Final = ("validator plugin 50-lading failed", 'required plugin "lading" not present')
+_SETTLES_S: Final = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -36,63 +44,124 @@ def running(share_lading: StartLading, newer: PrivateContainerd) -> LadingNode:
     return share_lading(runtime=newer, nri=True)
 
 
-@pytest.fixture(params=["guard", "launched guard"])
-def site(running: LadingNode, newer: PrivateContainerd, launched_guard: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
-    with open_site(running, newer) as site, contextlib.ExitStack() as ends:
+@pytest.fixture
+def site(running: LadingNode, newer: PrivateContainerd) -> Iterator[Site]:
+    with open_site(running, newer) as site:
+        if not running.guard.running:
+            running.guard.start()
         await_asked(site)
-        if request.param == "launched guard":
-            ends.enter_context(launched_alone(site, newer, launched_guard))
         yield site
     eventually(site.check_nothing_granted)
 
 
-@contextlib.contextmanager
-def launched_alone(site: Site, runtime: PrivateContainerd, program: Path) -> Iterator[None]:
+@pytest.fixture
+def launched(site: Site, newer: PrivateContainerd, launched_guard: Path) -> Iterator[None]:
     """The guard that containerd launched, and no other."""
-    install(program, runtime.layout.nri / "plugins")
-    restart(site, runtime)
+    install(launched_guard, newer.layout.nri / "plugins")
+    restart(site, newer)
     site.lading.guard.stop()
     try:
         yield
     finally:
-        remove(runtime.layout.nri / "plugins")
-        runtime.restart()
+        remove(newer.layout.nri / "plugins")
+        newer.restart()
         site.reconnect()
-        site.lading.guard.start()
 
 
-def test_a_plugin_that_is_killed_leaves_no_bare_container(site: Site) -> None:
-    chance = random.Random(18)  # noqa: S311
-    outcomes: Counter[str] = Counter()
+every_death = pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
+
+
+@every_death
+def test_with_the_guard_alone(site: Site, death: Death) -> None:
+    play(site, death)
+
+
+@every_death
+@pytest.mark.usefixtures("launched")
+def test_with_the_launched_guard_alone(site: Site, death: Death) -> None:
+    play(site, death)
+
+
+@every_death
+@pytest.mark.parametrize("newer", VALIDATING or [NONE], indirect=True, ids=lambda found: found.version if found else "none")
+def test_with_the_runtimes_validation_alone(site: Site, death: Death) -> None:
+    site.lading.guard.stop()
+    play(site, death, REQUIRED)
+
+
+def test_the_referee_sees_what_is_bare_and_what_two_can_open(site: Site) -> None:
+    """Without any protection, cards by kubelet itself."""
+    site.lading.guard.kill()
+    site.lading.hooks.kill()
+    with contextlib.ExitStack() as ends:
+        pods = [ends.enter_context(site.kubelet.pod(name, annotations={GPU: "0"})) for name in ("one", "two", "three")]
+        device = site.supplied(site.card(0))
+        first, second = [start(create_within(pod, devices=[device])) for pod in pods[:2]]
+        third = start(create_within(pods[2]))
+        verdict = Referee(site).judge()
+        assert verdict.opened == {first.id: [site.card(0)], second.id: [site.card(0)], third.id: []}
+        assert set(verdict.bare) == {first.id, second.id, third.id}
+        assert verdict.double == [site.card(0)]
+    site.lading.hooks.start()
+
+
+def play(site: Site, death: Death, annotations: dict[str, str] | None = None) -> None:
+    referee, counts = Referee(site), Counter[str]()
     for number in range(ROUNDS):
-        outcomes[play(site, number, chance)] += 1
-        assert bare(site) == []
-    print(f"{site.runtime.version}: {ROUNDS} rounds: {dict(outcomes)}")
-    assert outcomes["asked, then killed: refused"] == (ROUNDS + 1) // 2
+        card = str(number % len(site.node.profile.gpus))
+        with contextlib.ExitStack() as ends, ThreadPoolExecutor(2) as threads:
+            wants = {GPU: card, **(annotations or {})}
+            pods = [ends.enter_context(site.kubelet.pod(f"{name}-{number}", annotations=wants)) for name in ("one", "two")]
+
+            def ask(pods: list[Pod] = pods, threads: ThreadPoolExecutor = threads) -> list[Future[Answer]]:
+                return [threads.submit(create, pod) for pod in pods]
+
+            answers = [one.result() for one in death.die(site.lading, ask)]
+            counts.update(map(describe, answers))
+            assert not death.answers_nothing or not any(isinstance(one, Container) for one in answers), answers
+            check(referee.judge())
+            if not site.lading.hooks.running:
+                site.lading.hooks.start()
+            asked = dict(zip(pods, answers, strict=True))
+            settle(asked)
+            check(verdict := referee.judge())
+            granted = {one.id: [site.card(int(card))] for one in asked.values() if isinstance(one, Container)}
+            assert verdict.opened == granted
+    print(f"{ROUNDS} rounds:", ", ".join(f"{what} {count}" for what, count in sorted(counts.items())))
 
 
-def play(site: Site, number: int, chance: random.Random) -> str:
-    """One round, in words: how it was killed, and what became of the container."""
-    gpu = number % 8
-    stands_still = number % 2 == 0
-    with site.kubelet.pod(f"round-{number}", annotations={GPU: str(gpu)}) as pod:
-        answers: list[Container | Refused] = []
-        if stands_still:
-            os.kill(site.lading.hooks.pid, signal.SIGSTOP)
-        asking = threading.Thread(target=lambda: answers.append(site.create(pod)))
-        asking.start()
-        asking.join(0.3 if stands_still else chance.uniform(0, _CREATES_S))
-        assert asking.is_alive() or not stands_still, "it was answered by a process that stands still"
-        site.lading.hooks.kill()
-        asking.join()
-        answer = answers[0]
-        if isinstance(answer, Refused):
-            assert answer.reason is Reason.UNGRANTED
-        site.lading.hooks.start()
-        await_plugin(site)  # else it does not hear of the pod's end
-        container = answer if isinstance(answer, Container) else eventually(pod.create_container)
-        container.start()
-        assert container.try_open(site.card(gpu)) == ["ENXIO"]  # it has the node, behind which is no driver
-        assert [grant.devices.names for grant in site.grants() if grant.pod == pod.spec.uid] == [[site.gpu(gpu)]]
-        how = "asked, then killed" if stands_still else "killed at some moment"
-        return f"{how}: {'refused' if isinstance(answer, Refused) else 'granted'}"
+def check(verdict: Verdict) -> None:
+    assert (verdict.bare, verdict.double) == ([], [])
+
+
+def create(pod: Pod) -> Answer:
+    """Create and start, as kubelet does at once."""
+    try:
+        return pod.run_container()
+    except CriError as e:
+        return e
+
+
+def settle(asked: dict[Pod, Answer]) -> None:
+    """Ask again about each that was refused, until one has the card and what the plugin says to the others is that."""
+
+    def again() -> None:
+        for pod, answer in asked.items():
+            if isinstance(answer, CriError):
+                asked[pod] = create(pod)
+        found = sorted(map(describe, asked.values()))
+        assert "granted" in found, found
+        assert set(found) <= {"granted", Reason.DEVICE_HELD}, found
+
+    eventually(again, within_s=_SETTLES_S)
+
+
+def describe(answer: Answer) -> str:
+    """Return the reason of a refusal. What else a call can fail with is an error."""
+    if isinstance(answer, Container):
+        return "granted"
+    if any(words in answer.details for words in _VALIDATION):
+        return "rejected by the runtime's validation"
+    reason = refusal_of(answer).reason
+    assert reason in {*_NOT_YET, Reason.DEVICE_HELD}, answer
+    return reason

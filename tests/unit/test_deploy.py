@@ -71,7 +71,10 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
     files = [file for generator in kustomization.get("configMapGenerator", []) for file in generator["files"]]
     there = {path for path in folder.iterdir() if path.name != "kustomization.yaml"} - BY_HAND
     if folder == DEPLOY:
-        there -= {MONITORING, *(DEPLOY / name for name in ("samples", "acceptance", "flavors", "cert-manager"))}
+        there -= {
+            MONITORING,
+            *(DEPLOY / name for name in ("samples", "acceptance", "flavors", "required-plugin", "cert-manager")),
+        }
         there -= {
             DEPLOY / name for name in ("install-node.sh", "wheel.py", "release.py", "sbom.py", "image", "chart", "__pycache__")
         }  # of nodes, and of a build

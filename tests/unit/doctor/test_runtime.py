@@ -19,11 +19,17 @@ from tests.unit.doctor.verdicts import only, states
 
 
 def runtime(
-    version: str = "1.7.28", *, name: str = "containerd", ready: bool = True, systemd: bool | None = True
+    version: str = "1.7.28",
+    *,
+    name: str = "containerd",
+    ready: bool = True,
+    deprecated: bool = False,
+    systemd: bool | None = True,
 ) -> RuntimeSeen:
     conditions = [
         cri.RuntimeCondition(type="RuntimeReady", status=True),
         cri.RuntimeCondition(type="NetworkReady", status=ready),
+        cri.RuntimeCondition(type="ContainerdHasNoDeprecationWarnings", status=not deprecated),
     ]
     options = None if systemd is None else {"SystemdCgroup": systemd}
     config = {"containerd": {"defaultRuntimeName": "runc", "runtimes": {"runc": {"options": options}}}}
@@ -42,6 +48,7 @@ def runtime(
         (runtime("1.5.0"), [State.FAILED]),
         (runtime("1.31.0", name="cri-o"), [State.WARNING, State.OK]),
         (runtime(ready=False), [State.FAILED]),
+        (runtime("v2.3.4", deprecated=True), [State.WARNING, State.OK]),
     ],
 )
 def test_versions_and_conditions(seen: RuntimeSeen, expected: list[State]) -> None:

@@ -1,0 +1,63 @@
+"""The annotation for containerd's default validator on a real API server: which pods get it. Requests are dry runs."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pytest
+
+from simnode.control_plane import ControlPlane
+from simnode.kube_api import KubeApi
+from tests.cluster.conftest import DEPLOY
+
+NAMESPACE: Final = "required-plugin"
+PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
+KEY: Final = "required-plugins.noderesource.dev"
+REQUIRED: Final = {KEY: '["lading"]'}
+CARD: Final = {"lading.dev/gpu": "1"}
+ASSIGNED: Final = {"lading.dev/gpus": "0"}
+
+
+@pytest.fixture(scope="module")
+def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
+    """The policy is there until the end of the module, because others share the control plane."""
+    control_plane.create_namespace(NAMESPACE)
+    folder = str(DEPLOY / "required-plugin")
+    applied = control_plane.kubectl("apply", "--server-side", "-k", folder)
+    assert applied.returncode == 0, applied.stderr
+    api = control_plane.api
+    control_plane.eventually(lambda: annotations(api, limits=CARD) == REQUIRED, "the policy")
+    yield api
+    deleted = control_plane.kubectl("delete", "-k", folder)
+    assert deleted.returncode == 0, deleted.stderr
+
+
+def annotations(
+    api: KubeApi, given: Mapping[str, str] | None = None, *, limits: Mapping[str, str] | None = None, init: bool = False
+) -> dict[str, str]:
+    """The annotations of a pod as the API server would keep it; `limits` are its init container's or its container's."""
+    container = {"name": "main", "image": "x"}
+    asking = {"name": "asks", "image": "x", "resources": {"limits": dict(limits or {})}}
+    spec = {"automountServiceAccountToken": False, "containers": [container if init else asking]}
+    pod = {"metadata": {"name": "new", "annotations": dict(given or {})}, "spec": {**spec, "initContainers": [asking] * init}}
+    found: dict[str, str] = api.call("POST", PODS, pod)["metadata"].get("annotations", {})
+    return found
+
+
+def test_a_pod_that_asks_for_devices_gets_it(api: KubeApi) -> None:
+    assert annotations(api, limits=CARD) == REQUIRED
+    assert annotations(api, limits=CARD, init=True) == REQUIRED
+    assert annotations(api, {"other": "x"}, limits=CARD) == {**REQUIRED, "other": "x"}
+
+
+def test_a_pod_with_an_assignment_gets_it(api: KubeApi) -> None:
+    assert annotations(api, ASSIGNED) == {**REQUIRED, **ASSIGNED}
+
+
+def test_other_pods_do_not(api: KubeApi) -> None:
+    assert annotations(api) == {}
+    assert annotations(api, {"other": "x"}, limits={"cpu": "1"}) == {"other": "x"}
+
+
+@pytest.mark.parametrize("key", [KEY, f"{KEY}/container.asks"])
+def test_what_a_pod_says_itself_stays(api: KubeApi, key: str) -> None:
+    assert annotations(api, {key: '["other", "lading"]'}, limits=CARD) == {key: '["other", "lading"]'}
