@@ -201,9 +201,7 @@ def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
     return None
 
 
-def _adjust(
-    sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, view: View, *, key_id: str
-) -> Answer | Refusal:
+def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, view: View, *, key_id: str) -> Answer | Refusal:
     devices, inventory = grant.devices, view.inventory
     found = find_cards(devices, inventory)
     if isinstance(found, Refusal):
