@@ -42,7 +42,6 @@ from hooks.daemon.settings import (
     ledger_path,
     mps_folders,
     taints_node,
-    writes_specs,
 )
 from hooks.host.attributes import read_attribute
 from hooks.host.cdi import read_cdi_names
@@ -51,7 +50,6 @@ from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_journal
 from hooks.model.inventory import Inventory
 from hooks.vendors.nvidia.driver import find_nvml, read_driver_mounts, read_driver_versions
-from hooks.vendors.nvidia.inject import GpuMode
 from lading import __version__
 from lading.devices.isolation import IsolationName
 from lading.errors import StateError
@@ -180,8 +178,8 @@ class Host(Readings):
     async def cdi(self) -> CdiSeen:
         runtime = await said_by("runtime", self.runtime())
         support = decide_cdi_support(runtime.version, runtime.status)
-        folder = self.hooks.cdi_dir if writes_specs(self.hooks) else ""
-        return CdiSeen(needed=self.hooks.gpu_mode is GpuMode.CDI, support=support, folder=folder)
+        folder = self.hooks.cdi_dir if self.hooks.writes_specs else ""
+        return CdiSeen(needed=self.hooks.by_cdi, support=support, folder=folder)
 
     async def nri(self) -> NriSeen:
         runtime = await said_by("runtime", self.runtime())
@@ -201,7 +199,7 @@ class Host(Readings):
         wanted = settings.driver_root and seen.version
         mounts = await in_thread(lambda: read_driver_mounts(root, seen.version)) if wanted else ()
         versions = await in_thread(lambda: read_driver_versions(root)) if wanted else ()
-        own = await in_thread(lambda: read_own_specs(settings)) if writes_specs(settings) else None
+        own = await in_thread(lambda: read_own_specs(settings)) if settings.writes_specs else None
         folders = settings.cdi_spec_dirs if own is None else (settings.cdi_dir,)
         names = await in_thread(lambda: read_cdi_names(map(Path, folders)))
         return InjectionSeen(

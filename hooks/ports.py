@@ -24,6 +24,7 @@ from hooks.model.holding import Holding
 from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, Inventory, MigInstance, Partition
 from hooks.model.trust import Trust
 from lading.devices.isolation import IsolationName
+from lading.needed import Needed
 from lading.sharegrant import ShareGrant
 from lading.vocabulary import GpuUuid, PodUid, SandboxId
 
@@ -107,6 +108,10 @@ class Vendor(Protocol):
     @property
     def device_folders(self) -> tuple[str, ...]:
         """Return the folders in /dev that have more of its nodes."""
+        ...
+
+    def needed(self, host_root: Path) -> Iterable[Needed]:
+        """Return the files of the node that it uses, each named by its setting: readiness shows those that it may not open."""
         ...
 
     def read(self, host_root: Path) -> VendorInventory:

@@ -191,6 +191,14 @@ def _choices(kind: Any) -> Iterator[str]:
             yield from _choices(argument)
 
 
+def check_absolute(settings: msgspec.Struct, *keys: str) -> None:
+    """Raise ConfigError for a setting that is no absolute path. Every setting has a default."""
+    for key in keys:
+        if not Path(written := getattr(settings, key)).is_absolute():
+            instead = getattr(type(settings)(), key) or Path(written).resolve()
+            raise ConfigError(f"{key} = {written!r} is no absolute path", hint=f"{key} = {instead}")
+
+
 def render_toml(settings: msgspec.Struct) -> str:
     """Return the settings as a TOML file that `load` reads back, each with its help as a comment."""
     lines = []

@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from central.api.known import Ident
 from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload, is_true
@@ -36,6 +36,12 @@ LOOK_AGAIN_S: Final = 1.0
 TIMEOUT_S: Final = 4.0
 AGAIN_S: Final = 60.0  # the longest pause after a write that failed
 MANAGER: Final = "lading-central"
+
+Kept = TypeVar("Kept", bound=AdmissionCheck | ResourceFlavor)
+
+
+def is_ours(check: AdmissionCheck) -> bool:
+    return check.spec.controller_name == CONTROLLER
 
 
 class Queued:
@@ -75,42 +81,25 @@ class Queued:
         self.rooms.release(uid)
 
 
-class CheckFeed:
-    """Take in the watch of AdmissionChecks."""
+class NamedFeed(Generic[Kept]):
+    """Take in a watch: keep its objects of this kind by name, or those that count."""
 
-    def __init__(self, queued: Queued) -> None:
-        self._queued = queued
+    def __init__(self, kind: type[Kept], kept: dict[str, Kept], counts: Callable[[Kept], bool] = lambda _: True) -> None:
+        self._kind = kind
+        self._kept = kept
+        self._counts = counts
 
-    def replaced(self, objects: Sequence[AdmissionCheck | Unreadable], version: str) -> None:
-        self._queued.checks.clear()
+    def replaced(self, objects: Sequence[Kept | Unreadable], version: str) -> None:
+        self._kept.clear()
         for one in objects:
             self.changed(one)
 
-    def changed(self, obj: AdmissionCheck | Unreadable) -> None:
-        if isinstance(obj, AdmissionCheck) and obj.spec.controller_name == CONTROLLER:
-            self._queued.checks[obj.metadata.name] = obj
+    def changed(self, obj: Kept | Unreadable) -> None:
+        if isinstance(obj, self._kind) and self._counts(obj):
+            self._kept[obj.metadata.name] = obj
 
     def removed(self, gone: Ident, version: str) -> None:
-        self._queued.checks.pop(gone.name, None)
-
-
-class FlavorFeed:
-    """Take in the watch of ResourceFlavors."""
-
-    def __init__(self, queued: Queued) -> None:
-        self._flavors = queued.flavors
-
-    def replaced(self, objects: Sequence[ResourceFlavor | Unreadable], version: str) -> None:
-        self._flavors.clear()
-        for one in objects:
-            self.changed(one)
-
-    def changed(self, obj: ResourceFlavor | Unreadable) -> None:
-        if isinstance(obj, ResourceFlavor):
-            self._flavors[obj.metadata.name] = obj
-
-    def removed(self, gone: Ident, version: str) -> None:
-        self._flavors.pop(gone.name, None)
+        self._kept.pop(gone.name, None)
 
 
 class WorkloadFeed:

@@ -22,11 +22,11 @@ from central.ask.pod import Pod, without_annotations
 from central.assignment.networks import VfNetwork
 from central.controllers.admission_checks import (
     AdmissionChecks,
-    CheckFeed,
-    FlavorFeed,
+    NamedFeed,
     PlaceFeed,
     Queued,
     WorkloadFeed,
+    is_ours,
 )
 from central.controllers.binder import Binder
 from central.controllers.conditions import Conditions
@@ -218,8 +218,15 @@ class Leadership:
             for kind in GANG_KINDS
         )
         self._kueue = (
-            Reflector(client, ADMISSION_CHECKS, AdmissionCheck, CheckFeed(queued), log=log, optional=True),
-            Reflector(client, FLAVORS, ResourceFlavor, FlavorFeed(queued), log=log, optional=True),
+            Reflector(
+                client,
+                ADMISSION_CHECKS,
+                AdmissionCheck,
+                NamedFeed(AdmissionCheck, queued.checks, is_ours),
+                log=log,
+                optional=True,
+            ),
+            Reflector(client, FLAVORS, ResourceFlavor, NamedFeed(ResourceFlavor, queued.flavors), log=log, optional=True),
             Reflector(client, WORKLOADS, Workload, WorkloadFeed(queued), log=log, optional=True),
         )
         self._admission = AdmissionChecks(

@@ -345,10 +345,6 @@ class Ledger(Facts):
         """Return Bindings under way, with an unclear outcome, or confirmed and not yet shown by the watch."""
         return tuple(self._own.of_kind(Claim.RESERVED))
 
-    def predictions(self) -> tuple[OwnClaim, ...]:
-        """Return what is held for pods between filter and bind."""
-        return tuple(self._own.of_kind(Claim.PREDICTED))
-
     def nominations(self) -> tuple[OwnClaim, ...]:
         """Return the nominations: room that is being made for pods."""
         return tuple(self._own.of_kind(Claim.NOMINATED))

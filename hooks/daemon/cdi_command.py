@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hooks.daemon.daemon import read_in_time
 from hooks.daemon.parts import make_vendors
-from hooks.daemon.settings import CONFIG, Settings, check, writes_specs
+from hooks.daemon.settings import CONFIG, Settings, check
 from hooks.host.cdi_files import remove_specs
 from hooks.host.cdi_spec import render_spec
 from hooks.inventory.cdi import render_all
@@ -34,7 +34,7 @@ def cdi_specs(argv: Sequence[str]) -> None:
         _remove(Path(load(Settings, args).cdi_dir))
         return
     settings = parse_args(Settings, args, check)
-    if not writes_specs(settings):
+    if not settings.writes_specs:
         raise ConfigError(
             f"gpu_mode = {settings.gpu_mode}, cdi_specs = {settings.cdi_specs}: lading-hooks writes no CDI specs on this node",
             hint='gpu_mode = "cdi" and cdi_specs = "lading"',

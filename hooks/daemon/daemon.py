@@ -22,13 +22,11 @@ from hooks.daemon.settings import (
     AttachBy,
     FrontEndName,
     Settings,
-    by_cdi,
     ledger_path,
     read_rails,
     read_trust,
     ready_mark,
     taints_node,
-    writes_specs,
 )
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.messages import Runtime as NriRuntime
@@ -89,7 +87,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             listen(listen_path, rejected=rejected) as listener,
         ):
             cdi = RuntimeCdi(
-                by_nri=settings.front_end is FrontEndName.NRI, folder=Path(settings.cdi_dir) if writes_specs(settings) else None
+                by_nri=settings.front_end is FrontEndName.NRI, folder=Path(settings.cdi_dir) if settings.writes_specs else None
             )
             trust = read_trust(settings)
             vendors = make_vendors(settings)
@@ -208,14 +206,14 @@ def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
     """Read the node's inventory, with what the configured way of injection needs. Nothing is changed: CDI specs that the daemon
     writes count as written."""
     inventory = _read(settings, vendors)
-    return name_devices(inventory, vendors, mad=settings.rdma_mad) if writes_specs(settings) else inventory
+    return name_devices(inventory, vendors, mad=settings.rdma_mad) if settings.writes_specs else inventory
 
 
 def read_published(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
     """Read the inventory, and write its CDI specs; or remove those of an earlier configuration, if this one writes none. A
     simulated node, whose runtime has a folder of its own, removes none from the default folder."""
     inventory, folder = _read(settings, vendors), Path(settings.cdi_dir)
-    if writes_specs(settings):
+    if settings.writes_specs:
         return publish(inventory, vendors, folder, mad=settings.rdma_mad)
     if settings.cdi_dir == Settings().cdi_dir and Path(settings.host_root) != Path("/"):
         return inventory
@@ -223,7 +221,7 @@ def read_published(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
 
 
 def _read(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
-    of_others = by_cdi(settings) and not writes_specs(settings)
+    of_others = settings.by_cdi and not settings.writes_specs
     return read_inventory(
         Path(settings.host_root),
         vendors=vendors,
@@ -306,7 +304,7 @@ def _background(
     if settings.attach is AttachBy.CNI:
         files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
         yield keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)
-    if by_cdi(settings):
+    if settings.by_cdi:
         yield cdi.keep_asking(host.runtime, settings.inventory_interval, log)
     reporter, tainter = writers
     if reporter is not None:
@@ -367,7 +365,7 @@ def _conditions(
         socket=missing_socket(parse_endpoint(settings.listen)),
         bypassed=node.bypassed,
         driver_files="; ".join(filter(None, (vendor.problem(node.inventory or Inventory()) for vendor in vendors))),
-        cdi=cdi.refusal if by_cdi(settings) else None,
+        cdi=cdi.refusal if settings.by_cdi else None,
         unhealthy=node.unhealthy,
         denied=tuple(find_denied(list_needed(settings))),
         report_stale_s=reporter.stale_s if reporter else None,

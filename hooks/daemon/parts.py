@@ -11,16 +11,12 @@ from hooks.attach.memory_limits import MemoryLimits
 from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.daemon.settings import (
-    Clocks,
     FrontEndName,
-    LimitsBy,
     Settings,
     guard_lock,
     max_age_s,
     mps_folders,
     netdev_policy,
-    read_configured_partitions,
-    read_power_limit,
     share_libraries,
 )
 from hooks.forms.annotations import prefixes
@@ -47,9 +43,7 @@ from hooks.mps.control import Control
 from hooks.mps.daemons import MpsDaemons
 from hooks.node.node import Node
 from hooks.ports import FrontEnd, Isolation, Preparer, Vendor
-from hooks.vendors.nvidia.memory_limits import LimitProbe
 from hooks.vendors.nvidia.vendor import Nvidia
-from hooks.vendors.nvidia.xid import KernelLog
 from lading.devices.isolation import IsolationName
 from lading.log import Log
 from lading.runtime import RuntimeClient
@@ -82,27 +76,7 @@ class Door:
 
 
 def _nvidia(settings: Settings) -> Nvidia:
-    return Nvidia(
-        mode=settings.gpu_mode,
-        nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
-        driver_root=settings.driver_root,
-        driver_mount=settings.driver_mount,
-        driver_groups=settings.driver_groups,
-        specs=settings.cdi_specs,
-        cdi_hook=Path(settings.cdi_hook),
-        partitions=read_configured_partitions(settings),
-        kernel_log=KernelLog(Path(settings.host_root)),
-        reset_clocks=settings.clocks is Clocks.DEFAULT,
-        power_limit=read_power_limit(settings),
-        divided=frozenset(settings.mig_cards),
-        limits=_limit_probe(settings),
-    )
-
-
-def _limit_probe(settings: Settings) -> LimitProbe | None:
-    if IsolationName.TOKENS not in settings.isolations or settings.memory_limits is LimitsBy.LIBRARY:
-        return None
-    return LimitProbe(required=settings.memory_limits is LimitsBy.DRIVER)
+    return Nvidia.of(settings, host_root=Path(settings.host_root), has_shares=IsolationName.TOKENS in settings.isolations)
 
 
 def _unenforced(_: Settings) -> Isolation:
@@ -113,7 +87,7 @@ def _tokens(settings: Settings) -> Isolation:
     return Tokens(
         libraries=str(share_libraries(settings)),
         shares_dir=settings.shares_dir,
-        by_driver=settings.memory_limits is LimitsBy.DRIVER,
+        by_driver=settings.limits_by_driver,
     )
 
 

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -22,20 +21,15 @@ from hooks.isolation.mps import MpsFolders
 from hooks.isolation.tokens import LIBRARIES as TOKEN_LIBRARIES
 from hooks.model.assignment import Form, FormName
 from hooks.model.attachment import NetdevPolicy, VfSettings
-from hooks.model.inventory import Partition
 from hooks.model.trust import Trust
-from hooks.vendors.nvidia.groups import DriverGroup
-from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
-from hooks.vendors.nvidia.nvml import ALL_CARDS
-from hooks.vendors.nvidia.nvswitch import read_partitions
-from hooks.vendors.nvidia.restore import PowerLimit
-from lading.devices.identity import parse_gpu_uuid, parse_pci_address, shown
+from hooks.vendors.nvidia.settings import NvidiaSettings
+from lading.devices.identity import parse_pci_address, shown
 from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from lading.health import parse_address
 from lading.log import Level
 from lading.nodedevices import MOST_RAIL, SHARES_PER_GPU
-from lading.settings import Setting
+from lading.settings import Setting, check_absolute
 from lading.sharegrant import FOLDER
 from lading.sharestatus import SOCKET_PATH
 from lading.signature import read_public_keys
@@ -53,23 +47,6 @@ _VF_KEYS: Final = frozenset(
 )
 
 
-_KEEP: Final = "keep"
-_WATTS: Final = re.compile(r"[1-9][0-9]{0,3}")
-
-
-class Clocks(StrEnum):
-    KEEP = _KEEP
-    DEFAULT = "default"
-
-
-class LimitsBy(StrEnum):
-    """Say what keeps a container with a share to its memory."""
-
-    AUTO = "auto"
-    DRIVER = "driver"
-    LIBRARY = "library"
-
-
 class AttachBy(StrEnum):
     HOOKS = "hooks"
     CNI = "cni"
@@ -80,7 +57,7 @@ class FrontEndName(StrEnum):
     NRI = "nri"
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(NvidiaSettings, frozen=True, kw_only=True):
     front_end: Annotated[
         FrontEndName, Setting("how containers come to this node's devices: cri-hook, by lading-runtimeproxy; or nri")
     ] = FrontEndName.CRI_HOOK
@@ -100,42 +77,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keys: Annotated[
         dict[str, str],
         Setting("central's public keys: key id = PEM file", flag=False),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     foreign_annotations: Annotated[
         tuple[str, ...], Setting("annotations below lading.dev/ of other systems, which pods with devices may have")
     ] = ()
-    gpu_mode: Annotated[GpuMode, Setting("how GPUs are injected: devices, cdi or nvidia-runtime")] = GpuMode.DEVICES
-    driver_root: Annotated[
-        str, Setting("where the driver's libraries are, in modes devices and cdi; and a driver container's device nodes")
-    ] = ""
-    driver_mount: Annotated[
-        str, Setting("where driver_root is mounted, if lading-hooks runs in a container; empty: at its own path")
-    ] = ""
-    driver_groups: Annotated[
-        tuple[DriverGroup, ...],
-        Setting("modes devices and cdi: what else containers with GPUs get: gdrcopy, gds, imex, graphics"),
-    ] = ()
-    cdi_specs: Annotated[SpecsBy, Setting("mode cdi: who writes the CDI specs of GPUs: lading (in cdi_dir), or nvidia-ctk")] = (
-        SpecsBy.LADING
-    )
-    cdi_dir: Annotated[str, Setting("cdi_specs lading: the folder of its specs, one of the runtime's cdi_spec_dirs")] = (
-        "/var/run/cdi"
-    )
-    cdi_hook: Annotated[
-        str, Setting("cdi_specs lading: NVIDIA's program that updates a container's library cache; without it links are mounts")
-    ] = "/usr/bin/nvidia-cdi-hook"
-    cdi_spec_dirs: Annotated[tuple[str, ...], Setting("cdi_specs nvidia-ctk: where its specs are")] = (
-        "/etc/cdi",
-        "/var/run/cdi",
-    )
-    nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
-    nvswitch_partitions: Annotated[
-        str, Setting("report: how NVSwitches may be divided: h100, h200, h800, b200, a100, a100-8, or the path of a table")
-    ] = ""
     rails: Annotated[
         dict[str, Annotated[int, msgspec.Meta(ge=0, le=MOST_RAIL)]],
         Setting("report: the rail of each PF, by PCI address; by default the order of equal PFs", flag=False),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     shares_per_gpu: Annotated[
         int, msgspec.Meta(ge=1, le=1000), Setting("containers that may have a share of one card at a time; reported to central")
     ] = SHARES_PER_GPU
@@ -154,10 +103,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.Meta(ge=0),
         Setting("isolation tokens: MiB that each process may use beside its share, as for its context, before it is reported"),
     ] = 1024
-    memory_limits: Annotated[
-        LimitsBy,
-        Setting("isolation tokens: what limits memory: driver, library, or auto: the driver where it can, else the library"),
-    ] = LimitsBy.AUTO
     mps_control: Annotated[str, Setting("isolation mps: NVIDIA's program that starts and asks a card's MPS daemon")] = (
         "/usr/bin/nvidia-cuda-mps-control"
     )
@@ -169,10 +114,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     hami_dir: Annotated[str, Setting("isolation hami-core: folder, on a tmpfs, of what the library writes in containers")] = (
         "/dev/shm/lading-hami"  # noqa: S108 -- one folder, 0700
     )
-    mig_cards: Annotated[
-        tuple[str, ...],
-        Setting("cards in MIG mode where instances are made on demand, and others removed: UUIDs, PCI addresses, or all"),
-    ] = ()
     hide_unassigned: Annotated[bool, Setting("NVIDIA_VISIBLE_DEVICES=void for containers without a GPU from Lading")] = True
     exempt_namespaces: Annotated[tuple[str, ...], Setting("namespaces to which hide_unassigned does not apply")] = ()
     coexist: Annotated[bool, Setting("a device plugin serves this node too: leave alone what kubelet supplies")] = False
@@ -197,7 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     vf: Annotated[
         dict[str, Any],
         Setting("settings of VFs whose assignment does not set them: vlan, spoofchk, trust, mtu, …", flag=False),
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
     unhealthy: Annotated[
         Unhealthy,
         Setting("a container created again whose device became unhealthy: keep waits for it, give-up takes another free VF"),
@@ -214,12 +155,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tolerated_processes: Annotated[
         tuple[str, ...], Setting("names of processes of the host that may compute on a card that no grant holds")
     ] = ("nvidia-cuda-mps-server", "nv-hostengine", "dcgm-exporter")
-    clocks: Annotated[
-        Clocks, Setting("of a card whose last holder is gone: keep, or default: unlock them and reset application clocks")
-    ] = Clocks.KEEP
-    power_limit: Annotated[str, Setting("of a card whose last holder is gone: keep, default (the card's own), or watts")] = (
-        _KEEP
-    )
     hand_over_command: Annotated[
         tuple[str, ...],
         Setting("program, and its arguments, for a card whose last holder is gone, before it is granted again; {uuid}, {bdf}"),
@@ -265,11 +200,8 @@ def check(settings: Settings) -> None:
     read_vf_settings(settings)
     _check_front_end(settings)
     _check_cni(settings)
-    _check_cdi(settings)
-    _check_driver_mount(settings)
-    _check_groups(settings)
+    settings.check_cards()
     _check_isolations(settings)
-    _check_mig(settings)
     if settings.node_taint and not settings.report:
         raise ConfigError(
             "node_taint = true, and report = false: this node writes nothing to the API server",
@@ -280,8 +212,6 @@ def check(settings: Settings) -> None:
             f"hand_over_command = {settings.hand_over_command[0]!r} is no absolute path",
             hint='hand_over_command = ["/usr/bin/nvidia-smi", "--gpu-reset", "-i", "{uuid}"]',
         )
-    read_power_limit(settings)
-    read_configured_partitions(settings)
     read_rails(settings)
     trust = read_trust(settings)
     if missing := _missing(settings, trust):
@@ -344,41 +274,6 @@ def _check_cni(settings: Settings) -> None:
         )
 
 
-def _check_groups(settings: Settings) -> None:
-    """Refuse groups where Lading does not say what a container with a GPU gets."""
-    if not settings.driver_groups or settings.gpu_mode is GpuMode.DEVICES or writes_specs(settings):
-        return
-    if by_cdi(settings):
-        why, instead = "cdi_specs = nvidia-ctk the node's CDI specs say", "cdi_specs = lading"
-    else:
-        why, instead = f"gpu_mode = {settings.gpu_mode} NVIDIA's runtime decides", "gpu_mode = devices"
-    raise ConfigError(
-        f"driver_groups = {', '.join(settings.driver_groups)}, and with {why} what a container with a GPU gets",
-        hint=f"leave driver_groups out (or {instead})",
-    )
-
-
-def _check_cdi(settings: Settings) -> None:
-    """Refuse settings with which no spec of use could be written."""
-    if not writes_specs(settings):
-        return
-    if not settings.driver_root:
-        raise ConfigError(
-            "gpu_mode = cdi, and driver_root is empty: Lading's CDI specs list the driver's files",
-            hint='driver_root = the folder of the driver (mostly "/"), or cdi_specs = nvidia-ctk, if that writes the specs',
-        )
-    _check_absolute(settings, "cdi_dir", "cdi_hook", "driver_root")
-
-
-def _check_driver_mount(settings: Settings) -> None:
-    if settings.driver_mount and not settings.driver_root:
-        raise ConfigError(
-            f"driver_mount = {settings.driver_mount!r}, and driver_root is empty",
-            hint='driver_root = the folder of the host that is mounted there (mostly "/")',
-        )
-    _check_absolute(settings, *(["driver_mount"] if settings.driver_mount else []))
-
-
 def _check_isolations(settings: Settings) -> None:
     """Refuse isolations that the node's other settings leave without effect, or that this version does not have."""
     known = set(IsolationName) - {IsolationName.MIG}
@@ -395,7 +290,7 @@ def _check_isolations(settings: Settings) -> None:
 
 
 def _check_tokens(settings: Settings) -> None:
-    if settings.gpu_mode is not GpuMode.DEVICES or not settings.driver_root:
+    if not settings.mounts_driver:
         raise ConfigError(
             "isolations has tokens, which replaces libcuda.so.1 among the driver's files that Lading mounts",
             hint='gpu_mode = "devices", and driver_root = the folder of the driver (mostly "/")',
@@ -413,7 +308,7 @@ def _check_mps(settings: Settings) -> None:
             f"isolations has mps, and mps_control = {settings.mps_control} is no file",
             hint="the driver brings it along, as nvidia-cuda-mps-control",
         )
-    _check_absolute(settings, "mps_dir", "mps_shm_dir")
+    check_absolute(settings, "mps_dir", "mps_shm_dir")
     socket = f"{mps_folders(settings).pipe(_SOME_UUID)}/control_privileged"
     if (over := len(os.fsencode(socket)) - LONGEST_PATH) > 0:
         raise ConfigError(
@@ -429,31 +324,7 @@ def _check_hami(settings: Settings) -> None:
             f"isolations has hami-core, and hami_library = {settings.hami_library!r} is no file",
             hint="hami_library = the path of libvgpu.so, built from HAMi-core; Lading does not bring it along",
         )
-    _check_absolute(settings, "hami_library", "hami_dir")
-
-
-def _check_mig(settings: Settings) -> None:
-    if settings.mig_cards and by_cdi(settings) and not writes_specs(settings):
-        raise ConfigError(
-            "mig_cards is set, and with cdi_specs = nvidia-ctk a container gets instances that its specs name, which were "
-            "written before",
-            hint="cdi_specs = lading, gpu_mode = devices, or leave mig_cards out",
-        )
-    for name in settings.mig_cards:
-        if name != ALL_CARDS and parse_gpu_uuid(name) != name and parse_pci_address(name) != name:
-            raise ConfigError(
-                f"mig_cards: {shown(name)} is no card",
-                hint='mig_cards = ["all"], or UUIDs and PCI addresses in lower case, as nvidia-smi --query-gpu=uuid shows them',
-            )
-
-
-def _check_absolute(settings: Settings, *keys: str) -> None:
-    for key in keys:
-        if not Path(written := getattr(settings, key)).is_absolute():
-            raise ConfigError(
-                f"{key} = {written!r} is no absolute path",
-                hint=f"{key} = {getattr(Settings(), key) or Path(written).resolve()}",
-            )
+    check_absolute(settings, "hami_library", "hami_dir")
 
 
 def mps_folders(settings: Settings) -> MpsFolders:
@@ -465,18 +336,6 @@ def share_libraries(settings: Settings) -> Path:
     if settings.share_libraries:
         return Path(settings.share_libraries)
     return Path(__file__).parents[2] / "shares/library/built" / platform.machine()
-
-
-def read_power_limit(settings: Settings) -> PowerLimit | None:
-    """Return what a card's power limit is set to after its last holder; None: it is kept. Raise ConfigError."""
-    text = settings.power_limit
-    if text == _KEEP:
-        return None
-    if text == "default":
-        return PowerLimit()
-    if _WATTS.fullmatch(text):
-        return PowerLimit(watts=int(text))
-    raise ConfigError(f"power_limit = {text!r} is no limit", hint='power_limit = "keep", "default", or watts as "300"')
 
 
 def taints_node(settings: Settings) -> bool:
@@ -506,13 +365,6 @@ def read_trust(settings: Settings) -> Trust:
         raise ConfigError(f"assignments: {unknown[0]!r} is none of {', '.join(forms)}")
     foreign = frozenset(settings.foreign_annotations)
     return Trust(accepted=frozenset(settings.assignments), keys=read_public_keys(settings.keys), foreign=foreign)
-
-
-def read_configured_partitions(settings: Settings) -> tuple[Partition, ...]:
-    try:
-        return read_partitions(settings.nvswitch_partitions)
-    except ConfigError as e:
-        raise ConfigError(f"nvswitch_partitions: {e.message}", hint=e.hint) from e
 
 
 def read_rails(settings: Settings) -> Mapping[PciAddress, int]:
@@ -549,16 +401,6 @@ def read_vf_settings(settings: Settings) -> VfSettings:
     if conflict := settings_conflict(found):
         raise ConfigError(f"vf: {conflict}")
     return found
-
-
-def by_cdi(settings: Settings) -> bool:
-    """Return whether cards are injected by the names of CDI devices."""
-    return settings.gpu_mode is GpuMode.CDI
-
-
-def writes_specs(settings: Settings) -> bool:
-    """Return whether Lading writes the CDI specs of this node."""
-    return by_cdi(settings) and settings.cdi_specs is SpecsBy.LADING
 
 
 def netdev_policy(settings: Settings) -> NetdevPolicy:

@@ -33,7 +33,7 @@ from hooks.model.inventory import Inventory
 from hooks.model.trust import Trust
 from hooks.ports import Isolation, Vendor
 from lading.reasons import Reason
-from lading.vocabulary import GRANT, NOTHING, GpuUuid, PciAddress, PodUid, SandboxId
+from lading.vocabulary import GRANT, NOTHING, GpuUuid, PodUid, SandboxId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,6 @@ class View:
 
     inventory: Inventory  # with what is away in pods (attach.overlay)
     age_s: float = 0.0  # of the inventory
-    rebound: Sequence[PciAddress] = ()  # cards whose driver was bound again since: minor numbers may have changed
     own: Grant | None = None  # what this container holds already
     pod_gen: int = 0  # the newest assignment that any container of this pod was granted
     held: Sequence[Holding] = ()  # what all other containers hold, and VFs that are not back from their pods
@@ -87,7 +86,7 @@ def decide(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> 
     refusal = (
         _check_names(sandbox, container)
         or _check_moment(assignment, view)
-        or _check_inventory(request, rules, view)
+        or _check_inventory(rules, view)
         or check_pod(sandbox, container, request, rules.pod, rules.vendors)
     )
     if refusal:
@@ -95,8 +94,7 @@ def decide(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> 
     grant = _grant(sandbox, container, assignment, request, rules, view)
     if isinstance(grant, Refusal):
         return grant
-    answer = _adjust(sandbox, container, grant, rules, view)
-    return answer if isinstance(answer, Refusal) else replace(answer, key_id=assignment.key_id)
+    return _adjust(sandbox, container, grant, rules, view, key_id=assignment.key_id)
 
 
 def _answer_nothing(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> Answer:
@@ -132,18 +130,13 @@ def _check_moment(assignment: Assignment, view: View) -> Refusal | None:
     return None
 
 
-def _check_inventory(request: ContainerRequest, rules: Rules, view: View) -> Refusal | None:
+def _check_inventory(rules: Rules, view: View) -> Refusal | None:
     """Refuse to decide from an inventory that may no longer be true."""
-    problem = ""
-    if request.gpus and view.rebound:
-        problem = f"the driver was bound again to {', '.join(view.rebound)} since the devices were read"
-    elif view.own is None and view.age_s > rules.max_age_s:
-        problem = f"the devices were last read {view.age_s:.0f} s ago; does the driver hang?"
-    if not problem:
+    if view.own is not None or view.age_s <= rules.max_age_s:
         return None
     return Refusal(
         reason=Reason.INVENTORY_UNAVAILABLE,
-        message=f"cannot give devices yet: {problem}",
+        message=f"cannot give devices yet: the devices were last read {view.age_s:.0f} s ago; does the driver hang?",
         transient=True,
     )
 
@@ -208,13 +201,13 @@ def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
     return None
 
 
-def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, view: View) -> Answer | Refusal:
+def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, view: View, *, key_id: str) -> Answer | Refusal:
     devices, inventory = grant.devices, view.inventory
     found = find_cards(devices, inventory)
     if isinstance(found, Refusal):
         return found
     if undivided := {card.gpu.uuid: card.gpu for card in found if card.mig and not card.mig.is_made}:
-        return Answer(adjustment=Adjustment(), grant=grant, undivided=tuple(undivided.values()))
+        return Answer(adjustment=Adjustment(), grant=grant, undivided=tuple(undivided.values()), key_id=key_id)
     cards = adjust_cards(
         found,
         inventory,
@@ -243,4 +236,5 @@ def _adjust(sandbox: Sandbox, container: Container, grant: Grant, rules: Rules, 
         preloads=cards.preloads,
         attach=attach,
         reused=reused,
+        key_id=key_id,
     )

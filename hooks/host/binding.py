@@ -4,7 +4,7 @@ The driver numbers its cards when it is bound to them: after an unbind, a reload
 may belong to another card. sysfs creates the link `driver` of a device at each bind, and never uses an inode number twice, so
 one lstat(2), which does not ask the driver, tells whether the numbers can still be true.
 
-Source: Linux, drivers/base/dd.c (driver_sysfs_add), fs/kernfs/dir.c (kernfs ids); NVIDIA's nv.c (nvl->minor_num, at probe).
+Source: Linux, drivers/base/dd.c (driver_sysfs_add), fs/kernfs/dir.c (kernfs ids).
 """
 
 import os

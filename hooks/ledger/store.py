@@ -25,12 +25,11 @@ from hooks.model.grant import (
     Grant,
     GrantKey,
     HeldBy,
+    check_readable,
     holding_of,
-    parse_annotation,
     parse_devices,
     parse_form,
     parse_request,
-    render_annotation,
     render_json,
 )
 from hooks.model.holding import Holding
@@ -134,8 +133,7 @@ class Ledger:
             raise StateError(
                 f"cannot record a grant for container {grant.container} of pod {grant.pod}: it holds other devices already"
             )
-        annotation = render_annotation(grant)  # do not write what cannot be read back
-        parse_annotation(annotation, sandbox=grant.sandbox, granted_at=grant.granted_at, boot_id=grant.boot_id)
+        check_readable(grant)
         known = held.containers if held is not None else ()
         if held is not None and set(grant.containers) <= set(known) and held == dataclasses.replace(grant, containers=known):
             return

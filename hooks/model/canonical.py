@@ -27,12 +27,16 @@ def render_canonical(value: Any) -> bytes:
 def decode(text: str, kind: type[T], *, name: str = "") -> T:
     """Parse typed JSON. msgspec limits the depth, this function the length; `kind` limits numbers, types and names."""
     name = name or kind.__name__
-    if len(text) > _LARGEST:
-        raise StateError(f"cannot read {name}: {len(text)} characters, more than {_LARGEST}")
+    check_length(text, name)
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:
         raise StateError(f"cannot read {name}: {e}") from e
+
+
+def check_length(text: str, name: str) -> None:
+    if len(text) > _LARGEST:
+        raise StateError(f"cannot read {name}: {len(text)} characters, more than {_LARGEST}")
 
 
 def without_defaults(value: Any) -> Any:

@@ -75,6 +75,8 @@ class Adjustment:
 def merge(parts: Iterable[Adjustment]) -> Adjustment:
     """Return one adjustment with everything of these, in their order."""
     parts = tuple(parts)
+    if len(parts) == 1:
+        return parts[0]
     return Adjustment(
         env=tuple(env for part in parts for env in part.env),
         devices=tuple(device for part in parts for device in part.devices),

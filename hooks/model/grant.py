@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from hooks.model.assignment import ContainerRequest, Devices, FormName, GrantedGpu, GrantedVf
-from hooks.model.canonical import decode, defaults, render_canonical
+from hooks.model.canonical import check_length, decode, defaults, render_canonical
 from hooks.model.holding import Holding
 from lading.devices.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, parse_pci_address
 from lading.errors import StateError
@@ -127,10 +127,7 @@ def parse_annotation(text: str, *, sandbox: SandboxId, granted_at: int, boot_id:
     """Return the grant in an annotation; the caller supplies the other values from where it was found. Raise StateError if it
     is not in Lading's form."""
     found = _parse_canonical(text, Annotation)
-    if not found.pod or not found.container or not 0 <= found.gen <= _LARGEST_INTEGER:
-        raise StateError("cannot read grant annotation: pod, container or gen out of range")
-    for problem in _misnamed(found.devices):
-        raise StateError(f"cannot read grant annotation: {problem}")
+    _check(found)
     return Grant(
         pod=found.pod,
         container=found.container,
@@ -144,6 +141,19 @@ def parse_annotation(text: str, *, sandbox: SandboxId, granted_at: int, boot_id:
         granted_at=granted_at,
         boot_id=boot_id,
     )
+
+
+def check_readable(grant: Grant) -> None:
+    """Raise StateError if the annotation of this grant could not be read back."""
+    check_length(render_annotation(grant), Annotation.__name__)
+    _check(grant)
+
+
+def _check(grant: Annotation | Grant) -> None:
+    if not grant.pod or not grant.container or not 0 <= grant.gen <= _LARGEST_INTEGER:
+        raise StateError("cannot read grant annotation: pod, container or gen out of range")
+    for problem in _misnamed(grant.devices):
+        raise StateError(f"cannot read grant annotation: {problem}")
 
 
 def _parse_canonical(text: str, kind: type[T]) -> T:

@@ -199,6 +199,7 @@ class Node:
         self._note(LifeEvent.CALLED, sandbox)
         try:
             answer = decide(sandbox, container, self.rules(), self._view(inventory, sandbox, container))
+            answer = self._unless_rebound(answer, inventory)
         except HostError as e:
             return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message=str(e))
         fields = {"pod_uid": pod, "namespace": sandbox.namespace, "pod": sandbox.name, "container": container.name}
@@ -216,6 +217,21 @@ class Node:
         if answer.preloads:
             self.log.warning(Event.ENV_PRELOADS, ",".join(answer.preloads), **fields)
         return answer
+
+    def _unless_rebound(self, answer: Answer | Refusal, inventory: Inventory) -> Answer | Refusal:
+        """Refuse cards whose driver was bound to them again since they were read: their minor numbers may be other cards'. A
+        refusal may come from such a card too, and is decided again."""
+        if isinstance(answer, Refusal):
+            return replace(answer, transient=True) if find_rebound(self.host_root, inventory.gpus) else answer
+        granted = {gpu.uuid for gpu in answer.grant.devices.gpus} if answer.grant else ()
+        rebound = find_rebound(self.host_root, (gpu for gpu in inventory.gpus if gpu.uuid in granted))
+        if not rebound:
+            return answer
+        return Refusal(
+            reason=Reason.INVENTORY_UNAVAILABLE,
+            message=f"cannot give devices yet: the driver was bound again to {', '.join(rebound)} since the devices were read",
+            transient=True,
+        )
 
     def _record(self, grant: Grant, key_id: str) -> None:
         """Record the grant. If its devices differ from those the container had, the decision gave those up."""
@@ -284,10 +300,10 @@ class Node:
         self._note_holders()
         own = self.ledger.find(pod, container.name)
         foreign = Foreign() if own else find_foreign(self.host_root, inventory, self.ledger.grants())
+        drivers = tuple(map(recheck_mounts, inventory.drivers))
         return View(
-            inventory=replace(inventory, drivers=tuple(map(recheck_mounts, inventory.drivers))),
+            inventory=inventory if drivers == inventory.drivers else replace(inventory, drivers=drivers),
             age_s=self.watch.age_s if self.watch else math.inf,
-            rebound=find_rebound(self.host_root, inventory.gpus),
             own=own,
             pod_gen=self.ledger.newest_gen(pod),
             held=(*self.ledger.held_by_others(pod, container.name), *(one for p in self.preparers for one in p.holdings())),

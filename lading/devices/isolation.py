@@ -11,7 +11,7 @@ class IsolationName(StrEnum):
 
     NONE = "none"  # the program is told its share, and is trusted to keep to it
     TOKENS = "tokens"  # Lading's own library and share server
-    MPS = "mps"  # NVIDIA's Multi-Process Service
+    MPS = "mps"  # Multi-Process Service
     MIG = "mig"  # an instance that is made for the pod
     HAMI_CORE = "hami-core"  # a library that the operator provides: memory alone
 

@@ -28,6 +28,7 @@ from simnode.build import build
 from simnode.containerd import Binaries, PrivateContainerd, find_containerd, find_unpacked, read_version
 from simnode.containerd_config import has_cdi
 from simnode.cri import Cri
+from simnode.cuda import CudaDriver, install_fake_cuda
 from simnode.daemons import LadingNode
 from simnode.images import default_cache
 from simnode.install import missing_packages
@@ -226,6 +227,12 @@ def share_vfs(containerd: PrivateContainerd, pytestconfig: pytest.Config) -> Ite
 def running(share_lading: StartLading) -> LadingNode:
     """Mode `devices`, assignments by hand, on the node of the demo: eight GPUs, sixteen VFs."""
     return share_lading()
+
+
+@pytest.fixture(scope="module")
+def driver(running: LadingNode) -> CudaDriver:
+    """A fake libcuda on the module's node."""
+    return install_fake_cuda(running.node)
 
 
 @pytest.fixture

@@ -1,19 +1,17 @@
 """Shares by HAMi-core: what stands for its library, in real containers, in front of a fake libcuda."""
 
 import fcntl
-from collections.abc import Iterator
 
 import pytest
 
 from lading.reasons import Reason
-from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Pod
-from simnode.cuda import CudaDriver, compile_fake_hami, install_fake_cuda
+from simnode.cuda import CudaDriver, compile_fake_hami
 from simnode.daemons import LadingNode
 from tests.node.conftest import StartLading
-from tests.node.site import Site, eventually, open_site
+from tests.node.site import Site, eventually
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.usefixtures("driver")]
 
 LIMITED = "0:memory=2Gi,isolation=hami-core"
 
@@ -28,18 +26,6 @@ def running(share_lading: StartLading) -> LadingNode:
         driver_root=str(running.node.root),
     )
     return running
-
-
-@pytest.fixture(scope="module")
-def driver(running: LadingNode) -> CudaDriver:
-    return install_fake_cuda(running.node)
-
-
-@pytest.fixture
-def site(running: LadingNode, driver: CudaDriver, containerd: PrivateContainerd) -> Iterator[Site]:
-    with open_site(running, containerd) as site:
-        yield site
-    eventually(site.check_nothing_granted)
 
 
 def sharing(site: Site, driver: CudaDriver, name: str, **env: str) -> tuple[Pod, Container]:

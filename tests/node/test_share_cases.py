@@ -9,7 +9,7 @@ import pytest
 
 from simnode import leftovers
 from simnode.containerd import PrivateContainerd
-from simnode.cuda import CudaDriver, install_fake_cuda
+from simnode.cuda import CudaDriver
 from simnode.daemons import LadingNode
 from tests.logs import LOGS
 from tests.node.conftest import StartLading
@@ -31,11 +31,6 @@ for _module in (test_failures, test_kills, test_lost, test_memory, test_turns):
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading) -> LadingNode:
     return share_lading(tokens=True)
-
-
-@pytest.fixture(scope="module")
-def driver(running: LadingNode) -> CudaDriver:
-    return install_fake_cuda(running.node)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,16 +13,15 @@ import pytest
 from lading.log import Event
 from lading.reasons import Reason
 from shares.wire import Kind, Refusal
-from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Pod
-from simnode.cuda import CudaDriver, install_fake_cuda
+from simnode.cuda import CudaDriver
 from simnode.daemons import LadingNode
 from simnode.kubelet import Mount
 from simnode.nvml import NvmlState, Running
 from tests.node.conftest import StartLading
-from tests.node.site import Site, eventually, find_cgroups, open_site
+from tests.node.site import Site, eventually, find_cgroups
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.usefixtures("driver")]
 
 GPU = "lading.dev/gpus"
 BOTH_RUN_S = 4
@@ -32,18 +30,6 @@ BOTH_RUN_S = 4
 @pytest.fixture(scope="module")
 def running(share_lading: StartLading) -> LadingNode:
     return share_lading(tokens=True)
-
-
-@pytest.fixture(scope="module")
-def driver(running: LadingNode) -> CudaDriver:
-    return install_fake_cuda(running.node)
-
-
-@pytest.fixture
-def site(running: LadingNode, driver: CudaDriver, containerd: PrivateContainerd) -> Iterator[Site]:
-    with open_site(running, containerd) as site:
-        yield site
-    eventually(site.check_nothing_granted)
 
 
 def sharing(site: Site, driver: CudaDriver, name: str, share: str, *command: str) -> tuple[Pod, Container]:

@@ -189,7 +189,8 @@ def _pci_address(handle: Any) -> PciAddress:
 
 def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu:
     bdf = _pci_address(handle)
-    binding = read_binding(host.root, bdf)  # before the minor, and the session keeps the module loaded
+    # Before the minor, which the driver takes at its probe (its nv.c, nvl->minor_num); the session keeps the module loaded.
+    binding = read_binding(host.root, bdf)
     uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
     minor = pynvml.nvmlDeviceGetMinorNumber(handle)
     memory_mib, reserved_mib, used_mib = _read_memory(handle)

@@ -1,10 +1,11 @@
 """NVIDIA's cards behind the port `Vendor`: which module reads, injects, hides and recognises them."""
 
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 from hooks.model.assignment import Refusal
 from hooks.model.cdi import Spec
@@ -21,11 +22,14 @@ from hooks.vendors.nvidia.inject import GpuMode, SpecsBy, inject
 from hooks.vendors.nvidia.memory_limits import LimitProbe, limit_memory
 from hooks.vendors.nvidia.nvml import NAME, divide_card, read_gpus, read_processes
 from hooks.vendors.nvidia.restore import PowerLimit, restore
+from hooks.vendors.nvidia.settings import Clocks, LimitsBy, NvidiaSettings
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
 from lading.errors import HostError
+from lading.needed import Needed
 from lading.vocabulary import GpuUuid
 
+_DEVICES: Final = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/kmsg")
 _NO_LOG: Final = KernelLog(Path("/nonexistent"))
 
 
@@ -53,6 +57,26 @@ class Nvidia:
     device_names: ClassVar[tuple[str, ...]] = ("nvidia", "gdrdrv", "dri", "card", "renderD", "channel")
     device_folders: ClassVar[tuple[str, ...]] = ("nvidia-caps", "nvidia-caps-imex-channels", "dri")
 
+    @classmethod
+    def of(cls, settings: NvidiaSettings, *, host_root: Path, has_shares: bool) -> Self:
+        """Make the vendor. `has_shares`: shares of its cards may be limited by the driver."""
+        probes = has_shares and settings.memory_limits is not LimitsBy.LIBRARY
+        return cls(
+            mode=settings.gpu_mode,
+            nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
+            driver_root=settings.driver_root,
+            driver_mount=settings.driver_mount,
+            driver_groups=settings.driver_groups,
+            specs=settings.cdi_specs,
+            cdi_hook=Path(settings.cdi_hook),
+            partitions=settings.read_partitions(),
+            kernel_log=KernelLog(host_root),
+            reset_clocks=settings.clocks is Clocks.DEFAULT,
+            power_limit=settings.read_power_limit(),
+            divided=frozenset(settings.mig_cards),
+            limits=LimitProbe(required=settings.limits_by_driver) if probes else None,
+        )
+
     @property
     def _writes_specs(self) -> bool:
         return self.mode is GpuMode.CDI and self.specs is SpecsBy.LADING
@@ -69,6 +93,16 @@ class Nvidia:
     def library(self) -> Path | None:
         """Return the NVML to load, as it is there now; None: the dynamic loader's."""
         return self.nvml_library or (find_nvml(Path(self.driver_mount)) if self.driver_mount else None)
+
+    def needed(self, host_root: Path) -> Iterator[Needed]:
+        if self.nvml_library and len(self.nvml_library.parts) > 1:  # else the loader looks for it
+            yield Needed(path=self.nvml_library, what="nvml_library")
+        if self._gives_files:
+            what = "driver_mount" if self.driver_mount else "driver_root"
+            yield Needed(path=self._seen_root, what=what, mode=os.R_OK | os.X_OK)
+        if self._writes_specs and self.cdi_hook:
+            yield Needed(path=self.cdi_hook, what="cdi_hook", mode=os.R_OK | os.X_OK, optional=True)
+        yield from (Needed(path=host_root / path, what="device node", optional=True) for path in _DEVICES)
 
     def read(self, host_root: Path) -> VendorInventory:
         driver, gpus, problems = read_gpus(host_root, library=self.library, driver_root=self.driver_root, divided=self.divided)

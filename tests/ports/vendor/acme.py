@@ -1,6 +1,6 @@
 """A second vendor: its driver shows its cards as lines `UUID PCI-address minor` of one file in /proc."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,6 +9,7 @@ from hooks.model.cdi import Spec
 from hooks.model.container import Adjustment, Container, EnvVar, devices_of
 from hooks.model.inventory import CharDevice, Driver, Gpu, GpuProcess, Inventory
 from hooks.ports import Card, VendorInventory
+from lading.needed import Needed
 from lading.vocabulary import GpuUuid, PciAddress
 
 CARDS = "proc/acme/cards"
@@ -21,6 +22,9 @@ class Acme:
     device_names: ClassVar[tuple[str, ...]] = ("acme",)
     device_folders: ClassVar[tuple[str, ...]] = ()
     restores: ClassVar[bool] = False
+
+    def needed(self, host_root: Path) -> Iterator[Needed]:
+        yield Needed(path=host_root / CARDS, what="cards", optional=True)
 
     def read(self, host_root: Path) -> VendorInventory:
         file = host_root / CARDS

@@ -9,6 +9,7 @@ import pytest
 
 from central.ask.reasons import OfPod
 from central.controllers.requeue import Waker
+from central.ledger.model import Claim
 from central.loop.steps import exhaust
 from central.quota.amounts import model_key
 from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Dialect, Quota, QuotaId
@@ -402,7 +403,7 @@ def test_what_is_kept_is_what_counting_anew_gives() -> None:
                 labels = {LABEL_PREEMPTIBLE: draw.choice(["true", "false"])}
                 teams.ask(name, draw.choice(names), limits, labels=labels)
             case _ if teams.world.pending.get(uid_of(name)) is not None and not teams.world.is_refused(name):
-                claim = next((one for one in teams.world.ledger.predictions() if one.holder.name == name), None)
+                claim = teams.world.ledger.own_claim(uid_of(name), Claim.PREDICTED)
                 if claim is not None:
                     teams.world.scheduler.reserve(uid_of(name), claim.node)
         kept, fresh = teams.world.quotas.standing(), counted_anew(teams.world)

@@ -1,8 +1,9 @@
 import pytest
 
 from hooks.daemon.needed import list_needed
-from hooks.daemon.settings import LimitsBy, Settings
+from hooks.daemon.settings import Settings
 from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
+from hooks.vendors.nvidia.settings import LimitsBy
 from lading.devices.isolation import IsolationName
 
 ALWAYS = {"runtime_endpoint", "state_dir", "device node"}

@@ -11,13 +11,11 @@ from msgspec.structs import replace
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.settings import (
     AttachBy,
-    Clocks,
     FrontEndName,
     Settings,
     attaches,
     check,
     netdev_policy,
-    read_configured_partitions,
     read_trust,
     share_libraries,
 )
@@ -30,6 +28,7 @@ from hooks.model.trust import Trust
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
 from hooks.vendors.nvidia.restore import PowerLimit
+from hooks.vendors.nvidia.settings import Clocks
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
@@ -302,8 +301,8 @@ def test_a_power_limit_that_is_none_is_refused(text: str) -> None:
 
 
 def test_the_board_is_that_of_the_configuration() -> None:
-    assert read_configured_partitions(Settings()) == ()
-    assert read_configured_partitions(Settings(nvswitch_partitions="h100"))[3].modules == (1, 3)
+    assert Settings().read_partitions() == ()
+    assert Settings(nvswitch_partitions="h100").read_partitions()[3].modules == (1, 3)
 
 
 # ---- attach = "cni"

@@ -90,20 +90,8 @@ def central(gen: int = 1, **containers: int) -> dict[str, str]:
 
 # an inventory that may not be true any more
 
-REBOUND = replace(VIEW, rebound=(gpu(0).bdf,))
 OLD = replace(VIEW, age_s=61.0)
 STRICT = replace(RULES, max_age_s=60.0)
-
-
-def test_after_a_driver_was_bound_again_no_card_is_given_until_they_are_read() -> None:
-    """Also to the container that holds it already: its minor may be another card's."""
-    refusal = ask({"lading.dev/gpus": "1"}, REBOUND)
-    assert isinstance(refusal, Refusal)
-    assert (refusal.reason, refusal.transient) == (Reason.INVENTORY_UNAVAILABLE, True)
-    own = granted({"lading.dev/gpus": "1"})
-    assert reason({"lading.dev/gpus": "1"}, replace(REBOUND, own=own)) is Reason.INVENTORY_UNAVAILABLE
-    assert answered({"lading.dev/vfs": "1"}, REBOUND).grant
-    assert answered({}, REBOUND).grant is None
 
 
 def test_nothing_new_is_granted_from_an_old_inventory() -> None:

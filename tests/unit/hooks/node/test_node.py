@@ -139,9 +139,9 @@ def reason(answer: Answer | Refusal) -> Reason:
     return answer.reason
 
 
-async def after_reading(node: Node) -> Answer | Refusal:
+async def after_reading(node: Node, pod: str = "pod-1", cards: str = "0") -> Answer | Refusal:
     """Ask for what is decided again after a new reading."""
-    answer = node.adjust_container(_sandbox("pod-1", "s0", GPU_0), Container(name="train"))
+    answer = node.adjust_container(_sandbox(pod, "s0", {"lading.dev/gpus": cards}), Container(name="train"))
     assert not isinstance(answer, Answer | Refusal)
     return await answer
 
@@ -602,25 +602,49 @@ def test_cards_are_restored_at_the_start_and_when_their_last_holder_is_gone(play
 # a driver that is loaded again
 
 
+def bind(rig: Rig, number: int) -> int:
+    """Bind the driver to a card, once more if it was bound. Return the number of the binding."""
+    link = rig.folder / "sys/bus/pci/devices" / gpu(number).bdf / "driver"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink():
+        link.rename(link.with_name("before"))  # so that its inode number is not free
+    link.symlink_to("nvidia")
+    return link.lstat().st_ino
+
+
 def test_a_card_whose_minor_changed_is_given_by_its_new_one(play: Play) -> None:
     """A reload of the driver between two readings: the old minor is another card's."""
 
     async def scenario(rig: Rig) -> None:
-        link = rig.folder / "sys/bus/pci/devices" / gpu(0).bdf / "driver"
-        link.parent.mkdir(parents=True)
-        link.symlink_to("nvidia")
-        before = replace(DEVICES, gpus=(replace(gpu(0, minor=2), binding=link.lstat().st_ino),))
+        before = replace(DEVICES, gpus=(replace(gpu(0, minor=2), binding=bind(rig, 0)),))
         async with rig.node(before) as node:
             await node.reconcile()
-            link.rename(link.with_name("before"))  # so that its inode number is not free
-            link.symlink_to("nvidia")
+            bound = bind(rig, 0)
             assert reason(await after_reading(node)) is Reason.INVENTORY_UNAVAILABLE
-            after = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=link.lstat().st_ino),))
+            after = replace(DEVICES, gpus=(replace(gpu(0, minor=3), binding=bound),))
             assert node.watch
             node.watch._read = lambda: after
             answer = await after_reading(node)
             assert isinstance(answer, Answer)
             assert "/dev/nvidia3" in [device.container_path for device in answer.adjustment.devices]
+
+    play(scenario)
+
+
+def test_a_driver_that_was_bound_again_concerns_its_own_card(play: Play) -> None:
+    """Also one that a container holds already, and one that was not there: the next reading may find it."""
+
+    async def scenario(rig: Rig) -> None:
+        devices = replace(DEVICES, gpus=tuple(replace(gpu(n), binding=bind(rig, n)) for n in (0, 1)))
+        async with rig.node(devices) as node:
+            await node.reconcile()
+            assert isinstance(rig.ask(node, "pod-1", "s0"), Answer)
+            bind(rig, 0)
+            assert reason(await after_reading(node)) is Reason.INVENTORY_UNAVAILABLE
+            assert isinstance(rig.ask(node, "pod-2", "s1", {"lading.dev/gpus": "1"}), Answer)
+            assert isinstance(rig.ask(node, "pod-3", "s2", {"lading.dev/vfs": "1"}), Answer)
+            unknown = await after_reading(node, "pod-4", "7")
+            assert reason(unknown) is Reason.DEVICE_UNKNOWN
 
     play(scenario)
 

@@ -1,0 +1,173 @@
+"""The settings of the node's cards and of their driver: a part of those of the hook server."""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from hooks.model.inventory import Partition
+from hooks.vendors.nvidia.groups import DriverGroup
+from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
+from hooks.vendors.nvidia.nvml import ALL_CARDS
+from hooks.vendors.nvidia.nvswitch import read_partitions
+from hooks.vendors.nvidia.restore import PowerLimit
+from lading.devices.identity import parse_gpu_uuid, parse_pci_address, shown
+from lading.errors import ConfigError
+from lading.settings import Setting, check_absolute
+
+_KEEP: Final = "keep"
+_WATTS: Final = re.compile(r"[1-9][0-9]{0,3}")
+
+
+class Clocks(StrEnum):
+    KEEP = _KEEP
+    DEFAULT = "default"
+
+
+class LimitsBy(StrEnum):
+    """Say what keeps a container with a share to its memory."""
+
+    AUTO = "auto"
+    DRIVER = "driver"
+    LIBRARY = "library"
+
+
+class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    gpu_mode: Annotated[GpuMode, Setting("how GPUs are injected: devices, cdi or nvidia-runtime")] = GpuMode.DEVICES
+    driver_root: Annotated[
+        str, Setting("where the driver's libraries are, in modes devices and cdi; and a driver container's device nodes")
+    ] = ""
+    driver_mount: Annotated[
+        str, Setting("where driver_root is mounted, if lading-hooks runs in a container; empty: at its own path")
+    ] = ""
+    driver_groups: Annotated[
+        tuple[DriverGroup, ...],
+        Setting("modes devices and cdi: what else containers with GPUs get: gdrcopy, gds, imex, graphics"),
+    ] = ()
+    cdi_specs: Annotated[SpecsBy, Setting("mode cdi: who writes the CDI specs of GPUs: lading (in cdi_dir), or nvidia-ctk")] = (
+        SpecsBy.LADING
+    )
+    cdi_dir: Annotated[str, Setting("cdi_specs lading: the folder of its specs, one of the runtime's cdi_spec_dirs")] = (
+        "/var/run/cdi"
+    )
+    cdi_hook: Annotated[
+        str, Setting("cdi_specs lading: NVIDIA's program that updates a container's library cache; without it links are mounts")
+    ] = "/usr/bin/nvidia-cdi-hook"
+    cdi_spec_dirs: Annotated[tuple[str, ...], Setting("cdi_specs nvidia-ctk: where its specs are")] = (
+        "/etc/cdi",
+        "/var/run/cdi",
+    )
+    nvml_library: Annotated[str, Setting("libnvidia-ml.so.1, where it is not on the loader's path")] = ""
+    nvswitch_partitions: Annotated[
+        str, Setting("report: how NVSwitches may be divided: h100, h200, h800, b200, a100, a100-8, or the path of a table")
+    ] = ""
+    memory_limits: Annotated[
+        LimitsBy,
+        Setting("isolation tokens: what limits memory: driver, library, or auto: the driver where it can, else the library"),
+    ] = LimitsBy.AUTO
+    mig_cards: Annotated[
+        tuple[str, ...],
+        Setting("cards in MIG mode where instances are made on demand, and others removed: UUIDs, PCI addresses, or all"),
+    ] = ()
+    clocks: Annotated[
+        Clocks, Setting("of a card whose last holder is gone: keep, or default: unlock them and reset application clocks")
+    ] = Clocks.KEEP
+    power_limit: Annotated[str, Setting("of a card whose last holder is gone: keep, default (the card's own), or watts")] = (
+        _KEEP
+    )
+
+    @property
+    def by_cdi(self) -> bool:
+        """Return whether cards are injected by the names of CDI devices."""
+        return self.gpu_mode is GpuMode.CDI
+
+    @property
+    def writes_specs(self) -> bool:
+        """Return whether Lading writes the CDI specs of this node."""
+        return self.by_cdi and self.cdi_specs is SpecsBy.LADING
+
+    @property
+    def mounts_driver(self) -> bool:
+        """Return whether containers with cards get the driver's files as mounts."""
+        return self.gpu_mode is GpuMode.DEVICES and bool(self.driver_root)
+
+    @property
+    def limits_by_driver(self) -> bool:
+        """Return whether only the driver may limit the memory of shares."""
+        return self.memory_limits is LimitsBy.DRIVER
+
+    def check_cards(self) -> None:
+        """Raise ConfigError for settings of the cards that do not go together."""
+        self._check_cdi()
+        self._check_driver_mount()
+        self._check_groups()
+        self._check_mig()
+        self.read_power_limit()
+        self.read_partitions()
+
+    def _check_cdi(self) -> None:
+        """Refuse settings with which no spec of use could be written."""
+        if not self.writes_specs:
+            return
+        if not self.driver_root:
+            raise ConfigError(
+                "gpu_mode = cdi, and driver_root is empty: Lading's CDI specs list the driver's files",
+                hint='driver_root = the folder of the driver (mostly "/"), or cdi_specs = nvidia-ctk, if that writes the specs',
+            )
+        check_absolute(self, "cdi_dir", "cdi_hook", "driver_root")
+
+    def _check_driver_mount(self) -> None:
+        if self.driver_mount and not self.driver_root:
+            raise ConfigError(
+                f"driver_mount = {self.driver_mount!r}, and driver_root is empty",
+                hint='driver_root = the folder of the host that is mounted there (mostly "/")',
+            )
+        check_absolute(self, *(["driver_mount"] if self.driver_mount else []))
+
+    def _check_groups(self) -> None:
+        """Refuse groups where Lading does not say what a container with a GPU gets."""
+        if not self.driver_groups or self.gpu_mode is GpuMode.DEVICES or self.writes_specs:
+            return
+        if self.by_cdi:
+            why, instead = "cdi_specs = nvidia-ctk the node's CDI specs say", "cdi_specs = lading"
+        else:
+            why, instead = f"gpu_mode = {self.gpu_mode} NVIDIA's runtime decides", "gpu_mode = devices"
+        raise ConfigError(
+            f"driver_groups = {', '.join(self.driver_groups)}, and with {why} what a container with a GPU gets",
+            hint=f"leave driver_groups out (or {instead})",
+        )
+
+    def _check_mig(self) -> None:
+        if self.mig_cards and self.by_cdi and not self.writes_specs:
+            raise ConfigError(
+                "mig_cards is set, and with cdi_specs = nvidia-ctk a container gets instances that its specs name, which were "
+                "written before",
+                hint="cdi_specs = lading, gpu_mode = devices, or leave mig_cards out",
+            )
+        for name in self.mig_cards:
+            if name != ALL_CARDS and parse_gpu_uuid(name) != name and parse_pci_address(name) != name:
+                raise ConfigError(
+                    f"mig_cards: {shown(name)} is no card",
+                    hint='mig_cards = ["all"], or UUIDs and PCI addresses in lower case, as nvidia-smi --query-gpu=uuid shows '
+                    "them",
+                )
+
+    def read_power_limit(self) -> PowerLimit | None:
+        """Return what a card's power limit is set to after its last holder; None: it is kept. Raise ConfigError."""
+        if self.power_limit == _KEEP:
+            return None
+        if self.power_limit == "default":
+            return PowerLimit()
+        if _WATTS.fullmatch(self.power_limit):
+            return PowerLimit(watts=int(self.power_limit))
+        raise ConfigError(
+            f"power_limit = {self.power_limit!r} is no limit", hint='power_limit = "keep", "default", or watts as "300"'
+        )
+
+    def read_partitions(self) -> tuple[Partition, ...]:
+        """Return how the board's NVSwitches may be divided. Raise ConfigError."""
+        try:
+            return read_partitions(self.nvswitch_partitions)
+        except ConfigError as e:
+            raise ConfigError(f"nvswitch_partitions: {e.message}", hint=e.hint) from e
