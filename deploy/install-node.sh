@@ -22,7 +22,7 @@ install-node.sh --uninstall                return kubelet to its runtime, then r
                     In both cases each package must have the hash of requirements.txt, which is in the wheel.
   --config FILE     hooks.toml, runtimeproxy.toml, or central's public key as KEYID.pub.pem; may be given several times.
                     A file in /etc/lading that a person wrote or changed is not changed.
-  --node-name NAME  for a new hooks.toml: the name that `kubectl get nodes` shows (default: the name that the running
+  --node-name NAME  for a new hooks.toml, and for one given without a node_name: the name that `kubectl get nodes` shows (default: the name that the running
                     kubelet uses, else the host's)
   --report          report this node's devices to the API server, which central needs: with kubelet's own kubeconfig
   --manual          for a new hooks.toml: a test node, which accepts assignments by hand in annotations
@@ -551,6 +551,7 @@ write_configuration() {
             offer config "$ETC/keys/$name" 644 <"$file"
             lines="$lines\"$id\" = \"$ETC/keys/$name\""$'\n'
             ;;
+        hooks.toml) with_node_name "$file" | offer config "$ETC/$name" 644 ;;
         *) offer config "$ETC/$name" 644 <"$file" ;;
         esac
     done
@@ -572,6 +573,10 @@ write_configuration() {
         { printf '[Service]\n' && cat "$scratch/addresses"; } | put unit "$UNITS/lading-hooks.service.d/10-report.conf" 644
     fi
     check_configuration "$1"
+}
+with_node_name() { # print a hooks.toml, which may be that of all nodes, with the name that was given
+    [ -z "$node_name" ] || grep -q '^node_name *=' "$1" || printf 'node_name = "%s"\n' "$node_name"
+    cat "$1"
 }
 look_at_api_server() { # print its addresses, and the resolver's if it has a name: the unit allows only these
     [ "$report" = yes ] || return 0

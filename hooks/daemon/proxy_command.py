@@ -26,6 +26,7 @@ _SHELL: Final = "/bin/bash"
 def install_proxy(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-hooks install-proxy",
+        allow_abbrev=False,  # --config of the script is not --config-dir
         description="From a container with the image lading-node, install the CRI proxy and lading-hooks on the node, upgrade, "
         "roll back or uninstall them. The container is privileged and has the node's process ids.",
         epilog="Options are those of install-node.sh (--dry-run, --report, --node-name NAME, --no-kubelet, --rollback, "
@@ -42,8 +43,9 @@ def install_proxy(argv: Sequence[str]) -> None:
     args, options = parser.parse_known_args(argv)
     if refused := [one for one in options if one.partition("=")[0] in _OF_THE_SCRIPT]:
         raise ConfigError(f"{refused[0]} has no meaning in a container", hint="configuration: --config-dir")
-    image = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    os.set_inheritable(image, True)
+    image, mounts = os.open("/", os.O_PATH | os.O_DIRECTORY), os.open("/proc/self/ns/mnt", os.O_RDONLY)
+    for fd in (image, mounts):  # no process is left in the container's mount namespace, which ends unless it is held
+        os.set_inheritable(fd, True)
     root = f"/proc/self/fd/{image}"
     script = f"{root}{sysconfig.get_path('data')}/{SCRIPT}"
     given = [word for path in find_configuration(args.config_dir) for word in ("--config", f"{root}{path}")]

@@ -79,7 +79,7 @@ def node(request: pytest.FixtureRequest, containerd: PrivateContainerd, cards: S
     cached = make_root(request.param)
     folder = Path(tempfile.mkdtemp(prefix="lading-"))
     root = folder / "root"
-    shutil.copytree(cached, root, symlinks=True)
+    subprocess.run(["cp", "-a", "--reflink=auto", cached, root], check=True)  # with its device nodes as they are
     shared = [cards.root.parent, containerd.layout.folder]
     seen = uncover(*shared)
     state = f"[Service]\nEnvironment=FAKE_NVML_STATE={cards.nvml_state}\n"
@@ -126,7 +126,6 @@ def installer(ctr: list[str], node: BareRoot, containerd: PrivateContainerd, car
         "host_root": str(cards.root),
         "nvml_library": str(compile_fake_nvml(cards.nvml_state.parent)),
         "assignments": ["manual"],
-        "node_name": "demo",
         "gpu_mode": "devices",
         "metrics": f"127.0.0.1:{free_port()}",
     }
@@ -139,13 +138,13 @@ def test_the_image_installs_the_proxy_on_a_node_without_python(
 ) -> None:
     assert "python3" not in node.run("sh", "-c", "ls /usr/bin")
     before, kubelet = node.seen(), kubelet_command(node)
-    print(installer.run("--dry-run"))
+    print(installer.run("--node-name", "n1", "--dry-run"))
     assert node.seen() == before
-    print(installer.run())
+    print(installer.run("--node-name", "n1"))
     assert kubelet_command(node)[-1] == ENDPOINT
     installed = version_of(node, HOOKS)
     made = node.seen()
-    installer.run()
+    installer.run("--node-name", "n1")
     assert node.seen() == made  # a second time changes nothing
 
     with containerd.client(via=node.root / "run/lading/cri.sock") as client:

@@ -133,7 +133,7 @@ def remover(status: Any, name: str = "lading-remove") -> Any:
 @pytest.mark.parametrize(("front_end", "removes"), [("nri", "lading-remove"), ("proxy", "lading-proxy-remove")])
 def test_uninstall_cleans_the_nodes_and_deletes_all(cli: Cli, server: FakeKubeServer, front_end: str, removes: str) -> None:
     run(cli)
-    server.objects["/api/v1/nodes/n1"]["metadata"]["labels"]["lading.dev/front-end"] = front_end
+    server.store.put("/api/v1/nodes/n1", {"metadata": {"name": "n1", "labels": {"lading.dev/front-end": front_end}}})
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     server.objects[REMOVER] = remover(ready, removes)
     assert run(cli, "--uninstall", "--dry-run")["DaemonSet", "lading-node"] == "deleted"
