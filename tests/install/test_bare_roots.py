@@ -36,12 +36,14 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
 IMAGE = f"docker.io/library/lading-node:{__version__}"
 HOOKS, PROXY = "lading-hooks.service", "lading-runtimeproxy.service"
+SUITES = ("bookworm", "bullseye")
 STAYS = ("var/lib/lading", "var/log", "var/lib/systemd")  # the ledger, as the last line says; and systemd's own
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a release, and nothing else of this checkout."""
+    make_root(SUITES[0])  # where there is no root, no image is built for it either
     need(shutil.which("apt-get") is not None and shutil.which("dpkg-deb") is not None, "Debian's apt-get and dpkg-deb")
     given = os.environ.get("LADING_IMAGES")
     argv = [sys.executable, str(ROOT / "deploy/release.py"), "--out", str(tmp_path_factory.mktemp("release"))]
@@ -71,7 +73,7 @@ def cards() -> Iterator[SimNode]:
     leftovers.remove_tree(folder)
 
 
-@pytest.fixture(params=["bookworm", "bullseye"])
+@pytest.fixture(params=SUITES)
 def node(request: pytest.FixtureRequest, containerd: PrivateContainerd, cards: SimNode) -> Iterator[BareRoot]:
     """It has a kubelet as kubeadm leaves it, and Lading was never there."""
     without = private_systemd.missing()
@@ -160,8 +162,7 @@ def test_the_image_installs_the_proxy_on_a_node_without_python(
             (image / "opt/lading/lib/later").write_text("another content is another version")
             later = str(image / "opt/lading" / SCRIPT)
             print(node.run(later, "--image", str(image)))
-            assert {installed, version_of(node, HOOKS), version_of(node, PROXY)} == {installed, version_of(node, PROXY)}
-            assert version_of(node, PROXY) != installed
+            assert version_of(node, HOOKS) == version_of(node, PROXY) != installed
             installer.run("--rollback")
             assert version_of(node, HOOKS) == version_of(node, PROXY) == installed
             assert granted_in(pod.create_container("second")) != ((), ())
