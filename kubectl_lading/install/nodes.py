@@ -60,8 +60,8 @@ async def clean(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> dict[str, str]:
-    """Have the nodes, with their labels of now, cleaned. Take the label from those that are clean; return why others are not, by
-    node."""
+    """Have the nodes, with the labels that they have, cleaned. Take the label from those that are clean; return why others are
+    not, by node."""
     asked = {node: "proxy-removed" if value in _PROXY else "removed" for node, value in nodes.items()}
     for node, value in asked.items():
         await label(client, node, value)
