@@ -32,7 +32,7 @@ from tests.install.node_installer import ENDPOINT
 from tests.install.test_systemd import free_port, kubelet_command, no_unit_is_known, version_of
 from tests.node.site import eventually, granted_in
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 
 IMAGE = f"docker.io/library/lading-node:{__version__}"
 HOOKS, PROXY = "lading-hooks.service", "lading-runtimeproxy.service"
