@@ -109,9 +109,10 @@ test-cluster: setup
 	@$(PY) -m simnode.install
 	$(VENV)/bin/pytest tests/cluster
 
-# Compare the proxy with a direct connection and with a plain gRPC proxy, in one run: bench/out/proxy.json. About 10 minutes.
+# Compare the proxy and NRI with a direct connection and with a plain gRPC proxy, in one run: bench/out/proxy.json. About 10
+# minutes.
 bench-proxy: setup
-	@$(PY) -m simnode.install
+	@$(PY) -m simnode.install 1.7.
 	$(PY) -m bench.proxy
 
 # The scheduler extender at 1,000, 5,000 and 15,000 nodes: bench/out/central.json. About 3 minutes.

@@ -1,11 +1,12 @@
-"""CreateContainer with the GPU hook on the real containerd, against the same container made directly.
+"""CreateContainer with the GPU hook on the real containerd, by the proxy and by NRI, against the same container made directly.
 
-Pairs are interleaved, the first of a pair in turn direct and through the proxy. Each container is new to the hook (another name
-in the same pod), so that it decides, writes its ledger and answers each time; the direct request carries the devices and the
-environment that the hook adds. Only CreateContainer is timed; RemoveContainer follows at once.
+The three ways take turns, each round beginning with another one. NRI has a containerd of its own, of the same version, because
+a plugin is asked for every container of its runtime. Each container is new to the hook (another name in the same pod), so that
+it decides, writes its ledger and answers each time; the direct request carries the devices and the environment that the hook
+adds. Only CreateContainer is timed; RemoveContainer follows at once.
 
 `create_remove_cpu_ms`: the CPU time of each process for one CreateContainer and one RemoveContainer, and what it does after its
-answer. Direct, that is the runtime's.
+answer. Direct, that is the runtime's; `nri` is lading-hooks as a plugin, `nri_guard` the guard beside it.
 """
 
 import json
@@ -59,33 +60,43 @@ class TimedCri(Cri):
 def measure_creates(rig: Rig, size: Size) -> Part:
     with (
         rig.lading() as lading,
+        rig.lading_by_nri() as by_nri,
         TimedCri(rig.runtime.socket, rig.runtime) as direct,
         TimedCri(lading.cri_socket, rig.runtime) as relay,
+        TimedCri(by_nri.runtime.socket, by_nri.runtime) as nri,
     ):
         guarded, plain = relay.run_pod("guarded", annotations=GUARDED), direct.run_pod("plain")
+        asked = nri.run_pod("asked", annotations=GUARDED)
         first = guarded.create_container("first")
         same = as_adjusted(relay, first)
         first.remove()
         relay.creates_s.clear()
+        ways: list[tuple[Pod, ContainerOptions]] = [(plain, same), (guarded, {}), (asked, {})]
         for number in range(size.pairs):
             if number % _SAY_EVERY == 0:
-                rig.say(f"create_with_gpu_hook: pair {number} of {size.pairs}")
-            pair = ((plain, same), (guarded, ContainerOptions()))
-            for pod, options in pair if number % 2 else reversed(pair):
+                rig.say(f"create_with_gpu_hook: round {number} of {size.pairs}")
+            for way in range(len(ways)):
+                pod, options = ways[(number + way) % len(ways)]
                 pod.create_container(f"c{number}", **options).remove()
-        adds_ms = statistics.median(r - d for r, d in zip(relay.creates_s, direct.creates_s, strict=True)) * 1e3
-        figures = {
-            name: {"p50_us": percentile(client.creates_s, 0.5) * 1e6} for name, client in (("direct", direct), ("relay", relay))
-        }
+        clients = {"direct": direct, "relay": relay, "nri": nri}
+        figures = {name: {"p50_us": percentile(client.creates_s, 0.5) * 1e6} for name, client in clients.items()}
+        adds_ms = {name: _adds_ms(client, direct) for name, client in clients.items() if client is not direct}
         cpu_ms = {
             **_cpu_ms({"direct": rig.runtime.pid}, plain, same, size.pairs),
-            **_cpu_ms({"relay": lading.proxy.pid, "hooks": lading.hooks.pid}, guarded, ContainerOptions(), size.pairs),
+            **_cpu_ms({"relay": lading.proxy.pid, "hooks": lading.hooks.pid}, guarded, {}, size.pairs),
+            **_cpu_ms({"nri": by_nri.lading.hooks.pid, "nri_guard": by_nri.lading.guard.pid}, asked, {}, size.pairs),
         }
-    note = (
-        f"create_with_gpu_hook: median of the pairs' differences {adds_ms:.2f} ms; CPU of proxy and hooks to the runtime's "
-        f"own for a direct create and remove: {(cpu_ms['relay'] + cpu_ms['hooks']) / cpu_ms['direct']:.2f} x"
-    )
-    return Part({"create_with_gpu_hook": figures, "create_remove_cpu_ms": cpu_ms}, [note])
+    notes = [
+        f"create_with_gpu_hook: containerd {rig.runtime.version}; median of the rounds' differences to direct: "
+        + ", ".join(f"{name} {adds:.2f} ms" for name, adds in adds_ms.items()),
+        f"create_remove_cpu_ms: CPU of proxy and hooks to the runtime's own for a direct create and remove: "
+        f"{(cpu_ms['relay'] + cpu_ms['hooks']) / cpu_ms['direct']:.2f} x",
+    ]
+    return Part({"create_with_gpu_hook": figures, "create_remove_cpu_ms": cpu_ms}, notes)
+
+
+def _adds_ms(client: TimedCri, direct: TimedCri) -> float:
+    return statistics.median(took - d for took, d in zip(client.creates_s, direct.creates_s, strict=True)) * 1e3
 
 
 def _cpu_ms(pids: Mapping[str, int], pod: Pod, options: ContainerOptions, rounds: int) -> dict[str, float]:

@@ -1,8 +1,8 @@
-"""`python -m bench.proxy`: measure the proxy, a direct connection and the usual way; write JSON, print a table.
+"""`python -m bench.proxy`: measure the proxy, NRI, a direct connection and the usual way; write JSON, print a table.
 
-Needs root, containerd and runc (`python -m simnode.install`); everything runs in a folder of its own. A full run takes about
-ten minutes, `--quick` less than one. The machine should have nothing else to do; because it often has, rounds are interleaved,
-and `nice -n -15` in front helps.
+Needs root, containerd 1.7 and runc (`python -m simnode.install 1.7.`); everything runs in a folder of its own. A full run takes
+about ten minutes, `--quick` less than one. The machine should have nothing else to do; because it often has, rounds are
+interleaved, and `nice -n -15` in front helps.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from simnode import leftovers
 from simnode.containerd import PrivateContainerd, find_containerd
 
 OUT: Final = Path("bench/out/proxy.json")
+NRI: Final = "1.7."  # the oldest containerd that has it
 PARTS: Final[dict[str, Callable[[Rig, Size], Part]]] = {
     "version": measure_version,
     "concurrent16": measure_concurrent,
@@ -56,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(names: Sequence[str], size: Size) -> tuple[Results, list[str]]:
-    binaries = find_containerd()
+    binaries = find_containerd(NRI)
     if binaries is None:
-        raise HostError("cannot measure: there is no containerd", hint="run: python -m simnode.install")
+        raise HostError(f"cannot measure: there is no containerd {NRI}*", hint=f"run: python -m simnode.install {NRI}")
     folder = Path(tempfile.mkdtemp(prefix="lading-bench-"))
     results: dict[str, float | Results] = {}
     notes = [f"containerd {binaries.version}, {os.cpu_count()} CPUs, medians over {size.rounds} interleaved rounds"]

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from simnode.build import build
 from simnode.child import Child, answers
@@ -27,6 +27,11 @@ class Contender:
     name: str  # as in the JSON file
     socket: Path
     pid: int  # whose CPU and memory count: the proxy's; direct, the runtime's
+
+
+class ByNri(NamedTuple):
+    lading: LadingNode
+    runtime: PrivateContainerd
 
 
 class Rig:
@@ -83,6 +88,17 @@ class Rig:
         node = build(PROFILE, folder / "node")
         with LadingNode(folder, node=node, runtime=self.runtime) as lading:
             yield lading
+
+    @contextlib.contextmanager
+    def lading_by_nri(self) -> Iterator[ByNri]:
+        """Start hooks as the plugin of another containerd of the same version, which serves nothing else."""
+        folder = Path(tempfile.mkdtemp(prefix="lading-", dir=self.folder))
+        node = build(PROFILE, folder / "node")
+        with (
+            PrivateContainerd(folder / "ctd", self.runtime.binaries) as runtime,
+            LadingNode(folder, node=node, runtime=runtime, nri=runtime.nri_socket, hooks_settings={"metrics": ""}) as lading,
+        ):
+            yield ByNri(lading, runtime)
 
     @contextlib.contextmanager
     def _module(self, module: str, name: str, *arguments: str) -> Iterator[tuple[Path, int]]:

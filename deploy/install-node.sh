@@ -16,11 +16,13 @@ install-node.sh --uninstall                return kubelet to its runtime, then r
 
   --wheel FILE      lading-VERSION-py3-none-any.whl, from `make wheel`
   --source DIR      build the wheel from this checkout instead (default: the checkout that contains this script)
+  --image DIR       take everything, Python too, from the image lading-node, which is unpacked there, instead: for a node without
+                    Python 3.11. The image itself does it: lading-hooks install-proxy
   --packages DIR    take every Python package from this folder, none from an index; without it pip uses its configuration.
                     In both cases each package must have the hash of requirements.txt, which is in the wheel.
   --config FILE     hooks.toml, runtimeproxy.toml, or central's public key as KEYID.pub.pem; may be given several times.
                     A file in /etc/lading that a person wrote or changed is not changed.
-  --node-name NAME  for a new hooks.toml: the name that `kubectl get nodes` shows (default: the name that the running
+  --node-name NAME  for a new hooks.toml, and for one given without a node_name: the name that `kubectl get nodes` shows (default: the name that the running
                     kubelet uses, else the host's)
   --report          report this node's devices to the API server, which central needs: with kubelet's own kubeconfig
   --manual          for a new hooks.toml: a test node, which accepts assignments by hand in annotations
@@ -48,9 +50,10 @@ readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-shares lading-doctor 
 readonly REGISTRATION=$ETC/hooks.d/50-lading.json
 readonly KUBECONFIG_OF_KUBELET=/etc/kubernetes/kubelet.conf
 readonly NEED_MIB=800  # a version is 350 MiB, and an upgrade has two
+readonly PACKAGES=opt/lading/lib  # of the image: its packages, and where its Python is
 readonly READY_S=60 KUBELET_S=30
 
-verb=install wheel='' source='' packages='' node_name='' python='' R='' step=''
+verb=install wheel='' source='' image='' packages='' node_name='' python='' R='' step=''
 manual=no report=no kubelet=yes force=no dry=no
 configs=()
 
@@ -383,7 +386,9 @@ preflight() {
     if [ -d "$R$OPT/bin" ] && [ ! -L "$R$OPT/bin" ]; then
         problem "$OPT is a virtual environment that this script did not create" "mv $OPT $OPT.by-hand, and run this again"
     fi
-    if python=$(find_python); then
+    if [ -n "$image" ]; then
+        note "Python: the image's"
+    elif python=$(find_python); then
         case $(readlink -f "$python") in
         /root/* | /home/*) problem "$(readlink -f "$python") is in a home folder, which the units hide from the daemons" \
             "--python FILE, for instance /usr/bin/python3" ;;
@@ -433,13 +438,55 @@ look_at_configuration() {
     fi
 }
 
-# ---- a version: a separate virtual environment, so that the version before stays usable
+# ---- a version: a separate virtual environment or a copy of the image's, so that the version before stays usable
 
-version_of() { # print the version of a wheel: of its name and its content, because a checkout makes many with one name
-    local name
-    name=$(basename "$1")
+version_of() { # print the version of a wheel or an image: of its name and its content, because a checkout makes many with one name
+    local name content=$wheel
+    if [ -n "$image" ]; then
+        name=$(echo "$image/$PACKAGES"/python3*/site-packages/lading-*.dist-info)
+        content="$scratch/content"
+        (cd "$image" && find opt/lading usr/bin usr/lib -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) >"$content"
+    else
+        name=$wheel
+    fi
+    name=$(basename "$name" .dist-info)
     name=${name#lading-}
-    printf '%s-%s' "${name%%-*}" "$(sum "$1" | cut -c1-8)"
+    printf '%s-%s' "${name%%-*}" "$(sum "$content" | cut -c1-8)"
+}
+look_at_image() { # find the image's Python and its loader, in the folder of its libraries
+    [ -n "$image" ] || return 0
+    image_python=$(basename "$(readlink "$image/usr/bin/python3")") || true
+    loader=$(cd "$image/usr/lib" && find . -mindepth 2 -maxdepth 2 -type f -name 'ld-linux-*.so.*') || true
+    loader=${loader#./}
+    [ -x "$image/usr/lib/$loader" ] && [ -d "$image/$PACKAGES/$image_python" ] || misuse "$image does not have the image lading-node"
+}
+any_python() { # start the Python that the installation uses
+    if [ -z "$image" ]; then
+        "$python" "$@"
+    else
+        "$image/usr/lib/$loader" --inhibit-cache --library-path "$image/usr/lib/${loader%/*}" "$image/usr/bin/$image_python" "$@"
+    fi
+}
+copy_image() { # copy_image FOLDER: what is in /usr and /opt/lading of the image, as one environment that can be anywhere
+    local to="$R$1" name copy=(cp -R --preserve=mode,timestamps,links)
+    mkdir "$to" "$to/bin"
+    "${copy[@]}" "$image/opt/lading/lib" "$image/opt/lading/share" "$to"
+    "${copy[@]}" "$image/usr/lib/$image_python" "$image/usr/lib/${loader%/*}" "$to/lib"
+    "${copy[@]}" "$image/usr/bin/$image_python" "$to/bin"
+    find "$to" -type l -lname '/*' -delete  # they would lead into the node's folders
+    mkdir "$to/lib/python3"
+    ln -s "../$image_python/site-packages" "$to/lib/python3/dist-packages"  # where Debian's Python looks outside of an environment
+    # With the loader and the libraries of the image: the node's may be older.
+    cat >"$to/bin/python" <<LAUNCHER
+#!/bin/sh
+v=\$(cd -P "\${0%/*}/.." && pwd)
+exec "\$v/lib/$loader" --inhibit-cache --library-path "\$v/lib/${loader%/*}" --argv0 "\$v/bin/python" "\$v/bin/$image_python" "\$@"
+LAUNCHER
+    chmod 755 "$to/bin/python"
+    for name in "${COMMANDS[@]}"; do
+        sed "1s|^#!.*|#!$1/bin/python|" "$image/opt/lading/bin/$name" >"$to/bin/$name"
+        chmod 755 "$to/bin/$name"
+    done
 }
 build_wheel() {
     [ -n "$source" ] || return 0
@@ -457,22 +504,32 @@ pip() {
 }
 make_version() {
     local venv="$OPT/versions/$1"
-    begin "make the virtual environment $venv"
+    begin "make $venv"
     if [ -e "$R$venv/complete" ] && as_version "$1" hooks --version >/dev/null 2>&1; then  # fails if Python was upgraded
         note "exists already"
         return 0
     fi
-    [ "$dry" = no ] || { note "$python -m venv; pip install $(basename "$wheel"), and requirements.txt with hashes"; return 0; }
+    if [ "$dry" = yes ]; then
+        if [ -n "$image" ]; then
+            note "copy Python, its libraries and packages out of the image"
+        else
+            note "$python -m venv; pip install $(basename "$wheel"), and requirements.txt with hashes"
+        fi
+        return 0
+    fi
     made=$venv
     rm -rf "$R${venv:?}"
     make_folder "$OPT/versions"
-    "$python" -m venv "$R$venv"
-    pip "$R$venv" --no-deps "$wheel"
-    pip "$R$venv" --require-hashes -r "$R$venv/share/lading/requirements.txt"
-    # Below --root every path in it must be the node's.
-    [ -z "$R" ] || grep -lIr "$R$venv" "$R$venv/bin" "$R$venv/pyvenv.cfg" | xargs -r sed -i "s|$R$venv|$venv|g"
+    if [ -n "$image" ]; then copy_image "$venv"; else make_environment "$venv"; fi
     for module in hooks runtimeproxy; do note "$(as_version "$1" "$module" --version)"; done
     touch "$R$venv/complete"
+}
+make_environment() {
+    "$python" -m venv "$R$1"
+    pip "$R$1" --no-deps "$wheel"
+    pip "$R$1" --require-hashes -r "$R$1/share/lading/requirements.txt"
+    # Below --root every path in it must be the node's.
+    [ -z "$R" ] || grep -lIr "$R$1" "$R$1/bin" "$R$1/pyvenv.cfg" | xargs -r sed -i "s|$R$1|$1|g"
 }
 as_version() { # as_version VERSION MODULE ARGUMENT…: run a command of that version
     local venv="$R$OPT/versions/$1" module=$2
@@ -494,6 +551,7 @@ write_configuration() {
             offer config "$ETC/keys/$name" 644 <"$file"
             lines="$lines\"$id\" = \"$ETC/keys/$name\""$'\n'
             ;;
+        hooks.toml) with_node_name "$file" | offer config "$ETC/$name" 644 ;;
         *) offer config "$ETC/$name" 644 <"$file" ;;
         esac
     done
@@ -516,9 +574,13 @@ write_configuration() {
     fi
     check_configuration "$1"
 }
+with_node_name() { # print a hooks.toml, which may be that of all nodes, with the name that was given
+    [ -z "$node_name" ] || grep -q '^node_name *=' "$1" || printf 'node_name = "%s"\n' "$node_name"
+    cat "$1"
+}
 look_at_api_server() { # print its addresses, and the resolver's if it has a name: the unit allows only these
     [ "$report" = yes ] || return 0
-    "$python" -I - "$R$KUBECONFIG_OF_KUBELET" "$R/etc/resolv.conf" >"$scratch/addresses" <<'PYTHON' || \
+    any_python -I - "$R$KUBECONFIG_OF_KUBELET" "$R/etc/resolv.conf" >"$scratch/addresses" <<'PYTHON' || \
         problem "cannot find the API server's address" "install without --report; docs/operations.md, \"Report to central\""
 import ipaddress, re, socket, sys, urllib.parse
 try:
@@ -661,13 +723,14 @@ drop_old_versions() { # remove all versions but the current and the previous one
 install_node() {
     local checkout
     checkout=$(cd "$(dirname "$0")/.." && pwd)
-    [ -n "$wheel$source" ] || [ ! -e "$checkout/pyproject.toml" ] || source=$checkout
-    [ -n "$wheel$source" ] || misuse "nothing to install: add --wheel FILE or --source DIR"
+    [ -n "$wheel$source$image" ] || [ ! -e "$checkout/pyproject.toml" ] || source=$checkout
+    [ -n "$wheel$source$image" ] || misuse "nothing to install: add --wheel FILE, --source DIR or --image DIR"
     [ -z "$wheel" ] || [ -r "$wheel" ] || misuse "cannot read $wheel"
+    look_at_image
     preflight
     build_wheel
     local version
-    version=$(version_of "$wheel")
+    version=$(version_of)
     keep_for_undo
     make_version "$version"
     write_configuration "$version"
@@ -729,6 +792,7 @@ held_devices() {
 uninstall() {
     local path held
     step=uninstall
+    [ -f "$R$STATE/manifest" ] || [ -e "$R$OPT" ] || { finish "Lading is not installed here"; return 0; }
     [ -f "$R$STATE/manifest" ] || die "there is no $STATE/manifest: Lading was not installed with this script"
     if live && [ "$force" = no ]; then
         held=$(held_devices) || held=unknown
@@ -767,11 +831,12 @@ uninstall() {
 
 while [ $# -gt 0 ]; do
     case $1 in
-    --wheel | --source | --packages | --config | --node-name | --python | --root)
+    --wheel | --source | --image | --packages | --config | --node-name | --python | --root)
         [ $# -ge 2 ] || misuse "$1 needs a value"
         case $1 in
         --wheel) wheel=$2 ;;
         --source) source=$(cd "$2" && pwd) ;;
+        --image) image=$2 ;;
         --packages) packages=$(cd "$2" && pwd) ;;
         --config) configs+=("$2") ;;
         --node-name) node_name=$2 ;;

@@ -20,6 +20,7 @@ from hooks.daemon.daemon import read_in_time, run
 from hooks.daemon.guard_command import guard, install_guard, remove_guard
 from hooks.daemon.guids import set_guids
 from hooks.daemon.parts import make_rules, make_vendors
+from hooks.daemon.proxy_command import install_proxy
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust
 from hooks.grant.decide import Rules, View
@@ -166,6 +167,7 @@ _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
     "set-guids": set_guids,
     "copy-libraries": copy_libraries,
     "remove-state": remove_state,
+    "install-proxy": install_proxy,
 }
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ CONFIGS: Final = {
     "lading-node": "(printf `%s%s` .Values.node.hooks .Values.node.shares)",
     "lading-guard": ".Values.node.hooks",
     "lading-remove": ".Values.node.hooks",
+    "lading-proxy": "(.Values.node.publicKeys | toJson)",
+    "lading-proxy-remove": "(.Values.images.node | toJson)",
 }
 CHECKSUM: Final = "lading.dev/config"  # of these, an annotation of pods
 

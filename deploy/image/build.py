@@ -32,6 +32,7 @@ DEBIAN = ("base-files", "python3-minimal", "libpython3-stdlib", "libstdc++6")
 NOT_NEEDED = ("perl-base", "dpkg", "tar", "debconf", "mawk")
 LEFT_OUT = ("usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/info", "var/cache")
 VENV = "opt/lading"
+SHARED = "share/lading"  # units and the installer, for `lading-hooks install-proxy`
 USER = "65532"  # as in deploy/central/deployment.yaml
 IMAGES = {"lading-central": USER, "lading-node": "0"}  # and their users; on a node only root reaches devices and the runtime
 ENTRYPOINTS = {"lading-central": "lading-central", "lading-node": "lading-hooks"}
@@ -155,6 +156,9 @@ def install(root: Path, *what: str) -> Path:
     site = root / VENV / "lib" / f"python{python_of(root)}" / "site-packages"
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-compile")
     run(*pip, "--target", str(site), *what)
+    if (site / SHARED).exists():
+        (root / VENV / SHARED).parent.mkdir()
+        (site / SHARED).rename(root / VENV / SHARED)
     for name in ("bin", "share"):  # for the machine that pip runs on
         shutil.rmtree(site / name, ignore_errors=True)
     for record in site.glob("*.dist-info/*"):  # where pip found it, and when

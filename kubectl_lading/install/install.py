@@ -13,7 +13,7 @@ from kubectl_lading.flags import Duration, Flags, command
 from kubectl_lading.install.apply import Done, What, apply, delete, in_order
 from kubectl_lading.install.credentials import find_missing
 from kubectl_lading.install.manifests import Manifest, find_deploy, pod_spec, render
-from kubectl_lading.install.nodes import CHOSEN, clean, find_chosen, find_holders, label
+from kubectl_lading.install.nodes import clean, find_chosen, find_holders, label
 from kubectl_lading.install.rollout import await_ready
 from kubectl_lading.terminal.output import show, table, text
 from kubectl_lading.terminal.progress import Progress
@@ -115,7 +115,7 @@ async def remove(client: KubeClient, objects: list[Manifest], options: Options) 
         left = await clean(client, chosen, timeout_s=options.timeout_s, tell=_tell)
         if left and not options.force:
             for node in left:
-                await label(client, node, CHOSEN)
+                await label(client, node, chosen[node])
             why = "; ".join(f"{node}: {said}" for node, said in left.items())
             raise LadingError(f"cannot clean these nodes, which go on as before: {why}", hint="--force leaves their files")
     with Progress("removing") as progress:

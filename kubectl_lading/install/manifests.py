@@ -9,6 +9,7 @@ Source: kustomize's "kustomization" reference; sigs.k8s.io/kustomize/api/hasher 
 
 import hashlib
 import json
+import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -27,7 +28,8 @@ _SUFFIX_LENGTH: Final = 10
 
 def find_deploy() -> Path:
     """Return the folder of the manifests: of the checkout, or those that the wheel brought. Raise HostError."""
-    places = (Path(__file__).parents[2] / "deploy", Path(sysconfig.get_path("data")) / "share/lading/deploy")
+    wheel = (Path(folder, "share/lading/deploy") for folder in (sys.prefix, sysconfig.get_path("data")))
+    places = (Path(__file__).parents[2] / "deploy", *wheel)
     for folder in places:
         if (folder / "kustomization.yaml").is_file():
             return folder

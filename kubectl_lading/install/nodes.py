@@ -1,8 +1,8 @@
-"""Take Lading off nodes: who holds devices, and the label by which `lading-remove` cleans a node."""
+"""Take Lading off nodes: who holds devices, and the label by which a DaemonSet of deploy/node cleans a node."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,9 +15,8 @@ from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.nodedevices import NodeDevices
 
 LABEL: Final = "lading.dev/front-end"
-REMOVER: Final = "lading-remove"
-CHOSEN: Final = "nri"
-REMOVED: Final = "removed"
+_PROXY: Final = ("proxy", "proxy-removed")
+_REMOVERS: Final = {"removed": "lading-remove", "proxy-removed": "lading-proxy-remove"}
 _AGAIN_S: Final = 2.0
 
 
@@ -46,29 +45,32 @@ async def find_holders(client: KubeClient) -> list[str]:
     return [f"{namespace}/{pod} on {node}" for namespace, pod, node in sorted(grants)]
 
 
-async def find_chosen(client: KubeClient) -> list[str]:
-    """Return the nodes that the DaemonSets are on, or that are being cleaned."""
+async def find_chosen(client: KubeClient) -> dict[str, str]:
+    """Return the nodes that the DaemonSets are on, or that are being cleaned, and the values of their labels."""
     nodes = await read_all(client, NODES.path(), _Node)
-    return sorted(one.metadata.name for one in nodes if LABEL in one.metadata.labels)
+    return {one.metadata.name: one.metadata.labels[LABEL] for one in nodes if LABEL in one.metadata.labels}
 
 
 async def clean(
     client: KubeClient,
-    nodes: list[str],
+    nodes: Mapping[str, str],
     *,
     timeout_s: float,
     tell: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> dict[str, str]:
-    """Have `lading-remove` clean the nodes. Take the label from those that are clean; return why others are not, by node."""
-    for node in nodes:
-        await label(client, node, REMOVED)
-    until, left = clock() + timeout_s, dict.fromkeys(nodes, "lading-remove has not run")
+    """Have the nodes, with the labels that they have, cleaned. Take the label from those that are clean; return why others are
+    not, by node."""
+    asked = {node: "proxy-removed" if value in _PROXY else "removed" for node, value in nodes.items()}
+    for node, value in asked.items():
+        await label(client, node, value)
+    until, left = clock() + timeout_s, {node: f"{_REMOVERS[value]} has not run" for node, value in asked.items()}
     while left:
         for pod in await read_all(client, PODS.path(NAMESPACE), dict[str, Any]):
             node = pod.get("spec", {}).get("nodeName", "")
-            if node in left and pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") == REMOVER:
+            name = pod["metadata"].get("labels", {}).get("app.kubernetes.io/name")
+            if node in left and name == _REMOVERS[asked[node]]:
                 if _is_ready(pod):
                     await label(client, node, None)
                     del left[node]

@@ -111,17 +111,20 @@ class PrivateSystemd:
         self._drop_ins = dict(drop_ins or {})
         self._installed = installed
         self._cgroup = f"lading-test-{os.getpid()}-{next(_COUNTER)}"
-        boot = ["sh", "-c", _BOOT, "boot", str(folder), str(Path(sys.executable).parents[1]) if installed else ""]
-        join = ["sh", "-c", _JOIN_CGROUP, "join", self._cgroup, *boot]
+        join = ["sh", "-c", _JOIN_CGROUP, "join", self._cgroup, *self._boot()]
         spaces = ["--mount", "--pid", "--uts", "--ipc", "--propagation", "private"]
         self._unshare = Child(["unshare", *spaces, "--fork", "--kill-child=KILL", *join], log=self.log)
         self._pid = 0
         for made in (self.etc, self.units, self.containerd, folder / "units"):
             made.mkdir(parents=True)
 
+    def _boot(self) -> list[str]:
+        """The command that mounts what it sees, and becomes systemd."""
+        return ["sh", "-c", _BOOT, "boot", str(self.folder), str(Path(sys.executable).parents[1]) if self._installed else ""]
+
     def __enter__(self) -> Self:
         self._write_etc()
-        self._write_units()
+        self._write_units(_SYSTEM)
         self._unshare.start()
         try:
             self._unshare.wait_until(self._booted, "a booted system")
@@ -169,10 +172,10 @@ class PrivateSystemd:
                 shutil.copy(Path("/etc", name), etc)
         (etc / "machine-id").write_text("5f0d2c6100004000800000000000abcd\n")
 
-    def _write_units(self) -> None:
+    def _write_units(self, system: Path) -> None:
         units = self.folder / "units"
         for name in _OF_THE_MACHINE:
-            shutil.copy(_SYSTEM / name, units)
+            shutil.copy(system / name, units)
         for path in UNITS.glob("lading-*") if self._installed else ():
             shutil.copy(path, units)
         for target in _TARGETS:

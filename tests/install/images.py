@@ -1,8 +1,11 @@
 """Build the images of this checkout, and import them into a private containerd."""
 
+import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from typing import IO
 
 from simnode.containerd import PrivateContainerd
 from tests.docs import ROOT
@@ -21,3 +24,18 @@ def import_images(containerd: PrivateContainerd, images: Path) -> list[str]:
     argv = [*ctr, "images", "import", "--snapshotter", containerd.snapshotter, str(images)]
     subprocess.run(argv, check=True, capture_output=True)
     return ctr
+
+
+def unpack_image(images: Path, name: str, folder: Path) -> None:
+    """Write the file system of an image, layer over layer, as `ctr images mount` would show it."""
+    with tarfile.open(images) as archive:
+
+        def opened(path: str) -> IO[bytes]:
+            file = archive.extractfile(path)
+            assert file
+            return file
+
+        (found,) = (one for one in json.load(opened("manifest.json")) if f"docker.io/library/{one['RepoTags'][0]}" == name)
+        for layer in found["Layers"]:
+            with tarfile.open(fileobj=opened(layer)) as files:
+                files.extractall(folder, filter="tar")

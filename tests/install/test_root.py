@@ -224,6 +224,19 @@ def test_what_a_person_wrote_is_not_overwritten(start: Start, wheels: tuple[Path
     assert snapshot(root) == before
 
 
+def test_a_configuration_of_all_nodes_gets_the_name_of_this_one(
+    start: Start, wheels: tuple[Path, Path], tmp_path: Path
+) -> None:
+    root, given = start(), tmp_path / "hooks.toml"
+    for text, name in (("report = false\n[keys]\n", "n1"), ('node_name = "its-own"\n', "its-own")):
+        given.write_text(text)
+        install("--root", root, "--wheel", wheels[0], "--config", given, "--node-name", "n1")
+        hooks = root / "etc/lading/hooks.toml"
+        assert tomllib.loads(hooks.read_text())["node_name"] == name
+    install("--root", root, "--wheel", wheels[0], "--config", given)
+    assert hooks.read_text() == text
+
+
 def test_what_a_person_changed_since_is_left_and_what_was_there_before_too(
     start: Start, wheels: tuple[Path, Path], key: Path
 ) -> None:

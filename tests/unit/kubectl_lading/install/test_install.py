@@ -125,15 +125,17 @@ def test_pods_are_ready_when_all_are_those_of_now(live: Any, lack: str) -> None:
     assert bool(found) == bool(lack)
 
 
-def remover(status: Any) -> Any:
-    labels = {"app.kubernetes.io/name": "lading-remove"}
+def remover(status: Any, name: str = "lading-remove") -> Any:
+    labels = {"app.kubernetes.io/name": name}
     return {"metadata": {"name": "lading-remove-x", "labels": labels}, "spec": {"nodeName": "n1"}, "status": status}
 
 
-def test_uninstall_cleans_the_nodes_and_deletes_all(cli: Cli, server: FakeKubeServer) -> None:
+@pytest.mark.parametrize(("front_end", "removes"), [("nri", "lading-remove"), ("proxy", "lading-proxy-remove")])
+def test_uninstall_cleans_the_nodes_and_deletes_all(cli: Cli, server: FakeKubeServer, front_end: str, removes: str) -> None:
     run(cli)
+    server.store.put("/api/v1/nodes/n1", {"metadata": {"name": "n1", "labels": {"lading.dev/front-end": front_end}}})
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    server.objects[REMOVER] = remover(ready)
+    server.objects[REMOVER] = remover(ready, removes)
     assert run(cli, "--uninstall", "--dry-run")["DaemonSet", "lading-node"] == "deleted"
     assert NODE in server.objects
     done = run(cli, "--uninstall")
