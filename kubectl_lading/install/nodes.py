@@ -8,15 +8,15 @@ from typing import Any, Final
 import msgspec
 
 from kubectl_lading.install.credentials import NODES as NAMESPACE
+from kubectl_lading.installation.daemonset_checks import FRONT_END, PROXY_REMOVER, REMOVER
 from kubectl_lading.lists import NotInstalledError, read_all, read_list
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.nodedevices import NodeDevices
 
-LABEL: Final = "lading.dev/front-end"
 _PROXY: Final = ("proxy", "proxy-removed")
-_REMOVERS: Final = {"removed": "lading-remove", "proxy-removed": "lading-proxy-remove"}
+_REMOVERS: Final = {"removed": REMOVER, "proxy-removed": PROXY_REMOVER}
 _AGAIN_S: Final = 2.0
 
 
@@ -48,7 +48,7 @@ async def find_holders(client: KubeClient) -> list[str]:
 async def find_chosen(client: KubeClient) -> dict[str, str]:
     """Return the nodes that the DaemonSets are on, or that are being cleaned, and the values of their labels."""
     nodes = await read_all(client, NODES.path(), _Node)
-    return {one.metadata.name: one.metadata.labels[LABEL] for one in nodes if LABEL in one.metadata.labels}
+    return {one.metadata.name: one.metadata.labels[FRONT_END] for one in nodes if FRONT_END in one.metadata.labels}
 
 
 async def clean(
@@ -85,7 +85,7 @@ async def clean(
 
 async def label(client: KubeClient, node: str, value: str | None) -> None:
     """Set the label; None takes it away."""
-    await client.merge(NODES.path(name=node), {"metadata": {"labels": {LABEL: value}}})
+    await client.merge(NODES.path(name=node), {"metadata": {"labels": {FRONT_END: value}}})
 
 
 def _is_ready(pod: Any) -> bool:

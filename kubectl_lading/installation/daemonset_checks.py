@@ -18,13 +18,17 @@ NODES_NAMESPACE: Final = "lading-nodes"
 HOOKS: Final = "lading-node"
 GUARD: Final = "lading-guard"
 REMOVER: Final = "lading-remove"
-DAEMONSETS: Final = (HOOKS, GUARD, REMOVER)
+PROXY: Final = "lading-proxy"
+PROXY_REMOVER: Final = "lading-proxy-remove"
 FRONT_END: Final = "lading.dev/front-end"
-_ITS_LABEL: Final = {HOOKS: "nri", GUARD: "nri", REMOVER: "removed"}
+_ITS_LABEL: Final = {HOOKS: "nri", GUARD: "nri", REMOVER: "removed", PROXY: "proxy", PROXY_REMOVER: "proxy-removed"}
+DAEMONSETS: Final = tuple(_ITS_LABEL)
 _WHY: Final = {
     HOOKS: "pods with devices are refused there, and the node's report is of the time before",
     GUARD: "a container that is created while lading-hooks fails would start without its devices",
     REMOVER: "what Lading kept is still there",
+    PROXY: "the proxy of this version is not installed there; an earlier one goes on",
+    PROXY_REMOVER: "the proxy is still there",
 }
 _INSTALL: Final = "kubectl apply --server-side -k deploy/node (docs/nodes.md)"
 
