@@ -3,8 +3,7 @@
     watch ─▶ GangFeed ─▶ gang ─▶ plan, in slices ─▶ members are requeued ─▶ filter names the node ─▶ bind ─▶ barrier ─▶ Bindings
 
 One gang is planned at a time, in the order of the queue: a gang of which some members are bound comes first, then by priority
-and age. A gang that cannot be placed lets the next one pass. If it waited for its patience, the room for all of its members is
-kept together as pods end; for one gang at a time.
+and age. A gang that cannot be placed lets the next one pass, and room is made for it (make_room.py).
 
 No plan is waited for without an end: if the first Binding is not possible in PLAN_S, the plan is dropped, and made again after
 a pause. If the minimum is not bound in time after the first Binding, the bound members of a strict gang are evicted.
@@ -14,9 +13,8 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
 
 from central.api.known import Ident
 from central.api.pod_groups import GangKind, PodGroup
@@ -27,26 +25,21 @@ from central.ask.model import BadAsk
 from central.ask.parse import mentions_devices
 from central.ask.pod import Pod
 from central.ask.reasons import OfBinding, OfPod
-from central.controllers.evict import PREEMPTED
-from central.controllers.take_back import TAKEN_BACK, TakeBack
+from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
+from central.controllers.take_back import TakeBack
 from central.gang.claims import drop_plan, follow_end
-from central.gang.draft import Where
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
-from central.ledger.ledger import NOMINATION_S, Ledger
-from central.ledger.model import PodRecord
+from central.ledger.ledger import Ledger
 from central.loop.slices import result_in_slices
-from central.scheduling.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
-from central.scheduling.kept_room import Stay, Tries
 from central.scheduling.line import gangs_in_line
-from central.scheduling.preempt import Protection
 from central.scheduling.scheduler import Scheduler
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
 LOOK_S: Final = 0.1
-LOOK_MOST_S: Final = 0.5  # of one look for plans, and for evictions
+LOOK_MOST_S: Final = 0.5  # of one look, for plans
 # From a plan to the first Binding. kube-scheduler asks about some hundred pods a second, and tries a pod again after 1 s.
 PLAN_S: Final = 60.0
 # From the first Binding until the minimum is bound, where the gang says nothing else.
@@ -59,14 +52,9 @@ LONGEST_PAUSE_S: Final = 60.0
 TRIALS_S: Final = 0.5  # without a new question: kube-scheduler has tried a gang in each domain
 ASKED_WITHIN_S: Final = 2.0  # kube-scheduler asks about a new pod by then; of others it is told again
 QUOTA_S: Final = 0.5  # until a gang that its quota refused is tried again
-OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
 REST: Final = 4  # a search without result is followed by so many times its duration without another one for that gang
 CLOCKS_S: Final = 30.0  # by which a node's clock may differ
 INCOMPLETE: Final = "GangIncomplete"
-KEEP_LOOK_S: Final = 1.0  # between two looks at the room that is made for gangs
-KEPT_S: Final = 30.0  # of what is held then, which each look renews
-
-T = TypeVar("T")
 
 
 class GangFeed:
@@ -155,37 +143,6 @@ class GangObjectFeed:
             self._gangs.remove_object(key)
 
 
-@dataclass(slots=True, kw_only=True)
-class _Room:
-    """The nodes where room is kept for a gang."""
-
-    gang: GangKey
-    tries: Tries
-    nodes: dict[PodUid, str] = field(default_factory=dict)  # by member
-    stays: dict[str, Stay] = field(default_factory=dict)  # by node
-    until: float = -math.inf  # when it ends unless it is renewed
-
-    def look(self, found: Kept, now: float) -> None:
-        """Take these nodes. Record that the others are left, because pods do not end there, or because they cannot do now."""
-        self.nodes = {uid: planned.node for uid, planned in found.where.items()}
-        self.until = now + KEPT_S
-        for node in self.stays.keys() - found.in_the_way.keys():
-            self.tries.leave(node, math.inf)
-            del self.stays[node]
-        for node, pods in found.in_the_way.items():
-            if node not in self.stays:
-                self.stays[node] = self.tries.begin(now)
-            self.stays[node].look(pods, now)
-
-
-class Evictions(Protocol):
-    """Evict pods; see central.controllers.evict."""
-
-    def protection(self) -> Protection | None: ...
-
-    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool: ...
-
-
 class GangKeeper:
     """Plan for gangs and hold their members at the barrier."""
 
@@ -208,14 +165,13 @@ class GangKeeper:
         self._planner = planner
         self._requeue = requeue
         self._evictions = evictions
-        self._take_back = take_back
-        self._patience_s = patience_s
         self._clock = clock
         self._log = log
         self._sleep = sleep
         self._opened: dict[GangKey, asyncio.Event] = {}  # of gangs with members at the barrier
-        self._kept: _Room | None = None  # for one gang at a time
-        self._looked_at = -math.inf
+        self._room = RoomMaker(
+            scheduler, planner, evictions=evictions, take_back=take_back, patience_s=patience_s, clock=clock, log=log
+        )
 
     @property
     def _gangs(self) -> Gangs:
@@ -244,9 +200,7 @@ class GangKeeper:
                 line = self._in_line(line)  # what it has counts from now on
             if self._clock() >= until:
                 break  # those first in line may have room by now; those after them have their turn while these rest
-        if self._clock() >= self._looked_at + KEEP_LOOK_S:
-            self._looked_at = self._clock()
-            await self._make_room()
+        await self._room.look()
 
     def _in_line(self, gangs: Iterable[Gang]) -> list[Gang]:
         return gangs_in_line(self._scheduler, gangs)
@@ -342,19 +296,16 @@ class GangKeeper:
         now = self._clock()
         if not missing or now < gang.not_before or (gang.in_trials and now < gang.asked[1] + TRIALS_S):
             return False
-        return gang.tried != self._state(gang)
+        return gang.tried != self._planner.state(gang)
 
     def _lacks_places(self, gang: Gang) -> bool:
         planned = gang.planned()
         return any(planned[role] < lacking for role, lacking in gang.lacking().items())
 
-    def _state(self, gang: Gang) -> object:
-        return self._ledger.version, self._ledger.loads_version, self._gangs.version, gang.questions
-
     async def _plan(self, gang: Gang) -> bool:
         """Search a plan. Return whether there is one."""
-        began, state = self._clock(), self._state(gang)
-        if await self._in_slices(self._planner.planning(gang)):
+        began, state = self._clock(), self._planner.state(gang)
+        if await result_in_slices(self._planner.planning(gang), self._clock):
             self._planned(gang)
             return True
         if gang.members:
@@ -383,120 +334,6 @@ class GangKeeper:
         self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.nodes))
         refused = [uid for uid in gang.plan if self._scheduler.pending.get_refused(uid)]
         self._requeue(refused)
-
-    # ---- room for the first in line
-
-    async def _make_room(self) -> None:
-        """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience."""
-        before, kept = self._kept.nodes if self._kept else {}, None
-        until = self._clock() + LOOK_MOST_S
-        for gang in self._in_line(gang for gang in self._gangs if self._wants_room(gang)):
-            if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
-                continue
-            waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
-            if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
-                kept = await self._keep_room(gang)
-        for uid in before.keys() - (kept.nodes.keys() if kept else ()):
-            self._ledger.forget_nomination(uid)
-        self._kept = kept
-
-    def _victims_end(self, gang: Gang) -> bool:
-        """Return whether pods are ending for the gang: no others are chosen meanwhile."""
-        return gang.evicting or any(self._scheduler.room_for(member.uid)[0] for member in gang.waiting())
-
-    def _wants_room(self, gang: Gang) -> bool:
-        """Return whether pods may have to go, or to end, for it: also if its quota has too little left."""
-        waits = gang.phase is Phase.QUEUED and not gang.too_large
-        return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
-
-    async def _keep_room(self, gang: Gang) -> _Room | None:
-        """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""
-        now, kept = self._clock(), self._kept
-        if kept is None or kept.gang != gang.key:
-            kept = _Room(gang=gang.key, tries=Tries(patience_s=self._patience_s))
-        before, left = {*kept.stays}, kept.tries.left
-        staying = [node for node, stay in kept.stays.items() if not stay.is_seen(now)]
-        over = {node for node, stay in kept.stays.items() if stay.is_over(now)}
-        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*left, *over}))
-        if found is None and (left or over):  # the other nodes were tried, or cannot do
-            left.clear()
-            found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
-        if gang.phase is not Phase.QUEUED:
-            return None
-        if found is None:  # where pods are being bound that may change soon
-            return kept if now < kept.until else None
-        kept.look(found, now)
-        if not before >= kept.stays.keys():
-            self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(kept.nodes))
-        self._nominate(gang, found.where, kept.until, evicts=False)
-        gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end")
-        return kept
-
-    async def _evict_for(self, gang: Gang) -> bool:
-        """Evict pods of lower priority, if the gang fits then. Return whether that was begun."""
-        protection = self._evictions.protection()
-        if protection is None:
-            return False
-        state, reason, made = (self._state(gang), protection.spared), PREEMPTED, None
-        if gang.no_victims != state:
-            made = await self._in_slices(evicting(self._planner, gang, protection))
-        if made is None and gang.phase is Phase.QUEUED:
-            gang.no_victims = state
-            reason, made = TAKEN_BACK, await self._from_other_quotas(gang, protection)
-        if made is None or gang.phase is not Phase.QUEUED or not made.where.keys() <= gang.members.keys():
-            return False
-        victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
-        until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
-        self._nominate(gang, made.where, until, victims=frozenset(made.gone))
-        gang.evicting = True
-        try:
-            await self._evict_all(gang, victims, reason)
-        finally:
-            gang.evicting = False
-        return True
-
-    def _nominate(
-        self, gang: Gang, where: Where, until: float, *, victims: frozenset[PodUid] = frozenset(), evicts: bool = True
-    ) -> None:
-        """Hold room for the members that still wait, beyond what there is now."""
-        for uid, planned in where.items():
-            pod, member = self._scheduler.pending.get(uid), gang.members.get(uid)
-            if pod is not None and member is not None:
-                self._ledger.nominate(
-                    uid,
-                    planned.node,
-                    planned.placement.taken,
-                    until,
-                    member.holder,
-                    requests=pod.requests,
-                    victims=victims,
-                    evicts=evicts,
-                )
-
-    async def _from_other_quotas(self, gang: Gang, protection: Protection) -> Made | None:
-        """Return what other quotas have to give back, so that the gang fits; None if it would borrow itself."""
-        if self._take_back is None:
-            return None
-        waiting = [pod for one in gang.waiting() if (pod := self._scheduler.pending.get(one.uid)) is not None]
-        owed = self._take_back.units_for(waiting[: sum(gang.lacking().values())], self._ledger.nodes(), protection)
-        if owed is None or not owed[1]:
-            return None
-        return await self._in_slices(taking_back(self._planner, gang, *owed))
-
-    async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord], reason: str) -> None:
-        """Evict all of these, after a dry run of all: none goes if one of them cannot."""
-        of_whom = "of higher priority" if reason == PREEMPTED else "of a quota that lent what they use"
-        why = f"for gang {gang.key} {of_whom}"
-        for victim in victims:
-            if not await self._evictions.evict(victim, reason, why, dry_run=True):
-                for member in gang.waiting():
-                    self._ledger.forget_nomination(member.uid)
-                return
-        for victim in victims:
-            await self._evictions.evict(victim, reason, why)
-
-    async def _in_slices(self, steps: Generator[None, None, T]) -> T:
-        return await result_in_slices(steps, self._clock)
 
     # ---- the barrier
 

@@ -42,6 +42,11 @@ class GangPlanner:
         self.scheduler = scheduler
         self._nodes = Nodes() if nodes is None else nodes
 
+    def state(self, gang: Gang) -> object:
+        """Return what a search depends on: while it is the same, another search finds the same."""
+        ledger, gangs = self.scheduler.ledger, self.scheduler.gangs
+        return ledger.version, ledger.loads_version, gangs.version, gang.questions
+
     def planning(self, gang: Gang) -> Generator[None, None, bool]:
         """Search a plan in steps, and hold it with the last one. Return whether there is one; if there is none, what the gang
         is refused for says why."""

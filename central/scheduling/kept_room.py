@@ -3,16 +3,18 @@
 Central does not know when pods end. Room is complete once no pod is in its way any more, and it may be on a node where none of
 these ends. So the node is left if no pod in the way ended for a time; what was kept there is free for others then.
 
-The time is the patience at least, and as long as pods ended there before. It is longer on some of the nodes that are tried
-later, by the factors 1, 1, 2, 1, 1, 2, 4, …: whether most nodes never become free or all of them do so slowly, the wait is
-longer than with the best time by a logarithmic factor only. Source: Luby, Sinclair and Zuckerman, "Optimal speedup of Las
-Vegas algorithms", 1993.
+The time is PATIENCES times the patience at least, and as long as pods ended there before: where all pods run for ten times the
+patience, to leave after one patience loses what was kept again and again, and pods that need several GPUs wait longer than
+without any room. It is longer on some of the nodes that are tried later, by the factors 1, 1, 2, 1, 1, 2, 4, …: whether most
+nodes never become free or all of them do so slowly, the wait is longer than with the best time by a logarithmic factor only.
+Source: Luby, Sinclair and Zuckerman, "Optimal speedup of Las Vegas algorithms", 1993.
 """
 
 import math
 from dataclasses import dataclass, field
 from typing import Final
 
+PATIENCES: Final = 20
 SEEN_S: Final = 5.0  # after which kube-scheduler has seen that a node has room
 
 
@@ -48,7 +50,7 @@ class Tries:
     stays: int = 0
 
     def begin(self, now: float) -> Stay:
-        return Stay(least_s=self.patience_s * factor(self.stays + 1), since=now, fewer_at=now)
+        return Stay(least_s=PATIENCES * self.patience_s * factor(self.stays + 1), since=now, fewer_at=now)
 
     def leave(self, node: str, until: float) -> None:
         self.stays += 1

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from central.scheduling.kept_room import PATIENCES
 from simnode.control_plane import ControlPlane
 from tests.cluster.scheduling.fleet import CARDS
 from tests.cluster.scheduling.gang_world import GangWorld, gang_world, of_gang
@@ -17,7 +18,7 @@ from tests.logs import LOGS
 pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
 
 NODES: Final = ("n0", "n1")
-PATIENCE_S: Final = 10
+PATIENCE_S: Final = 3
 QUOTA_DELAY_S: Final = 5
 KOORDINATOR: Final = "scheduling.sigs.k8s.io"
 QUOTAS: Final = f"/apis/{KOORDINATOR}/v1alpha1/namespaces/default/elasticquotas"
@@ -98,7 +99,7 @@ def test_room_for_a_gang_leaves_a_node_where_no_pod_ends(world: GangWorld) -> No
     stream = Stream(world, CARDS + 1)
     world.plane.eventually(lambda: len(world.bound()) == CARDS + 2, "no free card")
     big = world.create_gang("big", CARDS)
-    until = time.monotonic() + 6 * PATIENCE_S + 120
+    until = time.monotonic() + 2 * PATIENCES * PATIENCE_S + 120
     while not big <= world.bound() and time.monotonic() < until:
         stream.move()
         world.sit_out(EVERY_S)

@@ -7,7 +7,7 @@ import pytest
 
 from central.controllers.patience import LOOK_S, MOST_LEFT, REMEMBERED, TRIED
 from central.ledger.ledger import NOMINATION_S
-from central.scheduling.kept_room import SEEN_S
+from central.scheduling.kept_room import PATIENCES, SEEN_S
 from central.scheduling.why import why_pending
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
@@ -92,6 +92,10 @@ def test_a_stream_of_small_pods_holds_a_large_one_up_no_longer_than_its_patience
     play(story, tmp_path, patience_s=patience_s)
 
 
+SHORT_S = 2.0  # patience, so that a node is left soon
+STAY_S = SHORT_S * PATIENCES
+
+
 def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path) -> None:
     """On n1 one card is missing, and its pod does not end; on n2 pods end, and others take their cards."""
 
@@ -100,33 +104,36 @@ def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path) -> None:
         await one.put_node("n2", 4)
         await small_ones_on(one, "n1", "n2", "n2", "n2", "n2")
         await refused(one, "large", 4)
-        await wait_in_vain(one, "large")
+        await one.pause(SHORT_S + 2 * LOOK_S)
         assert kept_on(one, "large") == "n1"
-        await one.pause(PATIENCE_S / 2)
+        await one.pause(STAY_S / 2)
         assert kept_on(one, "large") == "n1"
-        await one.pause(PATIENCE_S / 2 + 2 * LOOK_S)
+        await one.pause(STAY_S / 2 + 2 * LOOK_S)
         assert kept_on(one, "large") == "n2"
         await bound(one, "next")  # the cards of n1 are free for others again
         assert one.bound_to("next") == "n1"
         for number in range(1, 5):
             await end(one, f"small-{number}")
-            await one.pause(PATIENCE_S / 2)
+            await one.pause(STAY_S / 2)
         assert kept_on(one, "large") == "n2"
         assert await one.schedule("large") == ""
 
-    play(story, tmp_path, patience_s=PATIENCE_S)
+    play(story, tmp_path, patience_s=SHORT_S)
 
 
 def test_a_node_stays_if_no_other_one_can_do(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        await large_waits_for_small(one)
-        for _ in range(5):
-            await one.pause(PATIENCE_S)
+        await one.report("n1", 2)
+        await bound(one, "small")
+        await refused(one, "large")
+        await one.pause(SHORT_S + 2 * LOOK_S)
+        for _ in range(3):
             assert kept_on(one, "large") == "n1"
+            await one.pause(STAY_S)
         await end(one, "small")
         assert await one.schedule("large") == ""
 
-    play(story, tmp_path, patience_s=PATIENCE_S)
+    play(story, tmp_path, patience_s=SHORT_S)
 
 
 def test_it_is_woken_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_path: Path) -> None:

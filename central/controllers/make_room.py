@@ -1,0 +1,208 @@
+"""Make room for gangs that wait: evict pods for those of higher priority, and keep what pods leave for the first in line.
+
+If the first gang in line waited for its patience, the room for all of its members is kept together as pods end; for one gang at
+a time. What is searched, and where, is in scheduling/gang_room.py; when a node is left for another one, in
+scheduling/kept_room.py.
+"""
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeVar
+
+from central.ask.gang import GangKey
+from central.ask.reasons import OfPod
+from central.controllers.evict import PREEMPTED
+from central.controllers.take_back import TAKEN_BACK, TakeBack
+from central.gang.draft import Where
+from central.gang.model import Gang, Phase
+from central.ledger.ledger import NOMINATION_S
+from central.ledger.model import PodRecord
+from central.loop.slices import result_in_slices
+from central.scheduling.gang_room import Kept, Made, evicting, keeping, taking_back
+from central.scheduling.gangs import GangPlanner
+from central.scheduling.kept_room import Stay, Tries
+from central.scheduling.line import gangs_in_line
+from central.scheduling.preempt import Protection
+from central.scheduling.scheduler import Scheduler
+from lading.log import Event, Log
+from lading.vocabulary import PodUid
+
+LOOK_S: Final = 1.0  # between two looks
+LOOK_MOST_S: Final = 0.5  # of one look, for evictions
+KEPT_S: Final = 30.0  # of what is held, which each look renews
+OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
+
+T = TypeVar("T")
+
+
+class Evictions(Protocol):
+    """Evict pods; see central.controllers.evict."""
+
+    def protection(self) -> Protection | None: ...
+
+    async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Room:
+    """The nodes where room is kept for a gang."""
+
+    gang: GangKey
+    tries: Tries
+    nodes: dict[PodUid, str] = field(default_factory=dict)  # by member
+    stays: dict[str, Stay] = field(default_factory=dict)  # by node
+    until: float = -math.inf  # when it ends unless it is renewed
+
+    def look(self, found: Kept, now: float) -> None:
+        """Take these nodes. Record that the others are left, because pods do not end there, or because they cannot do now."""
+        self.nodes = {uid: planned.node for uid, planned in found.where.items()}
+        self.until = now + KEPT_S
+        for node in self.stays.keys() - found.in_the_way.keys():
+            self.tries.leave(node, math.inf)
+            del self.stays[node]
+        for node, pods in found.in_the_way.items():
+            if node not in self.stays:
+                self.stays[node] = self.tries.begin(now)
+            self.stays[node].look(pods, now)
+
+
+class RoomMaker:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        planner: GangPlanner,
+        *,
+        evictions: Evictions,
+        take_back: TakeBack | None,
+        patience_s: float,
+        clock: Callable[[], float],
+        log: Log,
+    ) -> None:
+        """Create it. `patience_s`: how long a gang waits until room is kept for it, in seconds; 0: never. `clock`: that of the
+        scheduler."""
+        self._scheduler = scheduler
+        self._ledger = scheduler.ledger
+        self._planner = planner
+        self._evictions = evictions
+        self._take_back = take_back
+        self._patience_s = patience_s
+        self._clock = clock
+        self._log = log
+        self._kept: _Room | None = None  # for one gang at a time
+        self._looked_at = -math.inf
+
+    async def look(self) -> None:
+        """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience."""
+        if self._clock() < self._looked_at + LOOK_S:
+            return
+        self._looked_at = self._clock()
+        before, kept = self._kept.nodes if self._kept else {}, None
+        until = self._clock() + LOOK_MOST_S
+        for gang in gangs_in_line(self._scheduler, (gang for gang in self._scheduler.gangs if self._wants_room(gang))):
+            if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
+                continue
+            waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
+            if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
+                kept = await self._keep_room(gang)
+        for uid in before.keys() - (kept.nodes.keys() if kept else ()):
+            self._ledger.forget_nomination(uid)
+        self._kept = kept
+
+    def _victims_end(self, gang: Gang) -> bool:
+        """Return whether pods are ending for the gang: no others are chosen meanwhile."""
+        return gang.evicting or any(self._scheduler.room_for(member.uid)[0] for member in gang.waiting())
+
+    def _wants_room(self, gang: Gang) -> bool:
+        """Return whether pods may have to go, or to end, for it: also if its quota has too little left."""
+        waits = gang.phase is Phase.QUEUED and not gang.too_large
+        return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
+
+    async def _keep_room(self, gang: Gang) -> _Room | None:
+        """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""
+        now, kept = self._clock(), self._kept
+        if kept is None or kept.gang != gang.key:
+            kept = _Room(gang=gang.key, tries=Tries(patience_s=self._patience_s))
+        before, left = {*kept.stays}, kept.tries.left
+        staying = [node for node, stay in kept.stays.items() if not stay.is_seen(now)]
+        over = {node for node, stay in kept.stays.items() if stay.is_over(now)}
+        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*left, *over}))
+        if found is None and (left or over):  # the other nodes were tried, or cannot do
+            left.clear()
+            found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
+        if gang.phase is not Phase.QUEUED:
+            return None
+        if found is None:  # where pods are being bound that may change soon
+            return kept if now < kept.until else None
+        kept.look(found, now)
+        if not before >= kept.stays.keys():
+            self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(kept.nodes))
+        self._nominate(gang, found.where, kept.until, evicts=False)
+        gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end")
+        return kept
+
+    async def _evict_for(self, gang: Gang) -> bool:
+        """Evict pods of lower priority, if the gang fits then. Return whether that was begun."""
+        protection = self._evictions.protection()
+        if protection is None:
+            return False
+        state, reason, made = (self._planner.state(gang), protection.spared), PREEMPTED, None
+        if gang.no_victims != state:
+            made = await self._in_slices(evicting(self._planner, gang, protection))
+        if made is None and gang.phase is Phase.QUEUED:
+            gang.no_victims = state
+            reason, made = TAKEN_BACK, await self._from_other_quotas(gang, protection)
+        if made is None or gang.phase is not Phase.QUEUED or not made.where.keys() <= gang.members.keys():
+            return False
+        victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
+        until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
+        self._nominate(gang, made.where, until, victims=frozenset(made.gone))
+        gang.evicting = True
+        try:
+            await self._evict_all(gang, victims, reason)
+        finally:
+            gang.evicting = False
+        return True
+
+    def _nominate(
+        self, gang: Gang, where: Where, until: float, *, victims: frozenset[PodUid] = frozenset(), evicts: bool = True
+    ) -> None:
+        """Hold room for the members that still wait, beyond what there is now."""
+        for uid, planned in where.items():
+            pod, member = self._scheduler.pending.get(uid), gang.members.get(uid)
+            if pod is not None and member is not None:
+                self._ledger.nominate(
+                    uid,
+                    planned.node,
+                    planned.placement.taken,
+                    until,
+                    member.holder,
+                    requests=pod.requests,
+                    victims=victims,
+                    evicts=evicts,
+                )
+
+    async def _from_other_quotas(self, gang: Gang, protection: Protection) -> Made | None:
+        """Return what other quotas have to give back, so that the gang fits; None if it would borrow itself."""
+        if self._take_back is None:
+            return None
+        waiting = [pod for one in gang.waiting() if (pod := self._scheduler.pending.get(one.uid)) is not None]
+        owed = self._take_back.units_for(waiting[: sum(gang.lacking().values())], self._ledger.nodes(), protection)
+        if owed is None or not owed[1]:
+            return None
+        return await self._in_slices(taking_back(self._planner, gang, *owed))
+
+    async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord], reason: str) -> None:
+        """Evict all of these, after a dry run of all: none goes if one of them cannot."""
+        of_whom = "of higher priority" if reason == PREEMPTED else "of a quota that lent what they use"
+        why = f"for gang {gang.key} {of_whom}"
+        for victim in victims:
+            if not await self._evictions.evict(victim, reason, why, dry_run=True):
+                for member in gang.waiting():
+                    self._ledger.forget_nomination(member.uid)
+                return
+        for victim in victims:
+            await self._evictions.evict(victim, reason, why)
+
+    async def _in_slices(self, steps: Generator[None, None, T]) -> T:
+        return await result_in_slices(steps, self._clock)
