@@ -71,8 +71,12 @@ def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Ca
     arrivals that were replayed since the last call."""
     if jobs <= 1 or len(tasks) <= 1:
         return [task.run(trace, tell) for task in tasks]
-    arrived, stopped = multiprocessing.Value("q", 0), multiprocessing.Event()
-    with ProcessPoolExecutor(min(jobs, len(tasks)), initializer=_start, initargs=(trace, arrived, stopped)) as pool:
+    # A fork of this process would have what its other threads hold, and locks that they never release.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    arrived, stopped = context.Value("q", 0), context.Event()
+    workers, initargs = min(jobs, len(tasks)), (trace, arrived, stopped)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=initargs) as pool:
         futures = [pool.submit(_run_here, task) for task in tasks]
         left, told = set(futures), 0
         try:
