@@ -61,12 +61,13 @@ def keeping(
     if asked is None:
         return None
     wants, topology, state = asked
-    for allowed in _domains(wants, state, topology, frozenset(before.values())):
+    for domain in _domains(wants, state, topology, frozenset(before.values())):
+        allowed = domain.difference(left)
         where: dict[PodUid, Planned] = {}
         in_the_way: Counter[str] = Counter()
         now = state
         for want in wants:
-            placed = yield from _keep(planner, want, now, allowed.difference(left), before.get(want.uid, ""))
+            placed = yield from _keep(planner, want, now, allowed, before.get(want.uid, ""))
             if placed is None:
                 break
             where[want.uid], gone = placed

@@ -4,10 +4,10 @@ Central does not know when pods end. Room is complete once no pod is in its way 
 these ends. So the node is left if no pod in the way ended for a time; what was kept there is free for others then.
 
 The time is PATIENCES times the patience at least, and as long as pods ended there before: where all pods run for ten times the
-patience, to leave after one patience loses what was kept again and again, and pods that need several GPUs wait longer than
-without any room. It is longer on some of the nodes that are tried later, by the factors 1, 1, 2, 1, 1, 2, 4, …: whether most
-nodes never become free or all of them do so slowly, the wait is longer than with the best time by a logarithmic factor only.
-Source: Luby, Sinclair and Zuckerman, "Optimal speedup of Las Vegas algorithms", 1993.
+patience, to leave after one patience loses what was kept again and again, and pods that need several GPUs wait for nearly as
+long as without any room. It is longer on some of the nodes that are tried later, by the factors 1, 1, 2, 1, 1, 2, 4, …: whether
+most nodes never become free or all of them do so slowly, the wait is longer than with the best time by a logarithmic factor
+only. Source: Luby, Sinclair and Zuckerman, "Optimal speedup of Las Vegas algorithms", 1993.
 """
 
 import math

@@ -9,6 +9,7 @@ containerd than the machine's, of those that `simnode.install` unpacked. A test 
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from simnode.containerd import PrivateContainerd, find_containerd
 from simnode.control_plane import ControlPlane
 from simnode.daemons import LadingNode
 from simnode.install import missing_packages
+from simnode.kube_api import KubeApi
 from tests.cluster.pods import Pods
 from tests.fakes.needs import need
 from tests.logs import LOGS
@@ -51,6 +53,17 @@ def control_plane(
         yield control_plane
 
 
+@contextmanager
+def applied(control_plane: ControlPlane, base: str) -> Iterator[KubeApi]:
+    """Apply a folder of `deploy/`, and delete it in the end, because others share the control plane."""
+    folder = str(DEPLOY / base)
+    done = control_plane.kubectl("apply", "--server-side", "-k", folder)
+    assert done.returncode == 0, done.stderr
+    yield control_plane.api
+    deleted = control_plane.kubectl("delete", "-k", folder)
+    assert deleted.returncode == 0, deleted.stderr
+
+
 @pytest.fixture(scope="session")
 def deployed(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
     """A control plane with `deploy/` in it. Not the shared one: its admission policies would be felt by every other test."""
@@ -58,8 +71,8 @@ def deployed(assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfi
     pytestconfig.stash.setdefault(LOGS, []).extend(control_plane.logs)
     with control_plane:
         control_plane.create_namespace("default")
-        applied = control_plane.kubectl("apply", "--server-side", "-k", str(DEPLOY))
-        assert applied.returncode == 0, applied.stderr
+        done = control_plane.kubectl("apply", "--server-side", "-k", str(DEPLOY))
+        assert done.returncode == 0, done.stderr
         yield control_plane
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi, KubeError
-from tests.cluster.conftest import DEPLOY
+from tests.cluster.conftest import applied
 
 NAMESPACE: Final = "flavors"
 PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
@@ -19,14 +19,9 @@ EIGHTH: Final = {"lading.dev/gpu-memory": "9Gi", "lading.dev/gpu-core": "12"}
 def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
     """The policies are there until the end of the module, because others share the control plane."""
     control_plane.create_namespace(NAMESPACE)
-    folder = str(DEPLOY / "flavors")
-    applied = control_plane.kubectl("apply", "--server-side", "-k", folder)
-    assert applied.returncode == 0, applied.stderr
-    api = control_plane.api
-    control_plane.eventually(lambda: _denies(api) and limits_of(api, {_name("half"): "1"}) == HALF, "flavors")
-    yield api
-    deleted = control_plane.kubectl("delete", "-k", folder)
-    assert deleted.returncode == 0, deleted.stderr
+    with applied(control_plane, "flavors") as api:
+        control_plane.eventually(lambda: _denies(api) and limits_of(api, {_name("half"): "1"}) == HALF, "flavors")
+        yield api
 
 
 def _name(flavor: str) -> str:

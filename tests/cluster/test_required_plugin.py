@@ -7,7 +7,7 @@ import pytest
 
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi
-from tests.cluster.conftest import DEPLOY
+from tests.cluster.conftest import applied
 
 NAMESPACE: Final = "required-plugin"
 PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All"
@@ -21,14 +21,9 @@ ASSIGNED: Final = {"lading.dev/gpus": "0"}
 def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
     """The policy is there until the end of the module, because others share the control plane."""
     control_plane.create_namespace(NAMESPACE)
-    folder = str(DEPLOY / "required-plugin")
-    applied = control_plane.kubectl("apply", "--server-side", "-k", folder)
-    assert applied.returncode == 0, applied.stderr
-    api = control_plane.api
-    control_plane.eventually(lambda: annotations(api, limits=CARD) == REQUIRED, "the policy")
-    yield api
-    deleted = control_plane.kubectl("delete", "-k", folder)
-    assert deleted.returncode == 0, deleted.stderr
+    with applied(control_plane, "required-plugin") as api:
+        control_plane.eventually(lambda: annotations(api, limits=CARD) == REQUIRED, "the policy")
+        yield api
 
 
 def annotations(

@@ -1,4 +1,4 @@
-"""As a new user does it: the files of a release, and a bare node with systemd and no Python that Lading could use.
+"""Install as a new user does: the files of a release, and a bare node with systemd and no Python that Lading could use.
 
 The nodes are Debian 12, and Debian 11, whose libc (2.31) is older than the image's and whose Python would be 3.9. The image
 installs the proxy by the command of docs/install.md; pods with simulated cards go through it to a real containerd. Two minutes
@@ -107,7 +107,7 @@ class Installer:
             (self._config / name).write_text(render_flat_toml(values))
 
     def run(self, *options: str, status: int = 0) -> str:
-        """By the command of docs/install.md."""
+        """Run the installer by the command of docs/install.md."""
         argv = [*self._ctr, "run", "--rm", "--privileged", "--with-ns", f"pid:{self._node.root.parent}/ns/pid"]
         argv += ["--mount", f"type=bind,src={self._config},dst=/etc/lading,options=rbind:ro"]
         done = subprocess.run(

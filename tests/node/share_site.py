@@ -83,7 +83,7 @@ class Container:
 
 
 class ContainerSite(Served):
-    """What `tests.shares.site.Site` offers to tests, on a node."""
+    """Offer on a node what `tests.shares.site.Site` offers to tests."""
 
     def __init__(self, lading: LadingNode, driver: CudaDriver, node: NodeSite, folder: Path) -> None:
         self.server = lading.shares

@@ -84,7 +84,7 @@ def restart(site: Site, runtime: PrivateContainerd) -> None:
 
 
 def create_within(pod: Pod, s: float = 15.0, **options: Unpack[ContainerOptions]) -> Container:
-    """As kubelet does: again, until it is not refused."""
+    """Create it again and again, as kubelet does, until it is not refused."""
     return eventually(lambda: pod.create_container(**options), within_s=s)
 
 

@@ -102,7 +102,7 @@ class Container:
 
 
 class Served:
-    """What a site with a running server is asked by tests."""
+    """Answer what tests ask of a site with a running server."""
 
     server: Child
     socket: Path  # of the server's status

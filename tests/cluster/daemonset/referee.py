@@ -1,4 +1,4 @@
-"""What containers really can open, by what each of them tries at its first instruction and writes into its log.
+"""Find what containers really can open, by what each of them tries at its first instruction and writes into its log.
 
 Each makes a device node of every card itself, and opens it: EPERM says that its device cgroup denies the card, ENXIO that only
 the driver is missing. The logs are those that kubelet keeps, so that a container that was started bare and stopped a moment

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
 EVERY_S: Final = 0.1  # ten pods a second
 # Pods of a load: cards 0 to 3 whole, of which two pods ask for 0 and two for 1; shares of cards 4 to 6, ten on each; the rest
-# asks for nothing. Card 7 belongs to nobody.
+# asks for nothing. No pod asks for card 7.
 RIVALS: Final = (("whole-0", "rival-0"), ("whole-1", "rival-1"))
 ASKS: Final = {
     **{f"whole-{card}": str(card) for card in range(4)},

@@ -17,6 +17,28 @@ PATIENCE_S = 60.0
 RACK = "topology.kubernetes.io/rack"
 
 
+class SmallPods:
+    """Small pods come one after the other, and each runs for so long."""
+
+    def __init__(self, one: Led, runs_s: float) -> None:
+        self._one = one
+        self._runs_s = runs_s
+        self._ends: dict[str, float] = {}
+
+    async def come(self, number: int, now: float) -> None:
+        """End those whose time is over, and create one more."""
+        for name in [name for name, end in self._ends.items() if end <= now]:
+            await self._one.remove_pod(name)
+            del self._ends[name]
+        await self._one.put_pod(f"small{number}", created=created(number))
+
+    def begin(self, now: float) -> None:
+        """Let the time of those begin that are bound now."""
+        for name in bound(self._one):
+            if name.startswith("small"):
+                self._ends.setdefault(name, now + self._runs_s)
+
+
 async def singles(one: Led, scheduler: KubeScheduler, node: str, count: int, **words: Any) -> list[str]:
     names = [f"{node}-single{number}" for number in range(count)]
     for name in names:
@@ -35,19 +57,16 @@ def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_
         await one.report("n1", 8)
         scheduler = KubeScheduler(one)
         names: list[str] = []
-        ends: dict[str, float] = {}
+        small = SmallPods(one, 60)
         waited = 0
         for round_number in range(40):
             now = 5.0 * round_number
-            for name in [name for name, end in ends.items() if end <= now]:
-                await one.remove_pod(name)
-                del ends[name]
-            await one.put_pod(f"small{round_number}", created=created(round_number))
+            await small.come(round_number, now)
             if round_number == 10:
                 names = await put_gang(one, "big", 8, age=round_number)
                 await put_gang(one, "later", 8, age=round_number + 1)
             await scheduler.run(5)
-            ends |= {name: now + 60 for name in bound(one) if name.startswith("small") and name not in ends}
+            small.begin(now)
             if names:
                 waited += 5
                 assert len({name[:3] for name in map(holder_of, one.term.ledger.nominations())}) <= 1
@@ -72,18 +91,15 @@ def test_room_is_not_kept_for_ever_where_no_pod_ends(tmp_path: Path, required: b
             await one.put_node(node, 4, labels={RACK: rack})
         scheduler = KubeScheduler(one)
         await singles(one, scheduler, "n1", 3)
-        ends: dict[str, float] = {}
+        small = SmallPods(one, 40)
         names: list[str] = []
         for round_number in range(100):
             now = 10.0 * round_number
-            for name in [name for name, end in ends.items() if end <= now]:
-                await one.remove_pod(name)
-                del ends[name]
-            await one.put_pod(f"small{round_number}", created=created(round_number))
+            await small.come(round_number, now)
             if round_number == 10:
                 names = await put_gang(one, "big", 4, age=round_number, says={GANG_REQUIRED_TOPOLOGY: RACK} if required else {})
             await scheduler.run(10)
-            ends |= {name: now + 40 for name in bound(one) if name.startswith("small") and name not in ends}
+            small.begin(now)
             if names and set(names) <= set(bound(one)):
                 break
         assert set(nodes_of(one, *names)) == {"n2"}
@@ -102,19 +118,17 @@ def test_room_is_kept_for_a_gang_where_other_pods_hold_the_cpu(tmp_path: Path, a
         others = ["n2"] if asked else []
 
         def possible(name: str) -> list[str]:
-            return ["n1", *others] if not name.startswith("g") or "hog" not in bound(one) else others
+            return ["n1", *others] if not name.startswith("g") or hog not in bound(one) else others
 
         scheduler = KubeScheduler(one, possible=possible)
-        await one.put_pod("hog", requests={"cpu": "6"})
-        one.filter("hog", "n1")
-        assert await one.bind("hog", "n1") == ""
+        (hog,) = await singles(one, scheduler, "n1", 1, requests={"cpu": "6"})
         names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=not asked)
         await scheduler.run(PATIENCE_S + 5)
         assert {claim.node for claim in one.term.ledger.nominations()} == {"n1"}
         await one.put_pod("late", {RESOURCE_GPU: "3"})
         await scheduler.run(2)
-        assert bound(one) == ["hog"]  # one of the three free cards is kept, and the one of the pod
-        await one.remove_pod("hog")
+        assert bound(one) == [hog]  # one of the three free cards is kept, and the one of the pod
+        await one.remove_pod(hog)
         await scheduler.run(10)
         assert set(nodes_of(one, *names)) == {"n1"}
         await scheduler.end()
@@ -126,23 +140,19 @@ def test_a_node_that_kube_scheduler_does_not_name_once_it_has_room_is_left(tmp_p
     async def story(one: Led) -> None:
         for name in ("n1", "n2"):
             await one.put_node(name, 4, allocatable={"cpu": "8", "memory": "64Gi"})
-        hogs = ("hog1", "hog2")
 
         def possible(name: str) -> list[str]:
-            return ["n1", "n2"] if name in hogs else ["n2"] if "hog2" not in bound(one) else []
+            return ["n2"] if second not in bound(one) else []
 
         scheduler = KubeScheduler(one, possible=possible)
-        for number, name in enumerate(hogs, start=1):
-            await one.put_pod(name, requests={"cpu": "6"})
-            one.filter(name, f"n{number}")
-            assert await one.bind(name, f"n{number}") == ""
+        first, second = [(await singles(one, scheduler, node, 1, requests={"cpu": "6"}))[0] for node in ("n1", "n2")]
         names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=True)
         await scheduler.run(PATIENCE_S + 5)
         assert {claim.node for claim in one.term.ledger.nominations()} == {"n1"}
-        await one.remove_pod("hog1")
+        await one.remove_pod(first)
         await scheduler.run(2 * SEEN_S)
         assert {claim.node for claim in one.term.ledger.nominations()} == {"n2"}
-        await one.remove_pod("hog2")
+        await one.remove_pod(second)
         await scheduler.run(10)
         assert set(nodes_of(one, *names)) == {"n2"}
         await scheduler.end()
