@@ -1,14 +1,17 @@
 """CreateContainer with the GPU hook on the real containerd, by the proxy and by NRI, against the same container made directly.
 
-The three ways take turns, each round beginning with another one. NRI has a containerd of its own, of the same version, because
-a plugin is asked for every container of its runtime. Each container is new to the hook (another name in the same pod), so that
-it decides, writes its ledger and answers each time; the direct request carries the devices and the environment that the hook
-adds. Only CreateContainer is timed; RemoveContainer follows at once.
+The ways take turns, each round beginning with another one. NRI has a containerd of its own, of the same version, because a
+plugin is asked for every container of its runtime. Each container is new to the hook (another name in the same pod), so that it
+decides, writes its ledger and answers each time; the direct request carries the devices and the environment that the hook adds.
+`fixed` is the proxy with a hook that answers each question with the bytes that the GPU hook answered to the first: what is left
+if a decision took no time. Only CreateContainer is timed; RemoveContainer follows at once.
 
 `create_remove_cpu_ms`: the CPU time of each process for one CreateContainer and one RemoveContainer, and what it does after its
 answer. Direct, that is the runtime's; `nri` is lading-hooks as a plugin, `nri_guard` the guard beside it.
 """
 
+import asyncio
+import contextlib
 import json
 import statistics
 import time
@@ -23,6 +26,8 @@ from bench.procfs import read_cpu_s
 from bench.rig import Rig
 from bench.size import Part, Size
 from protos.cri.runtime.v1 import api_pb2 as cri
+from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.chain.connections import Connections
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Cri, Pod
 from simnode.kubelet import ContainerOptions, Device
@@ -30,6 +35,8 @@ from simnode.kubelet import ContainerOptions, Device
 R = TypeVar("R", bound=Message)
 GUARDED: Final = {"lading.dev/gpus": "0,1"}
 ENV: Final = "NVIDIA_VISIBLE_DEVICES"
+LIMIT: Final = 1 << 20  # bytes of an answer
+ANSWER_S: Final = 5.0
 _SAY_EVERY: Final = 50
 _SETTLE_S: Final = 0.05  # what can wait is done after the caller has its answer
 
@@ -64,6 +71,7 @@ def measure_creates(rig: Rig, size: Size) -> Part:
         TimedCri(rig.runtime.socket, rig.runtime) as direct,
         TimedCri(lading.cri_socket, rig.runtime) as relay,
         TimedCri(by_nri.runtime.socket, by_nri.runtime) as nri,
+        contextlib.ExitStack() as with_answer,
     ):
         guarded, plain = relay.run_pod("guarded", annotations=GUARDED), direct.run_pod("plain")
         asked = nri.run_pod("asked", annotations=GUARDED)
@@ -71,14 +79,23 @@ def measure_creates(rig: Rig, size: Size) -> Part:
         same = as_adjusted(relay, first)
         first.remove()
         relay.creates_s.clear()
-        ways: list[tuple[Pod, ContainerOptions]] = [(plain, same), (guarded, {}), (asked, {})]
+        hook_socket = with_answer.enter_context(rig.fixed_hook(asyncio.run(_answer_of(lading.hooks.socket, guarded))))
+        registration = {
+            "remote-endpoint": str(hook_socket),
+            "runtime-hooks": ["PreCreateContainer"],
+            "annotation-prefixes": ["lading.dev/"],
+        }
+        in_front = with_answer.enter_context(rig.relay(rig.direct, registration=registration))
+        fixed = with_answer.enter_context(TimedCri(in_front.socket, rig.runtime))
+        answered = fixed.run_pod("answered", annotations=GUARDED)
+        ways: list[tuple[Pod, ContainerOptions]] = [(plain, same), (guarded, {}), (answered, {}), (asked, {})]
         for number in range(size.pairs):
             if number % _SAY_EVERY == 0:
                 rig.say(f"create_with_gpu_hook: round {number} of {size.pairs}")
             for way in range(len(ways)):
                 pod, options = ways[(number + way) % len(ways)]
                 pod.create_container(f"c{number}", **options).remove()
-        clients = {"direct": direct, "relay": relay, "nri": nri}
+        clients = {"direct": direct, "relay": relay, "fixed": fixed, "nri": nri}
         figures = {name: {"p50_us": percentile(client.creates_s, 0.5) * 1e6} for name, client in clients.items()}
         adds_ms = {name: _adds_ms(client, direct) for name, client in clients.items() if client is not direct}
         cpu_ms = {
@@ -93,6 +110,19 @@ def measure_creates(rig: Rig, size: Size) -> Part:
         f"{(cpu_ms['relay'] + cpu_ms['hooks']) / cpu_ms['direct']:.2f} x",
     ]
     return Part({"create_with_gpu_hook": figures, "create_remove_cpu_ms": cpu_ms}, notes)
+
+
+async def _answer_of(socket: Path, pod: Pod) -> bytes:
+    """Ask lading-hooks about a container of the pod, as the proxy does, and return its answer."""
+    metadata = pod.config.metadata
+    sandbox = hook.PodSandbox(
+        id=pod.id, uid=metadata.uid, name=metadata.name, namespace=metadata.namespace, annotations=pod.config.annotations
+    )
+    question = hook.AdjustRequest(stage="CREATE_CONTAINER", sandbox=sandbox, container=hook.Container(name="fixed"))
+    connections = Connections(str(socket), limit=LIMIT)
+    answer = await connections.call(b"/lading.hook.v1.Hook/Adjust", question.SerializeToString(), timeout_s=ANSWER_S)
+    await connections.close(grace_s=None)
+    return answer.content
 
 
 def _adds_ms(client: TimedCri, direct: TimedCri) -> float:

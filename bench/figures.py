@@ -8,7 +8,7 @@ from typing import Final
 Results = Mapping[str, "float | Results"]
 
 UNITS: Final = {"p50_us": "µs", "p99_us": "µs", "cpu_us": "µs CPU", "calls_per_s": "calls/s"}
-COLUMNS: Final = ("direct", "relay", "nri", "grpc_aio")
+COLUMNS: Final = ("direct", "relay", "fixed", "nri", "grpc_aio")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,14 @@ class Rig:
             yield socket
 
     @contextlib.contextmanager
+    def fixed_hook(self, answer: bytes) -> Iterator[Path]:
+        """Start a hook server that answers each question with these bytes."""
+        path = self.folder / "answer"
+        path.write_bytes(answer)
+        with self._module("fixed_hook", "fixed_hook", str(path)) as (socket, _):
+            yield socket
+
+    @contextlib.contextmanager
     def lading(self) -> Iterator[LadingNode]:
         """Start hooks and proxy on a simulated node, in front of the real containerd."""
         folder = Path(tempfile.mkdtemp(prefix="lading-", dir=self.folder))

@@ -120,6 +120,10 @@ class ClosedService:
         )
 
 
+class Service(Protocol):
+    def methods(self) -> Mapping[bytes, Method]: ...
+
+
 class PeerService(Protocol):
     """A service whose methods get the process that connected."""
 
@@ -130,7 +134,7 @@ class HookServer:
     """The connections. `close` ends them: requests received before it are answered, even if that takes a little longer; later
     requests are not accepted."""
 
-    def __init__(self, service: HookService | ClosedService, log: Log, *others: PeerService, listener: Listener) -> None:
+    def __init__(self, service: Service, log: Log, *others: PeerService, listener: Listener) -> None:
         """Set the dependencies. `others` are served on the same socket."""
         self._listener = listener
         self._methods = service.methods()

@@ -1,0 +1,40 @@
+"""A hook server that answers every question with the same bytes, and decides nothing: what asking costs alone.
+
+python -m bench.fixed_hook LISTEN ANSWER
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hooks.frontends.cri_hook.service import SERVICE, HookServer
+from hooks.frontends.cri_hook.wire import Method
+from lading.log import Level, open_log
+from lading.sockets import listen
+
+
+class _Fixed:
+    def __init__(self, answer: bytes) -> None:
+        self._answer = answer
+
+    def methods(self) -> Mapping[bytes, Method]:
+        return {
+            f"/{SERVICE}/Adjust".encode(): lambda message: self._answer,
+            f"/{SERVICE}/Observe".encode(): lambda message: b"",
+        }
+
+
+async def serve(path: Path, answer: bytes) -> None:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    with listen(path) as listener:
+        server = HookServer(_Fixed(answer), open_log("fixed_hook", Level.INFO), listener=listener)
+        await server.start()
+        await ended.wait()
+        await server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(Path(sys.argv[1]), Path(sys.argv[2]).read_bytes()))
