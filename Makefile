@@ -5,7 +5,7 @@ PYTHON ?= python3
 PIP    := $(VENV)/bin/pip --disable-pip-version-check install
 GET    := $(PYTHON) simnode/progress.py
 
-# Tests that start daemons, a runtime or a browser, and mostly wait for them: two lanes (tests/conftest.py), in each one test
+# Tests that start daemons, a runtime or a browser, and mostly wait for them: three lanes (tests/conftest.py), in each one test
 # after the other. All others use every core.
 ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
 
@@ -101,7 +101,7 @@ test: setup lint $(VENV)/.compiler
 	@$(PY) -m simnode.install --tests 1.7.
 	-@$(PY) -m simnode.install 2.
 	$(VENV)/bin/pytest --numprocesses=auto --dist=loadfile $(addprefix --ignore=,$(ON_MACHINE))
-	$(VENV)/bin/pytest --numprocesses=2 --dist=loadgroup $(ON_MACHINE)
+	$(VENV)/bin/pytest --numprocesses=3 --dist=loadgroup $(ON_MACHINE)
 
 # Tests with a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
 # kube-controller-manager, kubelet and kubectl.

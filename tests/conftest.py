@@ -35,9 +35,9 @@ BUILDS: Final = frozenset({"wheel", "wheels", "built_versions", "image"})
 BUILD_TIMEOUT_S: Final = 900
 
 
-# Of the tests that start daemons, those that run beside the others with `--dist=loadgroup`: about half of the time.
+# Tests that start daemons run in three lanes with `--dist=loadgroup`, by folder: these two, and all others.
 TESTS: Final = Path(__file__).parent
-SECOND_LANE: Final = frozenset({"faults", "install", "peers"})
+LANES: Final = {"install": "1", "node": "2"}
 
 
 class FailuresAtOnce:
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(pytest.mark.xdist_group("2" if folder in SECOND_LANE else "1"))
+        item.add_marker(pytest.mark.xdist_group(LANES.get(folder, "3")))
         if BUILDS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(BUILD_TIMEOUT_S))
 
