@@ -16,6 +16,7 @@ from typing import Final
 from doctor import cluster, kernel, rdma, read_node, state
 from doctor.api import read_api
 from doctor.config import ConfigSeen
+from doctor.handler import HandlerSeen, read_handler
 from doctor.hooks_dir import FolderSeen, LoadSeen, RegistrationSeen, ServerSeen
 from doctor.keys import KeysSeen
 from doctor.kubelet.kubelet import KubeletSeen, Route
@@ -192,6 +193,10 @@ class Host(Readings):
     async def nri_plugins(self) -> NriPluginsSeen:
         folder, proc = Path(self.hooks.nri_plugin_path), self.root / "proc"
         return await in_thread(lambda: read_plugins(folder, proc=proc, installed=__version__))
+
+    async def handler(self) -> HandlerSeen:
+        runtime = await said_by("runtime", self.runtime())
+        return await in_thread(lambda: read_handler(runtime, installed=__version__))
 
     async def injection(self) -> InjectionSeen:
         settings, seen = self.hooks, await said_by("driver", self.nvidia())

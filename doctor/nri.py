@@ -9,7 +9,7 @@ from pathlib import Path
 
 from doctor.model import Verdict, failed, ok, skipped, warning
 from doctor.runtime import RuntimeSeen
-from hooks.frontends.nri.launched.program import PROGRAM, find_strays, find_version
+from hooks.frontends.nri.launched.program import GUARD, PROGRAM, find_strays
 
 _INSTALL = "lading-hooks install-guard"
 _RESTART = "systemctl restart containerd"
@@ -55,7 +55,7 @@ def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsSeen:
         folder=folder,
         installed=installed,
         there=path.exists() or path.is_symlink(),
-        version=find_version(path),
+        version=GUARD.find_version(path),
         strays=find_strays(folder),
         runs=_runs(path, proc),
     )
