@@ -10,7 +10,7 @@ from lading.compiling import compile_for_nodes
 
 _HERE: Final = Path(__file__).parent
 _SOURCES: Final = ("call.c", "config.c", "handler.c")
-_TEXTS: Final = {"VERSION_MARK": VERSION_MARK, "CANNOT": f"{PROGRAM}: cannot "}
+_TEXTS: Final = {"VERSION_MARK": VERSION_MARK}
 
 
 def build(out: Path, compiler: Sequence[str], *, flags: Sequence[str] = STATIC) -> None:

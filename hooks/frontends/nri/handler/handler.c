@@ -23,8 +23,8 @@
 #define LARGEST (16u << 20) /* of a configuration; what the API server keeps of a pod is a tenth of that */
 #define FOLDERS "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" /* where PATH is not set */
 
-/* lading-hooks and lading-doctor look for it in the file. */
-static const char version[] __attribute__((used)) = VERSION_MARK VERSION;
+/* Messages begin with it, and lading-hooks and lading-doctor look for it in the file. */
+static const char version[] = VERSION_MARK VERSION;
 
 /* Add a line to the log as runc does: the shim shows the last error in it. */
 static void log_error(const char *path, const char *said) {
@@ -55,7 +55,7 @@ static int refuse(const struct call *call, const char *said) {
 
 static int cannot(const struct call *call, const char *what, const char *which, const char *why) {
     char said[2 * PATH_MAX];
-    snprintf(said, sizeof said, CANNOT "%s %s: %s", what, which, why);
+    snprintf(said, sizeof said, "%s: cannot %s %s: %s", version, what, which, why);
     return refuse(call, said);
 }
 

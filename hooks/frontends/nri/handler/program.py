@@ -16,7 +16,7 @@ from lading.vocabulary import GRANT
 
 HANDLER: Final = "lading"  # of containerd's runtimes, and of the RuntimeClass
 PROGRAM: Final = "lading-runc"
-VERSION_MARK: Final = "lading-runtime-handler "
+VERSION_MARK: Final = f"{PROGRAM} "
 RUNC: Final = Program(name=PROGRAM, what="runtime handler", mark=VERSION_MARK, package=Path(__file__).parent)
 
 

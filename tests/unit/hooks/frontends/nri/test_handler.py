@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.guard import GuardRules, check_container
 from hooks.frontends.nri.handler.build import build
-from hooks.frontends.nri.handler.program import pod_annotations
+from hooks.frontends.nri.handler.program import RUNC, pod_annotations
 from hooks.model.container import Sandbox
+from lading import __version__
 from lading.compiling import find_compiler
 from lading.vocabulary import ATTACHMENTS, GRANT, PREFIX
 from tests.docs import ROOT
@@ -250,7 +251,7 @@ def test_a_configuration_that_is_no_file_is_refused(handler: Handler, there: str
             os.mkfifo(path)
     done = handler.run("create", "--bundle", handler.bundle, "id")
     assert done.returncode == 1
-    assert f"lading-runc: cannot read {path}: " in done.stderr
+    assert f"lading-runc {__version__}: cannot read {path}: " in done.stderr
 
 
 # ---- the command line
@@ -351,8 +352,14 @@ def test_runc_is_the_first_of_the_path_that_it_is_not_itself(handler: Handler, t
 
 def test_without_a_runc_it_says_so(handler: Handler, tmp_path: Path) -> None:
     done = handler.run("--log", handler.log, "--log-format", "json", "state", "x", PATH=str(tmp_path))
-    assert (done.returncode, done.stderr) == (1, "lading-runc: cannot find runc: it is in no folder of PATH\n")
+    assert (done.returncode, done.stderr) == (1, f"lading-runc {__version__}: cannot find runc: it is in no folder of PATH\n")
     assert handler.logged()[-1]["msg"] == done.stderr.strip()
+
+
+def test_its_file_has_its_version_also_where_the_linker_drops_what_nothing_uses(tmp_path: Path) -> None:
+    drops = ("-O2", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-s")
+    build(tmp_path / "lading-runc", find_compiler(), flags=drops)
+    assert RUNC.find_version(tmp_path / "lading-runc") == __version__
 
 
 # ---- what containerd passes to it
