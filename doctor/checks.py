@@ -182,8 +182,8 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
     Check(
         name="nri",
         group=_RUNTIME,
-        what="whether the runtime's NRI is on",
-        why="front_end nri needs it; otherwise its plugins change containers after the proxy did",
+        what="whether the runtime's NRI is on; with the proxy, whether containerd's default validator is",
+        why="front_end nri needs it; otherwise plugins change containers after the proxy did, and the validator rejects pods",
         look=then(Host.nri, decide_nri),
         of=HOOKS,
     ),

@@ -22,7 +22,7 @@ from doctor.keys import KeysSeen
 from doctor.kubelet.kubelet import KubeletSeen, Route
 from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.mps import MpsSeen, read_mps
-from doctor.nri import NriPluginsSeen, NriSeen, read_plugins
+from doctor.nri import NriPluginsSeen, NriSeen, read_plugins, read_validator
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.nvidia.specs import read_own_specs
@@ -188,7 +188,8 @@ class Host(Readings):
         if not self.by_nri:
             path = self.root / str(path).removeprefix("/")
         served = await in_thread(lambda: path.exists() and read_listener(path) is not None)
-        return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served)
+        validates = await in_thread(lambda: read_validator(self.root))
+        return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served, validates=validates)
 
     async def nri_plugins(self) -> NriPluginsSeen:
         folder, proc = Path(self.hooks.nri_plugin_path), self.root / "proc"
