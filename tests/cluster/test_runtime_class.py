@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 
 from simnode.control_plane import ControlPlane
-from simnode.kube_api import KubeApi
+from simnode.kube_api import KubeApi, KubeError
 from tests.cluster.conftest import applied
 
 NAMESPACE: Final = "runtime-class"
@@ -26,6 +26,14 @@ def api(control_plane: ControlPlane) -> Iterator[KubeApi]:
         control_plane.eventually(lambda: given(spec(api, limits=CARD)) == ("lading", LABEL), "the policy")
         yield api
         api.call("DELETE", f"{CLASSES}/other")
+    control_plane.eventually(lambda: is_away(api), "the end of the policy, which is felt for a moment")
+
+
+def is_away(api: KubeApi) -> bool:
+    try:
+        return given(spec(api, limits=CARD)) == (None, {})
+    except KubeError:  # the policy gives a class that is gone already
+        return False
 
 
 def spec(
