@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from doctor import cluster, kernel, rdma, state
 from doctor.config import decide_config
+from doctor.handler import decide_handler
 from doctor.hooks_dir import decide_connections, decide_folder, decide_registration, decide_servers
 from doctor.host import HOOKS, PROXY, CdiSeen, Host
 from doctor.keys import decide_keys
@@ -181,8 +182,8 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
     Check(
         name="nri",
         group=_RUNTIME,
-        what="whether the runtime's NRI is on",
-        why="front_end nri needs it; otherwise its plugins change containers after the proxy did",
+        what="whether the runtime's NRI is on; with the proxy, whether containerd's default validator is",
+        why="front_end nri needs it; otherwise plugins change containers after the proxy did, and the validator rejects pods",
         look=then(Host.nri, decide_nri),
         of=HOOKS,
     ),
@@ -192,6 +193,15 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         what="front_end nri: the runtime's folder of plugins: the launched guard, its version, other executables",
         why="it guards from containerd's start on; containerd does not start with an executable that is not named as a plugin",
         look=then(Host.nri_plugins, decide_plugins),
+        of=HOOKS,
+        front_end=FrontEndName.NRI,
+    ),
+    Check(
+        name="runtime-handler",
+        group=_RUNTIME,
+        what="front_end nri: the runtime handler lading, where containerd has it: its program, and what it sees of pods",
+        why="it refuses containers without a grant, also without plugin and guards, if it sees annotations and no forged grant",
+        look=then(Host.handler, decide_handler),
         of=HOOKS,
         front_end=FrontEndName.NRI,
     ),

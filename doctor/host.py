@@ -16,12 +16,13 @@ from typing import Final
 from doctor import cluster, kernel, rdma, read_node, state
 from doctor.api import read_api
 from doctor.config import ConfigSeen
+from doctor.handler import HandlerSeen, read_handler
 from doctor.hooks_dir import FolderSeen, LoadSeen, RegistrationSeen, ServerSeen
 from doctor.keys import KeysSeen
 from doctor.kubelet.kubelet import KubeletSeen, Route
 from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.mps import MpsSeen, read_mps
-from doctor.nri import NriPluginsSeen, NriSeen, read_plugins
+from doctor.nri import NriPluginsSeen, NriSeen, read_plugins, read_validator
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.nvidia.specs import read_own_specs
@@ -187,11 +188,16 @@ class Host(Readings):
         if not self.by_nri:
             path = self.root / str(path).removeprefix("/")
         served = await in_thread(lambda: path.exists() and read_listener(path) is not None)
-        return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served)
+        validates = await in_thread(lambda: read_validator(self.root))
+        return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served, validates=validates)
 
     async def nri_plugins(self) -> NriPluginsSeen:
         folder, proc = Path(self.hooks.nri_plugin_path), self.root / "proc"
         return await in_thread(lambda: read_plugins(folder, proc=proc, installed=__version__))
+
+    async def handler(self) -> HandlerSeen:
+        runtime = await said_by("runtime", self.runtime())
+        return await in_thread(lambda: read_handler(runtime, installed=__version__))
 
     async def injection(self) -> InjectionSeen:
         settings, seen = self.hooks, await said_by("driver", self.nvidia())

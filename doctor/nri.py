@@ -3,16 +3,18 @@
 Whether plugin and guard are connected is said by the conditions of lading-hooks (`ready`).
 """
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from doctor.model import Verdict, failed, ok, skipped, warning
 from doctor.runtime import RuntimeSeen
-from hooks.frontends.nri.launched.program import PROGRAM, find_strays, find_version
+from hooks.frontends.nri.launched.program import GUARD, PROGRAM, find_strays
 
 _INSTALL = "lading-hooks install-guard"
 _RESTART = "systemctl restart containerd"
+_CONFIG = "etc/containerd/config.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +23,29 @@ class NriSeen:
     by_nri: bool  # front_end = nri
     socket: str
     served: bool
+    validates: bool = False  # by its configuration file: its default validator is on
+
+
+def read_validator(root: Path) -> bool:
+    """Return whether containerd's configuration file has its default validator on; False where it is not to be read, or is
+    elsewhere. Blocks."""
+    try:
+        config = tomllib.loads((root / _CONFIG).read_text())
+        return bool(config["plugins"]["io.containerd.nri.v1.nri"]["default_validator"]["enable"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
     if not seen.by_nri:
         says = "NRI is on: its plugins may change containers after us" if seen.served else "NRI is off"
         yield ok(f"{seen.runtime.name}: {says}")
+        if seen.validates:
+            what = (
+                f"/{_CONFIG}: default_validator is on, and the front end is the proxy, which registers no plugin lading: pods"
+            )
+            mend = f"in /{_CONFIG}: default_validator.enable = false; {_RESTART}. Or front_end = nri"
+            yield warning(f"{what} that require it (deploy/required-plugin) are rejected here", mend=mend)
     elif seen.served:
         yield ok(f"{seen.runtime.name}: NRI is on, at {seen.socket}")
     else:
@@ -55,7 +74,7 @@ def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsSeen:
         folder=folder,
         installed=installed,
         there=path.exists() or path.is_symlink(),
-        version=find_version(path),
+        version=GUARD.find_version(path),
         strays=find_strays(folder),
         runs=_runs(path, proc),
     )

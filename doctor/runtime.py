@@ -102,13 +102,17 @@ def _set_driver(kubelet: KubeletSeen, driver: str) -> str:
 
 def systemd_cgroups(status: cri.StatusResponse) -> bool | None:
     """Return `SystemdCgroup` of containerd's default runtime; None where it is not reported."""
-    containerd = _containerd(status)
-    handlers = containerd.get("runtimes")
-    default = handlers.get(containerd.get("defaultRuntimeName", "runc")) if isinstance(handlers, dict) else None
+    default = runtimes_of(status).get(_containerd(status).get("defaultRuntimeName", "runc"))
     options = default.get("options") if isinstance(default, dict) else None
     if not isinstance(options, dict):
         return None
     return options.get("SystemdCgroup") is True
+
+
+def runtimes_of(status: cri.StatusResponse) -> dict[str, Any]:
+    """Return containerd's tables of runtime handlers by name; empty where they are not reported."""
+    found = _containerd(status).get("runtimes")
+    return found if isinstance(found, dict) else {}
 
 
 def _containerd(status: cri.StatusResponse) -> dict[str, Any]:

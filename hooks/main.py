@@ -19,6 +19,7 @@ from hooks.daemon.container_commands import copy_libraries, remove_state
 from hooks.daemon.daemon import read_in_time, run
 from hooks.daemon.guard_command import guard, install_guard, remove_guard
 from hooks.daemon.guids import set_guids
+from hooks.daemon.handler_command import install_handler, remove_handler
 from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.proxy_command import install_proxy
 from hooks.daemon.registration import render_registration
@@ -159,6 +160,8 @@ _COMMANDS: Final[dict[str, Callable[[Sequence[str]], None]]] = {
     "nri-guard": guard,
     "install-guard": install_guard,
     "remove-guard": remove_guard,
+    "install-handler": install_handler,
+    "remove-handler": remove_handler,
     "ledger": ledger_commands.list_ledger,
     "release": ledger_commands.release,
     "render": _render,

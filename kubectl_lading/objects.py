@@ -272,8 +272,7 @@ class PolicyBinding(Object, frozen=True):
 # ---- nodes
 
 
-class NodeInfo(Wire, frozen=True):
-    boot_id: str = msgspec.field(name="bootID", default="")
+class NodeInfo(api.NodeInfo, frozen=True):
     kubelet_version: str = ""
     container_runtime_version: str = ""
 

@@ -35,8 +35,12 @@ _TUNABLES = (
 class Cluster(Block):
     """`kubelet` may be stopped and started by a test; everything else lives as long as the block."""
 
-    def __init__(self, folder: Path, *, assets: Path, cri_socket: Path, cgroup_root: str, node_name: str) -> None:
+    def __init__(
+        self, folder: Path, *, assets: Path, cri_socket: Path, cgroup_root: str, node_name: str, boot_id: Path | None = None
+    ) -> None:
+        """Take the programs and the runtime. `boot_id`: a file that kubelet reads in place of the kernel's, at its start."""
         self.folder = folder
+        self._boot_id = boot_id
         self.node_name = node_name
         self.control_plane = ControlPlane(folder, assets=assets)
         self._assets = assets
@@ -110,6 +114,7 @@ class Cluster(Block):
             "root-dir": str(self.kubelet_folder),
             "cert-dir": f"{self.folder}/pki",
             "v": "2",
+            **({"boot-id-file": str(self._boot_id)} if self._boot_id else {}),
         }
 
     def _sign_in_kubelet(self) -> Path:

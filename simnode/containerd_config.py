@@ -12,6 +12,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from hooks.frontends.nri.handler.program import HANDLER, PROGRAM, pod_annotations
 from lading.errors import ConfigError
 
 
@@ -25,6 +26,7 @@ class ContainerdLayout:
         self.config, self.log = folder / "containerd.toml", folder / "containerd.log"
         self.cni_bin, self.cni_conf = folder / "cni/bin", folder / "cni/net.d"
         self.cdi, self.nri = folder / "cdi", folder / "nri"
+        self.handler = folder / "bin" / PROGRAM  # of the runtime handler, for tests that put it there
         # The parent of all its pods' cgroups, different for each folder.
         self.cgroup_root = f"lading-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
@@ -90,6 +92,13 @@ def _render_format_2(layout: ContainerdLayout, sandbox_image: str, snapshotter: 
         BinaryName = "{runc}"
         Root = "{layout.state}/runc"
         SystemdCgroup = false
+    [{cri}.containerd.runtimes.{HANDLER}]
+      runtime_type = "io.containerd.runc.v2"
+      pod_annotations = {json.dumps(pod_annotations())}
+      [{cri}.containerd.runtimes.{HANDLER}.options]
+        BinaryName = "{layout.handler}"
+        Root = "{layout.state}/runc"
+        SystemdCgroup = false
   [{cri}.cni]
     bin_dir = "{layout.cni_bin}"
     conf_dir = "{layout.cni_conf}"
@@ -111,6 +120,13 @@ def _render_format_3(layout: ContainerdLayout, sandbox_image: str, snapshotter: 
       runtime_type = "io.containerd.runc.v2"
       [{runtime}.containerd.runtimes.runc.options]
         BinaryName = "{runc}"
+        Root = "{layout.state}/runc"
+        SystemdCgroup = false
+    [{runtime}.containerd.runtimes.{HANDLER}]
+      runtime_type = "io.containerd.runc.v2"
+      pod_annotations = {json.dumps(pod_annotations())}
+      [{runtime}.containerd.runtimes.{HANDLER}.options]
+        BinaryName = "{layout.handler}"
         Root = "{layout.state}/runc"
         SystemdCgroup = false
   [{runtime}.cni]

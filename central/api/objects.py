@@ -35,8 +35,13 @@ class NodeSpec(_Wire, frozen=True):
     taints: tuple[Taint, ...] = ()
 
 
+class NodeInfo(_Wire, frozen=True):
+    boot_id: str = msgspec.field(name="bootID", default="")
+
+
 class NodeStatus(_Wire, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
+    node_info: NodeInfo = NodeInfo()
     allocatable: dict[str, Amount] = {}
 
 

@@ -202,8 +202,8 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """Handle Nodes: whether kubelet answers, by the Ready condition, the allocatable cpu and memory, labels of topology, and
-    what the rules of pods judge."""
+    """Handle Nodes: whether kubelet answers, by the Ready condition, their boot, the allocatable cpu and memory, labels of
+    topology, and what the rules of pods judge."""
 
     def __init__(self, ledger: Ledger, topology: Topology | None = None, nodes: Nodes | None = None) -> None:
         self._ledger = ledger
@@ -212,8 +212,10 @@ class NodeFeed:
 
     def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
         ready = {one.metadata.name: _readiness(one) for one in objects}
+        boots = {one.metadata.name: _boot(one) for one in objects if not isinstance(one, Unreadable)}
         sizes = {one.metadata.name: _size(one) for one in objects if not isinstance(one, Unreadable)}
         self._ledger.replace_reachable(ready, version_of(version))
+        self._ledger.replace_boots(boots, version_of(version))
         self._ledger.replace_allocatable(sizes, version_of(version))
         self._topology.keep_only(ready)
         self._nodes.keep_only(ready)
@@ -223,6 +225,7 @@ class NodeFeed:
     def changed(self, obj: Node | Unreadable) -> None:
         self._ledger.set_reachable(obj.metadata.name, *_readiness(obj))
         if not isinstance(obj, Unreadable):
+            self._ledger.set_boot(obj.metadata.name, *_boot(obj))
             self._ledger.set_allocatable(obj.metadata.name, *_size(obj))
         self._offer(obj)
 
@@ -238,6 +241,7 @@ class NodeFeed:
         self._nodes.remove(gone.name)
         self._ledger.set_offered(gone.name, frozenset())
         self._ledger.set_reachable(gone.name, False, version_of(version))
+        self._ledger.set_boot(gone.name, "", version_of(version))
         self._ledger.set_allocatable(gone.name, None, version_of(version))
 
 
@@ -277,6 +281,10 @@ class BudgetFeed:
 def _readiness(node: Node | Unreadable) -> tuple[bool, int]:
     ready = not isinstance(node, Unreadable) and node.ready
     return ready, version_of(node.metadata.resource_version)
+
+
+def _boot(node: Node) -> tuple[str, int]:
+    return node.status.node_info.boot_id, version_of(node.metadata.resource_version)
 
 
 def _taken_of_node(pod: Pod) -> Requests:

@@ -27,7 +27,8 @@ SLICE_S: Final = 0.0005  # and one step of vectors: a question that falls on it 
 PART_NODES: Final = 512  # a step takes some 0.2 ms, of 8 cards each
 REST_S: Final = 0.01  # a look may take a second
 SIZES: Final = (1, 2, 4, 8)  # pods of so many whole GPUs that are counted how often they would fit
-_STATES: Final = {0: NodeState.READY, 2: NodeState.UNREACHABLE, 3: NodeState.NOT_RECONCILED}  # by Columns.serving
+# By Columns.serving.
+_STATES: Final = {0: NodeState.READY, 2: NodeState.UNREACHABLE, 3: NodeState.NOT_RECONCILED, 4: NodeState.REBOOTED}
 
 
 class Amounts(NamedTuple):

@@ -97,7 +97,7 @@ class Columns:
         self._set_cards(row, self.rooms[row], room)
         self.layouts[row] = lay_out(room, vfs=False)
         self.rooms[row] = room
-        self.serving[row] = 0 if room.serving else 1 if not room.reported else 2 if not room.reachable else 3
+        self.serving[row] = _serving(room)
         self.needs_search[row] = any(card.sharers for card in room.cards)
         self.partitioned[row] = bool(room.partitions)
         self.offers[row] = self._offered.setdefault(room.offered, len(self._offered))
@@ -328,6 +328,13 @@ class Followed:
             self.columns.load(*load)
         self._seen_loads = version
         return self.columns
+
+
+def _serving(room: NodeRoom) -> int:
+    """Return 0 if the node serves, else the number of the reason (vectors.py)."""
+    if room.serving:
+        return 0
+    return 1 if not room.reported else 2 if not room.reachable else 4 if room.rebooted else 3
 
 
 def _load_of(cpu_milli: int, memory_mib: int, known: bool) -> tuple[int, int]:

@@ -63,8 +63,8 @@ def _in_place(room: NodeRoom, *, vfs: bool) -> Hashable:
     return topology, *_node(room), states, free
 
 
-def _node(room: NodeRoom) -> tuple[bool, bool, bool, tuple[str, ...]]:
-    return room.reported, room.reconciled, room.reachable, room.isolations
+def _node(room: NodeRoom) -> tuple[bool, bool, bool, bool, tuple[str, ...]]:
+    return room.reported, room.reconciled, room.reachable, room.rebooted, room.isolations
 
 
 def _state(card: CardRoom) -> _State:

@@ -15,6 +15,7 @@ class Missing(Coded):
     NO_REPORT = "no-report", "node reports no devices"
     NOT_RECONCILED = "not-reconciled", "node does not know yet which pods hold its devices"
     UNREACHABLE = "unreachable", "node is not reachable"
+    REBOOTED = "rebooted", "node has booted since its last report"
     NO_ISOLATION = "no-isolation", "node does not offer the isolation asked for"
     NO_MODEL = "no-model", "node has no GPU of the model asked for"
     TOO_FEW_GPUS = "too-few-gpus", "node has too few GPUs"
@@ -60,6 +61,7 @@ _UNRESOLVABLE = frozenset(
         Missing.NO_REPORT,
         Missing.NOT_RECONCILED,
         Missing.UNREACHABLE,
+        Missing.REBOOTED,
         Missing.NO_ISOLATION,
         Missing.NO_MODEL,
         Missing.TOO_FEW_GPUS,

@@ -19,6 +19,8 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
         return Missing.NO_REPORT
     if not room.reachable:
         return Missing.UNREACHABLE
+    if room.rebooted:
+        return Missing.REBOOTED
     if not room.reconciled:
         return Missing.NOT_RECONCILED
     if not _offers_isolation(room, demand):

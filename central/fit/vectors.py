@@ -37,9 +37,8 @@ FITS: Final = 0
 # By number, as `verdicts` answers them; the first is none.
 REASONS: Final[tuple[Missing | None, ...]] = (None, *Missing)
 NUMBER_OF: Final = {missing: number for number, missing in enumerate(REASONS) if missing is not None}
-_NOT_SERVING: Final = np.array(
-    [FITS, *(NUMBER_OF[missing] for missing in (Missing.NO_REPORT, Missing.UNREACHABLE, Missing.NOT_RECONCILED))], np.int64
-)
+_STATES: Final = (Missing.NO_REPORT, Missing.UNREACHABLE, Missing.NOT_RECONCILED, Missing.REBOOTED)  # by Columns.serving
+_NOT_SERVING: Final = np.array([FITS, *(NUMBER_OF[missing] for missing in _STATES)], np.int64)
 
 
 class Wish(NamedTuple):

@@ -40,6 +40,8 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
             return f"there is no NodeDevices object {room.name}: lading-hooks does not report there"
         case Missing.UNREACHABLE:
             return "its Node object is missing or not Ready; what is held there stays held until the node answers"
+        case Missing.REBOOTED:
+            return "its report is from before the last boot: lading-hooks has not reported there since"
         case Missing.NOT_RECONCILED:
             return "lading-hooks there has not compared its grants with the container runtime since it started"
         case Missing.NO_ISOLATION:

@@ -27,6 +27,7 @@ class Books:
         self._pods: dict[PodUid, PodRecord] = {}
         self._nodes: dict[str, NodeState] = {}  # those that have a report or holders
         self._reachable: dict[str, int] = {}  # Node objects that are Ready, with their version
+        self._boots: dict[str, tuple[str, int]] = {}  # Node objects that say their boot, with their version
         self._own = OwnClaims()
         self._changes = Changes()
         self._claimed = Changes()  # who holds what and why, beside what is left: for those who show it
@@ -105,5 +106,8 @@ class Books:
     def _node(self, name: str) -> NodeState:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = NodeState(name, self._loads, self._other_claims, reachable=name in self._reachable)
+            boot_id, _ = self._boots.get(name, ("", 0))
+            reachable = name in self._reachable
+            node = NodeState(name, self._loads, self._other_claims, reachable=reachable, boot_id=boot_id)
+            self._nodes[name] = node
         return node

@@ -196,6 +196,21 @@ class Facts(Books):
             node.reachable, node.trusted_from = reachable, None
             self._mark_gain(node, before)
 
+    def set_boot(self, name: str, boot_id: str, version: int) -> None:
+        """Set the boot of which a Node object is; empty if it does not say, or does not exist any more."""
+        _, known = self._boots.get(name, ("", -1))
+        if version <= known:
+            return
+        if boot_id:
+            self._boots[name] = boot_id, version
+        else:
+            self._boots.pop(name, None)
+        node = self._nodes.get(name)
+        if node is not None and node.boot_id != boot_id:
+            before = node.room()
+            node.boot_id, node.trusted_from = boot_id, None
+            self._mark_gain(node, before)
+
     def set_allocatable(self, name: str, allocatable: Requests | None, version: int) -> None:
         """Store the allocatable of a Node object; None if there is no Node any more, or it has none."""
         self._loads.offer(name, allocatable, version)
@@ -214,6 +229,13 @@ class Facts(Books):
             self.set_reachable(name, False, version)
         for name, (reachable, own_version) in nodes.items():
             self.set_reachable(name, reachable, own_version)
+
+    def replace_boots(self, nodes: Mapping[str, tuple[str, int]], version: int) -> None:
+        """Replace the boots of all nodes with a list of Nodes, made at `version`; each entry has its own version too."""
+        for name in [name for name, (_, known) in self._boots.items() if known < version and name not in nodes]:
+            self.set_boot(name, "", version)
+        for name, (boot_id, own_version) in nodes.items():
+            self.set_boot(name, boot_id, own_version)
 
 
 def _side_by_side(names: Collection[str]) -> list[str]:

@@ -90,6 +90,7 @@ class NodeRoom:
     reported: bool = True  # False: there is no NodeDevices object
     reconciled: bool = True  # the node knows which pods hold what
     reachable: bool = True
+    rebooted: bool = False  # since its report
     cpu_milli: int = 0  # of its allocatable, what requests of pods leave; neither is in `version`
     memory_mib: int = 0
     resources_known: bool = False  # False: the Node does not say
@@ -97,7 +98,7 @@ class NodeRoom:
     @property
     def serving(self) -> bool:
         """Return whether the node's free devices may be given."""
-        return self.reported and self.reconciled and self.reachable
+        return self.reported and self.reconciled and self.reachable and not self.rebooted
 
     @property
     def offered(self) -> tuple[IsolationName, ...]:

@@ -23,6 +23,7 @@ class NodeState:
         "_reported",
         "_room",
         "_stale",
+        "boot_id",
         "granted",
         "grants",
         "holds",
@@ -39,11 +40,12 @@ class NodeState:
         "version",
     )
 
-    def __init__(self, name: str, loads: Loads, other_claims: OtherClaims, *, reachable: bool) -> None:
+    def __init__(self, name: str, loads: Loads, other_claims: OtherClaims, *, reachable: bool, boot_id: str) -> None:
         self.name = name
         self.loads = loads  # of all nodes
         self.other_claims = other_claims  # of all nodes
         self.reachable = reachable
+        self.boot_id = boot_id  # of its Node object; empty: not known
         self.inventory = NOT_REPORTED
         self._reported = NOT_REPORTED  # the inventory without the marks of other systems' claims
         self.report_version = 0
@@ -65,7 +67,12 @@ class NodeState:
 
     @property
     def serving(self) -> bool:
-        return self.inventory.reported and self.inventory.reconciled and self.reachable
+        return self.inventory.reported and self.inventory.reconciled and self.reachable and not self.rebooted
+
+    @property
+    def rebooted(self) -> bool:
+        """Return whether the report is of another boot than the Node: what it says may be over."""
+        return bool(self.boot_id and self.inventory.boot_id) and self.boot_id != self.inventory.boot_id
 
     @property
     def silent(self) -> bool:
@@ -111,6 +118,7 @@ class NodeState:
             reported=self.inventory.reported,
             reconciled=self.inventory.reconciled,
             reachable=self.reachable,
+            rebooted=self.rebooted,
             cpu_milli=left.cpu_milli,
             memory_mib=left.memory_mib,
             resources_known=left.known,

@@ -78,4 +78,4 @@ class EmptyNodes(Overlay):
         held = {vf for hold, _ in put for vf in hold.taken.vfs}
         cards = tuple(replace(card, usable=True) for card in room.cards)
         vfs = tuple(replace(one, usable=True, free=one.vf.bdf not in held) for one in room.vfs)
-        return replace(room, cards=cards, vfs=vfs, reconciled=True, reachable=True)
+        return replace(room, cards=cards, vfs=vfs, reconciled=True, reachable=True, rebooted=False)

@@ -28,6 +28,7 @@ class Inventory(NamedTuple):
     cordoned: frozenset[str] = frozenset()  # as written, in lower case
     reported: bool = False
     reconciled: bool = False
+    boot_id: str = ""  # of the boot that was reported; empty: not known
 
     def is_cordoned(self, *names: str) -> bool:
         if not self.cordoned:
@@ -45,6 +46,7 @@ def inventory_of(report: NodeDevices) -> Inventory:
         cordoned=frozenset(name for part in written.split(",") if (name := part.strip().lower())),
         reported=True,
         reconciled=report.status.reconciled,
+        boot_id=report.status.boot_id,
     )
 
 

@@ -108,6 +108,8 @@ def _state(room: NodeRoom) -> NodeState:
         return NodeState.NO_REPORT
     if not room.reachable:
         return NodeState.UNREACHABLE
+    if room.rebooted:
+        return NodeState.REBOOTED
     return NodeState.READY if room.reconciled else NodeState.NOT_RECONCILED
 
 

@@ -35,6 +35,7 @@ class State(StrEnum):
 class NodeState(StrEnum):
     READY = "ready"
     UNREACHABLE = "unreachable"  # its Node is not Ready: what is held there stays held
+    REBOOTED = "rebooted"  # since its report
     NOT_RECONCILED = "not-reconciled"  # it does not know yet which pods hold its devices
     NO_REPORT = "no-report"  # there is no NodeDevices object
 

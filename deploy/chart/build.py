@@ -43,7 +43,8 @@ CONFIGS: Final = {
     "lading-proxy": "(.Values.node.publicKeys | toJson)",
     "lading-proxy-remove": "(.Values.images.node | toJson)",
 }
-CHECKSUM: Final = "lading.dev/config"  # of these, an annotation of pods
+# Of these, an annotation of pods. Not below lading.dev/: the guard would refuse the pods of lading-hooks itself without it.
+CHECKSUM: Final = "checksum/config"
 
 _POD: Final = "spec.template.spec"
 # Kind, name and place of each field that is a value.
@@ -60,6 +61,7 @@ POINTS: Final = {
     ("DaemonSet", "lading-node", f"{_POD}.volumes.containerd.hostPath.path"): "node.folders.containerd",
     ("DaemonSet", "lading-node", f"{_POD}.volumes.driver.hostPath.path"): "node.folders.driver",
     ("DaemonSet", "lading-guard", f"{_POD}.volumes.nri.hostPath.path"): "node.folders.nri",
+    ("DaemonSet", "lading-remove", f"{_POD}.volumes.containerd.hostPath.path"): "node.folders.containerd",
     ("ConfigMap", "lading-node-config", "data.hooks_toml"): "node.hooks",
     ("ConfigMap", "lading-node-config", "data.shares_toml"): "node.shares",
 }

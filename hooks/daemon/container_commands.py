@@ -2,8 +2,8 @@
 a container (deploy/node).
 
 The libraries of the isolation tokens are mounted into containers of others, so they have to be files of the host. What is
-removed is what Lading wrote, by its names, also the launched guard and CDI specs: a file of anyone else stays, and the folder
-with it.
+removed is what Lading wrote, by its names, also the launched guard, the program of the runtime handler and CDI specs: a file of
+anyone else stays, and the folder with it.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hooks.daemon.handler_command import handler_program, remove_program
 from hooks.daemon.settings import CONFIG, Settings, guard_lock, ledger_path, ready_mark, share_libraries
 from hooks.frontends.nri.launched.program import remove
 from hooks.host.cdi_files import remove_specs
@@ -60,6 +61,7 @@ def remove_state(argv: Sequence[str]) -> None:
                 f"cannot remove {ledger_path(settings)}: these hold devices of this node: {', '.join(held[:_NAMED])}{more}",
                 hint="delete these pods while lading-hooks runs, which then gives their devices back",
             )
+        remove_program(settings)
         _remove_files_of_runtime(settings)
         for path in [*_files(settings, state, run), *_folders(settings, state, run)]:
             if path.is_dir():
@@ -93,7 +95,7 @@ def _files(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
 
 def _folders(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
     """Yield them from the inside out."""
-    yield from (state / "libraries", state)
+    yield from (state / "libraries", handler_program(settings).parent, state)
     shares = Path(settings.shares_dir)
     for folder in filter(Path.is_dir, shares.glob("*")):  # no container has one of them any more
         shutil.rmtree(folder)

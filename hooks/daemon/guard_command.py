@@ -10,7 +10,7 @@ from pathlib import Path
 from hooks.daemon.parts import guard_rules
 from hooks.daemon.settings import CONFIG, FrontEndName, Settings, guard_lock
 from hooks.frontends.nri.guard_plugin import GuardLock, GuardPlugin
-from hooks.frontends.nri.launched.program import PROGRAM, built_program, find_version, install, remove
+from hooks.frontends.nri.launched.program import GUARD, PROGRAM, install, remove
 from hooks.frontends.nri.link import Link
 from lading import __version__
 from lading.errors import ConfigError
@@ -56,9 +56,11 @@ def install_guard(argv: Sequence[str]) -> None:
     parser.add_argument("--program", type=Path, metavar="FILE", help="the guard [Lading's, of this machine's architecture]")
     add_flags(parser, Settings, config=CONFIG)
     args = parser.parse_args(argv)
-    program, folder = args.program or built_program(), Path(load(Settings, args).nri_plugin_path)
+    program, folder = args.program or GUARD.built(), Path(load(Settings, args).nri_plugin_path)
     path = install(program, folder)
-    print(f"{path}: version {find_version(path)}; containerd launches it at its next start (systemctl restart containerd)")
+    print(
+        f"{path}: version {GUARD.find_version(path)}; containerd launches it at its next start (systemctl restart containerd)"
+    )
 
 
 def remove_guard(argv: Sequence[str]) -> None:

@@ -59,6 +59,12 @@ async def read_lists(
     return parse_lists(sandboxes, containers, {**configured, **dict.fromkeys(going, _GOING)})
 
 
+async def find_pods_of_handler(runtime: RuntimeClient, handler: str) -> tuple[str, ...]:
+    """Return namespace and name of each pod that runs by a runtime handler. Raise RuntimeUnavailableError."""
+    found = (one for one in await runtime.list_sandboxes() if one.state == cri.SANDBOX_READY and one.runtime_handler == handler)
+    return tuple(sorted(f"{one.metadata.namespace}/{one.metadata.name}" for one in found))
+
+
 async def has_ended(runtime: RuntimeClient, sandbox: SandboxId) -> bool:
     """Return whether the runtime says that the sandbox is not ready, or does not know it; False if it says nothing."""
     try:

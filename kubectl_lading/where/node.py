@@ -34,6 +34,7 @@ COLUMNS: Final = (
 _STATES: Final = {
     NodeState.READY: ("ready", "good"),
     NodeState.UNREACHABLE: ("not reachable: what is held there stays held, and nothing new is given", "bad"),
+    NodeState.REBOOTED: ("has booted since its last report: nothing is given until lading-hooks reports again", "bad"),
     NodeState.NOT_RECONCILED: ("does not know yet which pods hold its devices: none is given until it does", "bad"),
     NodeState.NO_REPORT: ("reports no devices: lading-hooks with report = true writes them", "bad"),
 }

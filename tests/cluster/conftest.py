@@ -118,6 +118,7 @@ def start_cluster(
         cri_socket=lading.cri_socket,
         cgroup_root=runtime.layout.cgroup_root,
         node_name=NODE,
+        boot_id=lading.node.root / "proc/sys/kernel/random/boot_id",
     )
     pytestconfig.stash[LOGS] += cluster.logs
     with cluster:

@@ -169,6 +169,7 @@ def devices(
     reconciled: bool = True,
     share_bypasses: Sequence[Json] = (),
     isolations: Sequence[str] = (),
+    boot_id: str = "",
 ) -> Json:
     """Every card of CARD_MIB; `unhealthy` is said of all."""
     metadata: Json = {"name": name}
@@ -183,6 +184,7 @@ def devices(
     status: Json = {"reconciled": reconciled, "gpus": cards, "pfs": [port] if vfs else [], "grants": list(grants)}
     status |= {"shareBypasses": list(share_bypasses)} if share_bypasses else {}
     status |= {"isolations": list(isolations)} if isolations else {}
+    status |= {"bootID": boot_id} if boot_id else {}
     return {"metadata": metadata, "status": status}
 
 

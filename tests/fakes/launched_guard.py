@@ -19,6 +19,7 @@ from lading.log import Log
 
 WAIT_S = 20.0
 UNREADABLE = "the message is no request"
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 class Said(NamedTuple):

@@ -160,6 +160,7 @@ def room(
     reported: bool = True,
     reconciled: bool = True,
     reachable: bool = True,
+    rebooted: bool = False,
     isolations: tuple[IsolationName, ...] = (),
 ) -> NodeRoom:
     return NodeRoom(
@@ -170,6 +171,7 @@ def room(
         reported=reported,
         reconciled=reconciled,
         reachable=reachable,
+        rebooted=rebooted,
         isolations=isolations,
     )
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from deploy.chart.build import CHECKSUM, FIRST_DATE, build
+from hooks.forms.annotations import prefixes
 from kubectl_lading.install.manifests import find_deploy, pod_spec, render
 from lading import __version__
 from tests.install.helm import run_helm
@@ -54,6 +55,14 @@ def test_by_default_it_makes_the_objects_of_deploy(chart: Path) -> None:
         assert made[identity] == one, identity
 
 
+def test_no_guard_refuses_its_pods(chart: Path) -> None:
+    """A guarded pod of lading-hooks would not start without lading-hooks."""
+    templates = [one["spec"]["template"] for one in rendered(chart).values() if pod_spec(one)]
+    keys = {key for one in templates for key in one["metadata"]["annotations"]}
+    assert keys
+    assert not any(key.startswith(prefixes()) for key in keys)
+
+
 def test_helm_finds_no_fault_in_it(chart: Path) -> None:
     done = run_helm("lint", "--strict", chart)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,6 +90,8 @@ def test_values_go_where_they_are_said_to(chart: Path, tmp_path: Path) -> None:
     assert node["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == "10%"
     paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
     assert (paths["containerd"], paths["nri"]) == ("/run/k3s/containerd", "/var/run/nri")
+    removing = {volume["name"]: volume for volume in pod_spec(made["DaemonSet", "lading-nodes", "lading-remove"])["volumes"]}
+    assert removing["containerd"]["hostPath"]["path"] == "/run/k3s/containerd"
     assert made["ConfigMap", "lading-nodes", "lading-node-config"]["data"]["hooks.toml"] == "a = 1\n"
     assert made["ConfigMap", "lading-system", "lading-central-config"]["data"]["central.toml"] == 'listen = "x{{ y }}"\n'
     assert made["ConfigMap", "lading-nodes", "lading-public-keys"]["data"] == values["node"]["publicKeys"]

@@ -21,6 +21,7 @@ import pytest
 
 from hooks.attach.kernel import Kernel
 from hooks.attach.netlink import HostKernel
+from hooks.frontends.nri.handler.build import build as compile_handler
 from hooks.frontends.nri.launched.build import build as compile_guard
 from lading.compiling import find_compiler
 from simnode import leftovers
@@ -138,6 +139,13 @@ def launched_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("guard") / "ladingguard"
     compile_guard(program, find_compiler())
     return program
+
+
+@pytest.fixture(scope="module")
+def runtime_handler(newer: PrivateContainerd) -> None:
+    """The program of the runtime handler `lading`, compiled here, where the configuration of `newer` names it."""
+    need(shutil.which("cc") is not None, "a C compiler")
+    compile_handler(newer.layout.handler, find_compiler())
 
 
 @pytest.fixture

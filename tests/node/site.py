@@ -65,8 +65,9 @@ def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
 
 
 def refusal_of(error: CriError) -> Refused:
-    """The refusal of the proxy; or of a plugin, before whose words the runtime puts its own."""
-    lading, reason, message = error.details.rpartition(" desc = ")[2].split(": ", 2)
+    """The refusal of the proxy; or of a plugin or the runtime handler, before whose words the runtime puts its own."""
+    said = error.details.rpartition(" desc = ")[2].rpartition("OCI runtime create failed: ")[2]
+    lading, reason, message = said.split(": ", 2)
     assert lading == "lading", error.details
     return Refused(Reason(reason), error.code, message)
 

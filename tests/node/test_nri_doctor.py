@@ -18,7 +18,7 @@ _OF_THE_PROXY = {"registration", "hooks-dir", "hooks", "connections"}
 
 
 @pytest.fixture(scope="module")
-def node(share_lading: StartLading, newer: PrivateContainerd) -> LadingNode:
+def node(share_lading: StartLading, newer: PrivateContainerd, runtime_handler: None) -> LadingNode:
     """kubelet talks to the runtime."""
     settings = {"metrics": f"127.0.0.1:{free_port()}", "nri_plugin_path": str(folder_of(newer)), "rdma_memlock": True}
     running = share_lading(runtime=newer, hooks=settings, nri=True)
@@ -43,7 +43,8 @@ def test_a_node_that_is_well(node: LadingNode) -> None:
 
     checks = eventually(well)
     assert not checks.keys() & _OF_THE_PROXY
-    assert checks["kubelet-endpoint"] == checks["nri"] == checks["ready"] == checks["socket"] == [("ok", "")]
+    for check in ("kubelet-endpoint", "nri", "ready", "runtime-handler", "socket"):
+        assert checks[check] == [("ok", "")]
     ((state, mend),) = checks["nri-plugins"]
     assert state == "warning"
     assert "lading-hooks install-guard" in mend

@@ -2,7 +2,8 @@
 
 Each round two pods want one card, and both containers are asked about while the plugin is lost; then it is there again, and
 both are tried again as kubelet does, until one has the card and the other is refused for it. A referee asks the containers
-themselves. One protection alone is there in each test: the guard, the launched guard, or the runtime's own validation.
+themselves. One protection alone is there in each test: the guard, the launched guard, the runtime's own validation, or the
+runtime handler.
 LADING_KILL_ROUNDS makes it long: so many rounds of each way.
 """
 
@@ -16,6 +17,7 @@ from typing import Final
 
 import pytest
 
+from hooks.frontends.nri.handler.program import HANDLER
 from hooks.frontends.nri.launched.program import install, remove
 from lading.reasons import Reason
 from simnode.containerd import PrivateContainerd
@@ -92,6 +94,22 @@ def test_with_the_runtimes_validation_alone(site: Site, death: Death) -> None:
     play(site, death, REQUIRED)
 
 
+@pytest.mark.parametrize("way", DEATHS if ROUNDS > 1 else UNLIKE[:1])
+@pytest.mark.usefixtures("runtime_handler")
+def test_with_the_runtime_handler_alone(site: Site, way: str) -> None:
+    site.lading.guard.stop()
+    play(site, DEATHS[way], handler=HANDLER)
+
+
+@pytest.mark.usefixtures("runtime_handler")
+def test_by_the_runtime_handler_pods_get_what_they_get_by_runc(site: Site) -> None:
+    with site.kubelet.pod("train", runtime_handler=HANDLER, annotations={GPU: "0", "lading.dev/vfs": "1"}) as pod:
+        sight = site.see(pod.run_container())
+        assert (sight.gpus, len(sight.vfs)) == ((site.gpu(0),), 1)
+    with site.kubelet.pod("plain", runtime_handler=HANDLER) as pod:
+        assert site.see(pod.run_container()).gpus == ()
+
+
 def test_the_referee_sees_what_is_bare_and_what_two_can_open(site: Site) -> None:
     """Without any protection, cards by kubelet itself."""
     site.lading.guard.kill()
@@ -108,13 +126,14 @@ def test_the_referee_sees_what_is_bare_and_what_two_can_open(site: Site) -> None
     site.lading.hooks.start()
 
 
-def play(site: Site, death: Death, annotations: dict[str, str] | None = None) -> None:
+def play(site: Site, death: Death, annotations: dict[str, str] | None = None, handler: str = "") -> None:
     referee, counts = Referee(site), Counter[str]()
     for number in range(ROUNDS):
         card = str(number % len(site.node.profile.gpus))
         with contextlib.ExitStack() as ends, ThreadPoolExecutor(2) as threads:
             wants = {GPU: card, **(annotations or {})}
-            pods = [ends.enter_context(site.kubelet.pod(f"{name}-{number}", annotations=wants)) for name in ("one", "two")]
+            names = (f"one-{number}", f"two-{number}")
+            pods = [ends.enter_context(site.kubelet.pod(name, runtime_handler=handler, annotations=wants)) for name in names]
 
             def ask(pods: list[Pod] = pods, threads: ThreadPoolExecutor = threads) -> list[Future[Answer]]:
                 return [threads.submit(create, pod) for pod in pods]
@@ -138,11 +157,17 @@ def check(verdict: Verdict) -> None:
 
 
 def create(pod: Pod) -> Answer:
-    """Create and start, as kubelet does at once."""
+    """Create and start, as kubelet does at once. One that does not start has to go before the next of its name."""
     try:
-        return pod.run_container()
+        container = pod.create_container()
     except CriError as e:
         return e
+    try:
+        container.start()
+    except CriError as e:
+        container.remove()
+        return e
+    return container
 
 
 def settle(asked: dict[Pod, Answer]) -> None:

@@ -73,7 +73,10 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
     if folder == DEPLOY:
         there -= {
             MONITORING,
-            *(DEPLOY / name for name in ("samples", "acceptance", "flavors", "required-plugin", "cert-manager")),
+            *(
+                DEPLOY / name
+                for name in ("samples", "acceptance", "flavors", "required-plugin", "runtime-class", "cert-manager")
+            ),
         }
         there -= {
             DEPLOY / name for name in ("install-node.sh", "wheel.py", "release.py", "sbom.py", "image", "chart", "__pycache__")
@@ -82,7 +85,14 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
 
 
 def test_what_has_a_namespace_says_it() -> None:
-    cluster_wide = {"Namespace", "CustomResourceDefinition", "PriorityClass", "ClusterRole", "ClusterRoleBinding"}
+    cluster_wide = {
+        "Namespace",
+        "CustomResourceDefinition",
+        "PriorityClass",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "RuntimeClass",
+    }
     for document in itertools.chain.from_iterable(map(read_file, MANIFESTS)):
         kind = document["kind"]
         if kind in cluster_wide or kind.startswith(("Validating", "Mutating", "KubeScheduler", "Kustomization")):

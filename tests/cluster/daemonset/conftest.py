@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from deploy.wheel import build as build_wheel
-from hooks.frontends.nri.launched.program import PROGRAM, built_program
+from hooks.frontends.nri.handler.program import RUNC
+from hooks.frontends.nri.launched.program import GUARD, PROGRAM
 from simnode import leftovers
 from simnode.build import build
 from simnode.cluster import Cluster
@@ -36,7 +37,8 @@ def runtime(assets: Path, pytestconfig: pytest.Config) -> Iterator[PrivateContai
 @pytest.fixture(scope="package")
 def imported(runtime: PrivateContainerd, tmp_path_factory: pytest.TempPathFactory) -> None:
     given = os.environ.get("LADING_IMAGES")
-    need(bool(given) or built_program().is_file(), "the launched guard, a part of the image (make launched-guard)")
+    compiled = GUARD.built().is_file() and RUNC.built().is_file()
+    need(bool(given) or compiled, "the launched guard and the runtime handler, parts of the image (make launched-guard)")
     folder = tmp_path_factory.mktemp("images")
     images = Path(given) if given else build_images(build_wheel(ROOT, folder), folder)
     import_images(runtime, images)

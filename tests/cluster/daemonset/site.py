@@ -169,7 +169,8 @@ class NodeSite:
             ],
         }
         plugins = _volume("plugins", self.plugins)
-        remove = {"volumes": [_volume("states", self.state.parent), _volume("runs", self.run.parent), plugins]}
+        states, runs = _volume("states", self.state.parent), _volume("runs", self.run.parent)
+        remove = {"volumes": [states, runs, *(one for one in volumes if one["name"] == "containerd"), plugins]}
         guard = {"volumes": [*(one for one in volumes if one["name"] in ("run", "nri")), plugins]}
         return [_patch("lading-node", node), _patch("lading-guard", guard), _patch("lading-remove", remove)]
 

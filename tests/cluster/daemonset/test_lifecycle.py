@@ -1,6 +1,7 @@
 """`deploy/node` from its installation to its removal: first pod, rights, update. The times are printed: `-s`."""
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from hooks.daemon.handler_command import handler_program
+from hooks.daemon.settings import Settings
 from hooks.frontends.nri.launched.program import PROGRAM
 from hooks.host.netns import netns_path
 from kubectl_lading.installation.finding import Part
@@ -15,13 +18,14 @@ from kubectl_lading.installation.status_view import StatusView
 from kubectl_lading.main import main
 from lading import __version__
 from protos.cri.runtime.v1 import api_pb2 as cri
-from tests.cluster.conftest import NODE
+from tests.cluster.conftest import DEPLOY, NODE
 from tests.cluster.daemonset.site import NODES, NodeSite
 from tests.cluster.pods import Pods, container
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(900)]
 
 GPU = "lading.dev/gpus"
+HANDLED = "lading.dev/runtime-handler"
 
 
 def cards(site: NodeSite, *indexes: int) -> list[str]:
@@ -74,7 +78,8 @@ def status(site: NodeSite) -> StatusView:
 def test_status_knows_its_daemonsets_and_its_node(site: NodeSite) -> None:
     seen = status(site)
     ready = {one.name: (one.desired, one.updated, one.ready, one.not_ready_on) for one in seen.daemonsets}
-    assert ready == {"lading-node": (1, 1, 1, ()), "lading-guard": (1, 1, 1, ()), "lading-remove": (0, 0, 0, ())}
+    none = dict.fromkeys(("lading-remove", "lading-proxy", "lading-proxy-remove"), (0, 0, 0, ()))
+    assert ready == {"lading-node": (1, 1, 1, ()), "lading-guard": (1, 1, 1, ()), **none}
     assert [(one.name, one.reporter, one.tainted) for one in seen.nodes] == [(NODE, __version__, False)]
     assert seen.versions["node image"] == {__version__: 2}
     assert not [one for one in seen.findings if one.part in (Part.DAEMONSETS, Part.NODES)]
@@ -124,6 +129,29 @@ def test_lading_hooks_enters_the_network_namespace_of_a_pod(site: NodeSite, pods
         netns = netns_path(client.call("PodSandboxStatus", request, cri.PodSandboxStatusResponse))
     assert netns
     assert site.in_hooks("python3", "-c", _ENTER, netns).split() == ["True"]
+
+
+def test_by_the_runtime_handler_no_pod_is_bare_while_neither_plugin_nor_guard_is_there(site: NodeSite, pods: Pods) -> None:
+    """With the program that the DaemonSet put on the node."""
+    handler = site.runtime.layout.handler
+    handler.parent.mkdir()
+    shutil.copy(handler_program(Settings(state_dir=str(site.state))), handler)
+    for words in (
+        ("apply", "-f", str(DEPLOY / "runtime-class/runtime-class.yaml")),
+        ("label", "node", NODE, f"{HANDLED}=true"),
+    ):
+        assert site.cluster.kubectl(*words).returncode == 0
+    for name in ("lading-node", "lading-guard"):
+        site.keep_away(name)
+    pods.create("waits", annotations={GPU: "0"}, runtimeClassName="lading")
+    pods.run("handled", runtimeClassName="lading")
+    pods.wait_event("waits", "lading: ungranted: ")
+    assert not pods.ready("waits")
+    for name in ("lading-node", "lading-guard"):
+        site.keep_away(name, False)
+    pods.wait_ready("waits")
+    assert pods.cards("waits") == cards(site, 0)
+    assert pods.cards("handled") == []
 
 
 def test_a_rolling_update_while_pods_start_leaves_none_without_its_card(site: NodeSite, pods: Pods) -> None:

@@ -1,5 +1,6 @@
 """Our processes, kubelet and the API server come and go: pods that run are not touched, pods that come are served once."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,8 @@ def test_whom_the_former_leader_refused_the_next_one_wakes(world: World, pods: P
 def test_a_node_that_reboots_gives_its_pods_the_same_devices_again(
     world: World, pods: Pods, runtime: PrivateContainerd
 ) -> None:
-    """Kubelet and our daemons end, every container is gone, the boot id is another; kubelet makes the containers anew."""
+    """Kubelet and our daemons end, every container is gone, the boot id is another; kubelet makes the containers anew. Until
+    lading-hooks has reported, central gives nothing there."""
     names = ["reboot-0", "reboot-1"]
     world.run(pods, *names, gpu=3, rdma=2)
     world.create(pods, "late", gpu=3)
@@ -113,9 +115,10 @@ def test_a_node_that_reboots_gives_its_pods_the_same_devices_again(
         direct.remove_every_pod()
     boot_id: Path = world.lading.node.root / "proc/sys/kernel/random/boot_id"
     boot_id.write_text(f"{uuid4()}\n")
-    world.lading.hooks.start()
     world.lading.proxy.start()
     world.cluster.kubelet.start()
+    world.cluster.eventually(lambda: "rebooted" in json.dumps(world.why("late")), "what central says of the node")
+    world.lading.hooks.start()
     for name in names:
         pods.wait_restarts(name, restarts[name] + 1)
         pods.wait_ready(name)

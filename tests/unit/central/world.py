@@ -81,8 +81,12 @@ class World:
         report = devices(name, gpus, vfs, version=self.next_version(), **words)
         self.devices_feed.changed(msgspec.convert(report, NodeDevices))
 
-    def readiness(self, name: str, ready: bool, *, allocatable: Mapping[str, str] | None = None) -> None:
+    def readiness(
+        self, name: str, ready: bool, *, allocatable: Mapping[str, str] | None = None, boot_id: str | None = None
+    ) -> None:
         said = node(name, ready=ready, allocatable=allocatable)
+        if boot_id is not None:
+            said["status"]["nodeInfo"] = {"bootID": boot_id}
         said["metadata"]["resourceVersion"] = str(self.next_version())
         self.node_feed.changed(msgspec.convert(said, Node))
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from hooks.daemon.handler_command import handler_program
 from hooks.daemon.settings import Settings
 from lading.health import parse_address
 from lading.settings import convert
@@ -47,6 +48,10 @@ def test_what_it_mounts_is_where_the_settings_say() -> None:
     assert found[hooks.state_dir] == hooks.state_dir
     assert found[f"{hooks.driver_mount}/usr"] == f"{hooks.driver_root}usr"
     assert containers("node")["libraries"]["args"][-1] == hooks.share_libraries
+    assert Path("/var/lib/lading") in handler_program(hooks).parents
+    assert "/var/lib/lading" in seen("node", "runtime-handler")
+    socket = str(parse_endpoint(hooks.runtime_endpoint).parent)
+    assert seen("remove", "remove")[socket] == socket
     assert seen("guard", "guard").keys() <= found.keys()
     assert [Path(path).parent for path in hooks.keys.values()] == [Path("/etc/lading")]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from doctor.model import State
-from doctor.nri import NriPluginsSeen, NriSeen, decide_nri, decide_plugins, read_plugins
+from doctor.nri import NriPluginsSeen, NriSeen, decide_nri, decide_plugins, read_plugins, read_validator
 from doctor.runtime import RuntimeSeen
 from hooks.frontends.nri.launched.program import PROGRAM, VERSION_MARK
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -31,6 +31,28 @@ def test_nri_is_needed_where_it_is_the_front_end(by_nri: bool, served: bool, sta
     if state is State.FAILED:
         assert '[plugins."io.containerd.nri.v1.nri"]' in verdict.mend
         assert "disable = false" in verdict.mend
+
+
+@pytest.mark.parametrize(
+    ("text", "on"),
+    [
+        ('[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\n', True),
+        ('[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = false\n', False),
+        ('[plugins]\n"io.containerd.nri.v1.nri" = "x"\n', False),
+        ("version = 3\n", False),
+        ("no TOML", False),
+        (None, False),
+    ],
+)
+def test_the_runtimes_validator_rejects_pods_beside_the_proxy(tmp_path: Path, text: str | None, on: bool) -> None:
+    if text is not None:
+        (tmp_path / "etc/containerd").mkdir(parents=True)
+        (tmp_path / "etc/containerd/config.toml").write_text(text)
+    validates = read_validator(tmp_path)
+    assert validates is on
+    for by_nri in (False, True):
+        seen = NriSeen(runtime=RUNTIME, by_nri=by_nri, socket="/x", served=True, validates=validates)
+        assert states(decide_nri(seen)) == [State.OK, *[State.WARNING] * (on and not by_nri)]
 
 
 @pytest.mark.parametrize(

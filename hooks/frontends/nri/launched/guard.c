@@ -2,7 +2,7 @@
  *
  * It opens no file and no connection, allocates nothing and has no configuration. It answers one call after the other until
  * the runtime closes the socket that it gave. A call that it cannot read is refused: if it ended, the runtime would go on
- * without it. `rule.h` is written by build.py from the Python guard: annotations, texts, codes and the version.
+ * without it. `texts.h` is written by the build from the Python guard: annotations, texts, codes and the version.
  *
  * Source: containerd/nri, pkg/api/api.proto and plugin.go (the environment of a launched plugin). */
 
@@ -16,6 +16,7 @@
 
 #include "frames.h"
 #include "rule.h"
+#include "texts.h"
 
 #define SOCKET "NRI_PLUGIN_SOCKET"
 #define SERVICE "nri.pkg.api.v1alpha1."
@@ -38,35 +39,6 @@ struct answer {
 };
 
 static const struct answer MALFORMED_CALL = {INVALID_ARGUMENT, "the message is no request of this method", {0}};
-
-static struct bytes text(const char *chars) { return (struct bytes){(const uint8_t *)chars, strlen(chars)}; }
-
-static bool equal(struct bytes one, const char *other) {
-    return one.size == strlen(other) && !memcmp(one.at, other, one.size);
-}
-
-static bool begins(struct bytes one, const char *with) {
-    return one.size >= strlen(with) && !memcmp(one.at, with, strlen(with));
-}
-
-/* ---- the rule */
-
-struct keys {
-    bool guarded, grant, attachments;
-};
-
-static void note(struct keys *found, struct bytes key) {
-    for (size_t i = 0; i < sizeof PREFIXES / sizeof *PREFIXES; i++) found->guarded |= begins(key, PREFIXES[i]);
-    found->grant |= equal(key, GRANT);
-    found->attachments |= equal(key, ATTACHMENTS);
-}
-
-static struct answer decide(struct keys pod, struct keys container) {
-    if (pod.grant) return (struct answer){RESERVED, RESERVED_GRANT, {0}};
-    if (pod.attachments) return (struct answer){RESERVED, RESERVED_ATTACHMENTS, {0}};
-    if (pod.guarded && !container.grant) return (struct answer){UNGRANTED, UNGRANTED_TEXT, {0}};
-    return (struct answer){0};
-}
 
 /* ---- messages */
 
@@ -116,7 +88,9 @@ static struct answer check(struct bytes request, uint32_t pod) {
         if (field.number != pod && field.number != pod + 1) continue;
         if (field.kind != BYTES || !read_keys(field.bytes, &keys[field.number - pod])) return MALFORMED_CALL;
     }
-    return next == END ? decide(keys[0], keys[1]) : MALFORMED_CALL;
+    if (next != END) return MALFORMED_CALL;
+    struct refusal refusal = decide(keys[0], keys[1]);
+    return (struct answer){refusal.status, refusal.text, {0}};
 }
 
 static struct answer state_changed(struct bytes request) {

@@ -1,4 +1,4 @@
-"""The launched guard as a file: where it is built, where the runtime finds it, and of which version a file is.
+"""The launched guard as a file where the runtime finds it.
 
 Whatever is executable in the runtime's folder of plugins, and is not named as a plugin, keeps containerd's CRI from starting.
 So a new file is written into a folder of its own within that one, which containerd does not look into, and renamed into place.
@@ -6,7 +6,6 @@ Source: containerd/nri, pkg/adaptation (discoverPlugins, ParsePluginName).
 """
 
 import contextlib
-import platform
 import re
 import shutil
 import stat
@@ -15,35 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from hooks.frontends.nri.compiled.program import Program
 from hooks.frontends.nri.guard_plugin import INDEX, NAME
 from lading.errors import HostError
 from lading.files import replace_file
 
 PROGRAM: Final = f"{INDEX}-{NAME}"
-VERSION_MARK: Final = "lading-launched-guard "  # stands before the version in the program
+VERSION_MARK: Final = "lading-launched-guard "
+GUARD: Final = Program(name=NAME, what="guard", mark=VERSION_MARK, package=Path(__file__).parent)
 _PLUGIN: Final = re.compile(r"[0-9]{2}-.*", re.DOTALL)
-_LARGEST: Final = 16 << 20  # of a file that is looked into for a version
-_VERSION: Final = re.compile(re.escape(VERSION_MARK.encode()) + rb"([0-9A-Za-z.+-]{1,40})\0")
-
-
-def built_program() -> Path:
-    """Return where the program of this machine's architecture is, if it was built."""
-    return Path(__file__).parent / "built" / platform.machine() / NAME
-
-
-def find_version(program: Path) -> str:
-    """Return the version of a launched guard; empty if the file is none, or none is there. Raise HostError if it cannot be
-    read."""
-    try:
-        status = program.lstat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            return ""
-        found = _VERSION.search(program.read_bytes())
-    except FileNotFoundError:
-        return ""
-    except OSError as e:
-        raise HostError(f"cannot read {program}: {e.strerror}") from e
-    return found[1].decode() if found else ""
 
 
 def find_strays(folder: Path) -> tuple[str, ...]:
@@ -73,10 +52,8 @@ def install(program: Path, folder: Path) -> Path:
             "name), and with such a file containerd does not start",
             hint=f"move it out of {folder}, or take its executable bits away",
         )
-    _check_ours(folder / PROGRAM)
-    if not find_version(program):
-        raise HostError(f"cannot install the guard: {program} is none", hint="make launched-guard builds it, for the wheel")
-    content = program.read_bytes()
+    GUARD.check_ours(folder / PROGRAM)
+    content = GUARD.read(program)
     with _aside(folder) as aside:
         replace_file(aside / PROGRAM, content, mode=0o755)
         try:
@@ -88,22 +65,7 @@ def install(program: Path, folder: Path) -> Path:
 
 def remove(folder: Path) -> bool:
     """Take the guard away. Return whether it was there. Raise HostError."""
-    path = folder / PROGRAM
-    _check_ours(path)
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as e:
-        raise HostError(f"cannot remove {path}: {e.strerror}") from e
-    return True
-
-
-def _check_ours(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and not find_version(path)):
-        raise HostError(
-            f"{path} is no guard of Lading: it stays as it is", hint=f"look at it, and move it out of {path.parent}"
-        )
+    return GUARD.remove(folder / PROGRAM)
 
 
 @contextlib.contextmanager

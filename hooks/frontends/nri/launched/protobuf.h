@@ -2,14 +2,7 @@
 #ifndef LADING_PROTOBUF_H
 #define LADING_PROTOBUF_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-struct bytes {
-    const uint8_t *at;
-    size_t size;
-};
+#include "bytes.h"
 
 enum kind { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 

@@ -9,6 +9,7 @@ from central.api.known import Ident
 from central.api.objects import Metadata
 from central.api.watch import Unreadable
 from central.ask.pod import DEVICES_HEALTHY, Pod
+from central.fit.model import Missing
 from central.ledger.model import Claim
 from central.scheduling.scheduler import Reservation
 from lading.log import Event
@@ -217,6 +218,66 @@ def test_a_node_that_nobody_can_decode_or_that_is_not_ready_is_not_reachable() -
         assert not made.ledger.room("n1").reachable
         made.readiness("n1", True)
         assert made.ledger.room("n1").reachable
+
+
+REBOOTED = Missing.REBOOTED.shown
+
+
+def refused(made: World) -> str:
+    """Why a pod gets nothing on the node; empty if it fits there."""
+    made.show("asks")
+    found = made.filter("asks", "n1")
+    return " ".join((*found.fails.values(), *found.never.values()))
+
+
+def test_a_node_that_has_booted_since_its_report_gives_nothing_until_it_reports() -> None:
+    made = World()
+    made.report("n1", boot_id="a")
+    made.readiness("n1", True, boot_id="a")
+    assert refused(made) == ""
+    made.readiness("n1", True, boot_id="b")
+    assert refused(made) == REBOOTED
+    made.report("n1", boot_id="a")
+    assert refused(made) == REBOOTED
+    made.report("n1", boot_id="b")
+    assert refused(made) == ""
+
+
+def test_its_report_may_come_before_its_node_says_so() -> None:
+    made = World()
+    made.readiness("n1", True, boot_id="a")
+    made.report("n1", boot_id="b")
+    assert refused(made) == REBOOTED
+    made.readiness("n1", True, boot_id="b")
+    assert refused(made) == ""
+
+
+@pytest.mark.parametrize(("reported", "current"), [("", "b"), ("a", ""), ("", "")])
+def test_a_boot_that_nobody_says_is_no_other(reported: str, current: str) -> None:
+    made = World()
+    made.report("n1", boot_id=reported)
+    made.readiness("n1", True, boot_id=current)
+    assert refused(made) == ""
+
+
+def test_a_node_that_is_removed_and_comes_back_in_a_list_has_the_boot_of_the_list() -> None:
+    made = World()
+    made.report("n1", boot_id="b")
+    made.readiness("n1", True, boot_id="a")
+    made.node_feed.replaced([], str(made.next_version()))
+    made.readiness("n1", True)
+    assert refused(made) == ""
+
+
+def test_what_a_pod_holds_on_a_node_that_rebooted_stays_held() -> None:
+    made = World()
+    made.report("n1", 2, boot_id="a")
+    made.readiness("n1", True, boot_id="a")
+    made.bind("train", "n1")
+    made.readiness("n1", True, boot_id="b")
+    assert free_cards(made) == 1
+    made.report("n1", 2, boot_id="b")
+    assert free_cards(made) == 1
 
 
 def test_a_list_of_nodes_without_it_makes_it_unreachable() -> None:

@@ -34,7 +34,7 @@ def test_what_there_is() -> None:
     survey = survey_of(made, half=PodKind(core_percent=80), two=PodKind(gpus=2), none=PodKind(requests=Requests(1, 1)))
     assert survey.overview is None
     seen = _look(survey)
-    assert seen.nodes == {NodeState.READY: 2, NodeState.UNREACHABLE: 0, NodeState.NOT_RECONCILED: 0}
+    assert seen.nodes == {NodeState.READY: 2, NodeState.UNREACHABLE: 0, NodeState.NOT_RECONCILED: 0, NodeState.REBOOTED: 0}
     assert (seen.gpus, seen.mig_gpus) == (Amounts(free=2, held=2, unusable=2), 0)
     assert seen.memory_mib == Amounts(free=2 * CARD + 61440, held=CARD + 20480, unusable=2 * CARD)
     assert seen.core_percent == Amounts(free=270, held=130, unusable=200)

@@ -119,6 +119,7 @@ def test_over_commit_by_count() -> None:
     [
         (room(card(0), reported=False), ask(whole("a")), Missing.NO_REPORT),
         (room(card(0), reachable=False), ask(whole("a")), Missing.UNREACHABLE),
+        (room(card(0), rebooted=True), ask(whole("a")), Missing.REBOOTED),
         (room(card(0), reconciled=False), ask(whole("a")), Missing.NOT_RECONCILED),
         (room(vfs=[vf(0)], reconciled=False), ask(rdma("a")), Missing.NOT_RECONCILED),
         (room(card(0)), ask(whole("a"), gpu_model="NVIDIA A10"), Missing.NO_MODEL),

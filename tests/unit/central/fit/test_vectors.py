@@ -47,10 +47,10 @@ def some_card(draw: st.DrawFn, number: int) -> CardRoom:
 @st.composite
 def some_room(draw: st.DrawFn, name: str) -> NodeRoom:
     cards = [draw(some_card(number)) for number in range(draw(st.integers(0, 4)))]
-    missing = draw(st.sampled_from(["", "", "", "", "reported", "reconciled", "reachable"]))
+    missing = draw(st.sampled_from(["", "", "", "", "reported", "reconciled", "reachable", "booted"]))
     cpu, memory = draw(st.integers(0, 64_000)), draw(st.integers(0, 256_000))
-    words = [missing != flag for flag in ("reported", "reconciled", "reachable")]
-    one = room(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2])
+    words = [missing != flag for flag in ("reported", "reconciled", "reachable", "booted")]
+    one = room(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2], rebooted=not words[3])
     isolations = draw(st.sampled_from(OFFERED))
     return replace(one, cpu_milli=cpu, memory_mib=memory, resources_known=True, isolations=isolations)
 

@@ -20,6 +20,7 @@ from tests.fakes.rooms import MODEL, ask, card, eight_gpus, gpu_bdf, gpu_uuid, h
     [
         (room(reported=False, name="n7"), ask(whole("a")), Missing.NO_REPORT, ["n7"]),
         (room(reachable=False), ask(whole("a")), Missing.UNREACHABLE, ["not Ready"]),
+        (room(rebooted=True), ask(whole("a")), Missing.REBOOTED, ["before the last boot"]),
         (room(reconciled=False), ask(whole("a")), Missing.NOT_RECONCILED, ["lading-hooks"]),
         (room(card(0)), ask(whole("a"), gpu_model="NVIDIA A10"), Missing.NO_MODEL, ["NVIDIA A10", MODEL]),
         (room(card(0), card(1, mig_enabled=True)), ask(whole("a", 3)), Missing.TOO_FEW_GPUS, ["3 whole", "1 in MIG mode"]),

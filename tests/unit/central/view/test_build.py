@@ -226,6 +226,9 @@ def test_what_several_hold_and_one_should_is_a_problem() -> None:
 def test_states_of_a_node() -> None:
     assert Node().view.state is NodeState.READY
     assert Node(reconciled=False).view.state is NodeState.NOT_RECONCILED
+    node = Node(boot_id="a")
+    node.world.readiness("n1", True, boot_id="b")
+    assert node.view.state is NodeState.REBOOTED
     node = Node(reconciled=False)
     node.world.readiness("n1", False)
     assert node.view.state is NodeState.UNREACHABLE

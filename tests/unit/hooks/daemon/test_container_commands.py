@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from hooks.daemon import container_commands
+from hooks.daemon.handler_command import handler_program
+from hooks.daemon.settings import Settings
+from hooks.frontends.nri.handler import program as handler
 from hooks.frontends.nri.launched.program import PROGRAM, VERSION_MARK
 from hooks.host.cdi_files import spec_path
 from hooks.isolation.tokens import LIBRARIES
@@ -67,6 +70,19 @@ def test_the_launched_guard_stays_while_a_pod_holds_a_device(
     (tmp_path / "plugins" / PROGRAM).write_text(f"{VERSION_MARK}1\0")
     refused(config, capsys)
     assert (tmp_path / "plugins" / PROGRAM).exists()
+
+
+def test_nothing_goes_while_the_runtime_cannot_say_whether_pods_need_its_handler(
+    config: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Ledger.open(tmp_path / "state/node.db"):
+        pass
+    program = handler_program(Settings(state_dir=str(tmp_path / "state")))
+    program.parent.mkdir()
+    program.write_text(f"{handler.VERSION_MARK}1\0")
+    assert "ListPodSandbox" in refused([*config, "--runtime-endpoint", str(tmp_path / "none.sock")], capsys)
+    assert program.exists()
+    assert (tmp_path / "state/node.db").exists()
 
 
 def test_a_file_of_others_stays_and_its_folder_is_named(

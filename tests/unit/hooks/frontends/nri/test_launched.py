@@ -22,12 +22,11 @@ from lading.http2.messages import Status
 from lading.log import Log
 from lading.vocabulary import ATTACHMENTS, GRANT
 from protos.nri.v1alpha1 import nri_pb2 as nri
-from tests.fakes.launched_guard import PythonGuard, Said, answers_of, said_in, sanitizers_work, started
+from tests.fakes.launched_guard import SANITIZED, PythonGuard, Said, answers_of, said_in, sanitizers_work, started
 from tests.fakes.needs import need
 
 GOLDEN: Final = sorted((Path(__file__).parents[4] / "golden/nri").glob("*.bin"))
 GUARDED: Final = {"lading.dev/gpus": "0"}
-_SANITIZED: Final = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _METHODS: Final = ("CreateContainer", "StartContainer", "StateChange", "Synchronize")
 _SLOW: Final = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -40,7 +39,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile it with sanitizers where the compiler has them: a wrong access then ends the program."""
     need(shutil.which("cc") is not None, "a C compiler")
     folder = tmp_path_factory.mktemp("guard")
-    flags = _SANITIZED if sanitizers_work(folder) else ("-O1",)
+    flags = SANITIZED if sanitizers_work(folder) else ("-O1",)
     build(folder / "ladingguard", find_compiler(), flags=flags)
     return folder / "ladingguard"
 

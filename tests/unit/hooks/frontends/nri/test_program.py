@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.frontends.nri.launched.program import PROGRAM, VERSION_MARK, find_strays, find_version
+from hooks.frontends.nri.launched.program import GUARD, PROGRAM, VERSION_MARK, find_strays
 from hooks.main import main
 
 
@@ -50,7 +50,7 @@ def test_it_is_installed_and_nothing_else_is_left(program: Path, folder: Path, c
 def test_one_of_an_older_version_is_replaced_in_one_step(program: Path, folder: Path) -> None:
     old = write(folder / PROGRAM, "1.0.0").stat().st_ino
     install(program, folder)
-    assert find_version(folder / PROGRAM) == "1.2.3"
+    assert GUARD.find_version(folder / PROGRAM) == "1.2.3"
     assert (folder / PROGRAM).stat().st_ino != old
 
 
@@ -124,6 +124,6 @@ def test_it_is_removed_once(program: Path, folder: Path, capsys: pytest.CaptureF
 
 
 def test_a_file_without_a_version_has_none(tmp_path: Path) -> None:
-    assert find_version(tmp_path / "none") == ""
-    assert find_version(tmp_path) == ""
-    assert find_version(write(tmp_path / "odd", "1 2")) == ""
+    assert GUARD.find_version(tmp_path / "none") == ""
+    assert GUARD.find_version(tmp_path) == ""
+    assert GUARD.find_version(write(tmp_path / "odd", "1 2")) == ""

@@ -1,0 +1,55 @@
+"""Check containerd's runtime handler `lading`, where it is configured: its program, and what it sees of pods.
+
+Source: containerd's `info` of a verbose Status (PodAnnotations, ContainerAnnotations and options.BinaryName of its runtimes).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from doctor.model import Verdict, failed, ok, warning
+from doctor.runtime import RuntimeSeen, runtimes_of
+from hooks.frontends.nri.handler.program import HANDLER, RUNC, pod_annotations
+from lading.vocabulary import GRANT
+
+_INSTALL = "lading-hooks install-handler"
+_TABLE = f"the table of {HANDLER} as in docs/nri.md; systemctl restart containerd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerSeen:
+    runtime: RuntimeSeen
+    table: Mapping[str, Any] | None  # of the handler, as the runtime shows it
+    program: str  # of the runtime's configuration
+    version: str  # of that program; empty: it is none of Lading
+    installed: str  # this command's
+
+
+def read_handler(runtime: RuntimeSeen, *, installed: str) -> HandlerSeen:
+    """Read the program that the runtime names. Blocks."""
+    table = runtimes_of(runtime.status).get(HANDLER)
+    options = table.get("options") if isinstance(table, dict) else None
+    program = str(options.get("BinaryName", "")) if isinstance(options, dict) else ""
+    version = RUNC.find_version(Path(program)) if program else ""
+    return HandlerSeen(runtime=runtime, table=table, program=program, version=version, installed=installed)
+
+
+def decide_handler(seen: HandlerSeen) -> Iterator[Verdict]:
+    if seen.table is None:
+        yield ok(f"{seen.runtime.name} has no runtime handler {HANDLER}, which is optional")
+        return
+    pods, containers = (seen.table.get(key) or [] for key in ("PodAnnotations", "ContainerAnnotations"))
+    name = f"the runtime handler {HANDLER} of {seen.runtime.name}"
+    if not seen.version:
+        what = f"{name} runs {seen.program or 'no program of its own'}, which is none of Lading"
+        yield failed(what, mend=f"{_INSTALL}; BinaryName = what it prints; systemctl restart containerd")
+    elif seen.version != seen.installed:
+        yield warning(f"{seen.program} has version {seen.version}, and {seen.installed} is installed", mend=_INSTALL)
+    if forging := [one for one in (*pods, *containers) if fnmatchcase(GRANT, str(one).replace("[^", "[!"))]:
+        yield failed(f"{name} passes {forging[0]}: a pod can write {GRANT} itself", mend=_TABLE)
+    if lacking := [one for one in pod_annotations() if one not in pods]:
+        yield failed(f"{name} does not pass {lacking[0]}: it cannot tell pods with such annotations", mend=_TABLE)
+    elif seen.version == seen.installed and not forging:
+        yield ok(f"{name} makes no container of a guarded pod without a grant")

@@ -1,0 +1,67 @@
+"""The program of the runtime handler `lading` on the host: `lading-hooks install-handler` puts it there, `remove-handler` takes
+it away. containerd starts it in place of runc for pods of that handler, for all that it does with their containers.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from hooks.daemon.settings import CONFIG, Settings
+from hooks.frontends.nri.handler.program import HANDLER, PROGRAM, RUNC, install
+from hooks.host.lists import find_pods_of_handler
+from lading.errors import HostError
+from lading.runtime import RuntimeClient
+from lading.settings import add_flags, load
+from lading.sockets import parse_endpoint
+
+_NAMED = 5  # of the pods in a refusal
+
+
+def handler_program(settings: Settings) -> Path:
+    """Return where the program is on this node: BinaryName in containerd's configuration."""
+    return Path(settings.state_dir) / "bin" / PROGRAM
+
+
+def install_handler(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks install-handler",
+        description=f"Puts {PROGRAM} into the folder bin of state_dir. Its runtime handler takes effect where containerd's "
+        "configuration names it.",
+    )
+    parser.add_argument("--program", type=Path, metavar="FILE", help="the program [Lading's, of this machine's architecture]")
+    add_flags(parser, Settings, config=CONFIG)
+    args = parser.parse_args(argv)
+    path = install(args.program or RUNC.built(), handler_program(load(Settings, args)).parent)
+    print(f"{path}: version {RUNC.find_version(path)}; containerd uses it where its configuration names it")
+
+
+def remove_handler(argv: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="lading-hooks remove-handler",
+        description=f"Takes {PROGRAM} out of the folder bin of state_dir. Refused while pods of its runtime handler run: "
+        "without it the runtime could not end them.",
+    )
+    add_flags(parser, Settings, config=CONFIG)
+    settings = load(Settings, parser.parse_args(argv))
+    path = handler_program(settings)
+    print(f"{path} is {'removed' if remove_program(settings) else 'not there'}")
+
+
+def remove_program(settings: Settings) -> bool:
+    """Take the program away. Return whether it was there. Raise HostError while pods of its handler run, and
+    RuntimeUnavailableError if that cannot be known."""
+    path = handler_program(settings)
+    RUNC.check_ours(path)
+    if path.exists() and (pods := asyncio.run(_running(settings))):
+        more = f", and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
+        raise HostError(
+            f"cannot remove {path}: these pods run by the runtime handler {HANDLER}: {', '.join(pods[:_NAMED])}{more}",
+            hint="delete these pods first; the runtime needs it to end them",
+        )
+    return RUNC.remove(path)
+
+
+async def _running(settings: Settings) -> tuple[str, ...]:
+    async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
+        return await find_pods_of_handler(runtime, HANDLER)
