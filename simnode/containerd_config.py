@@ -85,21 +85,7 @@ def _render_format_2(layout: ContainerdLayout, sandbox_image: str, snapshotter: 
   netns_mounts_under_state_dir = true
 {_render_cdi(layout) if cdi else ""}  [{cri}.containerd]
     snapshotter = "{snapshotter}"
-    default_runtime_name = "runc"
-    [{cri}.containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [{cri}.containerd.runtimes.runc.options]
-        BinaryName = "{runc}"
-        Root = "{layout.state}/runc"
-        SystemdCgroup = false
-    [{cri}.containerd.runtimes.{HANDLER}]
-      runtime_type = "io.containerd.runc.v2"
-      pod_annotations = {json.dumps(pod_annotations())}
-      [{cri}.containerd.runtimes.{HANDLER}.options]
-        BinaryName = "{layout.handler}"
-        Root = "{layout.state}/runc"
-        SystemdCgroup = false
-  [{cri}.cni]
+{_render_runtimes(layout, cri, runc)}  [{cri}.cni]
     bin_dir = "{layout.cni_bin}"
     conf_dir = "{layout.cni_conf}"
 """
@@ -115,21 +101,7 @@ def _render_format_3(layout: ContainerdLayout, sandbox_image: str, snapshotter: 
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
 {_render_cdi(layout)}  [{runtime}.containerd]
-    default_runtime_name = "runc"
-    [{runtime}.containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [{runtime}.containerd.runtimes.runc.options]
-        BinaryName = "{runc}"
-        Root = "{layout.state}/runc"
-        SystemdCgroup = false
-    [{runtime}.containerd.runtimes.{HANDLER}]
-      runtime_type = "io.containerd.runc.v2"
-      pod_annotations = {json.dumps(pod_annotations())}
-      [{runtime}.containerd.runtimes.{HANDLER}.options]
-        BinaryName = "{layout.handler}"
-        Root = "{layout.state}/runc"
-        SystemdCgroup = false
-  [{runtime}.cni]
+{_render_runtimes(layout, runtime, runc)}  [{runtime}.cni]
     bin_dirs = ["{layout.cni_bin}"]
     conf_dir = "{layout.cni_conf}"
 """
@@ -190,3 +162,22 @@ def write_plugins(*, bin_folder: Path, conf_folder: Path) -> None:
     conf_folder.mkdir(parents=True, exist_ok=True)
     network = {"cniVersion": "0.4.0", "name": "lading-sim", "plugins": [{"type": "lading-sim"}]}
     (conf_folder / "10-lading-sim.conflist").write_text(json.dumps(network))
+
+
+def _render_runtimes(layout: ContainerdLayout, plugin: str, runc: Path) -> str:
+    """Return the tables of runc and of the runtime handler."""
+    return f"""    default_runtime_name = "runc"
+    [{plugin}.containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [{plugin}.containerd.runtimes.runc.options]
+        BinaryName = "{runc}"
+        Root = "{layout.state}/runc"
+        SystemdCgroup = false
+    [{plugin}.containerd.runtimes.{HANDLER}]
+      runtime_type = "io.containerd.runc.v2"
+      pod_annotations = {json.dumps(pod_annotations())}
+      [{plugin}.containerd.runtimes.{HANDLER}.options]
+        BinaryName = "{layout.handler}"
+        Root = "{layout.state}/runc"
+        SystemdCgroup = false
+"""

@@ -132,7 +132,7 @@ def test_lading_hooks_enters_the_network_namespace_of_a_pod(site: NodeSite, pods
 
 
 def test_by_the_runtime_handler_no_pod_is_bare_while_neither_plugin_nor_guard_is_there(site: NodeSite, pods: Pods) -> None:
-    """With the program that the DaemonSet put on the node."""
+    """Run a container by the program that the DaemonSet put on the node."""
     handler = site.runtime.layout.handler
     handler.parent.mkdir()
     shutil.copy(handler_program(Settings(state_dir=str(site.state))), handler)

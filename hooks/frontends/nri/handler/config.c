@@ -180,7 +180,7 @@ bool read_config(uint8_t *bytes, size_t size, struct config *found) {
         if (!take_name(&json, &name)) return false;
         if (!equal(name, "annotations")) {
             if (!skip_value(&json, DEEPEST)) return false;
-        } else if (annotated || !read_annotations(&json, found)) { /* of two, nobody knows which ones count */
+        } else if (annotated || !read_annotations(&json, found)) { /* of two, it is not defined which ones count */
             return false;
         } else {
             annotated = true;

@@ -78,7 +78,7 @@ class Handler:
         )
 
     def create(self, config: bytes) -> str:
-        """Whether a container with this configuration is made, or why not."""
+        """Run the handler on this configuration. Return whether the container is made, or why not."""
         (self.bundle / "config.json").write_bytes(config)
         done = self.run("--root", "/run/x", "--log", self.log, "--log-format", "json", "create", "--bundle", self.bundle, "id")
         if done.returncode == 0:
@@ -138,7 +138,7 @@ class Members(dict[str, Any]):
 
 
 def expected(data: bytes) -> str:
-    """What Python's json and the Python guard say."""
+    """Decide by Python's json and the Python guard."""
 
     def refuse(word: str) -> NoReturn:
         raise ValueError(word)
@@ -157,7 +157,7 @@ def expected(data: bytes) -> str:
         return UNREADABLE
     if annotations.get(TYPE) == "sandbox":
         return MADE
-    # Whether `attachments` is a pod's or a plugin's nobody can tell: the pod counts as guarded.
+    # The handler cannot know whether the pod or a plugin set `attachments`: the pod counts as guarded.
     pod = {PREFIX if key == ATTACHMENTS else key: "" for key in annotations if key != GRANT}
     refusal = check_container(Sandbox(annotations=pod), annotations, GuardRules(prefixes=prefixes()))
     return MADE if refusal is None else refusal.reason
@@ -366,7 +366,7 @@ def test_its_file_has_its_version_also_where_the_linker_drops_what_nothing_uses(
 
 
 def passes(key: str) -> bool:
-    """As Go's path.Match, for patterns and keys whose only slash is that of the prefix."""
+    """Match as Go's path.Match does, for patterns and keys whose only slash is that of the prefix."""
     patterns = (
         re.escape(one).replace(r"\*", "[^/]*").replace(r"\?", "[^/]").replace(r"\[\^", "[^") for one in pod_annotations()
     )
