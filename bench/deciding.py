@@ -24,7 +24,7 @@ from central.controllers.informer import PodFeed
 from central.fit import joint
 from central.fit.fit import fit
 from central.ledger.ledger import Ledger
-from central.ledger.model import NodeRoom, PodRecord
+from central.ledger.model import NodeFacts, NodeRoom, PodRecord
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
@@ -128,8 +128,8 @@ def _rooms(status: Status) -> Iterator[NodeRoom]:
     chance = random.Random(SEED)  # noqa: S311
     for number in range(ROOMS):
         ledger = Ledger()
-        ledger.set_reachable("node", True, 1)
-        ledger.set_node(NodeDevices(metadata=Metadata(name="node", resource_version="1"), status=status))
+        ledger.set_node("node", NodeFacts(ready=True), 1)
+        ledger.set_report(NodeDevices(metadata=Metadata(name="node", resource_version="1"), status=status))
         share = number / ROOMS * 0.6
         cards = {gpu.uuid: Part(whole=True) for gpu in status.gpus if chance.random() < share}
         vfs = frozenset(vf.bdf for pf in status.pfs for vf in pf.vfs if chance.random() < share)

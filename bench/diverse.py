@@ -37,7 +37,7 @@ from central.daemon.leadership import REQUEST_S
 from central.fit import joint
 from central.fit.model import Missing
 from central.ledger.ledger import Ledger
-from central.ledger.model import PodRecord
+from central.ledger.model import NodeFacts, PodRecord
 from central.loop.slices import SLICE_S, in_slices
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
@@ -72,8 +72,8 @@ def fill(count: int) -> Ledger:
     ledger, chance = Ledger(), random.Random(SEED)  # noqa: S311  a simulation
     for number, report in enumerate(api_server.reports(count)):
         said = msgspec.convert(report, NodeDevices)
-        ledger.set_reachable(said.metadata.name, True, 1)
-        ledger.set_node(said)
+        ledger.set_node(said.metadata.name, NodeFacts(ready=True), 1)
+        ledger.set_report(said)
         busy = 0.9 * chance.random()
         for card in range(8):
             if chance.random() < busy:

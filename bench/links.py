@@ -27,7 +27,7 @@ import msgspec
 from central.ask.model import Ask, ContainerAsk, Policy, Shape
 from central.fit.model import Placement
 from central.ledger.ledger import Ledger
-from central.ledger.model import PodRecord
+from central.ledger.model import NodeFacts, PodRecord
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
 from lading.nodedevices import Gpu, Metadata, NodeDevices, NvLink, Status
@@ -80,8 +80,8 @@ class Fleet:
         self._running: list[_Running] = []
         self._ledger = Ledger()
         for name in self._free:
-            self._ledger.set_reachable(name, True, 1)
-            self._ledger.set_node(NodeDevices(metadata=Metadata(name=name, resource_version="1"), status=status))
+            self._ledger.set_node(name, NodeFacts(ready=True), 1)
+            self._ledger.set_report(NodeDevices(metadata=Metadata(name=name, resource_version="1"), status=status))
         self._scheduler = Scheduler(self._ledger, PendingPods(), clock=lambda: 0.0, policy=policy)
 
     @property

@@ -23,7 +23,7 @@ from central.ask.requests import allocatable_of, requests_of
 from central.assignment.annotation import BadAssignment, OwnAssignment, parse_own
 from central.controllers.conditions import Conditions
 from central.ledger.ledger import Ledger
-from central.ledger.model import NO_LABELS, ONE_EACH, PodLoad, PodRecord, version_of
+from central.ledger.model import NO_LABELS, ONE_EACH, NodeFacts, PodLoad, PodRecord, version_of
 from central.ledger.parts import containers_placed
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.node_reports import Reports
@@ -185,18 +185,18 @@ class DevicesFeed:
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
         readable = [one for one in objects if not isinstance(one, Unreadable)]
         unreadable = {one.metadata.name for one in objects if isinstance(one, Unreadable)}
-        self._ledger.replace_nodes(readable, version_of(version), unreadable=unreadable)
+        self._ledger.replace_reports(readable, version_of(version), unreadable=unreadable)
         if self._reports is not None:
             self._reports.replace(readable, unreadable=unreadable)
 
     def changed(self, obj: NodeDevices | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
-            self._ledger.set_node(obj)
+            self._ledger.set_report(obj)
             if self._reports is not None:
                 self._reports.set(obj)
 
     def removed(self, gone: Ident, version: str) -> None:
-        self._ledger.remove_node(gone.name, version_of(version))
+        self._ledger.remove_report(gone.name, version_of(version))
         if self._reports is not None:
             self._reports.remove(gone.name)
 
@@ -211,23 +211,24 @@ class NodeFeed:
         self._nodes = Nodes() if nodes is None else nodes
 
     def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
-        ready = {one.metadata.name: _readiness(one) for one in objects}
-        boots = {one.metadata.name: _boot(one) for one in objects if not isinstance(one, Unreadable)}
-        sizes = {one.metadata.name: _size(one) for one in objects if not isinstance(one, Unreadable)}
-        self._ledger.replace_reachable(ready, version_of(version))
-        self._ledger.replace_boots(boots, version_of(version))
-        self._ledger.replace_allocatable(sizes, version_of(version))
-        self._topology.keep_only(ready)
-        self._nodes.keep_only(ready)
+        listed = {one.metadata.name: self._facts_of(one) for one in objects}
+        self._ledger.replace_nodes(listed, version_of(version))
+        self._topology.keep_only(listed)
+        self._nodes.keep_only(listed)
         for one in objects:
             self._offer(one)
 
     def changed(self, obj: Node | Unreadable) -> None:
-        self._ledger.set_reachable(obj.metadata.name, *_readiness(obj))
-        if not isinstance(obj, Unreadable):
-            self._ledger.set_boot(obj.metadata.name, *_boot(obj))
-            self._ledger.set_allocatable(obj.metadata.name, *_size(obj))
+        self._ledger.set_node(obj.metadata.name, *self._facts_of(obj))
         self._offer(obj)
+
+    def _facts_of(self, obj: Node | Unreadable) -> tuple[NodeFacts, int]:
+        """Return what the Node says, and its version. One that cannot be decoded is not Ready, and else as it was known."""
+        version = version_of(obj.metadata.resource_version)
+        if isinstance(obj, Unreadable):
+            return self._ledger.facts_of(obj.metadata.name)._replace(ready=False), version
+        status = obj.status
+        return NodeFacts(obj.ready, status.node_info.boot_id, allocatable_of(status.allocatable)), version
 
     def _offer(self, obj: Node | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
@@ -240,9 +241,7 @@ class NodeFeed:
         self._topology.remove(gone.name)
         self._nodes.remove(gone.name)
         self._ledger.set_offered(gone.name, frozenset())
-        self._ledger.set_reachable(gone.name, False, version_of(version))
-        self._ledger.set_boot(gone.name, "", version_of(version))
-        self._ledger.set_allocatable(gone.name, None, version_of(version))
+        self._ledger.remove_node(gone.name, version_of(version))
 
 
 class BudgetFeed:
@@ -278,22 +277,9 @@ class BudgetFeed:
         return self._budgets
 
 
-def _readiness(node: Node | Unreadable) -> tuple[bool, int]:
-    ready = not isinstance(node, Unreadable) and node.ready
-    return ready, version_of(node.metadata.resource_version)
-
-
-def _boot(node: Node) -> tuple[str, int]:
-    return node.status.node_info.boot_id, version_of(node.metadata.resource_version)
-
-
 def _taken_of_node(pod: Pod) -> Requests:
     """Return what the pod takes of its node; nothing before it is bound."""
     return requests_of(pod) if pod.spec.node_name else NO_REQUESTS
-
-
-def _size(node: Node) -> tuple[Requests | None, int]:
-    return allocatable_of(node.status.allocatable), version_of(node.metadata.resource_version)
 
 
 def _shared(labels: Mapping[str, str]) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from central.assignment.sharing import Group
 from central.ledger.changes import Changes
 from central.ledger.groups import CardOf, Groups
 from central.ledger.load import Loads
-from central.ledger.model import ONE_EACH, Claim, NodeRoom, PodRecord
+from central.ledger.model import NO_NODE, ONE_EACH, Claim, NodeFacts, NodeRoom, PodRecord
 from central.ledger.node import NodeState
 from central.ledger.other_systems import OtherClaims
 from central.ledger.own import OwnClaims
@@ -26,8 +26,7 @@ class Books:
     def __init__(self) -> None:
         self._pods: dict[PodUid, PodRecord] = {}
         self._nodes: dict[str, NodeState] = {}  # those that have a report or holders
-        self._reachable: dict[str, int] = {}  # Node objects that are Ready, with their version
-        self._boots: dict[str, tuple[str, int]] = {}  # Node objects that say their boot, with their version
+        self._node_facts: dict[str, tuple[NodeFacts, int]] = {}  # of Node objects, with the version of each
         self._own = OwnClaims()
         self._changes = Changes()
         self._claimed = Changes()  # who holds what and why, beside what is left: for those who show it
@@ -39,9 +38,14 @@ class Books:
         """Return the room as if some pods held nothing there, and others held this in addition."""
         node = self._nodes.get(name)
         if node is None:
-            reachable = name in self._reachable
+            reachable = self.facts_of(name).ready
             return NodeRoom(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
         return node.room_as_if(gone, put)
+
+    def facts_of(self, name: str) -> NodeFacts:
+        """Return what the Node object says; NO_NODE if there is none."""
+        facts, _ = self._node_facts.get(name, (NO_NODE, 0))
+        return facts
 
     def holders_on(self, name: str) -> Collection[PodUid]:
         """Return the pods that hold something of this node, by any claim."""
@@ -106,8 +110,5 @@ class Books:
     def _node(self, name: str) -> NodeState:
         node = self._nodes.get(name)
         if node is None:
-            boot_id, _ = self._boots.get(name, ("", 0))
-            reachable = name in self._reachable
-            node = NodeState(name, self._loads, self._other_claims, reachable=reachable, boot_id=boot_id)
-            self._nodes[name] = node
+            node = self._nodes[name] = NodeState(name, self._loads, self._other_claims, self.facts_of(name))
         return node

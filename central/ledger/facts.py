@@ -1,21 +1,21 @@
-"""Bring what the API server says into the books: pods, NodeDevices, and whether Nodes are Ready; as events and as lists.
+"""Bring what the API server says into the books: pods, NodeDevices and Nodes; as events and as lists.
 
 Every event may come again, late, and in any order among different objects. An older version of an object than the one known
 does nothing, nor does a pod that was removed before. A list takes away what is not in it and was known when it was made.
 (Versions are compared as numbers. After a restore of etcd they begin lower: central must restart then, like Kubernetes' own
-controllers.) How claims end, and why some linger, stands in ledger.py.
+controllers.) ledger.py says how claims end, and why some linger.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from central.ask.model import NO_REQUESTS, Requests
+from central.ask.model import NO_REQUESTS
 from central.ask.other_systems import OtherClaim
 from central.assignment.model import Taken
 from central.ledger.books import Books
 from central.ledger.gone import Gone
-from central.ledger.model import Claim, NodeRoom, PodLoad, PodRecord, version_of
+from central.ledger.model import NO_NODE, Claim, NodeFacts, NodeRoom, PodLoad, PodRecord, version_of
 from central.ledger.node import NodeState
 from central.ledger.parts import covers
 from lading.nodedevices import NodeDevices
@@ -30,7 +30,7 @@ class Facts(Books):
         super().__init__()
         self._gone_pods: Gone[PodUid] = Gone()
         self._gone_reports: Gone[str] = Gone()
-        self._unreachable: Gone[str] = Gone()
+        self._gone_nodes: Gone[str] = Gone()
         self._lingering: set[str] = set()  # nodes where something lingers
         self._priorities: Counter[int] = Counter()  # of pods that hold something by an assignment
 
@@ -127,9 +127,9 @@ class Facts(Books):
             if unreported:
                 node.unreported[uid] = None
 
-    # ---- nodes, as they report
+    # ---- reports of nodes (NodeDevices)
 
-    def set_node(self, report: NodeDevices) -> None:
+    def set_report(self, report: NodeDevices) -> None:
         name, version = report.metadata.name, version_of(report.metadata.resource_version)
         known = self._nodes.get(name)
         if self._gone_reports.outdates(name, version):
@@ -144,8 +144,8 @@ class Facts(Books):
         node.report_version = version
         self._redescribe(node, report, before, others)
 
-    def remove_node(self, name: str, version: int) -> None:
-        """Remove a node whose NodeDevices object is gone. `version` is that of its last event."""
+    def remove_report(self, name: str, version: int) -> None:
+        """Remove a report whose NodeDevices object is gone. `version` is that of its last event."""
         node = self._nodes.get(name)
         if node is not None and node.inventory.reported and version < node.report_version:
             return
@@ -156,17 +156,17 @@ class Facts(Books):
             node.grants, node.lingering = {}, {}
             self._redescribe(node, None, before, others)
 
-    def replace_nodes(self, reports: Iterable[NodeDevices], version: int, *, unreadable: Collection[str] = ()) -> None:
-        """Replace all nodes with a list, made at `version`. Nodes whose report exists and cannot be read stay as they are
+    def replace_reports(self, reports: Iterable[NodeDevices], version: int, *, unreadable: Collection[str] = ()) -> None:
+        """Replace all reports with a list, made at `version`. Nodes whose report exists and cannot be read stay as they are
         known."""
         listed = {report.metadata.name: report for report in reports}
         known = [node for node in self._nodes.values() if node.inventory.reported and node.report_version <= version]
         for node in known:
             if node.name not in listed and node.name not in unreadable:
-                self.remove_node(node.name, version)
+                self.remove_report(node.name, version)
         for name, report in zip(_side_by_side(listed), listed.values(), strict=True):
             self._node(name).name = name
-            self.set_node(report)
+            self.set_report(report)
             self._discard_if_empty(self._nodes[name])
 
     def _redescribe(self, node: NodeState, report: NodeDevices | None, before: NodeRoom, others: Iterable[PodUid]) -> None:
@@ -179,63 +179,37 @@ class Facts(Books):
             self._mark_gain(node, before)
         self._discard_if_empty(node)
 
-    # ---- Nodes, whether they are Ready, and how much cpu and memory they have
+    # ---- Node objects
 
-    def set_reachable(self, name: str, reachable: bool, version: int) -> None:
-        """Set whether the Ready condition of the Node object is True; False also if the Node object does not exist any more."""
-        if self._unreachable.outdates(name, version) or version <= self._reachable.get(name, -1):
-            return
-        if reachable:
-            self._reachable[name] = version
-        else:
-            self._reachable.pop(name, None)
-            self._unreachable.put(name, version)
+    def set_node(self, name: str, facts: NodeFacts, version: int) -> None:
+        """Store what a Node object says at `version`."""
+        _, known = self._node_facts.get(name, (NO_NODE, -1))
+        if version > known and not self._gone_nodes.outdates(name, version):
+            self._node_facts[name] = facts, version
+            self._apply(name, facts)
+
+    def remove_node(self, name: str, version: int) -> None:
+        """Remove a node whose Node object is gone. `version` is that of its last event."""
+        _, known = self._node_facts.get(name, (NO_NODE, -1))
+        if version >= known:
+            self._node_facts.pop(name, None)
+            self._gone_nodes.put(name, version)
+            self._apply(name, NO_NODE)
+
+    def replace_nodes(self, nodes: Mapping[str, tuple[NodeFacts, int]], version: int) -> None:
+        """Replace the facts of all nodes with a list of Nodes, made at `version`; each entry has its own version too."""
+        for name in [name for name, (_, known) in self._node_facts.items() if known < version and name not in nodes]:
+            self.remove_node(name, version)
+        for name, (facts, own_version) in nodes.items():
+            self.set_node(name, facts, own_version)
+
+    def _apply(self, name: str, facts: NodeFacts) -> None:
+        self._loads.offer(name, facts.allocatable)
         node = self._nodes.get(name)
-        if node is not None and node.reachable != reachable:
+        if node is not None and (node.reachable, node.boot_id) != (facts.ready, facts.boot_id):
             before = node.room()
-            node.reachable, node.trusted_from = reachable, None
+            node.reachable, node.boot_id, node.trusted_from = facts.ready, facts.boot_id, None
             self._mark_gain(node, before)
-
-    def set_boot(self, name: str, boot_id: str, version: int) -> None:
-        """Set the boot of which a Node object is; empty if it does not say, or does not exist any more."""
-        _, known = self._boots.get(name, ("", -1))
-        if version <= known:
-            return
-        if boot_id:
-            self._boots[name] = boot_id, version
-        else:
-            self._boots.pop(name, None)
-        node = self._nodes.get(name)
-        if node is not None and node.boot_id != boot_id:
-            before = node.room()
-            node.boot_id, node.trusted_from = boot_id, None
-            self._mark_gain(node, before)
-
-    def set_allocatable(self, name: str, allocatable: Requests | None, version: int) -> None:
-        """Store the allocatable of a Node object; None if there is no Node any more, or it has none."""
-        self._loads.offer(name, allocatable, version)
-
-    def replace_allocatable(self, nodes: Mapping[str, tuple[Requests | None, int]], version: int) -> None:
-        """Replace the allocatable of all nodes with a list of Nodes, made at `version`; each entry has its own version too."""
-        for name in [name for name, known in self._loads.nodes().items() if known < version and name not in nodes]:
-            self.set_allocatable(name, None, version)
-        for name, (allocatable, own_version) in nodes.items():
-            self.set_allocatable(name, allocatable, own_version)
-
-    def replace_reachable(self, nodes: Mapping[str, tuple[bool, int]], version: int) -> None:
-        """Replace the reachable nodes with a list of Nodes, made at `version`: by name, whether it is Ready, and its own
-        version."""
-        for name in [name for name, known in self._reachable.items() if known < version and name not in nodes]:
-            self.set_reachable(name, False, version)
-        for name, (reachable, own_version) in nodes.items():
-            self.set_reachable(name, reachable, own_version)
-
-    def replace_boots(self, nodes: Mapping[str, tuple[str, int]], version: int) -> None:
-        """Replace the boots of all nodes with a list of Nodes, made at `version`; each entry has its own version too."""
-        for name in [name for name, (_, known) in self._boots.items() if known < version and name not in nodes]:
-            self.set_boot(name, "", version)
-        for name, (boot_id, own_version) in nodes.items():
-            self.set_boot(name, boot_id, own_version)
 
 
 def _side_by_side(names: Collection[str]) -> list[str]:

@@ -393,5 +393,9 @@ class Ledger(Facts):
         }
         own = {uid: dict(claims) for uid, claims in self._own.all().items()}
         return Snapshot(
-            pods=dict(self._pods), own=own, nodes=nodes, reachable=frozenset(self._reachable), loads=self._loads.snapshot()
+            pods=dict(self._pods),
+            own=own,
+            nodes=nodes,
+            facts={name: facts for name, (facts, _) in self._node_facts.items()},
+            requested=self._loads.requested(),
         )

@@ -10,7 +10,7 @@ It takes the requests of pods by node, and the allocatable amounts of nodes. It 
 requested than there is; and the nodes that changed since a version.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from central.ask.model import NO_REQUESTS, Requests
@@ -32,11 +32,6 @@ class Turnover(NamedTuple):
     ended: int = 0
 
 
-class LoadsSnapshot(NamedTuple):
-    allocatable: Mapping[str, Requests]
-    requested: Mapping[str, Requests]
-
-
 UNKNOWN: Final = Left()
 
 
@@ -44,7 +39,7 @@ class Loads:
     def __init__(self) -> None:
         self.changes = Changes()
         self.turnover = Turnover()
-        self._allocatable: dict[str, tuple[Requests, int]] = {}  # with the Node's version
+        self._allocatable: dict[str, Requests] = {}
         self._requested: dict[str, Requests] = {}
         self._bound: dict[PodUid, tuple[str, Requests]] = {}
         self._planned: dict[PodUid, dict[str, Requests]] = {}  # where central means to put it
@@ -55,7 +50,7 @@ class Loads:
         known = self._allocatable.get(name)
         if known is None:
             return UNKNOWN
-        cpu_milli, memory_mib = known[0]
+        cpu_milli, memory_mib = known
         requested = self._requested.get(name, NO_REQUESTS)
         cpu_milli, memory_mib = cpu_milli - requested.cpu_milli, memory_mib - requested.memory_mib
         for uid in without:
@@ -67,8 +62,7 @@ class Loads:
 
     def allocatable(self, name: str) -> Requests | None:
         """Return what the Node offers; None if it is not known."""
-        known = self._allocatable.get(name)
-        return known[0] if known is not None else None
+        return self._allocatable.get(name)
 
     def of(self, uid: PodUid, name: str) -> Requests:
         """Return the requests that count for this pod there, bound or planned."""
@@ -132,24 +126,19 @@ class Loads:
         for uid in [uid for uid, (_, until) in self._expected.items() if until <= now]:
             self.forget(uid)
 
-    def offer(self, node: str, allocatable: Requests | None, version: int) -> None:
-        """Store the allocatable of a Node; None if there is no Node, or it has none."""
-        known = self._allocatable.get(node)
-        if known is not None and version < known[1]:
+    def offer(self, node: str, allocatable: Requests | None) -> None:
+        """Store the allocatable of a Node; None if there is no Node, or it does not say."""
+        if self._allocatable.get(node) == allocatable:
             return
         if allocatable is None:
-            self._allocatable.pop(node, None)
+            del self._allocatable[node]
         else:
-            self._allocatable[node] = allocatable, version
-        if (known[0] if known else None) != allocatable:
-            self.changes.mark(node)
+            self._allocatable[node] = allocatable
+        self.changes.mark(node)
 
-    def snapshot(self) -> LoadsSnapshot:
-        return LoadsSnapshot({name: allocatable for name, (allocatable, _) in self._allocatable.items()}, dict(self._requested))
-
-    def nodes(self) -> dict[str, int]:
-        """Return the nodes with allocatable, with the version of each."""
-        return {name: version for name, (_, version) in self._allocatable.items()}
+    def requested(self) -> dict[str, Requests]:
+        """Return the sums of the requests, by node."""
+        return dict(self._requested)
 
     def _add(self, name: str, less: Requests, more: Requests) -> None:
         if less == more:

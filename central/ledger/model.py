@@ -22,6 +22,17 @@ _NONE: Final = (IsolationName.NONE,)
 NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+class NodeFacts(NamedTuple):
+    """Hold what a Node object says."""
+
+    ready: bool = False  # kubelet answers
+    boot_id: str = ""  # empty: it does not say
+    allocatable: Requests | None = None  # None: it does not say
+
+
+NO_NODE: Final = NodeFacts()
+
+
 class Claim(StrEnum):
     """Why the ledger believes that a pod holds something; it is free when the last of these is gone."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from central.ask.model import Requests
 from central.assignment.model import Taken
 from central.ledger.load import UNKNOWN, Left, Loads
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeFacts, NodeRoom
 from central.ledger.other_systems import OtherClaims
 from central.ledger.parts import covers, merge, taken_by_grants
 from central.ledger.room import Inventory, card_rooms, inventory_of, vf_rooms
@@ -40,12 +40,12 @@ class NodeState:
         "version",
     )
 
-    def __init__(self, name: str, loads: Loads, other_claims: OtherClaims, *, reachable: bool, boot_id: str) -> None:
+    def __init__(self, name: str, loads: Loads, other_claims: OtherClaims, facts: NodeFacts) -> None:
         self.name = name
         self.loads = loads  # of all nodes
         self.other_claims = other_claims  # of all nodes
-        self.reachable = reachable
-        self.boot_id = boot_id  # of its Node object; empty: not known
+        self.reachable = facts.ready
+        self.boot_id = facts.boot_id
         self.inventory = NOT_REPORTED
         self._reported = NOT_REPORTED  # the inventory without the marks of other systems' claims
         self.report_version = 0

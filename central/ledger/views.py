@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import NamedTuple
 
+from central.ask.model import Requests
 from central.assignment.model import Part, Taken
-from central.ledger.load import LoadsSnapshot
-from central.ledger.model import Claim, Clash, Held, Holder, OwnClaim, PodRecord
+from central.ledger.model import Claim, Clash, Held, Holder, NodeFacts, OwnClaim, PodRecord
 from central.ledger.node import NodeState
 from central.ledger.parts import largest, merge
 from central.ledger.room import Inventory
@@ -81,5 +81,5 @@ class Snapshot(NamedTuple):
     pods: Mapping[PodUid, PodRecord]
     own: Mapping[PodUid, Mapping[Claim, OwnClaim]]
     nodes: Mapping[str, NodeSnapshot]
-    reachable: frozenset[str]
-    loads: LoadsSnapshot
+    facts: Mapping[str, NodeFacts]
+    requested: Mapping[str, Requests]

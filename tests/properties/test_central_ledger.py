@@ -18,13 +18,13 @@ from central.ask.model import Sharing
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import Group, groups_of
 from central.ledger.ledger import LINGER_S, Ledger
-from central.ledger.model import Claim, PodRecord
+from central.ledger.model import Claim, NodeFacts, PodRecord
 from central.ledger.parts import covers
 from central.ledger.views import Snapshot
 from lading.nodedevices import Grant, GrantedGpu, NodeDevices
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.fakes.rooms import CARD_MIB
-from tests.unit.central.ledger.facts import WHOLE, pod, report, taken, uid
+from tests.unit.central.ledger.facts import READY, WHOLE, pod, report, taken, uid
 
 NODES = ("n1", "n2")
 amounts = st.sampled_from([Part(20_000, 0), Part(10_000, 0), Part(40_000, 30), Part(CARD_MIB, 100), Part(0, 60)])
@@ -152,7 +152,7 @@ class Cluster(RuleBasedStateMachine):
         self.delivered: list[PodRecord] = []
         self.floor: dict[str, dict[PodUid, Taken]] = {name: {} for name in NODES}
         for name in NODES:
-            self.ledger.set_reachable(name, True, self.tick())
+            self.ledger.set_node(name, READY, self.tick())
             self.report(name)
 
     def tick(self) -> int:
@@ -175,7 +175,7 @@ class Cluster(RuleBasedStateMachine):
 
     def report(self, name: str) -> None:
         self.reports[name] = report(name, self.tick(), grants=self.grants[name].values(), isolations=OFFERED[name])
-        self.ledger.set_node(self.reports[name])
+        self.ledger.set_report(self.reports[name])
 
     def pick(self, number: int, **wanted: Any) -> PodRecord:
         found = self.those(**wanted)
@@ -196,13 +196,13 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(name=nodes)
     def a_report_comes_again(self, name: str) -> None:
-        self.ledger.set_node(self.reports[name])
+        self.ledger.set_report(self.reports[name])
 
     @rule()
     def relist(self) -> None:
         self.late.clear()
         self.ledger.replace_pods(self.pods.values(), self.version)
-        self.ledger.replace_nodes(self.reports.values(), self.version)
+        self.ledger.replace_reports(self.reports.values(), self.version)
 
     # ---- pods come, are bound, end
 
@@ -279,7 +279,7 @@ class Cluster(RuleBasedStateMachine):
         while self.late:
             self.deliver()
         self.reachable[name] = not self.reachable[name]
-        self.ledger.set_reachable(name, self.reachable[name], self.tick())
+        self.ledger.set_node(name, NodeFacts(ready=self.reachable[name]), self.tick())
         self.floor[name] = {} if self.reachable[name] else self.facts(name)
 
     @rule(name=nodes)
@@ -382,12 +382,12 @@ class Cluster(RuleBasedStateMachine):
         self.ledger.expire(float("inf"))
         for name in NODES:
             self.reachable[name] = True
-            self.ledger.set_reachable(name, True, self.tick())
+            self.ledger.set_node(name, READY, self.tick())
             self.release_what_ended(name)
         again = Ledger()
-        again.replace_nodes(self.reports.values(), self.version)
+        again.replace_reports(self.reports.values(), self.version)
         again.replace_pods(self.pods.values(), self.version)
-        again.replace_reachable(dict.fromkeys(NODES, (True, self.version)), self.version)
+        again.replace_nodes(dict.fromkeys(NODES, (READY, self.version)), self.version)
         assert self.ledger.snapshot() == again.snapshot()
 
 
@@ -429,9 +429,9 @@ def tell(ledger: Ledger, what: Any) -> None:
         case PodRecord():
             ledger.set_pod(what)
         case NodeDevices():
-            ledger.set_node(what)
+            ledger.set_report(what)
         case (str() as name, bool() as reachable, int() as version):
-            ledger.set_reachable(name, reachable, version)
+            ledger.set_node(name, NodeFacts(ready=reachable), version)
         case _:
             ledger.remove_pod(what)
 

@@ -12,7 +12,7 @@ from central.fit.columns import FREE, PLENTY, Columns, Followed, first_of, left_
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardRoom, NodeRoom
 from tests.fakes.rooms import MODEL, card, held, mig_card, room
-from tests.unit.central.ledger.facts import report, share, uid
+from tests.unit.central.ledger.facts import READY, report, share, uid
 
 
 def sized(one: NodeRoom, cpu_milli: int = 8000, memory_mib: int = 4096) -> NodeRoom:
@@ -138,8 +138,8 @@ def test_the_first_of_equals_is_that_by_name_or_by_a_given_order() -> None:
 def test_columns_keep_up_with_a_ledger() -> None:
     ledger = Ledger()
     followed = Followed(Columns(), ledger.rooms_changed_since, ledger.loads_changed_since)
-    ledger.set_reachable("n1", True, 1)
-    ledger.set_node(report("n1"))
+    ledger.set_node("n1", READY, 1)
+    ledger.set_report(report("n1"))
     columns = followed.catch_up()
     assert columns.cards[0, FREE].tolist() == [1000, 1000]
     ledger.predict(uid("a"), "n1", share(0, ledger.room("n1").cards[0].gpu.usable_mib // 2), until=1)
@@ -147,7 +147,7 @@ def test_columns_keep_up_with_a_ledger() -> None:
     tick = columns.tick
     assert followed.catch_up().tick == tick
     ledger.expire(1)
-    ledger.remove_node("n1", 9)
+    ledger.remove_report("n1", 9)
     followed.catch_up()
     assert (columns.row_of, columns.serving[0]) == ({}, 1)
 

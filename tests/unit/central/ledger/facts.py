@@ -5,12 +5,13 @@ from collections.abc import Collection, Iterable, Mapping
 from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Part, Taken
 from central.ledger.ledger import Ledger
-from central.ledger.model import ONE_EACH, NodeRoom, PodRecord
+from central.ledger.model import ONE_EACH, NodeFacts, NodeRoom, PodRecord
 from lading.nodedevices import Gpu, Grant, GrantedGpu, Metadata, MigInstance, NodeDevices, Pf, Status, Vf
 from lading.vocabulary import CORDON, GpuUuid, PodUid
 from tests.fakes.rooms import CARD_MIB, MODEL, gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
 
 WHOLE = Part(whole=True)
+READY, NOT_READY = NodeFacts(ready=True), NodeFacts()
 
 
 def uid(name: str) -> PodUid:
@@ -140,8 +141,8 @@ def ledger_of(*reports: NodeDevices) -> Ledger:
     """Every node reachable, nothing freed yet."""
     ledger = Ledger()
     for each in reports or (report(),):
-        ledger.set_node(each)
-        ledger.set_reachable(each.metadata.name, True, 1)
+        ledger.set_report(each)
+        ledger.set_node(each.metadata.name, READY, 1)
     ledger.take_freed()
     return ledger
 

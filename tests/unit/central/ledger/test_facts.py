@@ -3,12 +3,15 @@
 import msgspec
 import pytest
 
+from central.ask.model import Requests
 from central.assignment.model import Part, Taken
 from central.ledger.ledger import LINGER_S, UNREPORTED_S, Ledger
-from central.ledger.model import Claim
+from central.ledger.model import Claim, NodeFacts
 from lading.nodedevices import NodeDevices, Past, Place, Use
 from tests.fakes.rooms import CARD_MIB, gpu_uuid
 from tests.unit.central.ledger.facts import (
+    NOT_READY,
+    READY,
     free_cards,
     free_mib,
     free_vfs,
@@ -67,7 +70,7 @@ def test_a_device_that_the_node_still_names_is_not_free(gone: bool) -> None:
         ledger.set_pod(pod("p", 2, node="n1", takes=whole(0, 1), terminal=True))
     assert claims(ledger, "p") == {Claim.GRANTED}
     assert free_cards(ledger.room("n1")) == [1]
-    ledger.set_node(report(version=2))
+    ledger.set_report(report(version=2))
     assert free_cards(ledger.room("n1")) == [0, 1]
 
 
@@ -100,29 +103,29 @@ def test_an_older_version_does_nothing() -> None:
     ledger.set_pod(pod("p", 5, node="n1", takes=whole(0)))
     before = ledger.snapshot()
     ledger.set_pod(pod("p", 4))
-    ledger.set_node(report(version=4))
-    ledger.remove_node("n1", 4)
-    ledger.set_reachable("n1", False, 0)
+    ledger.set_report(report(version=4))
+    ledger.remove_report("n1", 4)
+    ledger.set_node("n1", NOT_READY, 0)
     assert ledger.snapshot() == before
 
 
 def test_what_is_gone_does_not_come_back_by_a_late_event() -> None:
     ledger = ledger_of()
     ledger.remove_pod(uid("p"))
+    ledger.remove_report("n1", 2)
     ledger.remove_node("n1", 2)
-    ledger.set_reachable("n1", False, 2)
     before = ledger.snapshot()
     ledger.set_pod(pod("p", 9, node="n1", takes=whole(0)))
-    ledger.set_node(report(version=2))
-    ledger.set_reachable("n1", True, 1)
+    ledger.set_report(report(version=2))
+    ledger.set_node("n1", NodeFacts(ready=True, boot_id="a", allocatable=Requests(1000, 1000)), 1)
     assert ledger.snapshot() == before
     assert ledger.nodes() == ()
 
 
 def test_a_node_can_come_back_under_its_name() -> None:
     ledger = ledger_of()
-    ledger.remove_node("n1", 2)
-    ledger.set_node(report(version=3))
+    ledger.remove_report("n1", 2)
+    ledger.set_report(report(version=3))
     assert ledger.nodes() == ("n1",)
 
 
@@ -131,8 +134,8 @@ def test_a_list_takes_away_what_it_does_not_have() -> None:
     ledger.set_pod(pod("old", 1, node="n1", takes=whole(0)))
     ledger.set_pod(pod("new", 9, node="n1", takes=whole(1)))  # read after the list was made
     ledger.replace_pods([pod("other", 2, node="n2", takes=whole(0))], version=8)
-    ledger.replace_nodes([report("n2")], version=8)
-    ledger.replace_reachable({"n2": (True, 1)}, version=8)
+    ledger.replace_reports([report("n2")], version=8)
+    ledger.replace_nodes({"n2": (READY, 1)}, version=8)
     assert {held.holder.name for node in ("n1", "n2") for held in ledger.holders(node)} == {"new", "other"}
     assert ledger.nodes() == ("n2",)
     assert (ledger.room("n1").reported, ledger.room("n1").reachable) == (False, False)
@@ -144,7 +147,7 @@ def test_claims_on_a_node_without_a_report_are_kept() -> None:
     ledger.set_pod(pod("p", node="n1", takes=whole(0)))
     assert not ledger.room("n1").reported
     assert claims(ledger, "p") == {Claim.BOUND}
-    ledger.set_node(report())
+    ledger.set_report(report())
     assert free_cards(ledger.room("n1")) == [1]
 
 
@@ -154,7 +157,7 @@ def test_claims_on_a_node_without_a_report_are_kept() -> None:
 def unreachable() -> Ledger:
     ledger = ledger_of()
     ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
-    ledger.set_reachable("n1", False, 2)
+    ledger.set_node("n1", NOT_READY, 2)
     return ledger
 
 
@@ -184,32 +187,32 @@ def test_an_assignment_that_shrinks_on_an_unreachable_node_lingers(less: Taken |
 def test_all_that_ends_on_an_unreachable_node_lingers_together() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(1))]))
     ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.set_reachable("n1", False, 2)
-    ledger.set_node(report(version=2))
+    ledger.set_node("n1", NOT_READY, 2)
+    ledger.set_report(report(version=2))
     ledger.remove_pod(uid("p"))
     assert free_cards(ledger.room("n1")) == []
 
 
 def test_a_grant_that_grows_on_an_unreachable_node_leaves_nothing_behind() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
-    ledger.set_reachable("n1", False, 2)
-    ledger.set_node(report(version=2, grants=[grant("p", "c", granted(0), granted(1))]))
+    ledger.set_node("n1", NOT_READY, 2)
+    ledger.set_report(report(version=2, grants=[grant("p", "c", granted(0), granted(1))]))
     assert claims(ledger, "p") == {Claim.GRANTED}
 
 
 def test_a_grant_that_vanishes_on_an_unreachable_node_lingers() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
-    ledger.set_reachable("n1", False, 2)
-    ledger.set_node(report(version=2))
+    ledger.set_node("n1", NOT_READY, 2)
+    ledger.set_report(report(version=2))
     assert claims(ledger, "p") == {Claim.LINGERING}
 
 
 def test_a_report_after_the_node_came_back_ends_what_lingers() -> None:
     ledger = unreachable()
     ledger.remove_pod(uid("p"))
-    ledger.set_reachable("n1", True, 3)
+    ledger.set_node("n1", READY, 3)
     assert claims(ledger, "p") == {Claim.LINGERING}
-    ledger.set_node(report(version=2))
+    ledger.set_report(report(version=2))
     assert claims(ledger, "p") == set()
     assert ledger.take_freed() == ("n1",)
 
@@ -218,13 +221,13 @@ def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> N
     """Each node reports that once a minute: nobody who looks at what changed has to look."""
     ledger = Ledger()
     held = [grant("p", "c", granted(0))]
-    ledger.set_node(report(grants=held))
+    ledger.set_report(report(grants=held))
     room, (_, version) = ledger.room("n1"), ledger.rooms_changed_since(-1)
     ledger.take_freed()
     busy = report(version=2, grants=held)
     past = Past(device=gpu_uuid(1), pod=uid("q"), container="c", since=1, until=2)
     seen = (Use(uuid=gpu_uuid(0), memory_used_mib=512, busy_percent=95),)
-    ledger.set_node(
+    ledger.set_report(
         msgspec.structs.replace(busy, status=msgspec.structs.replace(busy.status, past=(past,), use=seen, used_at=9))
     )
     assert ledger.room("n1") is room
@@ -243,16 +246,16 @@ PROVES_NOTHING = [
 def test_a_report_that_proves_nothing_ends_nothing(after: NodeDevices) -> None:
     ledger = unreachable()
     ledger.remove_pod(uid("p"))
-    ledger.set_reachable("n1", True, 3)
-    ledger.set_node(after)
+    ledger.set_node("n1", READY, 3)
+    ledger.set_report(after)
     assert Claim.LINGERING in claims(ledger, "p")
 
 
 def test_a_report_from_before_the_node_came_back_ends_nothing() -> None:
     ledger = unreachable()
     ledger.remove_pod(uid("p"))
-    ledger.set_node(report(version=2))
-    ledger.set_reachable("n1", True, 3)
+    ledger.set_report(report(version=2))
+    ledger.set_node("n1", READY, 3)
     assert claims(ledger, "p") == {Claim.LINGERING}
 
 
@@ -261,7 +264,7 @@ def test_what_lingers_ends_in_time_on_a_node_that_has_nothing_to_report() -> Non
     ledger.remove_pod(uid("p"))
     ledger.expire(0.0)
     ledger.expire(LINGER_S * 9)
-    ledger.set_reachable("n1", True, 3)
+    ledger.set_node("n1", READY, 3)
     ledger.expire(1000.0)
     ledger.expire(1000.0 + LINGER_S - 1)
     assert claims(ledger, "p") == {Claim.LINGERING}
@@ -273,10 +276,10 @@ def test_what_lingers_ends_in_time_on_a_node_that_has_nothing_to_report() -> Non
 def test_the_time_begins_again_when_the_node_was_away_again() -> None:
     ledger = unreachable()
     ledger.remove_pod(uid("p"))
-    ledger.set_reachable("n1", True, 3)
+    ledger.set_node("n1", READY, 3)
     ledger.expire(0.0)
-    ledger.set_reachable("n1", False, 4)
-    ledger.set_reachable("n1", True, 5)
+    ledger.set_node("n1", NOT_READY, 4)
+    ledger.set_node("n1", READY, 5)
     ledger.expire(LINGER_S)
     assert claims(ledger, "p") == {Claim.LINGERING}
 
@@ -284,7 +287,7 @@ def test_the_time_begins_again_when_the_node_was_away_again() -> None:
 def test_what_lingers_goes_with_the_report() -> None:
     ledger = unreachable()
     ledger.remove_pod(uid("p"))
-    ledger.remove_node("n1", 2)
+    ledger.remove_report("n1", 2)
     assert ledger.holders("n1") == ()
 
 
@@ -300,12 +303,12 @@ def test_what_was_not_reported_of_a_force_deleted_pod_is_free_after_the_next_rep
         assert free_cards(ledger.room("n1")) == [1]
         ledger.expire(1.0 + UNREPORTED_S)
     elif end == "grant":
-        ledger.set_node(report(version=2, grants=[grant("p", "c", granted(0))]))
+        ledger.set_report(report(version=2, grants=[grant("p", "c", granted(0))]))
         ledger.expire(2 * UNREPORTED_S)
         ledger.expire(4 * UNREPORTED_S)
         assert free_cards(ledger.room("n1")) == [1]
     if end != "time":
-        ledger.set_node(report(version=3))
+        ledger.set_report(report(version=3))
     assert free_cards(ledger.room("n1")) == [0, 1]
 
 
@@ -324,7 +327,7 @@ def test_each_force_deleted_pod_has_its_own_time() -> None:
 def test_a_pod_whose_grant_the_node_took_back_leaves_nothing_behind_when_it_is_force_deleted() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
     ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.set_node(report(version=2))
+    ledger.set_report(report(version=2))
     ledger.remove_pod(uid("p"))
     assert free_cards(ledger.room("n1")) == [0, 1]
 
@@ -333,7 +336,7 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
     ledger = ledger_of()
     ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
-    ledger.set_reachable("n1", False, 2)
+    ledger.set_node("n1", NOT_READY, 2)
     ledger.remove_pod(uid("p"))
     assert ledger.holders("n1") == ()
 
@@ -358,10 +361,10 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
 )
 def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> None:
     ledger = ledger_of(before)
-    ledger.set_node(after)
+    ledger.set_report(after)
     assert ledger.take_freed() == ("n1",)
     way_back = msgspec.structs.replace(before.metadata, resource_version="3")
-    ledger.set_node(msgspec.structs.replace(before, metadata=way_back))
+    ledger.set_report(msgspec.structs.replace(before, metadata=way_back))
     assert ledger.take_freed() == ()
 
 
@@ -376,25 +379,25 @@ def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> N
 def test_a_device_that_is_described_otherwise_is_told(after: NodeDevices) -> None:
     """What was in a pod's way may be in nobody's way now."""
     ledger = ledger_of(report(gpus=[gpu(0)]))
-    ledger.set_node(after)
+    ledger.set_report(after)
     assert ledger.take_freed() == ("n1",)
 
 
 def test_a_new_node_and_one_that_came_back_are_told() -> None:
     ledger = ledger_of()
-    ledger.set_reachable("n2", True, 1)
-    ledger.set_node(report("n2"))
+    ledger.set_node("n2", READY, 1)
+    ledger.set_report(report("n2"))
     assert ledger.take_freed() == ("n2",)
-    ledger.set_reachable("n1", False, 2)
-    ledger.set_reachable("n1", True, 3)
+    ledger.set_node("n1", NOT_READY, 2)
+    ledger.set_node("n1", READY, 3)
     assert ledger.take_freed() == ("n1",)
 
 
 def test_a_full_node_that_came_back_is_not_told() -> None:
     ledger = ledger_of(report(gpus=[gpu(0)], pfs=[]))
     ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.set_reachable("n1", False, 2)
-    ledger.set_reachable("n1", True, 3)
+    ledger.set_node("n1", NOT_READY, 2)
+    ledger.set_node("n1", READY, 3)
     assert ledger.take_freed() == ()
 
 
@@ -411,7 +414,7 @@ def test_room_on_a_node_that_gives_nothing_is_not_told() -> None:
 def test_a_report_without_news_changes_no_room() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0, 100))]))
     before = ledger.version
-    ledger.set_node(report(version=2, grants=[grant("p", "c", granted(0, 100))]))
+    ledger.set_report(report(version=2, grants=[grant("p", "c", granted(0, 100))]))
     assert ledger.version == before
 
 
@@ -430,15 +433,15 @@ def test_rooms_are_caught_up_with_by_version() -> None:
     ledger.set_pod(pod("p", node="n2", takes=whole(0)))
     assert ledger.rooms_changed_since(seen) == ([("n2", ledger.room("n2"))], ledger.version)
     seen = ledger.version
-    ledger.remove_node("n1", 5)
+    ledger.remove_report("n1", 5)
     assert ledger.rooms_changed_since(seen) == ([("n1", None)], ledger.version)
 
 
 def test_nothing_is_kept_of_a_node_without_report_and_holders() -> None:
     ledger = ledger_of()
     ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.remove_report("n1", 2)
     ledger.remove_node("n1", 2)
-    ledger.set_reachable("n1", False, 2)
     ledger.remove_pod(uid("p"))
     assert ledger.snapshot() == Ledger().snapshot()
 

@@ -6,11 +6,12 @@ from central.ask.model import Sharing
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import Group
 from central.ledger.ledger import Ledger
-from central.ledger.model import Claim, Clash, Conflict, Holder, Obstacle
+from central.ledger.model import Claim, Clash, Conflict, Holder, NodeFacts, Obstacle
 from lading.nodedevices import GrantedGpu
 from tests.fakes.ended import end_pod
 from tests.fakes.rooms import CARD_MIB, gpu_uuid, vf_bdf
 from tests.unit.central.ledger.facts import (
+    NOT_READY,
     WHOLE,
     free_cards,
     free_mib,
@@ -79,7 +80,7 @@ def test_a_reservation_whose_outcome_is_unclear_is_not_replaced(node: str, takes
 
 def test_nothing_is_reserved_where_nothing_is_given() -> None:
     ledger = ledger_of(report("lost"), report("unsure", reconciled=False))
-    ledger.set_reachable("lost", False, 2)
+    ledger.set_node("lost", NOT_READY, 2)
     refused = [ledger.reserve(P, node, whole(0), 1) for node in ("lost", "unsure", "unknown")]
     assert refused == [Conflict(obstacle=Obstacle.NODE)] * 3
     assert ledger.reservations() == ()
@@ -151,7 +152,7 @@ def test_somebody_else_bound_the_pod() -> None:
 def test_of_a_pod_that_ended_on_another_node_no_reservation_lingers() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
     ledger.reserve(P, "n1", whole(0), 1)
-    ledger.set_reachable("n1", False, 2)
+    ledger.set_node("n1", NOT_READY, 2)
     ledger.set_pod(pod("p", node="n2", terminal=True))
     assert ledger.holders("n1") == ()
 
@@ -160,7 +161,7 @@ def test_of_a_pod_that_ended_on_another_node_no_reservation_lingers() -> None:
 def test_a_reservation_ends_with_its_pod(reachable: bool, left: set[Claim]) -> None:
     ledger = ledger_of()
     ledger.reserve(P, "n1", whole(0), 1)
-    ledger.set_reachable("n1", reachable, 2)
+    ledger.set_node("n1", NodeFacts(ready=reachable), 2)
     ledger.remove_pod(P)
     assert claims(ledger, "p") == left
     assert ledger.reservations() == ()
@@ -169,7 +170,7 @@ def test_a_reservation_ends_with_its_pod(reachable: bool, left: set[Claim]) -> N
 def test_a_refused_binding_is_released_on_an_unreachable_node_too() -> None:
     ledger = ledger_of()
     ledger.reserve(P, "n1", whole(0), 1)
-    ledger.set_reachable("n1", False, 2)
+    ledger.set_node("n1", NOT_READY, 2)
     ledger.release(P)
     assert ledger.holders("n1") == ()
 
@@ -320,7 +321,7 @@ def test_two_pods_on_one_card_that_can_not_both_have_it(gpus: list[GrantedGpu], 
     clash = Clash(node="n1", device=device, pods=(uid("old"), uid("young")), exclusive=exclusive)
     assert ledger.conflicts() == (clash,)
     assert ledger.conflicts() == (clash,)
-    ledger.set_node(report(version=2))
+    ledger.set_report(report(version=2))
     assert ledger.conflicts() == ()
 
 
@@ -393,10 +394,10 @@ def test_one_pod_does_not_open_two_cards_for_its_group() -> None:
 def test_a_grant_has_no_labels_and_takes_none_away() -> None:
     ledger = ledger_of()
     ledger.set_pod(pod("p", node="n1", takes=labelled(0, exclusion="x")))
-    ledger.set_node(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
+    ledger.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
     (mine,) = labelled(0, exclusion="x").gpus.values()
     assert ledger.room("n1").cards[0].sharers == (mine.sharing,)
-    ledger.set_node(report("n1", 3, grants=[grant("p", "c", granted(0, 1000)), grant("by-hand", "c", granted(0, 10))]))
+    ledger.set_report(report("n1", 3, grants=[grant("p", "c", granted(0, 1000)), grant("by-hand", "c", granted(0, 10))]))
     assert ledger.room("n1").cards[0].sharers == ((), mine.sharing)
     ledger.remove_pod(P)
     assert ledger.room("n1").cards[0].sharers == ()
@@ -420,7 +421,7 @@ def test_a_claim_with_another_isolation_is_refused() -> None:
 def test_claims_of_one_pod_that_differ_in_the_isolation_close_its_card() -> None:
     ledger = ledger_of(report(isolations=["none", "tokens", "mps"]))
     ledger.set_pod(pod("p", node="n1", takes=isolated(0, 10, "tokens")))
-    ledger.set_node(report("n1", 2, grants=[grant("p", "c", granted(0, 10, isolation="mps"))], isolations=["tokens", "mps"]))
+    ledger.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 10, isolation="mps"))], isolations=["tokens", "mps"]))
     assert ledger.room("n1").cards[0].isolations == ("mps", "tokens")
     for isolation in ("tokens", "mps"):
         assert ledger.reserve(Q, "n1", isolated(0, 10, isolation), 1) is not None
@@ -437,18 +438,18 @@ def test_isolations_that_this_version_does_not_know_are_one_that_no_pod_can_ask_
 
 def test_what_a_node_offers_is_room() -> None:
     ledger = ledger_of(report(isolations=["none"]))
-    ledger.set_node(report("n1", 2, isolations=["none"]))
+    ledger.set_report(report("n1", 2, isolations=["none"]))
     assert ledger.take_freed() == ()
-    ledger.set_node(report("n1", 3, isolations=["none", "tokens"]))
+    ledger.set_report(report("n1", 3, isolations=["none", "tokens"]))
     assert ledger.take_freed() == ("n1",)
-    ledger.set_node(report("n1", 4, isolations=["tokens", "none"]))
+    ledger.set_report(report("n1", 4, isolations=["tokens", "none"]))
     assert ledger.take_freed() == ("n1",)
 
 
 def test_labels_that_end_are_room() -> None:
     ledger = ledger_of()
     ledger.set_pod(pod("p", node="n1", takes=labelled(0, affinity="x", exclusion="x")))
-    ledger.set_node(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
+    ledger.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
     assert (ledger.take_freed(), ledger.take_moved_groups()) == ((), frozenset())
     ledger.remove_pod(P)
     assert (ledger.take_freed(), ledger.take_moved_groups()) == (("n1",), frozenset({Group("team", "x")}))

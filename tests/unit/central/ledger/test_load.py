@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from central.ask.model import NO_REQUESTS, Requests
 from central.ledger.ledger import Ledger
 from central.ledger.load import UNKNOWN, Left, Loads
-from central.ledger.model import Claim, PodLoad
+from central.ledger.model import Claim, NodeFacts, PodLoad
 from lading.vocabulary import PodUid
 from tests.unit.central.ledger.facts import grant, pod, report, share, uid, whole
 
@@ -21,9 +21,8 @@ ONE, TWO = Requests(1000, 2048), Requests(2000, 4096)
 def ledger() -> Ledger:
     """With a node n1 that serves."""
     books = Ledger()
-    books.set_reachable("n1", True, 1)
-    books.set_allocatable("n1", NODE, 1)
-    books.set_node(report("n1"))
+    books.set_node("n1", NodeFacts(ready=True, allocatable=NODE), 1)
+    books.set_report(report("n1"))
     return books
 
 
@@ -145,12 +144,12 @@ def test_more_than_there_is_leaves_nothing() -> None:
 
 def test_what_a_node_does_not_say_is_not_known() -> None:
     books = Ledger()
-    books.set_node(report("n1"))
+    books.set_report(report("n1"))
     assert not books.room("n1").resources_known
-    books.set_allocatable("n1", NODE, 5)
-    books.set_allocatable("n1", ONE, 4)  # late
+    books.set_node("n1", NodeFacts(allocatable=NODE), 5)
+    books.set_node("n1", NodeFacts(allocatable=ONE), 4)  # late
     assert left(books) == (0, 0)
-    books.set_allocatable("n1", None, 6)
+    books.set_node("n1", NodeFacts(), 6)
     assert not books.room("n1").resources_known
 
 
@@ -161,13 +160,13 @@ def test_a_list_takes_away_what_is_not_in_it() -> None:
     books.set_pod(pod("a", 9, node="n1", takes=whole(0), requests=ONE))  # newer than the list
     books.replace_pods([], 5, loads=[PodLoad(PodUid("stays"), "n1", ONE)])
     assert left(books) == (2000, 4096)
-    books.replace_allocatable({}, 9)
+    books.replace_nodes({}, 9)
     assert not books.room("n1").resources_known
 
 
 def test_a_grant_alone_has_no_requests() -> None:
     books = ledger()
-    books.set_node(report("n1", 2, grants=[grant("a")]))
+    books.set_report(report("n1", 2, grants=[grant("a")]))
     assert left(books) == (0, 0)
 
 
@@ -183,7 +182,7 @@ steps = st.one_of(
 def test_sums_are_those_of_the_pods(said: list[tuple[str, PodUid, str, Requests | None]]) -> None:
     loads = Loads()
     for name in ("n1", "n2"):
-        loads.offer(name, Requests(1000, 1000), 1)
+        loads.offer(name, Requests(1000, 1000))
     bound: dict[PodUid, tuple[str, Requests]] = {}
     planned: dict[tuple[PodUid, str], Requests] = {}
     version = -1
@@ -251,7 +250,7 @@ def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_
 
 
 def requested(books: Ledger) -> dict[str, Requests]:
-    return dict(books.snapshot().loads.requested)
+    return dict(books.snapshot().requested)
 
 
 def added_up(counted: Iterable[tuple[str, Requests]]) -> dict[str, Requests]:
