@@ -167,12 +167,16 @@ class Scheduler:
     def forecast(self) -> Forecast:
         return self.verdicts.forecast
 
+    def _ask_of(self, pod: Pod) -> Ask | BadAsk | None:
+        """Return what the pod asks for. A pod that waits was parsed when the watch showed it."""
+        known = self.pending.in_version(pod)
+        return parse_ask(pod) if known is None else known.ask
+
     # ---- which nodes
 
     def filter_steps(self, pod: Pod) -> Steps:
         """Judge nodes for `filter`, one in each step. `filter` does not judge these again."""
-        ask = parse_ask(pod)
-        uid = pod.metadata.uid
+        ask, uid = self._ask_of(pod), pod.metadata.uid
         waits = isinstance(ask, Ask) and not self._settled_node(uid) and self.waits_for_gang(uid) is None
         if waits and isinstance(ask, Ask) and not self.group_nodes(ask, self.ledger.without(uid)):
             yield from self.verdicts.judging(ask)
@@ -180,7 +184,7 @@ class Scheduler:
     def prioritize_steps(self, pod: Pod) -> Steps:
         """Take the same steps for `prioritize`."""
         if self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED) is None:
-            ask = parse_ask(pod)
+            ask = self._ask_of(pod)
             if not isinstance(ask, BadAsk):
                 yield from self.verdicts.judging(ask or NO_DEVICES)
 
@@ -200,7 +204,7 @@ class Scheduler:
 
     def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
         """Decide where the pod fits. Its own prediction ends with that."""
-        ask, uid = parse_ask(pod), pod.metadata.uid
+        ask, uid = self._ask_of(pod), pod.metadata.uid
         if ask is None:
             return Decision(uid=uid, answer=Filtered(fitting=names))
         if isinstance(ask, BadAsk) or self.ledger.has_ended(uid):  # kube-scheduler may not have heard of its end yet
@@ -210,7 +214,7 @@ class Scheduler:
             return Decision(uid=uid, answer=sort_nodes(names, otherwise=why))
         if settled := self._settled_node(uid):
             return Decision(uid=uid, answer=self._only(settled, uid, names))
-        pending = self.pending.add(pending_of(pod, ask))
+        pending = self.pending.in_version(pod) or self.pending.add(pending_of(pod, ask))
         if ask.containers:
             self.verdicts.learn(uid, pending.shape)
         if (found := self.waits_for_gang(uid)) is not None:
@@ -291,7 +295,7 @@ class Scheduler:
             claim = self.ledger.own_claim(pod.metadata.uid, kind)
             if claim and claim.node in names:
                 return claim.node
-        ask = parse_ask(pod)
+        ask = self._ask_of(pod)
         if ask is None:
             return self._beside_devices(pod, names)
         if isinstance(ask, BadAsk):
@@ -319,7 +323,7 @@ class Scheduler:
     def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
         """Add to `suffice` the nodes where the devices suffice once these pods are gone, which kube-scheduler would evict for
         cpu or memory, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
-        ask, own = parse_ask(pod), pod.metadata.uid
+        ask, own = self._ask_of(pod), pod.metadata.uid
         if self.waits_for_gang(own) is not None:
             return  # an eviction for one member is of no use, and the gang may have its place elsewhere
         if not isinstance(ask, Ask):

@@ -97,6 +97,11 @@ class PendingPods:
     def get(self, uid: PodUid) -> Pending | None:
         return self._pods.get(uid)
 
+    def in_version(self, pod: Pod) -> Pending | None:
+        """Return the pod that waits, if it is known in this version."""
+        known, version = self._pods.get(pod.metadata.uid), pod.metadata.resource_version
+        return known if known is not None and version and known.resource_version == version else None
+
     def get_refused(self, uid: PodUid) -> Pending | None:
         """Return the pod as it is now, if it is refused."""
         pod = self._pods.get(uid)
