@@ -28,8 +28,7 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from central.ask.model import Requests
-from central.fit.demand import Demand, policy_of, read_demand
-from central.fit.model import Placement
+from central.fit.demand import Demand
 from central.fit.shortage import asked_cards
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Claim, NodeRoom
@@ -89,7 +88,7 @@ class Patience:
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
         """Remember the nodes that kube-scheduler named. If it left out the one where room is kept, the pod leaves that."""
-        if not self._patience_s or self._demand(pod).whole_peak <= 1:
+        if not self._patience_s or self._scheduler.demand(pod.ask).whole_peak <= 1:
             return
         before, due = self._named.pop(pod.uid, _NOT_NAMED), self._is_due(pod)
         self._named[pod.uid] = _Named(dict.fromkeys((*before.nodes, *names)) if before.due else names, due)
@@ -149,7 +148,7 @@ class Patience:
 
     async def _choose(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
         """Keep room for the pod on another node. None: no node can do."""
-        tries, demand, missing = self._tries_of(pod.uid), self._demand(pod), []
+        tries, demand, missing = self._tries_of(pod.uid), self._scheduler.demand(pod.ask), []
         named = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes)
         for name in dict.fromkeys((*named, *(() if self._left_many(tries) else self._scheduler.ledger.nodes()))):
             left = tries.left.get(name, -math.inf)
@@ -174,7 +173,7 @@ class Patience:
         """Record as refused the pods for which kube-scheduler finds no node with enough cpu and memory: it does not ask about
         them."""
         for pod in self._scheduler.pending:
-            if pod.unschedulable and pod.refused_at is None and self._demand(pod).whole_peak > 1:
+            if pod.unschedulable and pod.refused_at is None and self._scheduler.demand(pod.ask).whole_peak > 1:
                 claimed = any(self._scheduler.ledger.own_claim(pod.uid, kind) is not None for kind in _PLANS)
                 if not claimed and self._scheduler.waits_for_gang(pod.uid) is None:
                     self._scheduler.pending.refused(pod, self._clock())
@@ -199,7 +198,7 @@ class Patience:
             return False
         if self._again.get(pod.uid, 0.0) > self._clock():
             return False
-        return not can_preempt(self._scheduler, pod) and self._demand(pod).whole_peak > 1
+        return not can_preempt(self._scheduler, pod) and self._scheduler.demand(pod.ask).whole_peak > 1
 
     def _evicts_for(self, uid: PodUid) -> bool:
         making_room_on, _ = self._scheduler.room_for(uid)
@@ -208,9 +207,6 @@ class Patience:
     def _in_quota(self, pod: Pending) -> bool:
         """Return whether its quota lets the pod start. Of a pod that kube-scheduler asked about that is known."""
         return pod.refused_for is not None or self._scheduler.quotas.admits([pod], starting=False) is None
-
-    def _demand(self, pod: Pending) -> Demand:
-        return read_demand(pod.ask, policy_of(pod.ask, self._scheduler.policy), self._scheduler.limits)
 
     # ---- which node
 
@@ -261,8 +257,8 @@ class Patience:
         for other in [uid, *(holder for holder, _ in holders if holder != uid)]:
             gone.append(other)
             state = scheduler.ledger.without(*gone)
-            placement = scheduler.verdict(pod.ask, name, state, pod.requests)
-            if isinstance(placement, Placement) and state.room(name).has_resources(pod.requests):
+            placement = scheduler.fit_pod(pod.shape, name, state)
+            if placement is not None:
                 until = self._clock() + KEPT_S
                 scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, requests=pod.requests, evicts=False)
                 kept.complete_at = min(kept.complete_at, self._clock()) if len(gone) == 1 else math.inf

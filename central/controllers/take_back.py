@@ -207,5 +207,4 @@ class TakeBack:
         """Return where the pod would be there without these pods, and without those that end already."""
         ending = [record.uid for record in self._scheduler.ledger.bound_on(name) if record.deleting]
         state = self._scheduler.ledger.without(pod.uid, *gone, *ending)
-        placement = self._scheduler.verdict(pod.ask, name, state, pod.requests)
-        return placement if isinstance(placement, Placement) else None
+        return self._scheduler.fit_devices(pod.shape, name, state)

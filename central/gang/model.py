@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from central.ask.gang import GangKey, Match, Membership, Terms
+from central.ask.gang import GangDialect, GangKey, Match, Membership, Terms
 from central.ask.reasons import OfPod
 from central.fit.model import Placement
 from central.ledger.model import Holder, OwnClaim
@@ -111,6 +111,11 @@ class Gang:
     undone: bool = False  # its bound members are being evicted, because the others did not follow in time
 
     # ---- what is said of it
+
+    @property
+    def tried_by_domain(self) -> bool:
+        """Return whether kube-scheduler itself tries the whole gang in one domain after the other."""
+        return self.key.dialect is GangDialect.KUBERNETES and bool(self.terms.required_topology)
 
     def settle(self) -> None:
         """Derive the terms from the members: the oldest one decides, and a member that says otherwise is none."""

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from central.ask.reasons import OfPod
 from central.quota.amounts import bare, in_words, unit_in_words
-from central.quota.model import FLAT, Amounts, Dialect, Quota, QuotaId
+from central.quota.model import FLAT, Amounts, Quota, QuotaId
 from central.quota.standing import Standing
 
 Key = tuple[Fraction | float, ...]
@@ -71,7 +71,7 @@ def _limits(standing: Standing, leaf: Quota, more: Amounts, *, preemptible: bool
     for key, amount in more.items():
         for quota in map(standing.tree.quotas.__getitem__, standing.tree.paths[leaf.id]):
             yield from _above(quota, standing.used_of(quota.id, key) + amount, quota.max.get(key), key, "its max")
-        if leaf.dialect is Dialect.SCHEDULER_PLUGINS and key in standing.flat_min:
+        if leaf.flat and key in standing.flat_min:
             together = sum(standing.used_of(member, key) for member in standing.tree.groups.get(FLAT, ())) + amount
             yield from _above(leaf, together, standing.flat_min[key], key, "the mins of the quotas of all namespaces together")
         if not preemptible and key in leaf.max:

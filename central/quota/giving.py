@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from central.quota.amounts import add, total_of
-from central.quota.model import Amounts, Dialect, Quota, QuotaId
+from central.quota.model import Amounts, Quota, QuotaId
 from central.quota.standing import Standing
 from lading.vocabulary import PodUid
 
@@ -59,7 +59,7 @@ Choosing = Generator[None, None, tuple[Piece, ...]]
 def may_use(standing: Standing, quota: Quota, key: str) -> int | None:
     """Return what a quota keeps when others ask for their part: its runtime; its min where it has no runtime. None: the
     resource is not limited."""
-    if quota.dialect is Dialect.SCHEDULER_PLUGINS:
+    if quota.flat:
         return quota.min.get(key, 0) if key in quota.max else None
     return standing.runtime_of(quota, key)
 

@@ -49,10 +49,15 @@ class Quota:
     uncounted: tuple[str, ...] = ()  # resources of its min or max that Lading does not count
     problem: str = ""  # why it cannot be read
 
+    @property
+    def flat(self) -> bool:
+        """Return whether the quota has no parent and is in no tree, as those of scheduler-plugins."""
+        return self.parent == FLAT
+
     def weight_of(self, key: str) -> int:
         """Return the weight by which the quota shares what is left. By default it is the max (Koordinator), or the min where
         the dialect has no weights."""
-        if self.dialect is Dialect.SCHEDULER_PLUGINS:
+        if self.flat:
             return self.min.get(key, 0)
         return self.weights.get(key, 0) or self.max.get(key, 0)
 

@@ -15,7 +15,7 @@ Source: Koordinator a7a1b76, pkg/scheduler/plugins/elasticquota (preempt.go); sc
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from central.quota.model import DEFAULT, SYSTEM, Amounts, Dialect, QuotaId
+from central.quota.model import DEFAULT, SYSTEM, Amounts, QuotaId
 from central.quota.standing import Standing
 from lading.vocabulary import PodUid
 
@@ -36,7 +36,7 @@ def guaranteed_by(standing: Standing, quotas: Sequence[QuotaId], more: Amounts) 
     for quota in (standing.tree.quotas[one] for one in quotas if one in standing.tree.quotas):
         limited = [key for key in more if key in quota.min or key in quota.max]
         within = all(standing.used_of(quota.id, key) + more[key] <= quota.min.get(key, 0) for key in limited)
-        if quota.dialect is Dialect.SCHEDULER_PLUGINS and within:
+        if quota.flat and within:
             return quota.id
     return None
 

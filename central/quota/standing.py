@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from central.quota.model import FLAT, Amounts, Dialect, Quota, QuotaId
+from central.quota.model import FLAT, Amounts, Quota, QuotaId
 from central.quota.tree import Tree
 
 ByQuota = Mapping[QuotaId, int]
@@ -39,7 +39,7 @@ class Standing:
         """Return what the quota may use now; None if the resource is not limited for it."""
         if key not in quota.max:
             return None
-        if quota.id not in self.tree.dividing or quota.dialect is Dialect.SCHEDULER_PLUGINS:
+        if quota.id not in self.tree.dividing or quota.flat:
             return quota.max[key]
         return self.runtime.get(key, _NO_QUOTAS).get(quota.id, 0)
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from central.quota.amounts import render_amounts
-from central.quota.model import KOORDINATOR_PREFIX, Amounts, Dialect, Quota
+from central.quota.model import KOORDINATOR_PREFIX, Amounts, Quota
 from central.quota.objects import ElasticQuota
 from central.quota.runtime import least_asked
 from central.quota.standing import Standing
@@ -43,7 +43,7 @@ def read_status(obj: ElasticQuota) -> QuotaStatus:
 def render_status(standing: Standing, quota: Quota) -> QuotaStatus:
     keys = sorted(quota.max)
     used = render_amounts({key: standing.used_of(quota.id, key) for key in keys})
-    if quota.dialect is Dialect.SCHEDULER_PLUGINS:
+    if quota.flat:
         return QuotaStatus(used=used)
     asked = {key: standing.asked_of(quota.id, key) for key in keys}
     amounts = {

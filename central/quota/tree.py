@@ -89,7 +89,7 @@ class _Building:
             )
             return
         self._known[quota.id] = quota
-        if quota.dialect is Dialect.SCHEDULER_PLUGINS:
+        if quota.flat:
             first = self._flat.setdefault(quota.namespace, quota.id)
             if first != quota.id:
                 self._problems[quota.id] = (

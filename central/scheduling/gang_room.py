@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from central.fit.demand import policy_of, read_demand
 from central.fit.shortage import asked_cards
 from central.gang.draft import Want, Where, put_of
 from central.gang.model import Gang, Planned
@@ -97,7 +96,7 @@ def _keep(
     planner: GangPlanner, want: Want, state: Overlay, allowed: Collection[str], before: str
 ) -> Generator[None, None, tuple[Planned, Sequence[PodUid]] | None]:
     """Return the place of one member, and the pods in its way."""
-    demand = read_demand(want.shape.ask, policy_of(want.shape.ask, planner.scheduler.policy), planner.scheduler.limits)
+    demand = planner.scheduler.demand(want.shape.ask)
     missing = []
     for name in want.nodes:
         if name in allowed:

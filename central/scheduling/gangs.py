@@ -235,12 +235,9 @@ class GangPlanner:
 
     def place(self, shape: Shape, name: str, state: Overlay) -> Placement | None:
         """Return what such a pod would have on the node in that state; None if it does not fit."""
-        if not state.room(name).has_resources(shape.requests):
-            return None
-        if not shape.ask.containers:
-            return WITHOUT_DEVICES
-        found = self.scheduler.verdict(shape.ask, name, state, shape.requests)
-        return found if isinstance(found, Placement) else None
+        if shape.ask.containers:
+            return self.scheduler.fit_pod(shape, name, state)
+        return WITHOUT_DEVICES if state.room(name).has_resources(shape.requests) else None
 
 
 def _split(gang: Gang, names: Names) -> tuple[list[Member] | None, list[Member]]:

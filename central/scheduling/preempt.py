@@ -29,7 +29,7 @@ from operator import sub
 from typing import Final
 
 from central.assignment.model import Taken
-from central.fit.demand import Demand, policy_of, read_demand
+from central.fit.demand import Demand
 from central.fit.model import MAY_FIT_LATER, Placement
 from central.fit.shortage import asked_cards
 from central.ledger.model import NodeRoom, PodRecord
@@ -93,7 +93,7 @@ def plans(
     rule = scheduler.preemption([pod])
     yield from scheduler.verdicts.judging(pod.ask)
     verdicts = scheduler.judged(pod.ask)
-    demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
+    demand = scheduler.demand(pod.ask)
     candidates = []
     for name in _within_reach(scheduler, pod, names):
         fits = name in verdicts.fits
@@ -197,10 +197,8 @@ def _plan_on(
     """Return the plan for the node; None also if it costs more than `most`."""
 
     def without(gone: Collection[PodUid]) -> Placement | None:
-        if not rule.allows(gone):
-            return None
-        placement = scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid, *gone))
-        return placement if isinstance(placement, Placement) else None
+        state = scheduler.ledger.without(pod.uid, *gone)
+        return scheduler.fit_devices(pod.shape, name, state) if rule.allows(gone) else None
 
     gone = {victim.uid for victim in victims}
     placement = without(gone)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from central.ask.gang import GangDialect
 from central.ask.model import NO_REQUESTS, Ask, BadAsk, Policy, Requests, Shape
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
@@ -25,7 +24,7 @@ from central.ask.requests import requests_of
 from central.assignment.annotation import name_vfs, render_assignment
 from central.assignment.sharing import groups_of
 from central.fit.cached import CachedVerdicts
-from central.fit.demand import DEFAULT_LIMITS, Limits
+from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
 from central.fit.forecast import Forecast
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.rails import on_preferred
@@ -254,8 +253,7 @@ class Scheduler:
         return None if found is None or (found[0].ordinary and found[1].planned is None) else found
 
     def _decide_in_gang(self, pod: Pending, names: Sequence[str], gang: Gang, member: Member) -> Decision:
-        tried_by_domain = gang.key.dialect is GangDialect.KUBERNETES and bool(gang.terms.required_topology)
-        domain_of = self.domains(gang.terms.required_topology) if tried_by_domain else None
+        domain_of = self.domains(gang.terms.required_topology) if gang.tried_by_domain else None
         answer = answer_member(self.gangs, gang, member, names, domain_of)
         if isinstance(answer, str):
             self.pending.fitted(pod)
@@ -357,12 +355,25 @@ class Scheduler:
             return NoFit(missing=Missing.GROUP_ELSEWHERE)
         return self.verdicts.place(state.room(node), Shape(ask=ask, requests=requests))
 
+    def fit_devices(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
+        """Return the devices that such a pod would have on the node in that state; None if it does not fit."""
+        found = self.verdict(shape.ask, node, state, shape.requests)
+        return found if isinstance(found, Placement) else None
+
+    def fit_pod(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
+        """Return the same; None also where the node is known to lack the cpu or the memory."""
+        return self.fit_devices(shape, node, state) if state.room(node).has_resources(shape.requests) else None
+
+    def demand(self, ask: Ask) -> Demand:
+        """Return what the ask needs of a node, under the cluster's policy and limits."""
+        return read_demand(ask, policy_of(ask, self.policy), self.limits)
+
     def placement(self, pod: Pending, node: str) -> Placement | None:
         """Return where the pod's devices would be there, with what it has claimed there itself. A pod of a gang gets the rails
         of members that run, where that is as good."""
         state = self.ledger.without(pod.uid)
-        placement = self.verdict(pod.ask, node, state, pod.requests)
-        if not isinstance(placement, Placement):
+        placement = self.fit_devices(pod.shape, node, state)
+        if placement is None:
             return None
         found = self.gangs.of(pod.uid)
         rails = running_rails(found[0], self.ledger) if found is not None and placement.taken.vfs else ()

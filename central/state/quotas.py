@@ -300,7 +300,7 @@ class Quotas:
         return not freed.isdisjoint(path) or ((borrows or flat) and self._tree.group_of(quota) in freed)
 
     def _is_flat(self, quota: QuotaId) -> bool:
-        return quota in self._tree.quotas and self._tree.quotas[quota].dialect is Dialect.SCHEDULER_PLUGINS
+        return quota in self._tree.quotas and self._tree.quotas[quota].flat
 
     def _take_free_of(self, quota: QuotaId, in_turn: InTurn) -> Iterator[Pending]:
         waiting = [pod for uid in self._refused[quota] if (pod := self._pending.get(uid)) is not None]

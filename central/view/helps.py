@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from central.fit.demand import Demand, policy_of, read_demand
+from central.fit.demand import Demand
 from central.fit.model import Placement
 from central.fit.shortage import asked_cards
 from central.ledger.model import Held, NodeRoom
@@ -62,7 +62,7 @@ def find_helps(
 ) -> Iterator[NodeHelp]:
     """Yield one help for each of these nodes, without sets if the end of no pod would help. Nodes where the pod fits are
     skipped. `stay`: pods that do not end."""
-    demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
+    demand = scheduler.demand(pod.ask)
     far = {name: lacks(scheduler.ledger.without(pod.uid).room(name), demand) for name in names}
     for name in sorted(names, key=lambda name: (far[name], name)):
         if not isinstance(scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid)), Placement):

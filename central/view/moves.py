@@ -15,8 +15,7 @@ from itertools import combinations
 from typing import Final
 
 from central.ask.model import Shape
-from central.fit.demand import policy_of, read_demand
-from central.fit.model import MAY_FIT_LATER, Placement
+from central.fit.model import MAY_FIT_LATER
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay, Put
 from central.ledger.parts import containers_placed
@@ -88,10 +87,8 @@ def _carried_out(state: Overlay, opening: Opening) -> Overlay:
 
 def place(scheduler: Scheduler, state: Overlay, pod: Pending, name: str) -> Put | None:
     """Place the pod on the node in that state. None also where the node is known to lack the cpu or the memory."""
-    if not state.room(name).has_resources(pod.requests):
-        return None
-    found = scheduler.verdict(pod.ask, name, state, pod.requests)
-    if not isinstance(found, Placement):
+    found = scheduler.fit_pod(pod.shape, name, state)
+    if found is None:
         return None
     return Put(node=name, hold=Hold(found.taken, containers_placed(found.containers)), requests=pod.requests)
 
@@ -136,7 +133,7 @@ def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
 def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
     """Return the nodes where moving a pod away may help."""
     verdicts = search.scheduler.judged(pod.ask)
-    demand = read_demand(pod.ask, policy_of(pod.ask, search.scheduler.policy), search.scheduler.limits)
+    demand = search.scheduler.demand(pod.ask)
     names = [
         name for name in search.scheduler.ledger.nodes() if name in verdicts.fits or verdicts.reasons.get(name) in MAY_FIT_LATER
     ]

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from central.fit.demand import Demand, policy_of, read_demand
+from central.fit.demand import Demand
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
 from central.scheduling.preempt import Protection, plans
@@ -113,7 +113,7 @@ def explain_wait(
         yield None
         if len(helps) >= most:
             break
-    demand = read_demand(pod.ask, policy_of(pod.ask, scheduler.policy), scheduler.limits)
+    demand = scheduler.demand(pod.ask)
     preemption = None
     if not (why.gang or why.preempts or why.making_room_on or why.keeping_room_on or why.reasons.get(FITS)):
         for found in find_preemption(scheduler, pod, later, budgets):
