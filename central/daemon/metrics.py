@@ -127,7 +127,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
             evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
     yield evictions
     yield CounterMetricFamily("lading_central_preemptions", "Pods for which preemption was started.", counts.nominated)
-    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were woken.", counts.woken)
+    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were requeued.", counts.woken)
 
 
 def _of_watches(term: Leadership) -> Iterator[Metric]:
