@@ -113,8 +113,8 @@ class Replica:
 
     # ---- central.page
 
-    def reckoning(self) -> bytes:
-        return self._now.reckoning()
+    def configuration(self) -> bytes:
+        return self._now.configuration()
 
     def quotas(self) -> bytes:
         return self._now.quota_view()

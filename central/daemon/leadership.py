@@ -55,7 +55,7 @@ from central.loop.slices import SLICE_S, Slices, in_slices
 from central.loop.steps import Steps
 from central.page.live import Live
 from central.quota.objects import ElasticQuota
-from central.scheduling.configuration import reckoning_of
+from central.scheduling.configuration import effective_configuration
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why import NodeWhy, look_at_nodes, why_by_nodes
@@ -354,9 +354,9 @@ class Leadership:
             return await self._binder.bind_plainly(pod, node)
         return await self._binder.bind(uid, node)
 
-    def reckoning(self) -> bytes:
+    def configuration(self) -> bytes:
         """Return the effective configuration as JSON."""
-        return msgspec.json.encode(reckoning_of(self.scheduler, self._foreign))
+        return msgspec.json.encode(effective_configuration(self.scheduler, self._foreign))
 
     def quota_view(self) -> bytes:
         """Return the tree of quotas as JSON."""
