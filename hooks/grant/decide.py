@@ -63,7 +63,7 @@ class View:
     own: Grant | None = None  # what this container holds already
     pod_gen: int = 0  # the newest assignment that any container of this pod was granted
     held: Sequence[Holding] = ()  # what all other containers hold, and VFs that are not back from their pods
-    foreign: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
+    unmanaged: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
     host_processes: Mapping[GpuUuid, Sequence[HostProcess]] = field(default_factory=dict)
     waits: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards that are being handed over, and what is missing
     dirty_since: Mapping[GpuUuid, int] = field(default_factory=dict)  # Unix time
@@ -162,7 +162,7 @@ def _grant(
         twice = _held_twice(view.own, view.held)
         return twice or _again(replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen), rules, view)
     cleanness = Cleanness(rule=rules.clean, processes=view.host_processes, waits=view.waits, since=view.dirty_since)
-    devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign, cleanness=cleanness)
+    devices = choose(request, view.inventory, pod=pod, held=view.held, unmanaged=view.unmanaged, cleanness=cleanness)
     if isinstance(devices, Refusal):
         return devices
     return Grant(

@@ -22,11 +22,11 @@ from hooks.grant.unhealthy import find_unhealthy
 from hooks.host.binding import find_rebound
 from hooks.host.mounts import recheck_mounts
 from hooks.inventory.watch import InventoryWatch
-from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign
 from hooks.ledger.period import Began, End, Ended
 from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.store import Ledger
+from hooks.ledger.unmanaged import Unmanaged, decide_unmanaged, find_unmanaged
 from hooks.model.answer import Answer
 from hooks.model.assignment import Assignment, Refusal
 from hooks.model.container import Container, Sandbox, merge
@@ -299,7 +299,7 @@ class Node:
         pod = PodUid(sandbox.uid)
         self._note_holders()
         own = self.ledger.find(pod, container.name)
-        foreign = Foreign() if own else find_foreign(self.host_root, inventory, self.ledger.grants())
+        unmanaged = Unmanaged() if own else find_unmanaged(self.host_root, inventory, self.ledger.grants())
         drivers = tuple(map(recheck_mounts, inventory.drivers))
         return View(
             inventory=inventory if drivers == inventory.drivers else replace(inventory, drivers=drivers),
@@ -307,8 +307,8 @@ class Node:
             own=own,
             pod_gen=self.ledger.newest_gen(pod),
             held=(*self.ledger.held_by_others(pod, container.name), *(one for p in self.preparers for one in p.holdings())),
-            foreign=foreign.held,
-            host_processes=name_host_processes(self.host_root, foreign),
+            unmanaged=unmanaged.held,
+            host_processes=name_host_processes(self.host_root, unmanaged),
             waits=self.hand_over.waits(),
             dirty_since=self.hand_over.since,
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
@@ -479,7 +479,7 @@ class Node:
         self._note_holders()
         free = replace(found, gpus=tuple(gpu for gpu in found.gpus if gpu.uuid not in self._held and not gpu.mig_enabled))
         try:
-            processes = name_host_processes(self.host_root, find_foreign(self.host_root, free, ()))
+            processes = name_host_processes(self.host_root, find_unmanaged(self.host_root, free, ()))
         except HostError:
             processes = {}  # what cannot be read is not seen to be dirty
         cleanness = Cleanness(rule=self.rules().clean, processes=processes)
@@ -494,7 +494,7 @@ class Node:
         except HostError as e:
             self.log.error(Event.INVENTORY_FAILED, str(e))
             return
-        for device, words in decide_foreign(new.gpus, processes, self.ledger.grants()).held.items():
+        for device, words in decide_unmanaged(new.gpus, processes, self.ledger.grants()).held.items():
             self._telling.once(Event.HOLDER_FOREIGN, words, device=device)
 
     def inventory_failed(self, error: Exception) -> None:

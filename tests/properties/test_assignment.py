@@ -206,8 +206,8 @@ def test_no_sequence_of_requests_gives_a_device_twice(sequence: list[tuple[str, 
     held: dict[tuple[str, str], Holding] = {}
     for pod, container, request in sequence:
         others = [holding for key, holding in held.items() if key != (pod, container)]
-        result = choose(request, NODE, pod=PodUid(pod), held=others, foreign={})
-        again = choose(request, NODE, pod=PodUid(pod), held=list(reversed(others)), foreign={})
+        result = choose(request, NODE, pod=PodUid(pod), held=others, unmanaged={})
+        again = choose(request, NODE, pod=PodUid(pod), held=list(reversed(others)), unmanaged={})
         if isinstance(result, Refusal):  # its words may name another of those who are in the way
             assert isinstance(again, Refusal)
             assert again.reason is result.reason

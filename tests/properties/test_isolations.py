@@ -73,7 +73,7 @@ def test_the_node_grants_what_central_assigns(
             read = parse_central(reserved.assignment, pod=uid_of(name), node="n1", form=Form.UNSIGNED)
             assert isinstance(read, Assignment), read
             (request,) = read.containers.values()
-            devices = choose(request, node, pod=uid_of(name), held=list(held.values()), foreign={})
+            devices = choose(request, node, pod=uid_of(name), held=list(held.values()), unmanaged={})
             assert isinstance(devices, Devices), devices
             held[name] = Holding(pod=uid_of(name), pod_name=f"default/{name}", container="main", devices=devices)
             written = json.loads(reserved.assignment)["containers"]["main"]["gpus"]

@@ -152,10 +152,10 @@ def test_the_node_counts_what_central_counted(pod: tuple[Roles, Placed], data: s
     node = inventory(gpus=(CARD,))
     held = [hold(OTHER, "c", part_of_card(CARD.usable_mib - mib, 100 - core))]
     for name, request in read.containers.items():
-        devices = choose(request, node, pod=POD, held=held, foreign={})
+        devices = choose(request, node, pod=POD, held=held, unmanaged={})
         assert isinstance(devices, Devices), devices
         held.append(hold(POD, name, devices))
     for more in (GpuRequest(name=CARD.uuid, memory_mib=1), GpuRequest(name=CARD.uuid, core_percent=1)):
-        refused = choose(ContainerRequest(gpus=(more,)), node, pod=THIRD, held=held, foreign={})
+        refused = choose(ContainerRequest(gpus=(more,)), node, pod=THIRD, held=held, unmanaged={})
         assert isinstance(refused, Refusal), refused
         assert refused.reason == Reason.CAPACITY_EXCEEDED

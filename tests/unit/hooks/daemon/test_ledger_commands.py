@@ -169,13 +169,13 @@ def test_the_table_is_for_a_person(desk: Desk) -> None:
     assert "0000:1a:00.0" in next(line for line in out.splitlines() if "name-of-pod-1" in line)
 
 
-def test_a_card_that_a_pod_uses_without_a_grant_is_foreign(desk: Desk) -> None:
+def test_a_card_that_a_pod_uses_without_a_grant_is_unmanaged(desk: Desk) -> None:
     state = desk.node.nvml_state
     state.write_text(state.read_text() + "process 0 42\n")
     cgroup = desk.node.root / "proc/42/cgroup"
     cgroup.parent.mkdir()
     cgroup.write_text("0::/kubepods.slice/kubepods-podaaaa_bbbb.slice/cri-containerd-" + "c" * 64 + ".scope\n")
-    assert desk.listed()[CARD]["state"] == "foreign"
+    assert desk.listed()[CARD]["state"] == "unmanaged"
 
 
 def take_netdev_away(desk: Desk) -> PciAddress:

@@ -25,9 +25,9 @@ def ask(
     node: Inventory = NODE,
     *,
     held: Sequence[Holding] = (),
-    foreign: dict[GpuUuid, str] | None = None,
+    unmanaged: dict[GpuUuid, str] | None = None,
 ) -> Devices | Refusal:
-    return choose(request, node, pod=ME, held=held, foreign=foreign or {})
+    return choose(request, node, pod=ME, held=held, unmanaged=unmanaged or {})
 
 
 def gpus(*names: str, **share: int) -> ContainerRequest:
@@ -249,11 +249,11 @@ def test_a_card_in_mig_mode_is_not_given_whole_nor_shared() -> None:
 
 
 def test_a_card_that_a_pod_uses_without_a_grant() -> None:
-    foreign = {uuid(1): "pod kube-system/old"}
+    unmanaged = {uuid(1): "pod kube-system/old"}
     for request in (gpus("1"), gpus("1", mib=1), gpus("all")):
-        assert reason(ask(request, foreign=foreign), "kube-system/old") == Reason.DEVICE_HELD
-    assert ask(gpus("0"), foreign=foreign) == whole(0)
-    assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, foreign={uuid(0): "x"})) == Reason.DEVICE_HELD
+        assert reason(ask(request, unmanaged=unmanaged), "kube-system/old") == Reason.DEVICE_HELD
+    assert ask(gpus("0"), unmanaged=unmanaged) == whole(0)
+    assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, unmanaged={uuid(0): "x"})) == Reason.DEVICE_HELD
 
 
 def test_vfs_by_each_name() -> None:
@@ -392,7 +392,7 @@ def left(
         waits={uuid(0): waits} if waits else {},
         since={uuid(0): since} if since else {},
     )
-    return choose(request or gpus("0"), node, pod=ME, held=held, foreign={}, cleanness=cleanness)
+    return choose(request or gpus("0"), node, pod=ME, held=held, unmanaged={}, cleanness=cleanness)
 
 
 DIRT: dict[CleanCheck, dict[str, Any]] = {

@@ -194,7 +194,7 @@ def test_a_refusal_of_any_part_is_the_answer(annotations: dict[str, str], expect
 def test_what_others_hold_is_not_given() -> None:
     held = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=Devices(gpus=(GrantedGpu(uuid=uuid(0)),)))
     assert reason({"lading.dev/gpus": "0"}, replace(VIEW, held=(held,))) is Reason.DEVICE_HELD
-    assert reason({"lading.dev/gpus": "0"}, replace(VIEW, foreign={uuid(0): "process 1"})) is Reason.DEVICE_HELD
+    assert reason({"lading.dev/gpus": "0"}, replace(VIEW, unmanaged={uuid(0): "process 1"})) is Reason.DEVICE_HELD
 
 
 def test_a_pod_that_can_not_be_served() -> None:
@@ -243,7 +243,7 @@ def test_an_existing_grant_wins_and_moves_to_the_newer_sandbox() -> None:
     own = granted({"lading.dev/vfs": "1"})
     rest = Devices(vfs=tuple(GrantedVf(bdf=one.bdf) for one in NODE.vfs[1:]))
     held = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=rest)
-    view = replace(VIEW, own=own, held=(held,), foreign={uuid(0): "x"}, now=NOW + 100, boot_id="later")
+    view = replace(VIEW, own=own, held=(held,), unmanaged={uuid(0): "x"}, now=NOW + 100, boot_id="later")
     again = answered({"lading.dev/vfs": "1"}, view, sandbox="s1")
     assert again.reused
     assert again.grant == replace(own, sandbox=SandboxId("s1"))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hooks.ledger.foreign import Foreign
 from hooks.ledger.listing import Entry, Kind, Said, State, list_devices
+from hooks.ledger.unmanaged import Unmanaged
 from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant
@@ -34,7 +34,7 @@ def listed(
     *grants: Grant, rows: Sequence[Attachment] = (), node: Inventory = NODE, stopped: Sequence[str] = (), **more: Any
 ) -> dict[str, Entry]:
     said = Said(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
-    entries = list_devices(node, said, **{"foreign": Foreign(), **more})
+    entries = list_devices(node, said, **{"unmanaged": Unmanaged(), **more})
     by_device = {entry.device: entry for entry in entries}
     assert len(by_device) == len(entries)
     return by_device
@@ -115,18 +115,18 @@ def test_what_can_not_be_given_is_unhealthy_with_the_reason() -> None:
 
 
 def test_a_card_that_a_pod_uses_without_a_grant() -> None:
-    used = Foreign(held={uuid(0): "process 42 of pod x", uuid(1): "process 43 of pod y"})
-    entries = listed(foreign=used)
-    assert [entries[d].state for d in (uuid(0), uuid(1), mig_uuid(10))] == [State.FOREIGN] * 3
+    used = Unmanaged(held={uuid(0): "process 42 of pod x", uuid(1): "process 43 of pod y"})
+    entries = listed(unmanaged=used)
+    assert [entries[d].state for d in (uuid(0), uuid(1), mig_uuid(10))] == [State.UNMANAGED] * 3
     for device, word in ((uuid(0), "process 42"), (uuid(1), "process 43"), (mig_uuid(10), "process 43")):
         assert word in entries[device].why
-    beside = listed(holders.grant(devices=SHARE), foreign=used)[uuid(0)]
+    beside = listed(holders.grant(devices=SHARE), unmanaged=used)[uuid(0)]
     assert beside.state is State.SHARED
     assert "process 42" in beside.why
 
 
 def test_a_process_of_no_pod_is_said_and_holds_nothing() -> None:
-    entry = listed(foreign=Foreign(host={uuid(0): (7,)}))[uuid(0)]
+    entry = listed(unmanaged=Unmanaged(host={uuid(0): (7,)}))[uuid(0)]
     assert entry.state is State.FREE
     assert "7" in entry.why
 

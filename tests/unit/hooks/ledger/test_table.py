@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hooks.ledger.foreign import Foreign
 from hooks.ledger.listing import Entry, Kind, Said, State, list_devices
 from hooks.ledger.table import as_json, as_text
+from hooks.ledger.unmanaged import Unmanaged
 from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
 from hooks.model.attachment import Step
 from lading.vocabulary import PciAddress, SandboxId
@@ -21,7 +21,7 @@ NODE = inventory(
     gpus=(gpu(0), gpu(1), gpu(2, unhealthy="NVML: GPU is lost"), gpu(3), mig_gpu(4)),
     vfs=(vf(0), vf(1), vf(2), vf(3, unhealthy="elsewhere"), vf(4, unhealthy="no port is active")),
 )
-FOREIGN = Foreign(held={uuid(3): "process 42 of pod 0d9c"}, host={uuid(1): (99,)})
+UNMANAGED = Unmanaged(held={uuid(3): "process 42 of pod 0d9c"}, host={uuid(1): (99,)})
 STUCK = "its network device has not come back"
 
 
@@ -46,7 +46,7 @@ def entries() -> tuple[Entry, ...]:
         ),
         stopped={SandboxId("c-s0"): NOW},
     )
-    return list_devices(NODE, said, foreign=FOREIGN, strays={vf(3).bdf})
+    return list_devices(NODE, said, unmanaged=UNMANAGED, strays={vf(3).bdf})
 
 
 GOLDEN = Path(__file__).with_name("table.txt")
@@ -62,9 +62,9 @@ def test_a_node_without_devices_is_a_head() -> None:
 
 def test_names_are_harmless_on_a_terminal() -> None:
     grant = replace(holders.grant(devices=share(1, None)), pod_name="a\x1b[2J\nb")
-    shown = as_text(list_devices(NODE, Said(grants=[grant]), foreign=Foreign()), now=NOW)
+    shown = as_text(list_devices(NODE, Said(grants=[grant]), unmanaged=Unmanaged()), now=NOW)
     assert "\x1b" not in shown
-    assert len(shown.splitlines()) == len(as_text(list_devices(NODE, Said(), foreign=Foreign()), now=NOW).splitlines())
+    assert len(shown.splitlines()) == len(as_text(list_devices(NODE, Said(), unmanaged=Unmanaged()), now=NOW).splitlines())
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,9 @@ def test_names_are_harmless_on_a_terminal() -> None:
     [(-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172799, "47h"), (172800, "2d")],
 )
 def test_ages(seconds: int, age: str) -> None:
-    one = list_devices(NODE, Said(grants=[holders.grant(devices=share(1, None), granted_at=NOW - seconds)]), foreign=Foreign())
+    one = list_devices(
+        NODE, Said(grants=[holders.grant(devices=share(1, None), granted_at=NOW - seconds)]), unmanaged=Unmanaged()
+    )
     assert f"  {age}  " in as_text(one, now=NOW).splitlines()[2]
 
 

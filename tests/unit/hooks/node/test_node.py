@@ -801,8 +801,8 @@ def test_a_card_that_a_pod_uses_without_a_grant_is_held_while_it_uses_it(play: P
             assert isinstance(rig.ask(node, "pod-1", "s0"), Answer)
 
     play(scenario)
-    (foreign,) = records.fields(Event.HOLDER_FOREIGN)  # said once
-    assert foreign["device"] == uuid(0)
+    (unmanaged,) = records.fields(Event.HOLDER_FOREIGN)  # said once
+    assert unmanaged["device"] == uuid(0)
 
 
 def test_a_process_of_the_host_or_of_the_pod_itself_holds_nothing(play: Play) -> None:

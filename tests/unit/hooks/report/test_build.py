@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).with_name("demo-8gpu.json")
 
 
 def status(found: Inventory, *grants: Grant, **more: Any) -> Status:
-    return build_status(found, grants, **{"foreign": {}, "reconciled": True, "boot_id": BOOT, "reporter": "1.2.3", **more})
+    return build_status(found, grants, **{"unmanaged": {}, "reconciled": True, "boot_id": BOOT, "reporter": "1.2.3", **more})
 
 
 def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> 
         dataclasses.replace(grant("pod-2", "main", side), form=Form.SIGNED, gen=7),
         grant("pod-1", "train", train),
     )
-    built = build_status(found, grants, foreign={cards[7]: "process 42"}, reconciled=True, boot_id=BOOT, reporter="1.2.3")
+    built = build_status(found, grants, unmanaged={cards[7]: "process 42"}, reconciled=True, boot_id=BOOT, reporter="1.2.3")
     assert json.loads(msgspec.json.encode(built)) == json.loads(GOLDEN.read_text())
     assert msgspec.json.decode(GOLDEN.read_bytes(), type=Status) == built
 
@@ -65,7 +65,7 @@ def test_columns() -> None:
     found = dataclasses.replace(well, pfs=(*well.pfs, down), problems=("cannot read",))
     mine = Devices(gpus=(GrantedGpu(uuid=uuid(0)),))
     built = status(
-        found, grant("a", devices=mine), grant("b", devices=mine), grant("c", devices=vfs(0)), foreign={uuid(2): "x"}
+        found, grant("a", devices=mine), grant("b", devices=mine), grant("c", devices=vfs(0)), unmanaged={uuid(2): "x"}
     )
     assert (built.summary.gpus, built.summary.models, built.summary.vfs) == ("2/3", "NVIDIA H100", "1/4")
     assert built.summary.held == "2 GPUs, 1 VF"
