@@ -50,7 +50,7 @@ def _facts(report: PodReport) -> Iterator[tuple[str, str | Text]]:
     for key, value in report.by_hand.items():
         yield (
             key,
-            text(f"{value}   ! the pod has no such container: it gives nothing", "bad") if key in report.for_nobody else value,
+            text(f"{value}   ! the pod has no such container: it gives nothing", "bad") if key in report.without_effect else value,
         )
     if report.signature is not None:
         gen = f"generation {report.gen}, " if report.gen is not None else ""

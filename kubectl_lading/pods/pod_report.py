@@ -71,7 +71,7 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
     said: str  # the pod's state, in words
     asks: str = ""  # in words
     by_hand: Mapping[str, str] = {}  # annotations that name devices
-    for_nobody: tuple[str, ...] = ()  # annotations for a container that the pod does not have: they have no effect
+    without_effect: tuple[str, ...] = ()  # annotations for a container that the pod does not have: they have no effect
     node: str = ""
     gen: int | None = None  # of its assignment
     signature: Signature | None = None
@@ -106,7 +106,7 @@ def report_pod(
         said=situation.said,
         asks="" if asked is None else asked.message if isinstance(asked, BadAsk) else ask_in_words(pending_of(pod, asked)),
         by_hand={key: value for key, value in metadata.annotations.items() if _is_by_hand(key)},
-        for_nobody=tuple(key for key in metadata.annotations if _is_by_hand(key) and not _has_container(pod, key)),
+        without_effect=tuple(key for key in metadata.annotations if _is_by_hand(key) and not _has_container(pod, key)),
         node=pod.spec.node_name,
         gen=gen,
         signature=None if text is None else _signature(text, metadata.annotations.get(ASSIGNMENT_SIGNATURE), keys),
