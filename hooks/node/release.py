@@ -15,8 +15,8 @@ from hooks.ledger.store import Ledger
 from hooks.model.attachment import Attachment
 from hooks.model.inventory import Inventory
 from hooks.model.lists import Lists
+from hooks.node.node_log import owner_fields
 from hooks.node.release_decision import Release, decide_release, describe_freeing, find_alive, find_device, waiting_for
-from hooks.node.telling import owner_fields
 from lading.errors import LadingError
 from lading.log import Event, Log
 from lading.vocabulary import PciAddress
