@@ -17,9 +17,9 @@ from lading.tracing import OFF, Span, Tracing
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import HeldCall, Method, Stage, held_paths, read_id
-from runtimeproxy.call.known import Known
 from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal
 from runtimeproxy.call.projection import sandbox_of_list
+from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.call.subject import Subject, subject_by_id, subject_made
 from runtimeproxy.chain.chain import Chain
 from runtimeproxy.chain.registrations import Registration
@@ -52,7 +52,7 @@ class Gate:
         soon: Callable[[Callable[[], None]], object] = lambda do: do(),
     ) -> None:
         """Create a gate. `soon` is called with what can wait until the call is on its way."""
-        self.known = Known()
+        self.cache = SandboxCache()
         self._soon = soon
         self._tracing = tracing
         self._chain = chain
@@ -76,7 +76,7 @@ class Gate:
         if _large(call):
             return partial(self._wait, call, screening)
         try:
-            planned = plan_call(call, screening, self.known)
+            planned = plan_call(call, screening, self.cache)
             if isinstance(planned, Ask) and not planned.questions:
                 self._learn(planned)
                 with self._begin_span(call, planned) as span:
@@ -86,22 +86,22 @@ class Gate:
             return partial(self._wait, call, screening, planned)
         except Exception as e:  # noqa: BLE001  an internal error must not leave a caller waiting
             self._say_error(call, e)
-            return _after_error(call, screening, self.known, e)
+            return _after_error(call, screening, self.cache, e)
 
     def observed(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
         """Process the runtime's answer to a call that was forwarded with `observe`. `reply`: message bytes, without a
         prefix."""
         try:
             self._observe(method, subject, status, reply)
-        except Exception as e:  # noqa: BLE001  the caller has its answer; only `known` lacks this call
+        except Exception as e:  # noqa: BLE001  the caller has its answer; only `cache` lacks this call
             self._log.error(Event.CALL_FORWARDED, f"cannot observe: {_where(e)}", method=method.name, reason=Reason.INTERNAL)
 
     async def _wait(self, call: HeldCall, screening: Screening, planned: Decided | Ask | Find | None = None) -> Outcome:
         try:
-            planned = planned or await _run(call, plan_call, call, screening, self.known)
+            planned = planned or await _run(call, plan_call, call, screening, self.cache)
             if isinstance(planned, Find):
                 found = await self._find(planned.sandbox_id)
-                planned = await _run(call, plan_call, call, screening, self.known, found)
+                planned = await _run(call, plan_call, call, screening, self.cache, found)
             if isinstance(planned, Ask):
                 self._learn(planned)
                 with self._begin_span(call, planned) as span:
@@ -118,7 +118,7 @@ class Gate:
             raise
         except Exception as e:  # noqa: BLE001  as above
             self._say_error(call, e)
-            return await _run(call, _after_error, call, screening, self.known, e)
+            return await _run(call, _after_error, call, screening, self.cache, e)
 
     async def _find(self, sandbox_id: str) -> Refusal | bool:
         """Learn a sandbox from the runtime. Return True, or why the runtime did not describe it."""
@@ -130,12 +130,12 @@ class Gate:
             return Refusal(reason=Reason.NOT_RECONCILED, message=message)
         if found is None:
             return Refusal(reason=Reason.NOT_RECONCILED, message=f"the runtime knows no sandbox {sandbox_id}")
-        self.known.learn_sandbox(sandbox_of_list(found.status))
+        self.cache.learn_sandbox(sandbox_of_list(found.status))
         return True
 
     def _learn(self, planned: Decided | Ask) -> None:
         if planned.learn and planned.subject:
-            self.known.learn_sandbox(planned.subject.sandbox)
+            self.cache.learn_sandbox(planned.subject.sandbox)
 
     def _begin_span(self, call: HeldCall, ask: Ask) -> Span:
         span = self._tracing.begin(f"CRI {call.method.name}", parent=call.traceparent)
@@ -147,25 +147,25 @@ class Gate:
         return span
 
     def _observe(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
-        stage, screening, known = method.stage, self._screening, self.known
+        stage, screening, cache = method.stage, self._screening, self.cache
         if stage is None:
             return
         done = status == Status.OK
         if done:
             subject = subject_made(subject, stage, reply)
-        if done and stage in MAKES and known.sandbox(subject.sandbox.id) is None:
-            known.learn_sandbox(subject.sandbox)
+        if done and stage in MAKES and cache.sandbox(subject.sandbox.id) is None:
+            cache.learn_sandbox(subject.sandbox)
         if done and stage is Stage.CREATE_CONTAINER and subject.container:
-            known.learn_container(subject.sandbox.id, subject.container)
+            cache.learn_container(subject.sandbox.id, subject.container)
         for registration in screening.told(stage, subject.keys):
             told = hook.ObserveRequest(
                 stage=stage.name, sandbox=subject.sandbox, container=subject.container, grpc_status=status
             )
             self._chain.observe(registration, stage, told)
         if done and stage is Stage.REMOVE_POD_SANDBOX:
-            known.forget_sandbox(subject.sandbox.id)
+            cache.forget_sandbox(subject.sandbox.id)
         elif done and stage is Stage.REMOVE_CONTAINER and subject.container:
-            known.forget_container(subject.container.id)
+            cache.forget_container(subject.container.id)
 
     def _say_error(self, call: HeldCall, error: Exception) -> None:
         where = f"internal error: {_where(error)}"
@@ -208,12 +208,12 @@ def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | R
     return decided
 
 
-def _after_error(call: HeldCall, screening: Screening, known: Known, error: Exception) -> Outcome:
+def _after_error(call: HeldCall, screening: Screening, cache: SandboxCache, error: Exception) -> Outcome:
     method, subject = call.method, None
     try:
-        guarded = may_be_guarded(call, screening, known)
+        guarded = may_be_guarded(call, screening, cache)
         if method.stage in REMOVES:
-            subject = subject_by_id(method.stage, read_id(call.message), known)
+            subject = subject_by_id(method.stage, read_id(call.message), cache)
     except Exception:  # noqa: BLE001  the same error may occur here: then it is unknown, and counts as guarded
         guarded = True
     if method.teardown or not guarded:

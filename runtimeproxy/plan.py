@@ -19,9 +19,9 @@ from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import merge
 from runtimeproxy.call.calls import HeldCall, Stage, read_id
-from runtimeproxy.call.known import Known
 from runtimeproxy.call.outcome import Answers, Forward, Refusal
 from runtimeproxy.call.projection import container_of_config
+from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.call.subject import Subject, adjusted, known_keys, subject_by_id, subject_of
 from runtimeproxy.chain.chain import Question
 from runtimeproxy.chain.registrations import FailurePolicy
@@ -66,29 +66,29 @@ class Find:
     sandbox_id: str
 
 
-def plan_call(call: HeldCall, screening: Screening, known: Known, found: Refusal | bool = False) -> Decided | Ask | Find:
+def plan_call(call: HeldCall, screening: Screening, cache: SandboxCache, found: Refusal | bool = False) -> Decided | Ask | Find:
     """Return the next step. `found`: the runtime was asked about the sandbox; a Refusal says why it did not describe it."""
     stage = call.method.stage
     if stage is None:
         return Decided(end=_another_way(call) if screening.names_guarded(call.message) else Forward())
     # Before the first list was read, the pod of any unknown sandbox may have guarded keys.
-    must_find = stage is Stage.CREATE_CONTAINER and not known.listed and bool(screening.guarded_prefixes)
+    must_find = stage is Stage.CREATE_CONTAINER and not cache.listed and bool(screening.guarded_prefixes)
     if stage in MAKES:
-        must_read = must_find or screening.must_read(stage, lambda: known_keys(stage, call.message, known))
+        must_read = must_find or screening.must_read(stage, lambda: known_keys(stage, call.message, cache))
         if not (must_read or screening.names_anybody(call.message)):
             return Decided(end=Forward())
     else:
-        subject = subject_by_id(stage, read_id(call.message), known)
+        subject = subject_by_id(stage, read_id(call.message), cache)
         if not screening.asked(stage, subject.keys):
             return _forward(stage, screening, subject)
     try:
         request = call.method.parse(call.message)
     except DecodeError:
-        return _unreadable(call, screening, known)
-    subject = subject_of(request, known)
+        return _unreadable(call, screening, cache)
+    subject = subject_of(request, cache)
     learn = False
     if isinstance(request, cri.CreateContainerRequest) and (must_find or screening.concerns(subject.keys)):
-        if not found and known.sandbox(subject.sandbox.id) is None:
+        if not found and cache.sandbox(subject.sandbox.id) is None:
             return Find(subject.sandbox.id)
         learn = not isinstance(found, Refusal)
     if refusal := _refusal(request, screening, subject, found if isinstance(found, Refusal) else None):
@@ -127,8 +127,8 @@ def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers
     )
 
 
-def may_be_guarded(call: HeldCall, screening: Screening, known: Known) -> bool:
-    keys = known_keys(call.method.stage, call.message, known)
+def may_be_guarded(call: HeldCall, screening: Screening, cache: SandboxCache) -> bool:
+    keys = known_keys(call.method.stage, call.message, cache)
     return bool(screening.guarded(keys)) or screening.names_guarded(call.message)
 
 
@@ -138,14 +138,14 @@ def _forward(stage: Stage, screening: Screening, subject: Subject, *, ignored: t
 
 
 def _observes(stage: Stage, screening: Screening, keys: Collection[str]) -> bool:
-    """Return whether the reply is needed: a hook is notified, or `known` learns or forgets."""
+    """Return whether the reply is needed: a hook is notified, or `cache` learns or forgets."""
     return stage in REMOVES or bool(screening.told(stage, keys)) or (stage in MAKES and screening.concerns(keys))
 
 
-def _unreadable(call: HeldCall, screening: Screening, known: Known) -> Decided:
+def _unreadable(call: HeldCall, screening: Screening, cache: SandboxCache) -> Decided:
     """Refuse the request if its pod might be guarded, or might get cards that are to be hidden from it; forward all others."""
     hides = call.method.stage is Stage.CREATE_CONTAINER and screening.hides
-    if call.method.teardown or not (hides or may_be_guarded(call, screening, known)):
+    if call.method.teardown or not (hides or may_be_guarded(call, screening, cache)):
         return Decided(end=Forward())
     message = f"the {call.method.name} request cannot be parsed as a runtime.v1 message"
     return Decided(end=Refusal(reason=Reason.REQUEST_UNREADABLE, message=message))

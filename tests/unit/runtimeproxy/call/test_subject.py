@@ -3,13 +3,13 @@ import pytest
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage, read_id
-from runtimeproxy.call.known import Known
+from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.call.subject import SANDBOX_STAGES, known_keys, subject_made, subject_of
 from tests.unit.runtimeproxy.requests import create, golden, goldens, method, run
 
 
-def known() -> Known:
-    made = Known()
+def known() -> SandboxCache:
+    made = SandboxCache()
     made.learn_sandbox(hook.PodSandbox(id="s1", name="p", runtime_handler="nvidia", annotations={"then": "1"}))
     made.learn_container("s1", hook.Container(id="c1", name="c"))
     return made
@@ -19,7 +19,7 @@ def known() -> Known:
 def test_every_real_request_has_a_subject(name: str) -> None:
     of = method(name.partition("-")[0])
     request = of.parse(golden(name))
-    subject = subject_of(request, Known())
+    subject = subject_of(request, SandboxCache())
     if isinstance(request, cri.RunPodSandboxRequest):
         assert subject.sandbox.uid == request.config.metadata.uid != ""
     elif of.stage in SANDBOX_STAGES or of.stage is Stage.CREATE_CONTAINER:
@@ -60,10 +60,8 @@ def test_what_is_not_known_has_its_id() -> None:
 
 def test_what_was_made_has_its_new_id() -> None:
     reply = cri.RunPodSandboxResponse(pod_sandbox_id="new").SerializeToString()
-    assert (
-        subject_made(subject_of(cri.RunPodSandboxRequest.FromString(run()), Known()), Stage.RUN_POD_SANDBOX, reply).sandbox.id
-        == "new"
-    )
+    asked = subject_of(cri.RunPodSandboxRequest.FromString(run()), SandboxCache())
+    assert subject_made(asked, Stage.RUN_POD_SANDBOX, reply).sandbox.id == "new"
 
 
 @pytest.mark.parametrize(
