@@ -16,11 +16,11 @@ from lading.reasons import Reason
 from lading.tracing import OFF, Span, Tracing
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.call.call_context import CallContext, context_by_id, context_made
 from runtimeproxy.call.calls import HeldCall, Method, Stage, held_paths, read_id
 from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal
 from runtimeproxy.call.projection import sandbox_of_list
 from runtimeproxy.call.sandbox_cache import SandboxCache
-from runtimeproxy.call.subject import Subject, subject_by_id, subject_made
 from runtimeproxy.chain.chain import Chain
 from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.plan import MAKES, REMOVES, Ask, Decided, Find, finish_call, may_be_guarded, plan_call
@@ -88,11 +88,11 @@ class Gate:
             self._say_error(call, e)
             return _after_error(call, screening, self.cache, e)
 
-    def observed(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
+    def observed(self, method: Method, context: CallContext, status: int, reply: bytes) -> None:
         """Process the runtime's answer to a call that was forwarded with `observe`. `reply`: message bytes, without a
         prefix."""
         try:
-            self._observe(method, subject, status, reply)
+            self._observe(method, context, status, reply)
         except Exception as e:  # noqa: BLE001  the caller has its answer; only `cache` lacks this call
             self._log.error(Event.CALL_FORWARDED, f"cannot observe: {_where(e)}", method=method.name, reason=Reason.INTERNAL)
 
@@ -134,38 +134,38 @@ class Gate:
         return True
 
     def _learn(self, planned: Decided | Ask) -> None:
-        if planned.learn and planned.subject:
-            self.cache.learn_sandbox(planned.subject.sandbox)
+        if planned.learn and planned.context:
+            self.cache.learn_sandbox(planned.context.sandbox)
 
     def _begin_span(self, call: HeldCall, ask: Ask) -> Span:
         span = self._tracing.begin(f"CRI {call.method.name}", parent=call.traceparent)
-        sandbox, container = ask.subject.sandbox, ask.subject.container
+        sandbox, container = ask.context.sandbox, ask.context.container
         name = container.name if container else ""
         span.note(
             k8s_namespace_name=sandbox.namespace, k8s_pod_name=sandbox.name, k8s_pod_uid=sandbox.uid, k8s_container_name=name
         )
         return span
 
-    def _observe(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
+    def _observe(self, method: Method, context: CallContext, status: int, reply: bytes) -> None:
         stage, screening, cache = method.stage, self._screening, self.cache
         if stage is None:
             return
         done = status == Status.OK
         if done:
-            subject = subject_made(subject, stage, reply)
-        if done and stage in MAKES and cache.sandbox(subject.sandbox.id) is None:
-            cache.learn_sandbox(subject.sandbox)
-        if done and stage is Stage.CREATE_CONTAINER and subject.container:
-            cache.learn_container(subject.sandbox.id, subject.container)
-        for registration in screening.told(stage, subject.keys):
+            context = context_made(context, stage, reply)
+        if done and stage in MAKES and cache.sandbox(context.sandbox.id) is None:
+            cache.learn_sandbox(context.sandbox)
+        if done and stage is Stage.CREATE_CONTAINER and context.container:
+            cache.learn_container(context.sandbox.id, context.container)
+        for registration in screening.told(stage, context.keys):
             told = hook.ObserveRequest(
-                stage=stage.name, sandbox=subject.sandbox, container=subject.container, grpc_status=status
+                stage=stage.name, sandbox=context.sandbox, container=context.container, grpc_status=status
             )
             self._chain.observe(registration, stage, told)
         if done and stage is Stage.REMOVE_POD_SANDBOX:
-            cache.forget_sandbox(subject.sandbox.id)
-        elif done and stage is Stage.REMOVE_CONTAINER and subject.container:
-            cache.forget_container(subject.container.id)
+            cache.forget_sandbox(context.sandbox.id)
+        elif done and stage is Stage.REMOVE_CONTAINER and context.container:
+            cache.forget_container(context.container.id)
 
     def _say_error(self, call: HeldCall, error: Exception) -> None:
         where = f"internal error: {_where(error)}"
@@ -183,7 +183,7 @@ class Gate:
     def _say(self, call: HeldCall, decided: Decided) -> None:
         """Log how the call ended."""
         log, end = self._log, decided.end
-        fields = _fields(call, decided.subject)
+        fields = _fields(call, decided.context)
         for refusal in decided.ignored:
             log.warning(Event.HOOK_IGNORED, refusal.message, **fields, hook=refusal.hook, reason=refusal.reason)
         if isinstance(end, Refusal):
@@ -209,23 +209,23 @@ def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | R
 
 
 def _after_error(call: HeldCall, screening: Screening, cache: SandboxCache, error: Exception) -> Outcome:
-    method, subject = call.method, None
+    method, context = call.method, None
     try:
         guarded = may_be_guarded(call, screening, cache)
         if method.stage in REMOVES:
-            subject = subject_by_id(method.stage, read_id(call.message), cache)
+            context = context_by_id(method.stage, read_id(call.message), cache)
     except Exception:  # noqa: BLE001  the same error may occur here: then it is unknown, and counts as guarded
         guarded = True
     if method.teardown or not guarded:
-        return Forward(observe=subject)
+        return Forward(observe=context)
     message = f"cannot adjust {method.name}: an error in lading-runtimeproxy ({type(error).__name__}), see its log"
     return Refusal(reason=Reason.INTERNAL, message=message).outcome
 
 
-def _fields(call: HeldCall, subject: Subject | None) -> dict[str, Any]:
+def _fields(call: HeldCall, context: CallContext | None) -> dict[str, Any]:
     fields: dict[str, Any] = {"method": call.method.name}
-    if subject is not None:
-        sandbox, container = subject.sandbox, subject.container
+    if context is not None:
+        sandbox, container = context.sandbox, context.container
         fields |= {"namespace": sandbox.namespace, "pod": sandbox.name, "pod_uid": sandbox.uid}
         fields |= {"container": container.name} if container else {}
     return fields

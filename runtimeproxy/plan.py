@@ -18,11 +18,11 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import merge
+from runtimeproxy.call.call_context import CallContext, adjusted, context_by_id, context_of, known_keys
 from runtimeproxy.call.calls import HeldCall, Stage, read_id
 from runtimeproxy.call.outcome import Answers, Forward, Refusal
 from runtimeproxy.call.projection import container_of_config
 from runtimeproxy.call.sandbox_cache import SandboxCache
-from runtimeproxy.call.subject import Subject, adjusted, known_keys, subject_by_id, subject_of
 from runtimeproxy.chain.chain import Question
 from runtimeproxy.chain.registrations import FailurePolicy
 from runtimeproxy.screening import Screening
@@ -36,7 +36,7 @@ class Decided:
     """The end of a call, and what is logged of it."""
 
     end: Forward | Refusal
-    subject: Subject | None = None
+    context: CallContext | None = None
     ignored: tuple[Refusal, ...] = ()  # failures that policy Ignore forgave
     owners: tuple[str, ...] = ()  # whose adjustments were applied
     env_replaced: tuple[str, ...] = ()
@@ -53,10 +53,10 @@ class Ask:
     """Ask the hooks these questions, which may be none, and pass their answers to `finish_call`."""
 
     stage: Stage
-    subject: Subject
+    context: CallContext
     questions: tuple[Question, ...]
     hidden: tuple[tuple[str, hook.Adjustment], ...] = ()  # static adjustments, with the names of their registrations
-    learn: bool = False  # the subject's sandbox: a pod may be annotated long after its sandbox was made
+    learn: bool = False  # the context's sandbox: a pod may be annotated long after its sandbox was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,49 +78,49 @@ def plan_call(call: HeldCall, screening: Screening, cache: SandboxCache, found: 
         if not (must_read or screening.names_anybody(call.message)):
             return Decided(end=Forward())
     else:
-        subject = subject_by_id(stage, read_id(call.message), cache)
-        if not screening.asked(stage, subject.keys):
-            return _forward(stage, screening, subject)
+        context = context_by_id(stage, read_id(call.message), cache)
+        if not screening.asked(stage, context.keys):
+            return _forward(stage, screening, context)
     try:
         request = call.method.parse(call.message)
     except DecodeError:
         return _unreadable(call, screening, cache)
-    subject = subject_of(request, cache)
+    context = context_of(request, cache)
     learn = False
-    if isinstance(request, cri.CreateContainerRequest) and (must_find or screening.concerns(subject.keys)):
-        if not found and cache.sandbox(subject.sandbox.id) is None:
-            return Find(subject.sandbox.id)
+    if isinstance(request, cri.CreateContainerRequest) and (must_find or screening.concerns(context.keys)):
+        if not found and cache.sandbox(context.sandbox.id) is None:
+            return Find(context.sandbox.id)
         learn = not isinstance(found, Refusal)
-    if refusal := _refusal(request, screening, subject, found if isinstance(found, Refusal) else None):
-        return Decided(end=refusal, subject=subject, learn=learn)
+    if refusal := _refusal(request, screening, context, found if isinstance(found, Refusal) else None):
+        return Decided(end=refusal, context=context, learn=learn)
     return Ask(
         stage=stage,
-        subject=subject,
-        questions=_questions(call, request, stage, screening, subject),
-        hidden=screening.hidden(subject.keys, request) if isinstance(request, cri.CreateContainerRequest) else (),
+        context=context,
+        questions=_questions(call, request, stage, screening, context),
+        hidden=screening.hidden(context.keys, request) if isinstance(request, cri.CreateContainerRequest) else (),
         learn=learn,
     )
 
 
 def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | Refusal) -> Decided:
     """Return how the call ends after these answers."""
-    stage, subject = ask.stage, ask.subject
+    stage, context = ask.stage, ask.context
     if isinstance(answers, Refusal):
-        return Decided(end=answers, subject=subject)
+        return Decided(end=answers, context=context)
     if call.method.teardown:
-        return _forward(stage, screening, subject, ignored=tuple(answers.forgiven.values()))
+        return _forward(stage, screening, context, ignored=tuple(answers.forgiven.values()))
     answers, ignored = _without_invalid(stage, ask.questions, answers)
-    refusal = screening.refuse_unanswered(subject.keys, answers) if stage is Stage.CREATE_CONTAINER else None
+    refusal = screening.refuse_unanswered(context.keys, answers) if stage is Stage.CREATE_CONTAINER else None
     merged = refusal or merge([*answers.adjustments, *ask.hidden], stage)
     if isinstance(merged, Refusal):
-        return Decided(end=merged, subject=subject, ignored=ignored)
+        return Decided(end=merged, context=context, ignored=ignored)
     if merged.empty:
-        return _forward(stage, screening, subject, ignored=ignored)
+        return _forward(stage, screening, context, ignored=ignored)
     applied = apply_adjustment(call.message, merged.adjustment, stage)
-    observe = adjusted(subject, stage, merged.adjustment) if _observes(stage, screening, subject.keys) else None
+    observe = adjusted(context, stage, merged.adjustment) if _observes(stage, screening, context.keys) else None
     return Decided(
         end=Forward(applied.message, observe),
-        subject=subject,
+        context=context,
         ignored=ignored,
         owners=tuple(dict.fromkeys(merged.owners.values())),
         env_replaced=applied.env_replaced,
@@ -132,9 +132,9 @@ def may_be_guarded(call: HeldCall, screening: Screening, cache: SandboxCache) ->
     return bool(screening.guarded(keys)) or screening.names_guarded(call.message)
 
 
-def _forward(stage: Stage, screening: Screening, subject: Subject, *, ignored: tuple[Refusal, ...] = ()) -> Decided:
-    observe = subject if _observes(stage, screening, subject.keys) else None
-    return Decided(end=Forward(None, observe), subject=subject, ignored=ignored)
+def _forward(stage: Stage, screening: Screening, context: CallContext, *, ignored: tuple[Refusal, ...] = ()) -> Decided:
+    observe = context if _observes(stage, screening, context.keys) else None
+    return Decided(end=Forward(None, observe), context=context, ignored=ignored)
 
 
 def _observes(stage: Stage, screening: Screening, keys: Collection[str]) -> bool:
@@ -151,32 +151,34 @@ def _unreadable(call: HeldCall, screening: Screening, cache: SandboxCache) -> De
     return Decided(end=Refusal(reason=Reason.REQUEST_UNREADABLE, message=message))
 
 
-def _refusal(request: Message, screening: Screening, subject: Subject, lost: Refusal | None) -> Refusal | None:
+def _refusal(request: Message, screening: Screening, context: CallContext, lost: Refusal | None) -> Refusal | None:
     """Return a refusal that needs no hook. `lost`: why the runtime did not describe the sandbox."""
-    guarded = screening.guarded(subject.keys)
+    guarded = screening.guarded(context.keys)
     match request:
         case cri.RunPodSandboxRequest():
-            return screening.refuse_many(guarded) or screening.refuse_smuggled(subject, guarded=bool(guarded))
+            return screening.refuse_many(guarded) or screening.refuse_smuggled(context, guarded=bool(guarded))
         case cri.CreateContainerRequest():
             return (
                 screening.refuse_many(guarded)
                 or screening.refuse_incomplete(request)
-                or screening.refuse_smuggled(subject, guarded=bool(guarded))
+                or screening.refuse_smuggled(context, guarded=bool(guarded))
                 or screening.refuse_unclaimed(guarded)
-                or screening.refuse_removed(subject)
+                or screening.refuse_removed(context)
                 or (lost if guarded else None)
             )
         case _:
             return None
 
 
-def _questions(call: HeldCall, request: Message, stage: Stage, screening: Screening, subject: Subject) -> tuple[Question, ...]:
+def _questions(
+    call: HeldCall, request: Message, stage: Stage, screening: Screening, context: CallContext
+) -> tuple[Question, ...]:
     questions = []
-    for registration in screening.asked(stage, subject.keys):
-        container = subject.container
+    for registration in screening.asked(stage, context.keys):
+        container = context.container
         if container and isinstance(request, cri.CreateContainerRequest):
             container = container_of_config(request.config, container, env_values=registration.env_values)
-        asked = hook.AdjustRequest(stage=stage.name, sandbox=subject.sandbox, container=container, traceparent=call.traceparent)
+        asked = hook.AdjustRequest(stage=stage.name, sandbox=context.sandbox, container=container, traceparent=call.traceparent)
         questions.append(Question(registration=registration, request=asked))
     return tuple(questions)
 

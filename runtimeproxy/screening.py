@@ -13,9 +13,9 @@ from lading.vocabulary import ATTACHMENTS, GRANT, MAX_KEYS
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS
+from runtimeproxy.call.call_context import CallContext
 from runtimeproxy.call.calls import Stage
 from runtimeproxy.call.outcome import Answers, Refusal
-from runtimeproxy.call.subject import Subject
 from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.chain.unassigned import decide_hidden
 from runtimeproxy.protobuf.wire import contains
@@ -87,9 +87,9 @@ class Screening:
             return None
         return Refusal(reason=Reason.REQUEST_UNREADABLE, message="the CreateContainer request has no sandbox_config.metadata")
 
-    def refuse_smuggled(self, subject: Subject, *, guarded: bool) -> Refusal | None:
+    def refuse_smuggled(self, context: CallContext, *, guarded: bool) -> Refusal | None:
         """Refuse keys that only the node writes, set by the caller. Lading's keys are refused for every container."""
-        container, sandbox = subject.container, subject.sandbox
+        container, sandbox = context.container, context.sandbox
         for key in sorted(container.annotations) if container else ():
             if key in _OURS or (guarded and key.startswith(_SMUGGLED)):
                 return _reserved(key, f"container {container.name!r}" if container else "")
@@ -98,12 +98,12 @@ class Screening:
                 return _reserved(key, f"pod {sandbox.namespace}/{sandbox.name}")
         return None
 
-    def refuse_removed(self, subject: Subject) -> Refusal | None:
+    def refuse_removed(self, context: CallContext) -> Refusal | None:
         """Refuse a container whose pod lost a guarded key after its sandbox was created: it would start without its devices."""
-        gone = self.guarded(subject.keys.difference(subject.sandbox.annotations))
+        gone = self.guarded(context.keys.difference(context.sandbox.annotations))
         if not gone:
             return None
-        pod = f"{subject.sandbox.namespace}/{subject.sandbox.name}"
+        pod = f"{context.sandbox.namespace}/{context.sandbox.name}"
         message = f"annotation {gone[0]!r} was removed from pod {pod} after its sandbox was created: recreate the pod"
         return Refusal(reason=Reason.ASSIGNMENT_CHANGED, message=message)
 

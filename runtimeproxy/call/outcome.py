@@ -9,7 +9,7 @@ from lading.http2.messages import Status
 from lading.log import printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.call.subject import Subject
+from runtimeproxy.call.call_context import CallContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Forward:
     wants to see it."""
 
     message: bytes | None = None
-    observe: Subject | None = None
+    observe: CallContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
