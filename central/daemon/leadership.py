@@ -30,6 +30,7 @@ from central.controllers.admission_checks import (
 )
 from central.controllers.binder import Binder
 from central.controllers.conditions import Conditions
+from central.controllers.considered_patch import ConsideredPatch
 from central.controllers.device_health import Warner
 from central.controllers.events import Teller
 from central.controllers.evict import Evictor
@@ -44,7 +45,6 @@ from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
 from central.controllers.statistics import Survey
 from central.controllers.take_back import TakeBack
-from central.controllers.touch import Toucher
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.gang.gangs import Gangs
@@ -143,7 +143,7 @@ class Leadership:
         self._warm = False
         self._clock = clock
         self._log = log
-        touch = Toucher(client, now=micro_time_now)
+        touch = ConsideredPatch(client, now=micro_time_now)
         self._teller = Teller(client, now=time_now, log=log)
         self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network)
         self._waker = Waker(self.scheduler, touch, clock=clock, log=log)
