@@ -25,7 +25,7 @@ from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay
 from central.quota.giving import Unit, choosing
 from central.quota.preemption import Preemption
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.preempt import Protection
 from lading.vocabulary import PodUid
@@ -121,7 +121,7 @@ def _keep(
 
 
 def taking_back(
-    planner: GangPlanner, gang: Gang, standing: Standing, units: Sequence[Unit]
+    planner: GangPlanner, gang: Gang, snapshot: QuotaSnapshot, units: Sequence[Unit]
 ) -> Generator[None, None, Made | None]:
     """Search which of these units of other quotas have to go, so that the gang fits; as few as that takes."""
     asked = yield from planner.asked(gang)
@@ -135,7 +135,7 @@ def taking_back(
     def enough(gone: Collection[PodUid]) -> Generator[None, None, bool]:
         return (yield from search(gone)) is not None
 
-    pieces = yield from choosing(standing, units, enough)
+    pieces = yield from choosing(snapshot, units, enough)
     gone = tuple(member.uid for piece in pieces for member in piece.members)
     where = (yield from search(gone)) if gone else None
     return Made(where=where, gone=gone) if where is not None else None
