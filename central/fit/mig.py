@@ -11,7 +11,7 @@ Preferred are, of what is equally near to free VFs, the instances of cards that 
 for a new division into instances; under the policy spread of those with the most. Of one card's positions, those come first
 that take memory from the fewest others. Instances are picked by how many of each switch, beside VFs, or one by one, and not as
 a set: no link connects them, and a node may have 56, of which there are too many sets. Where those that are picked leave no
-room for what follows, another number of each kind is tried (turns.py).
+room for what follows, another number of each kind is tried (container_search.py).
 
 Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
 """
@@ -30,7 +30,7 @@ from central.assignment.model import PlacedGpu
 from central.fit.cards import Card
 from central.fit.demand import Demand
 from central.fit.joint import Found, Query, State, sites_of
-from central.fit.model import Devices, Missing
+from central.fit.model import Missing, PlacedDevices
 from central.fit.topology import Apart, Distance, Topology, bits
 from central.fit.vfs import Choice
 from central.ledger.model import CardRoom, NodeRoom
@@ -47,7 +47,9 @@ REMEMBERED: Final = 65536  # cards in MIG mode, some kilobytes each
 _INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
 
 
-def choose_instances(room: NodeRoom, demand: Demand, choose: Callable[[NodeRoom], Devices | Missing]) -> Devices | Missing:
+def choose_instances(
+    room: NodeRoom, demand: Demand, choose: Callable[[NodeRoom], PlacedDevices | Missing]
+) -> PlacedDevices | Missing:
     """Return what `choose` finds among the instances as cards, as instances; or what it misses, as the reason for instances."""
     found = choose(instances_as_cards(room, demand))
     if isinstance(found, Missing):

@@ -86,7 +86,7 @@ MAY_FIT_LATER = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class PlacedDevices:
     """The devices of one pod on one node, by container, in the order of the ask."""
 
     containers: Mapping[str, PlacedContainer]

@@ -69,7 +69,7 @@ def _places_of(topology: Topology, scope: Scope, *, each: bool) -> Places:
     return Places(cards, ports)
 
 
-class Devices:
+class SearchDevices:
     """The devices of one node during one search: what others left, and what this pod has so far."""
 
     def __init__(self, topology: Topology, cards: Sequence[Card], untouched: int, vfs: FreeVfs, places: Places) -> None:
@@ -142,8 +142,8 @@ class Devices:
         return tuple(kinds)
 
 
-def choose_in_turn(
-    devices: Devices, demand: Demand, policy: Policy, *, steps: int, first: bool = False
+def search_containers(
+    devices: SearchDevices, demand: Demand, policy: Policy, *, steps: int, first: bool = False
 ) -> Sequence[Chosen] | None:
     """Return the devices of each container, in the order of the demand; None if there is no choice. Change `devices`. Raise
     SearchEndedError after `steps` choices. With `first`, any choice will do; it need not be the best."""
@@ -152,7 +152,7 @@ def choose_in_turn(
 
 
 class _Search:
-    def __init__(self, devices: Devices, demand: Demand, policy: Policy, steps: int, *, first: bool) -> None:
+    def __init__(self, devices: SearchDevices, demand: Demand, policy: Policy, steps: int, *, first: bool) -> None:
         self._first = first
         self._devices = devices
         self._demand = demand
