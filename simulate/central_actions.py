@@ -24,7 +24,7 @@ UNIT_S: Final = 6000.0
 LOOK: Final = 0.05
 
 
-class Attended:
+class CentralActions:
     def __init__(self, cluster: Cluster, product: Product, patience: float) -> None:
         """Begin. `patience`: in units; 0: no room is kept."""
         self._product = product
