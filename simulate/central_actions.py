@@ -18,7 +18,7 @@ from central.state.pending import Pending
 from lading.log import Level, open_log
 from simulate.cluster import Cluster
 from simulate.product import Product, number_of, uid_of
-from simulate.still import complete
+from simulate.stopped_clock import complete
 
 UNIT_S: Final = 6000.0
 LOOK: Final = 0.05
