@@ -26,7 +26,7 @@ Key = tuple[Fraction | float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class QuotaRefusal:
     """Say why the pods of a quota do not start now."""
 
     code: OfPod
@@ -48,25 +48,25 @@ def check(
     gang: bool = False,
     own: Amounts = MappingProxyType({}),
     has_turn: Callable[[QuotaId], bool] = lambda quota: True,
-) -> Refusal | None:
+) -> QuotaRefusal | None:
     """Return why the quota does not allow that these amounts are used beside what is used; None if it does. `gang`: of several
     pods that start together. `own`: what is used already for the same pods.
     `has_turn`: whether it is the turn of the quota to borrow; it is asked only if the pods would borrow beyond the runtime."""
     tree = snapshot.tree
     if quota in tree.problems:
-        return Refusal(code=OfPod.QUOTA_INVALID, quota=quota, why=f"quota {quota} is refused: {tree.problems[quota]}")
+        return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=f"quota {quota} is refused: {tree.problems[quota]}")
     leaf = tree.quotas.get(quota)
     if leaf is None:
         return None
     if leaf.is_parent or tree.groups.get(quota):
         why = f"quota {quota} is divided among other quotas; name one of them in the label of the pod"
-        return Refusal(code=OfPod.QUOTA_INVALID, quota=quota, why=why)
+        return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=why)
     more = {key: amount - own.get(key, 0) for key, amount in amounts.items()}
     found = next(_limits(snapshot, leaf, more, preemptible=preemptible), None)
     return found or next(_beyond_runtime(snapshot, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
 
 
-def _limits(snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, *, preemptible: bool) -> Iterator[Refusal]:
+def _limits(snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, *, preemptible: bool) -> Iterator[QuotaRefusal]:
     """Yield the limits that nothing exceeds. `more`: beside what is used."""
     for key, amount in more.items():
         for quota in map(snapshot.tree.quotas.__getitem__, snapshot.tree.paths[leaf.id]):
@@ -79,14 +79,14 @@ def _limits(snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, *, preemptible:
             yield from _above(leaf, fixed, leaf.min.get(key, 0), key, "its min, for pods that are never preempted")
 
 
-def _above(quota: Quota, used: int, most: int | None, key: str, which: str) -> Iterator[Refusal]:
+def _above(quota: Quota, used: int, most: int | None, key: str, which: str) -> Iterator[QuotaRefusal]:
     if most is not None and used > most:
-        yield Refusal(code=OfPod.QUOTA_EXCEEDED, quota=quota.id, why=f"quota {quota.id}: {_of(key, used, most)}: {which}")
+        yield QuotaRefusal(code=OfPod.QUOTA_EXCEEDED, quota=quota.id, why=f"quota {quota.id}: {_of(key, used, most)}: {which}")
 
 
 def _beyond_runtime(
     snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, whole: Amounts, *, gang: bool, has_turn: Callable[[QuotaId], bool]
-) -> Iterator[Refusal]:
+) -> Iterator[QuotaRefusal]:
     """Yield the resources that may not be borrowed beyond the runtime. `whole`: of these pods, also what is used already."""
     for key, amount in more.items():
         runtime = snapshot.runtime_of(leaf, key)
@@ -99,7 +99,7 @@ def _beyond_runtime(
         if larger:
             share = f"{in_words(key, whole[key])} together are more than its {bare(key, runtime)}"
             why = f"quota {leaf.id}: {share}; it may borrow them when they are free and it is its turn"
-            yield Refusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=why)
+            yield QuotaRefusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=why)
         else:
             yield from _above(leaf, used, runtime, key, "what it may use now")
 

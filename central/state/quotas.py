@@ -22,7 +22,7 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom, PodRecord
 from central.loop.steps import Steps
 from central.quota.amounts import CARD, add, asked, held, model_key, total_of
-from central.quota.checks import Key, Refusal, check, lendable, turn_key
+from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
 from central.quota.divided import Divided
 from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId, owner_of
 from central.quota.preemption import Preemption, guaranteed_by, in_words
@@ -176,7 +176,7 @@ class Quotas:
         self._catch_up()
         return self._snapshot
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> QuotaRefusal | None:
         """Return why these pods may not start together; None if they may. Pods of a gang may borrow as a whole, up to max.
         `starting`: they start if they may, so that their quota has had its turn."""
         if not self._counts:
@@ -194,7 +194,7 @@ class Quotas:
             self._let_in(pod.uid)
         return None
 
-    def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> Refusal | None:
+    def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> QuotaRefusal | None:
         """Check pods of one quota. `beside`: what else is about to be used, or, negative, given back."""
         whole = pods[0].asked if len(pods) == 1 else total_of(of.asked for of in pods)
         own = total_of(of.held for of in pods) if any(of.held for of in pods) else {}

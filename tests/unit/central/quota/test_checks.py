@@ -7,7 +7,7 @@ import pytest
 
 from central.ask.reasons import OfPod
 from central.quota.amounts import unit_of
-from central.quota.checks import Refusal, check, lendable, turn_key
+from central.quota.checks import QuotaRefusal, check, lendable, turn_key
 from central.quota.model import FLAT, ROOT, Dialect, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import ask_up
@@ -50,7 +50,7 @@ def cards(name: str, least: int = 0, most: int = 16, weight: int = 1, **words: A
 
 def ask(
     now: QuotaSnapshot, name: str, gpus: int, *, gang: bool = False, preemptible: bool = True, own: int = 0
-) -> Refusal | None:
+) -> QuotaRefusal | None:
     held = {GPU: own * CARD} if own else {}
     return check(now, QuotaId(name), {GPU: gpus * CARD, RESOURCE_RDMA: 1}, gang=gang, preemptible=preemptible, own=held)
 
