@@ -13,7 +13,7 @@ from rich.text import Text
 from central.scheduling.why import FITS, SENTENCES, NodeWhy
 from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
-from kubectl_lading.pods.situation import Refusal, Situation
+from kubectl_lading.pods.situation import PodRefusal, Situation
 from kubectl_lading.pods.waiting import NEVER, Wait
 from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
 from kubectl_lading.terminal.words import age, count, gib, listed, pod_name
@@ -89,7 +89,7 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
 # ---- refused by a node, or because of its request
 
 
-def _refusal(refusal: Refusal) -> Iterator[RenderableType]:
+def _refusal(refusal: PodRefusal) -> Iterator[RenderableType]:
     yield text("")
     where = f"container {refusal.container}: " if refusal.container else ""
     times = f" ({refusal.times} times)" if refusal.times > 1 else ""
