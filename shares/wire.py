@@ -30,7 +30,7 @@ class Kind(IntEnum):
 FROM_CLIENT: Final = frozenset({Kind.HELLO, Kind.WANT, Kind.RELEASE, Kind.ADD, Kind.SUB})
 
 
-class Refusal(IntEnum):
+class WireRefusal(IntEnum):
     OTHER_POD = 1  # the peer is not in a cgroup of the pod that the grant is for
     TOO_MANY = 2  # connections of this container
     NO_GRANT = 3
