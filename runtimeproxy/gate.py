@@ -18,7 +18,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.call_context import CallContext, context_by_id, context_made
 from runtimeproxy.call.calls import HeldCall, Method, Stage, held_paths, read_id
-from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal
+from runtimeproxy.call.outcome import Answers, CallRefusal, Forward, Outcome
 from runtimeproxy.call.projection import sandbox_of_list
 from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.chain.chain import Chain
@@ -120,16 +120,16 @@ class Gate:
             self._say_error(call, e)
             return await _run(call, _after_error, call, screening, self.cache, e)
 
-    async def _find(self, sandbox_id: str) -> Refusal | bool:
+    async def _find(self, sandbox_id: str) -> CallRefusal | bool:
         """Learn a sandbox from the runtime. Return True, or why the runtime did not describe it."""
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 found = await self._runtime.sandbox_status(sandbox_id)
         except (RuntimeUnavailableError, TimeoutError) as e:
             message = f"cannot ask the runtime about sandbox {sandbox_id}: {e or 'no answer'}"
-            return Refusal(reason=Reason.NOT_RECONCILED, message=message)
+            return CallRefusal(reason=Reason.NOT_RECONCILED, message=message)
         if found is None:
-            return Refusal(reason=Reason.NOT_RECONCILED, message=f"the runtime knows no sandbox {sandbox_id}")
+            return CallRefusal(reason=Reason.NOT_RECONCILED, message=f"the runtime knows no sandbox {sandbox_id}")
         self.cache.learn_sandbox(sandbox_of_list(found.status))
         return True
 
@@ -173,7 +173,7 @@ class Gate:
 
     def _end(self, call: HeldCall, decided: Decided) -> Outcome:
         self._learn(decided)
-        if isinstance(decided.end, Refusal):  # its caller may look for the reason in the log at once
+        if isinstance(decided.end, CallRefusal):  # its caller may look for the reason in the log at once
             self._say(call, decided)
             return decided.end.outcome
         if not decided.unchanged or self._log.debug_enabled:
@@ -186,7 +186,7 @@ class Gate:
         fields = _fields(call, decided.context)
         for refusal in decided.ignored:
             log.warning(Event.HOOK_IGNORED, refusal.message, **fields, hook=refusal.hook, reason=refusal.reason)
-        if isinstance(end, Refusal):
+        if isinstance(end, CallRefusal):
             log.warning(Event.CALL_REFUSED, end.message, **fields, hook=end.hook, reason=end.reason)
             return
         owners = ",".join(decided.owners)
@@ -198,10 +198,10 @@ class Gate:
             log.debug(Event.CALL_FORWARDED, **fields)
 
 
-def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | Refusal, span: Span) -> Decided:
+def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | CallRefusal, span: Span) -> Decided:
     decided = finish_call(call, screening, ask, answers)
     match decided.end:
-        case Refusal(reason=reason):
+        case CallRefusal(reason=reason):
             span.note(lading_outcome="refused", lading_reason=reason)
         case Forward(message):
             span.note(lading_outcome="forwarded" if message is None else "adjusted")
@@ -219,7 +219,7 @@ def _after_error(call: HeldCall, screening: Screening, cache: SandboxCache, erro
     if method.teardown or not guarded:
         return Forward(observe=context)
     message = f"cannot adjust {method.name}: an error in lading-runtimeproxy ({type(error).__name__}), see its log"
-    return Refusal(reason=Reason.INTERNAL, message=message).outcome
+    return CallRefusal(reason=Reason.INTERNAL, message=message).outcome
 
 
 def _fields(call: HeldCall, context: CallContext | None) -> dict[str, Any]:

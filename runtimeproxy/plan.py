@@ -20,7 +20,7 @@ from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import merge
 from runtimeproxy.call.call_context import CallContext, adjusted, context_by_id, context_of, known_keys
 from runtimeproxy.call.calls import HeldCall, Stage, read_id
-from runtimeproxy.call.outcome import Answers, Forward, Refusal
+from runtimeproxy.call.outcome import Answers, CallRefusal, Forward
 from runtimeproxy.call.projection import container_of_config
 from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.chain.chain import Question
@@ -35,9 +35,9 @@ REMOVES: Final = (Stage.REMOVE_POD_SANDBOX, Stage.REMOVE_CONTAINER)
 class Decided:
     """The end of a call, and what is logged of it."""
 
-    end: Forward | Refusal
+    end: Forward | CallRefusal
     context: CallContext | None = None
-    ignored: tuple[Refusal, ...] = ()  # failures that policy Ignore forgave
+    ignored: tuple[CallRefusal, ...] = ()  # failures that policy Ignore forgave
     owners: tuple[str, ...] = ()  # whose adjustments were applied
     env_replaced: tuple[str, ...] = ()
     learn: bool = False  # as Ask.learn
@@ -66,7 +66,9 @@ class Find:
     sandbox_id: str
 
 
-def plan_call(call: HeldCall, screening: Screening, cache: SandboxCache, found: Refusal | bool = False) -> Decided | Ask | Find:
+def plan_call(
+    call: HeldCall, screening: Screening, cache: SandboxCache, found: CallRefusal | bool = False
+) -> Decided | Ask | Find:
     """Return the next step. `found`: the runtime was asked about the sandbox; a Refusal says why it did not describe it."""
     stage = call.method.stage
     if stage is None:
@@ -90,8 +92,8 @@ def plan_call(call: HeldCall, screening: Screening, cache: SandboxCache, found: 
     if isinstance(request, cri.CreateContainerRequest) and (must_find or screening.concerns(context.keys)):
         if not found and cache.sandbox(context.sandbox.id) is None:
             return Find(context.sandbox.id)
-        learn = not isinstance(found, Refusal)
-    if refusal := _refusal(request, screening, context, found if isinstance(found, Refusal) else None):
+        learn = not isinstance(found, CallRefusal)
+    if refusal := _refusal(request, screening, context, found if isinstance(found, CallRefusal) else None):
         return Decided(end=refusal, context=context, learn=learn)
     return Ask(
         stage=stage,
@@ -102,17 +104,17 @@ def plan_call(call: HeldCall, screening: Screening, cache: SandboxCache, found: 
     )
 
 
-def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | Refusal) -> Decided:
+def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | CallRefusal) -> Decided:
     """Return how the call ends after these answers."""
     stage, context = ask.stage, ask.context
-    if isinstance(answers, Refusal):
+    if isinstance(answers, CallRefusal):
         return Decided(end=answers, context=context)
     if call.method.teardown:
         return _forward(stage, screening, context, ignored=tuple(answers.forgiven.values()))
     answers, ignored = _without_invalid(stage, ask.questions, answers)
     refusal = screening.refuse_unanswered(context.keys, answers) if stage is Stage.CREATE_CONTAINER else None
     merged = refusal or merge([*answers.adjustments, *ask.hidden], stage)
-    if isinstance(merged, Refusal):
+    if isinstance(merged, CallRefusal):
         return Decided(end=merged, context=context, ignored=ignored)
     if merged.empty:
         return _forward(stage, screening, context, ignored=ignored)
@@ -132,7 +134,7 @@ def may_be_guarded(call: HeldCall, screening: Screening, cache: SandboxCache) ->
     return bool(screening.guarded(keys)) or screening.names_guarded(call.message)
 
 
-def _forward(stage: Stage, screening: Screening, context: CallContext, *, ignored: tuple[Refusal, ...] = ()) -> Decided:
+def _forward(stage: Stage, screening: Screening, context: CallContext, *, ignored: tuple[CallRefusal, ...] = ()) -> Decided:
     observe = context if _observes(stage, screening, context.keys) else None
     return Decided(end=Forward(None, observe), context=context, ignored=ignored)
 
@@ -148,10 +150,10 @@ def _unreadable(call: HeldCall, screening: Screening, cache: SandboxCache) -> De
     if call.method.teardown or not (hides or may_be_guarded(call, screening, cache)):
         return Decided(end=Forward())
     message = f"the {call.method.name} request cannot be parsed as a runtime.v1 message"
-    return Decided(end=Refusal(reason=Reason.REQUEST_UNREADABLE, message=message))
+    return Decided(end=CallRefusal(reason=Reason.REQUEST_UNREADABLE, message=message))
 
 
-def _refusal(request: Message, screening: Screening, context: CallContext, lost: Refusal | None) -> Refusal | None:
+def _refusal(request: Message, screening: Screening, context: CallContext, lost: CallRefusal | None) -> CallRefusal | None:
     """Return a refusal that needs no hook. `lost`: why the runtime did not describe the sandbox."""
     guarded = screening.guarded(context.keys)
     match request:
@@ -183,18 +185,20 @@ def _questions(
     return tuple(questions)
 
 
-def _without_invalid(stage: Stage, questions: tuple[Question, ...], answers: Answers) -> tuple[Answers, tuple[Refusal, ...]]:
+def _without_invalid(
+    stage: Stage, questions: tuple[Question, ...], answers: Answers
+) -> tuple[Answers, tuple[CallRefusal, ...]]:
     """Return the answers without those that no request can carry, where policy Ignore applies, and these: they are failures
     like any other."""
     ignoring = {q.registration.name for q in questions if q.registration.policy is FailurePolicy.IGNORE}
     alone = {name: merge([(name, adjustment)], stage) for name, adjustment in answers.adjustments if name in ignoring}
-    invalid = {name: merged for name, merged in alone.items() if isinstance(merged, Refusal)}
+    invalid = {name: merged for name, merged in alone.items() if isinstance(merged, CallRefusal)}
     if not invalid:
         return answers, ()
     usable = tuple((name, adjustment) for name, adjustment in answers.adjustments if name not in invalid)
     return Answers(adjustments=usable, forgiven={**answers.forgiven, **invalid}), tuple(invalid.values())
 
 
-def _another_way(call: HeldCall) -> Refusal:
+def _another_way(call: HeldCall) -> CallRefusal:
     message = f"{call.method.name} would create a guarded pod's containers without its hooks: not supported"
-    return Refusal(reason=Reason.CREATED_ANOTHER_WAY, message=message)
+    return CallRefusal(reason=Reason.CREATED_ANOTHER_WAY, message=message)

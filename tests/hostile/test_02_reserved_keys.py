@@ -21,7 +21,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import merge
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import CallRefusal
 from simnode.cri import CriError
 from tests.fakes import holders
 from tests.hostile import raw
@@ -71,7 +71,7 @@ def test_the_grant_is_nobodys_to_bring_and_the_rest_of_a_pod_that_is_not_ours_is
 def test_set_by_a_hook(key: str) -> None:
     answer = hook.Adjustment(annotations={key: "x"})
     merged = merge([("10.json", answer)], Stage.CREATE_CONTAINER)
-    assert isinstance(merged, Refusal) is (key not in OURS)
+    assert isinstance(merged, CallRefusal) is (key not in OURS)
 
 
 # Checkpoints

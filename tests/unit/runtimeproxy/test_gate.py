@@ -16,7 +16,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy import gate as gate_module
 from runtimeproxy.call.calls import HeldCall, Stage
-from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal, Refuse
+from runtimeproxy.call.outcome import Answers, CallRefusal, Forward, Outcome, Refuse
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, HideUnassigned, Registration
 from runtimeproxy.gate import LARGE, Gate
@@ -70,7 +70,7 @@ class Runtime:
 class Scripted(Chain):
     """A chain that answers without a socket."""
 
-    def __init__(self, log: Log, answers: Answers | Refusal | Exception | None = None) -> None:
+    def __init__(self, log: Log, answers: Answers | CallRefusal | Exception | None = None) -> None:
         super().__init__(log)
         self.answers = Answers() if answers is None else answers
         self.questions: list[Question] = []
@@ -78,7 +78,7 @@ class Scripted(Chain):
 
     async def ask(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
-    ) -> Answers | Refusal:
+    ) -> Answers | CallRefusal:
         self.questions += questions
         if not questions:
             return Answers()
@@ -101,7 +101,7 @@ def registration(name: str = "10.json", **changes: object) -> Registration:
 
 
 def answered(*adjustments: tuple[str, hook.Adjustment], **forgiven: str) -> Answers:
-    refusals = {name: Refusal(reason=reason, message="down", hook=name) for name, reason in forgiven.items()}
+    refusals = {name: CallRefusal(reason=reason, message="down", hook=name) for name, reason in forgiven.items()}
     return Answers(adjustments=adjustments, forgiven=refusals)
 
 
@@ -256,7 +256,7 @@ def test_an_invalid_answer_under_policy_ignore_is_forgiven_but_not_for_a_guarded
 
 
 def test_a_hooks_refusal_reaches_the_caller(log: Log, records: Records) -> None:
-    gate = gate_with(log, Scripted(log, Refusal(reason="device-held", message="by ns/x", hook="10.json")), registration())
+    gate = gate_with(log, Scripted(log, CallRefusal(reason="device-held", message="by ns/x", hook="10.json")), registration())
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
     assert outcome == Refuse(Status.FAILED_PRECONDITION, "lading: device-held: by ns/x", "device-held")
     fields = records.fields(Event.CALL_REFUSED)[0]
@@ -495,7 +495,7 @@ def test_teardown_of_what_is_not_known_asks_nobody_with_prefixes(log: Log, name:
 
 
 def test_a_start_can_be_refused_and_an_update_changed(log: Log) -> None:
-    chain = Scripted(log, Refusal(reason="sandbox-stopped", message="no"))
+    chain = Scripted(log, CallRefusal(reason="sandbox-stopped", message="no"))
     gate = gate_with(log, chain, registration(hooks=frozenset({"PreStartContainer", "PreUpdateContainerResources"})))
     known_pod(gate)
     assert reason(outcome_of(gate, "StartContainer", cri.StartContainerRequest(container_id="c1").SerializeToString())) == (
@@ -537,7 +537,7 @@ def test_an_error_while_judging_an_error_counts_as_guarded(log: Log, monkeypatch
 
 def test_a_cancelled_call_is_cancelled_and_said(log: Log, records: Records) -> None:
     class Hanging(Scripted):
-        async def ask(self, *_: object, **__: object) -> Answers | Refusal:
+        async def ask(self, *_: object, **__: object) -> Answers | CallRefusal:
             await asyncio.Event().wait()
             raise AssertionError
 
