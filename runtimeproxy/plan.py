@@ -69,7 +69,7 @@ class Find:
 def plan_call(
     call: HeldCall, screening: Screening, cache: SandboxCache, found: CallRefusal | bool = False
 ) -> Decided | Ask | Find:
-    """Return the next step. `found`: the runtime was asked about the sandbox; a Refusal says why it did not describe it."""
+    """Return the next step. `found`: the runtime was asked about the sandbox; a CallRefusal says why it did not describe it."""
     stage = call.method.stage
     if stage is None:
         return Decided(end=_another_way(call) if screening.names_guarded(call.message) else Forward())

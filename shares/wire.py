@@ -24,7 +24,7 @@ class Kind(IntEnum):
     WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices; with the descriptor of the page
     TOKEN = 129  # a: nanoseconds from now, c: until, by the server's clock
     VERDICT = 130  # seq of the ADD; a: 1 or 0, b: bytes used, c: limit
-    REFUSED = 131  # a: a Refusal
+    REFUSED = 131  # a: a WireRefusal
 
 
 FROM_CLIENT: Final = frozenset({Kind.HELLO, Kind.WANT, Kind.RELEASE, Kind.ADD, Kind.SUB})
