@@ -82,18 +82,18 @@ class Found(NamedTuple):
         return self.key, bits(self.cards), bits(self.vfs)
 
 
-class Answer(NamedTuple):
+class SearchResult(NamedTuple):
     found: Found | None
     sets: int  # of cards that were looked at: what it cost
     ended: bool = False  # nothing was found among MOST_SETS, and there are more
 
 
 @lru_cache(maxsize=REMEMBERED)
-def find(topology: Topology, query: Query, state: State) -> Answer:
+def find(topology: Topology, query: Query, state: State) -> SearchResult:
     searches = [_Search(topology, site, query, state) for site in sites_of(topology, query.scope)]
     found = [best for search in searches if (best := search.best())]
     sets, ended = sum(search.sets for search in searches), not found and any(search.ended for search in searches)
-    return Answer(min(found, key=lambda one: one.order, default=None), sets, ended)
+    return SearchResult(min(found, key=lambda one: one.order, default=None), sets, ended)
 
 
 class Alternatives(NamedTuple):
