@@ -24,7 +24,7 @@ MOST_PODS: Final = 4  # of one set
 _MANY: Final = 1 << 30
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class WhyView(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     name: str
     uid: str
@@ -34,11 +34,11 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     wait: Wait | None = None
 
 
-def draw(answer: Answer, *, wide: bool) -> RenderableType:
+def draw(answer: WhyView, *, wide: bool) -> RenderableType:
     return Group(*_lines(answer, wide))
 
 
-def _lines(answer: Answer, wide: bool) -> Iterator[RenderableType]:
+def _lines(answer: WhyView, wide: bool) -> Iterator[RenderableType]:
     situation, wait = answer.situation, answer.wait
     ending = "; it is being deleted" if answer.deleting else ""
     yield text(f"{answer.namespace}/{answer.name} {situation.said}{_for_how_long(wait)}{ending}.", "head")
