@@ -44,7 +44,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class LedgerContent:
     """The content of the ledger."""
 
     grants: Sequence[Grant] = ()
@@ -99,7 +99,7 @@ class Entry:
 
 
 def list_devices(
-    inventory: Inventory, said: Said, *, unmanaged: Unmanaged, strays: Collection[PciAddress] = frozenset()
+    inventory: Inventory, said: LedgerContent, *, unmanaged: Unmanaged, strays: Collection[PciAddress] = frozenset()
 ) -> tuple[Entry, ...]:
     """List cards with their instances, then VFs, in the order of the inventory; after each kind the devices that are gone.
     `strays`: VFs whose network device another process moved away."""
@@ -115,7 +115,7 @@ def list_devices(
     )
 
 
-def _holders(said: Said) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
+def _holders(said: LedgerContent) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
     cards: dict[GpuUuid, list[Holder]] = {}
     vfs: dict[PciAddress, list[Holder]] = {}
     for grant in said.grants:

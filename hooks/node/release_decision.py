@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hooks.attach.plan import describe_release
-from hooks.ledger.listing import Said
+from hooks.ledger.listing import LedgerContent
 from hooks.model.assignment import Devices
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant
@@ -77,7 +77,7 @@ class Release:
         return [*(step for row in self.attachments for step in describe_release(row)), *map(describe_freeing, self.grants)]
 
 
-def find_device(text: str, inventory: Inventory, said: Said) -> Device:
+def find_device(text: str, inventory: Inventory, said: LedgerContent) -> Device:
     """Find the device. Raise ConfigError if there is none."""
     address = parse_pci_address(text)
     card = next((gpu.uuid for gpu in inventory.gpus if gpu.bdf == address), None)
@@ -107,7 +107,7 @@ def find_alive(lists: Lists) -> Alive:
     return Alive(pods=pods, sandboxes=ready, containers=running)
 
 
-def decide_release(device: Device, said: Said, alive: Alive) -> Release:
+def decide_release(device: Device, said: LedgerContent, alive: Alive) -> Release:
     holders = [grant for grant in said.grants if device.among(grant.devices)]
     over = [grant for grant in holders if not alive.uses(grant)]
     rows = [row for row in said.attachments if row.bdf == device.vf or _of_any(row, over)]

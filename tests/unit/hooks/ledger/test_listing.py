@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hooks.ledger.listing import Entry, Kind, Said, State, list_devices
+from hooks.ledger.listing import Entry, Kind, LedgerContent, State, list_devices
 from hooks.ledger.unmanaged import Unmanaged
 from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
@@ -33,7 +33,7 @@ def row(step: Step = Step.ATTACHED, *, failure: str = "", pod: str = "pod-1") ->
 def listed(
     *grants: Grant, rows: Sequence[Attachment] = (), node: Inventory = NODE, stopped: Sequence[str] = (), **more: Any
 ) -> dict[str, Entry]:
-    said = Said(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
+    said = LedgerContent(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
     entries = list_devices(node, said, **{"unmanaged": Unmanaged(), **more})
     by_device = {entry.device: entry for entry in entries}
     assert len(by_device) == len(entries)

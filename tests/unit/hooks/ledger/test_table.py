@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.ledger.listing import Entry, Kind, Said, State, list_devices
+from hooks.ledger.listing import Entry, Kind, LedgerContent, State, list_devices
 from hooks.ledger.table import as_json, as_text
 from hooks.ledger.unmanaged import Unmanaged
 from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
@@ -31,7 +31,7 @@ def share(memory_mib: int | None, core_percent: int | None) -> Devices:
 
 def entries() -> tuple[Entry, ...]:
     both = Devices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=(GrantedVf(bdf=vf(0).bdf),))
-    said = Said(
+    said = LedgerContent(
         grants=(
             replace(holders.grant("a", devices=both), form=Form.SIGNED, gen=7),
             holders.grant("b", devices=share(8138, 30), granted_at=NOW - 59),
@@ -62,9 +62,11 @@ def test_a_node_without_devices_is_a_head() -> None:
 
 def test_names_are_harmless_on_a_terminal() -> None:
     grant = replace(holders.grant(devices=share(1, None)), pod_name="a\x1b[2J\nb")
-    shown = as_text(list_devices(NODE, Said(grants=[grant]), unmanaged=Unmanaged()), now=NOW)
+    shown = as_text(list_devices(NODE, LedgerContent(grants=[grant]), unmanaged=Unmanaged()), now=NOW)
     assert "\x1b" not in shown
-    assert len(shown.splitlines()) == len(as_text(list_devices(NODE, Said(), unmanaged=Unmanaged()), now=NOW).splitlines())
+    assert len(shown.splitlines()) == len(
+        as_text(list_devices(NODE, LedgerContent(), unmanaged=Unmanaged()), now=NOW).splitlines()
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_names_are_harmless_on_a_terminal() -> None:
 )
 def test_ages(seconds: int, age: str) -> None:
     one = list_devices(
-        NODE, Said(grants=[holders.grant(devices=share(1, None), granted_at=NOW - seconds)]), unmanaged=Unmanaged()
+        NODE, LedgerContent(grants=[holders.grant(devices=share(1, None), granted_at=NOW - seconds)]), unmanaged=Unmanaged()
     )
     assert f"  {age}  " in as_text(one, now=NOW).splitlines()[2]
 
