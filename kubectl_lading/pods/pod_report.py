@@ -52,7 +52,7 @@ class Container(msgspec.Struct, frozen=True, omit_defaults=True):
     pairs: tuple[Pair, ...] = ()
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReportedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """An Event."""
 
     type: str
@@ -80,7 +80,7 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
     healthy_said: str = ""
     reported: bool = True  # its node reports devices
     containers: tuple[Container, ...] = ()
-    events: tuple[Said, ...] = ()  # the oldest first
+    events: tuple[ReportedEvent, ...] = ()  # the oldest first
 
 
 def report_pod(
@@ -195,8 +195,8 @@ def _as_placed(given: PlacedContainer, grant: Grant | None, devices: NodeDevices
     return PlacedContainer(gpus=tuple(gpus), vfs=tuple(vfs))
 
 
-def _said(event: PodEvent) -> Said:
-    return Said(
+def _said(event: PodEvent) -> ReportedEvent:
+    return ReportedEvent(
         type=event.type,
         reason=event.reason,
         message=event.message,
