@@ -25,7 +25,7 @@ from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
 from central.loop.steps import exhaust
 from central.page.live import Live
-from central.page.routes import Page
+from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.quota.amounts import CARD
 from central.quota.model import ROOT, Dialect, Quota, QuotaId
@@ -317,7 +317,7 @@ class Served:
             _Answers(cluster),
             leads=lambda: self.leads,
             answered=lambda name, status, seconds: None,
-            page=Page(lambda: cluster.live if self.leads else None),
+            page=PageRoutes(lambda: cluster.live if self.leads else None),
         )
 
     async def start(self, port: int = 0) -> str:

@@ -15,7 +15,7 @@ from typing import Protocol
 from aiohttp import web
 
 from central.http.server import JSON, NOT_LEADING, Answered, HttpServer
-from central.page.routes import Page, refusal, refuse_name
+from central.page.routes import PageRoutes, refusal, refuse_name
 from lading.health import Address
 from lading.tracing import OFF, Tracing
 
@@ -40,7 +40,7 @@ class PageServer:
         *,
         leads: Callable[[], bool],
         answered: Answered,
-        page: Page | None = None,
+        page: PageRoutes | None = None,
         tracing: Tracing = OFF,
     ) -> None:
         """Create the server. `answered` is called with name, status and seconds of each request, except for those of the page,

@@ -15,7 +15,7 @@ from central.ask.model import Policy
 from central.page import routes
 from central.page.files import STATIC
 from central.page.live import EVERY_S, Live
-from central.page.routes import Page
+from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.scheduling.configuration import EffectiveConfiguration, effective_configuration
 from lading.health import Address
@@ -37,7 +37,7 @@ class Answers:
 
 
 class Http:
-    def __init__(self, session: aiohttp.ClientSession, url: str, shown: Shown, page: Page) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, shown: Shown, page: PageRoutes) -> None:
         self.session = session
         self.url = url
         self.shown = shown
@@ -68,7 +68,7 @@ async def serving() -> AsyncIterator[Http]:
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
     one: Http
-    page = Page(lambda: one.live)
+    page = PageRoutes(lambda: one.live)
     server = PageServer(
         Answers(shown),
         leads=lambda: one.live is not None,
