@@ -28,7 +28,7 @@ from lading.vocabulary import GpuUuid, PodUid
 from shares.card import NO_END, Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
 from shares.memory import Memory
-from shares.page import DeviceShare, Page
+from shares.page import DeviceShare, SharedPage
 from shares.peer import find_stranger
 from shares.policy.model import MILLION, MS, Policy, Share
 from shares.wire import SIZE, Frame, Kind, WireError, WireRefusal, pack, unpack
@@ -251,7 +251,7 @@ class _Container:
         # Until then no memory is given: processes that used the server before this one have to say first what they hold.
         self.settled_ns = shares.now_ns() + SETTLE_NS if had_server else 0
         try:
-            self.page = Page(shown)
+            self.page = SharedPage(shown)
         except OSError:
             self._listener.close()
             raise
