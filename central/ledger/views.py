@@ -9,7 +9,7 @@ from central.assignment.model import Part, Taken
 from central.ledger.model import Claim, Clash, Held, Holder, NodeFacts, OwnClaim, PodRecord
 from central.ledger.node import NodeState
 from central.ledger.parts import largest, merge
-from central.ledger.room import Inventory
+from central.ledger.room import ReportedDevices
 from central.ledger.usage import UNUSED, CardUse
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
@@ -68,7 +68,7 @@ def clashes(node: NodeState, holders: Iterable[Held]) -> Iterator[Clash]:
 
 
 class NodeSnapshot(NamedTuple):
-    inventory: Inventory
+    inventory: ReportedDevices
     reachable: bool
     claims: Mapping[PodUid, Mapping[Claim, Taken]]
     cards: Mapping[GpuUuid, CardUse]
