@@ -21,7 +21,7 @@ from typing import Final
 
 from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.vfs import choose_vfs
-from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, Refusal
+from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu, Refusal
 from hooks.model.holding import Holding, listed
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from lading.amounts import format_mib
@@ -54,7 +54,7 @@ def choose(
     unmanaged: Mapping[GpuUuid, str],
     cleanness: Cleanness = _ANY,
     kept: Collection[PciAddress] = frozenset(),
-) -> Devices | Refusal:
+) -> GrantedDevices | Refusal:
     """Return the devices for one container of `pod`. `held` is every live grant of the node but this container's own; `kept`
     are VFs that it had by number, and that are taken again before others."""
     wanted = _find_gpus(request.gpus, inventory)
@@ -84,7 +84,7 @@ def choose(
             reason=Reason.ISOLATION_CONFLICT,
             message=f"cannot give shares with the isolations {listed(sorted(mixed))} to one container; write one of them",
         )
-    return Devices(gpus=gpus, vfs=vfs)
+    return GrantedDevices(gpus=gpus, vfs=vfs)
 
 
 def _granted(one: _Wanted, default: IsolationName) -> GrantedGpu:

@@ -24,7 +24,7 @@ from hooks.grant.rdma import RdmaInjection, adjust_vfs
 from hooks.grant.unhealthy import Unhealthy, choose_again, find_unhealthy
 from hooks.ledger.reconcile import both_hold
 from hooks.model.answer import Answer
-from hooks.model.assignment import Assignment, ContainerRequest, Devices, Refusal
+from hooks.model.assignment import Assignment, ContainerRequest, GrantedDevices, Refusal
 from hooks.model.attachment import NetdevPolicy
 from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.grant import Grant, holding_of, render_annotation
@@ -99,7 +99,7 @@ def decide(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> 
 
 def _answer_nothing(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> Answer:
     """Write an empty grant, so that the container differs from one that was created past Lading."""
-    hidden = hide_cards(sandbox, container, view.inventory, Devices(), rules.vendors, rules.unassigned)
+    hidden = hide_cards(sandbox, container, view.inventory, GrantedDevices(), rules.vendors, rules.unassigned)
     return Answer(adjustment=replace(hidden, annotations={GRANT: NOTHING}))
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from hooks.attach.plan import describe_release
 from hooks.ledger.listing import LedgerContent
-from hooks.model.assignment import Devices
+from hooks.model.assignment import GrantedDevices
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
@@ -40,7 +40,7 @@ class Device:
     def __str__(self) -> str:
         return self.gpu or self.mig or self.vf or ""
 
-    def among(self, devices: Devices) -> bool:
+    def among(self, devices: GrantedDevices) -> bool:
         """Return whether the device is among these. A card is held by the holder of one of its instances."""
         if self.vf is not None:
             return any(vf.bdf == self.vf for vf in devices.vfs)

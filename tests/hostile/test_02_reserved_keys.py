@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from hooks.ledger.reconcile import ProblemKind, reconcile
-from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu
+from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu
 from hooks.model.grant import render_annotation
 from hooks.model.lists import Lists
 from lading.http2.messages import Status
@@ -132,7 +132,7 @@ def test_an_adopted_grant_does_not_give_what_another_pod_holds(by_hand: Front) -
         forged = replace(
             holders.grant(thief.spec.uid, "main"),
             request=ContainerRequest(gpus=(GpuRequest(name="1", pod_wide=True),)),
-            devices=Devices(gpus=(GrantedGpu(uuid=GpuUuid(by_hand.gpu(0)), pod_wide=True),)),
+            devices=GrantedDevices(gpus=(GrantedGpu(uuid=GpuUuid(by_hand.gpu(0)), pod_wide=True),)),
         )
         restored = thief.create_container("main")
         by_hand.runtime.containers[restored.id].annotations[GRANT] = render_annotation(forged)

@@ -25,7 +25,7 @@ from hooks.host.lists import read_lists
 from hooks.ledger.period import End, Ended
 from hooks.ledger.store import Ledger, read_history, read_journal, read_ledger
 from hooks.main import main
-from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
@@ -46,7 +46,7 @@ Shown = tuple[int, str, str]  # exit status, stdout, stderr
 JSON = ("-o", "json")
 CARD = GpuUuid("GPU-00000001-4c61-6469-6e67-000000001efc")  # index 0
 VF = PciAddress("0000:18:00.2")
-BOTH = Devices(gpus=(GrantedGpu(uuid=CARD),), vfs=(GrantedVf(bdf=VF),))
+BOTH = GrantedDevices(gpus=(GrantedGpu(uuid=CARD),), vfs=(GrantedVf(bdf=VF),))
 GRANT = holders.grant(devices=BOTH)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hooks.ledger.listing import Entry, Kind, LedgerContent, State, list_devices
 from hooks.ledger.table import as_json, as_text
 from hooks.ledger.unmanaged import Unmanaged
-from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
+from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Step
 from lading.vocabulary import PciAddress, SandboxId
 from tests.fakes import holders
@@ -25,19 +25,20 @@ UNMANAGED = Unmanaged(held={uuid(3): "process 42 of pod 0d9c"}, host={uuid(1): (
 STUCK = "its network device has not come back"
 
 
-def share(memory_mib: int | None, core_percent: int | None) -> Devices:
-    return Devices(gpus=(GrantedGpu(uuid=uuid(1), memory_mib=memory_mib, core_percent=core_percent),))
+def share(memory_mib: int | None, core_percent: int | None) -> GrantedDevices:
+    return GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1), memory_mib=memory_mib, core_percent=core_percent),))
 
 
 def entries() -> tuple[Entry, ...]:
-    both = Devices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=(GrantedVf(bdf=vf(0).bdf),))
+    both = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=(GrantedVf(bdf=vf(0).bdf),))
     said = LedgerContent(
         grants=(
             replace(holders.grant("a", devices=both), form=Form.SIGNED, gen=7),
             holders.grant("b", devices=share(8138, 30), granted_at=NOW - 59),
             holders.grant("c", devices=share(None, 20), granted_at=NOW - 60 * 60 * 24 * 5),
             replace(
-                holders.grant("d", devices=Devices(gpus=(GrantedGpu(uuid=uuid(4), mig_uuid=mig_uuid(40)),))), form=Form.UNSIGNED
+                holders.grant("d", devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(4), mig_uuid=mig_uuid(40)),))),
+                form=Form.UNSIGNED,
             ),
         ),
         attachments=(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.model.assignment import Devices, GrantedGpu
+from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
@@ -25,7 +25,7 @@ def node_log(log: Log) -> NodeLog:
 
 
 def holding(index: int, pod: str, container: str = "train") -> Grant:
-    return holders.grant(pod, container, Devices(gpus=(GrantedGpu(uuid=uuid(index)),)))
+    return holders.grant(pod, container, GrantedDevices(gpus=(GrantedGpu(uuid=uuid(index)),)))
 
 
 def bypassed(number: int, container: str = "train") -> Bypassed:
@@ -149,7 +149,7 @@ def test_an_ill_device_is_said_for_each_container_that_has_it_and_no_other(node_
 
 def test_an_instance_of_a_card_is_told_with_its_own_holder(node_log: NodeLog, records: Records) -> None:
     whole = mig_gpu(0)
-    mine = holders.grant("p1", devices=Devices(gpus=(GrantedGpu(uuid=whole.uuid, mig_uuid=mig_uuid(1)),)))
+    mine = holders.grant("p1", devices=GrantedDevices(gpus=(GrantedGpu(uuid=whole.uuid, mig_uuid=mig_uuid(1)),)))
     node_log.changes(inventory(gpus=(whole,)), inventory(gpus=(replace(whole, unhealthy="XID 79"),)), [mine])
     owners = {fields["device"]: fields.get("pod_uid") for fields in records.fields(Event.DEVICE_UNHEALTHY)}
     assert owners == {whole.uuid: None, mig_uuid(0): None, mig_uuid(1): "p1"}

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from hooks.ledger.listing import LedgerContent
-from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
@@ -18,7 +18,7 @@ from tests.fakes import holders
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
 
 NODE = inventory(gpus=(gpu(0), mig_gpu(1)), vfs=(vf(0), vf(1)))
-BOTH = Devices(gpus=(GrantedGpu(uuid=holders.gpu_uuid(0)),), vfs=(GrantedVf(bdf=holders.vf_bdf(1)),))
+BOTH = GrantedDevices(gpus=(GrantedGpu(uuid=holders.gpu_uuid(0)),), vfs=(GrantedVf(bdf=holders.vf_bdf(1)),))
 NOBODY = Alive()
 CARD = Device(gpu=holders.gpu_uuid(0))
 FUNCTION = Device(vf=holders.vf_bdf(1))
