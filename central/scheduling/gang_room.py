@@ -20,7 +20,7 @@ from central.fit.demand import policy_of, read_demand
 from central.fit.shortage import asked_cards
 from central.gang.draft import Want, Where, put_of
 from central.gang.model import Gang, Planned
-from central.gang.plan import Topology, find_plan
+from central.gang.plan import GangTopology, find_plan
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay
 from central.quota.giving import Unit, choosing
@@ -78,7 +78,9 @@ def keeping(
     return None
 
 
-def _domains(wants: Sequence[Want], state: Overlay, topology: Topology, before: Collection[str]) -> Sequence[frozenset[str]]:
+def _domains(
+    wants: Sequence[Want], state: Overlay, topology: GangTopology, before: Collection[str]
+) -> Sequence[frozenset[str]]:
     """Return the nodes of each required domain: the one where room is kept first, then the one with the most free cards. All
     nodes are one domain if none is required."""
     names = {name for want in wants for name in want.nodes}

@@ -18,7 +18,7 @@ from central.ask.parse import parse_ask
 from central.ask.requests import requests_of
 from central.gang.admission import AdmissionAnswer, State
 from central.gang.draft import Want, Where
-from central.gang.plan import Topology, count_placeable, find_plan
+from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.workload_rooms import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.ledger.overlay import EmptyNodes
@@ -108,7 +108,7 @@ class WorkloadPlanner:
         """Return the nodes where the pods of the set may be; None: any."""
         return self._chosen(one.selector) if one.selector else None
 
-    def _why_not(self, sets: Sequence[_Set], topology: Topology) -> Generator[None, None, AdmissionAnswer]:
+    def _why_not(self, sets: Sequence[_Set], topology: GangTopology) -> Generator[None, None, AdmissionAnswer]:
         """Return Rejected if the pods would not fit on empty nodes with everything in service, else Retry."""
         ledger, place = self._planner.scheduler.ledger, self._planner.place
         wants = list[Want]()
