@@ -67,7 +67,7 @@ from central.state.nodes import Nodes
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
 from central.state.seen import SeenPods
-from central.state.topology import KNOWN_KEYS, Topology
+from central.state.topology import KNOWN_KEYS, TopologyLabels
 from central.view.quotas import view_quotas
 from lading.kube.client import KubeClient
 from lading.kube.resource import ADMISSION_CHECKS, BUDGETS, FLAVORS, NODE_DEVICES, NODES, PODS, WORKLOADS
@@ -122,7 +122,7 @@ class Leadership:
         self.pending = PendingPods()
         self.gangs = Gangs()
         self.quotas = Quotas(self.ledger, self.pending)
-        topology, nodes = Topology(topology_keys), Nodes()
+        topology, nodes = TopologyLabels(topology_keys), Nodes()
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
