@@ -17,7 +17,7 @@ from lading.vocabulary import PodUid
 NOT_REPORTED = ReportedDevices()
 
 
-class NodeState:
+class LedgerNode:
     __slots__ = (
         "_left",
         "_reported",
