@@ -98,7 +98,7 @@ def find(topology: NodeTopology, query: Query, state: State) -> SearchResult:
 
 class Alternatives(NamedTuple):
     found: Sequence[Found]
-    sets: int  # as in Answer
+    sets: int  # as in SearchResult
 
 
 def alternatives(topology: NodeTopology, query: Query, state: State, most: int) -> Alternatives | None:

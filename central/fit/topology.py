@@ -6,8 +6,8 @@ All devices below one root port are below one switch for a pod that requests one
 only decides which of two choices is closer. Two switches below one host bridge are two. What the node does not know (an empty
 path, no NUMA node) equals nothing, not even another unknown.
 
-It takes the places and links of a room's devices. It returns a `NodeTopology`, in which devices are numbers in the order of their
-addresses. Nodes with the same hardware share one object, so that what was found for one of them holds for all.
+It takes the places and links of a room's devices. It returns a `NodeTopology`, in which devices are numbers in the order of
+their addresses. Nodes with the same hardware share one object, so that what was found for one of them holds for all.
 
 Source: `nvidia-smi topo -m` orders alike: NV#, PIX (one switch), PXB (several), PHB (host bridge), NODE (NUMA), SYS.
 """
