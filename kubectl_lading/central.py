@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 
 from central.scheduling.configuration import EffectiveConfiguration
-from central.scheduling.why import Why
+from central.scheduling.why_pod import Why
 from kubectl_lading.flags import Flags
 from kubectl_lading.objects import Lease, SystemPod, Unread
 from lading.errors import ConfigError, LadingError

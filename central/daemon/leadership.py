@@ -58,7 +58,7 @@ from central.quota.objects import ElasticQuota
 from central.scheduling.configuration import effective_configuration
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why import NodeWhy, look_at_nodes, why_by_nodes
+from central.scheduling.why_pod import NodeWhy, look_at_nodes, why_by_nodes
 from central.scheduling.workloads import WorkloadPlanner
 from central.state.budgets import Budget
 from central.state.counts import Counts

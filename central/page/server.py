@@ -1,6 +1,6 @@
 """Answer what people read, on a listener of its own: the page where there is one, and what `kubectl lading` asks central.
 
-    GET /v1/why/NAMESPACE/POD          why a pod waits (central.scheduling.why); 404: no such pod waits for devices
+    GET /v1/why/NAMESPACE/POD          why a pod waits (central.scheduling.why_pod); 404: no such pod waits for devices
     GET /v1/configuration              the effective configuration (central.scheduling.configuration)
     GET /v1/quotas                     the tree of quotas (central.view.quotas)
     GET / and /v1/cluster              see central.page.routes

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.scheduling.why import FITS, SENTENCES, NodeWhy
+from central.scheduling.why_pod import FITS, SENTENCES, NodeWhy
 from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import PodRefusal, Situation

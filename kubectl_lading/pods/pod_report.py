@@ -15,7 +15,7 @@ from central.ask.parse import parse_ask
 from central.ask.pod import DEVICES_HEALTHY, roles_of
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
-from central.scheduling.why import ask_in_words
+from central.scheduling.why_pod import ask_in_words
 from central.state.pending import pending_of
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.given import GivenGpu, Pair, given_of, pairs_of

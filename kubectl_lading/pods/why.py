@@ -19,7 +19,7 @@ from central.ask.model import Ask, BadAsk
 from central.ask.parse import parse_ask
 from central.page.waiting import count_reasons
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why import FITS, Why, ask_in_words
+from central.scheduling.why_pod import FITS, Why, ask_in_words
 from central.state.budgets import Budgets
 from central.state.pending import pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
