@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from central.ask.model import Policy
 from simulate.command import replay_all_departures
+from simulate.departure_report import load_key, render_policies
 from simulate.model import AnyPolicy, Baseline, Prior
-from simulate.stays import load_key, render_policies
 from simulate.stream import Departures, Durations
 from simulate.trace import Trace, TraceNode, read_lifetimes, read_pods
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from doctor.model import Verdict, failed, ok, skipped, warning
-from doctor.ready import Said
+from doctor.ready import DaemonReply
 from doctor.sockets import SocketSeen
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
@@ -116,7 +116,7 @@ def _problem(seen: SocketSeen) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSeen:
-    said: Said
+    said: DaemonReply
     most: int  # max_connections
     socket: Path
 

@@ -28,7 +28,7 @@ from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.nvidia.specs import read_own_specs
 from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
 from doctor.reading import ElsewhereError, Readings, said_by
-from doctor.ready import Said
+from doctor.ready import DaemonReply
 from doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
 from doctor.sockets import SocketSeen
 from doctor.units import UnitsSeen
@@ -106,7 +106,7 @@ class Host(Readings):
             "nvidia", lambda: in_thread(lambda: cards.read_cards(self.root, library=library, driver_root=driver_root))
         )
 
-    async def said(self, daemon: str) -> Said:
+    async def said(self, daemon: str) -> DaemonReply:
         return await self.once(f"said {daemon}", lambda: read_said(daemon, self._settings(daemon).metrics))
 
     async def folder(self) -> FolderSeen:

@@ -20,9 +20,9 @@ from doctor.checks import CHECKS
 from doctor.config import ConfigSeen
 from doctor.host import HOOKS, PROXY, Host
 from doctor.kubelet.read_unit_files import UNIT_FOLDERS
-from doctor.look import look
 from doctor.model import Check, Finding
 from doctor.read import read_config
+from doctor.run_checks import run_checks
 from doctor.show import exit_status, print_json, print_list, print_text
 from hooks.daemon.settings import CONFIG as HOOKS_CONFIG
 from hooks.daemon.settings import FrontEndName, Settings
@@ -110,7 +110,7 @@ async def _look(checks: Sequence[Check[Host]], args: argparse.Namespace) -> tupl
         configs = {HOOKS: of_hooks}  # a node has one front end: what is left of the other is not looked at
     host = Host(hooks=hooks, proxy=proxy, configs=configs, root=root)
     chosen = [check for check in checks if check.of in {"", *configs} and check.front_end in {"", hooks.front_end}]
-    return await look(chosen, host, deadline_s=args.deadline)
+    return await run_checks(chosen, host, deadline_s=args.deadline)
 
 
 def is_installed(seen: ConfigSeen, root: Path) -> bool:

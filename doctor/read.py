@@ -24,7 +24,7 @@ import yaml
 from doctor.config import ConfigSeen
 from doctor.kubelet.distribution import CONTAINERD
 from doctor.processes import Process
-from doctor.ready import Said
+from doctor.ready import DaemonReply
 from doctor.runtime import RuntimeSeen
 from doctor.sockets import SocketSeen
 from doctor.units import UnitsSeen
@@ -113,14 +113,14 @@ def _access(status: os.stat_result) -> Access:
 # ---- what a daemon says of itself
 
 
-async def read_said(daemon: str, address_text: str) -> Said:
+async def read_said(daemon: str, address_text: str) -> DaemonReply:
     address = parse_address(address_text)
     if address is None:
-        return Said(daemon=daemon, address="")
+        return DaemonReply(daemon=daemon, address="")
     readyz = await _get(address, "/readyz")
     metrics = await _get(address, "/metrics")
     text = None if metrics is None else metrics.decode(errors="replace")
-    return Said(daemon=daemon, address=address_text, readyz=readyz, metrics=text)
+    return DaemonReply(daemon=daemon, address=address_text, readyz=readyz, metrics=text)
 
 
 async def _get(address: Address, path: str) -> bytes | None:

@@ -57,7 +57,7 @@ class _Readiness(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class DaemonReply:
     """The answers of a daemon. None: no process answers at this address."""
 
     daemon: str
@@ -76,7 +76,7 @@ class Said:
         return float(found[1]) if found else None
 
 
-def decide_ready(said: Said) -> Iterator[Verdict]:
+def decide_ready(said: DaemonReply) -> Iterator[Verdict]:
     """Report each condition that does not hold, as the daemon found it. A daemon newer than this command may have more."""
     if not said.address:
         yield skipped(f"{said.daemon} serves no /readyz: metrics is empty in its configuration")

@@ -27,9 +27,9 @@ from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_
 from hooks.grant.decide import Rules, View
 from hooks.host.boot import read_boot_id
 from hooks.host.lists import read_lists
-from hooks.ledger.foreign import find_foreign
 from hooks.ledger.reconcile import rebuild
 from hooks.ledger.store import read_journal, read_ledger, replace_ledger
+from hooks.ledger.unmanaged import find_unmanaged
 from hooks.model.assignment import Refusal
 from hooks.model.grant import Grant
 from hooks.node.hand_over import name_host_processes
@@ -104,9 +104,9 @@ def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
     grants = read_ledger(ledger_path(settings))
     rows = read_journal(ledger_path(settings))
     inventory = with_attached(inventory, rows)
-    foreign = find_foreign(host_root, inventory, grants)
-    processes = name_host_processes(host_root, foreign)
-    view = View(inventory=inventory, held=holdings_of(rows), foreign=foreign.held, host_processes=processes)
+    unmanaged = find_unmanaged(host_root, inventory, grants)
+    processes = name_host_processes(host_root, unmanaged)
+    view = View(inventory=inventory, held=holdings_of(rows), unmanaged=unmanaged.held, host_processes=processes)
     return make_rules(settings, read_trust(settings), make_vendors(settings), cdi_refusal=""), view, grants
 
 

@@ -17,8 +17,8 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-from central.scheduling.configuration import Reckoning
-from central.scheduling.why import Why
+from central.scheduling.configuration import EffectiveConfiguration
+from central.scheduling.why_pod import Why
 from kubectl_lading.flags import Flags
 from kubectl_lading.objects import Lease, SystemPod, Unread
 from lading.errors import ConfigError, LadingError
@@ -64,9 +64,9 @@ class Central:
         """Return the answer unchanged; None: central knows no such thing."""
         return await self._get(path, bytes)
 
-    async def reckoning(self) -> Reckoning | Unread | None:
+    async def configuration(self) -> EffectiveConfiguration | Unread | None:
         """Return the effective configuration; None: this central is older and does not report it."""
-        return await self._get("/v1/reckoning", msgspec.json.Decoder(Reckoning).decode)
+        return await self._get("/v1/configuration", msgspec.json.Decoder(EffectiveConfiguration).decode)
 
     async def _get(self, path: str, decode: Callable[[bytes], T]) -> T | Unread | None:
         try:

@@ -19,7 +19,7 @@ from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
-from central.scheduling.configuration import Reckoning
+from central.scheduling.configuration import EffectiveConfiguration
 from central.scheduling.scheduler import Scheduler
 from central.state.budgets import Budget
 from central.state.pending import PendingPods
@@ -32,7 +32,7 @@ from lading.kube.client import KubeClient
 from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
 from lading.log import Event, Level, Log
 
-DEFAULT: Final = Reckoning()  # as central is installed by default
+DEFAULT: Final = EffectiveConfiguration()  # as central is installed by default
 EVERY_S: Final = 1.0
 _SHARE: Final = 10  # minimum pause between two computations, as a multiple of the time that one took
 
@@ -59,8 +59,8 @@ async def read_cluster(client: KubeClient) -> Cluster:
 
 async def read_deciding(client: KubeClient, central: Central) -> Cluster:
     """Return the cluster with central's effective configuration, where central reports it. Raises KubeError."""
-    lists, said = await asyncio.gather(read_lists(client), central.reckoning())
-    if isinstance(said, Reckoning):
+    lists, said = await asyncio.gather(read_lists(client), central.configuration())
+    if isinstance(said, EffectiveConfiguration):
         return compute(*lists, said)
     why = said.why if isinstance(said, Unread) else "it is older than this command, and does not tell them"
     warn(f"the settings of central are not known, and taken to be the defaults (policy {DEFAULT.policy.value}): {why}")
@@ -82,11 +82,13 @@ async def read_budgets(client: KubeClient) -> list[Budget] | None:
     return await read_permitted(client, BUDGETS.path(), Budget, "disruption budgets were not looked at: {e}")
 
 
-def compute(devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod], reckoning: Reckoning = DEFAULT) -> Cluster:
+def compute(
+    devices: Listed[Report], nodes: Listed[Node], pods: Listed[Pod], configuration: EffectiveConfiguration = DEFAULT
+) -> Cluster:
     """Compute the cluster from the three lists."""
-    pods = _without_foreign(pods, frozenset(reckoning.foreign_annotations))
+    pods = _without_foreign(pods, frozenset(configuration.foreign_annotations))
     ledger, pending = Ledger(), PendingPods()
-    scheduler = reckoning.scheduler(ledger, pending, clock=time.monotonic)
+    scheduler = configuration.scheduler(ledger, pending, clock=time.monotonic)
     problems = _Problems()
     unassigned: list[ask.Pod] = []
     log = Log(problems, Level.ERROR)

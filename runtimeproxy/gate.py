@@ -16,11 +16,11 @@ from lading.reasons import Reason
 from lading.tracing import OFF, Span, Tracing
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
+from runtimeproxy.call.call_context import CallContext, context_by_id, context_made
 from runtimeproxy.call.calls import HeldCall, Method, Stage, held_paths, read_id
-from runtimeproxy.call.known import Known
-from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal
+from runtimeproxy.call.outcome import Answers, CallRefusal, Forward, Outcome
 from runtimeproxy.call.projection import sandbox_of_list
-from runtimeproxy.call.subject import Subject, subject_by_id, subject_made
+from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.chain.chain import Chain
 from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.plan import MAKES, REMOVES, Ask, Decided, Find, finish_call, may_be_guarded, plan_call
@@ -52,7 +52,7 @@ class Gate:
         soon: Callable[[Callable[[], None]], object] = lambda do: do(),
     ) -> None:
         """Create a gate. `soon` is called with what can wait until the call is on its way."""
-        self.known = Known()
+        self.cache = SandboxCache()
         self._soon = soon
         self._tracing = tracing
         self._chain = chain
@@ -76,7 +76,7 @@ class Gate:
         if _large(call):
             return partial(self._wait, call, screening)
         try:
-            planned = plan_call(call, screening, self.known)
+            planned = plan_call(call, screening, self.cache)
             if isinstance(planned, Ask) and not planned.questions:
                 self._learn(planned)
                 with self._begin_span(call, planned) as span:
@@ -86,22 +86,22 @@ class Gate:
             return partial(self._wait, call, screening, planned)
         except Exception as e:  # noqa: BLE001  an internal error must not leave a caller waiting
             self._say_error(call, e)
-            return _after_error(call, screening, self.known, e)
+            return _after_error(call, screening, self.cache, e)
 
-    def observed(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
+    def observed(self, method: Method, context: CallContext, status: int, reply: bytes) -> None:
         """Process the runtime's answer to a call that was forwarded with `observe`. `reply`: message bytes, without a
         prefix."""
         try:
-            self._observe(method, subject, status, reply)
-        except Exception as e:  # noqa: BLE001  the caller has its answer; only `known` lacks this call
+            self._observe(method, context, status, reply)
+        except Exception as e:  # noqa: BLE001  the caller has its answer; only `cache` lacks this call
             self._log.error(Event.CALL_FORWARDED, f"cannot observe: {_where(e)}", method=method.name, reason=Reason.INTERNAL)
 
     async def _wait(self, call: HeldCall, screening: Screening, planned: Decided | Ask | Find | None = None) -> Outcome:
         try:
-            planned = planned or await _run(call, plan_call, call, screening, self.known)
+            planned = planned or await _run(call, plan_call, call, screening, self.cache)
             if isinstance(planned, Find):
                 found = await self._find(planned.sandbox_id)
-                planned = await _run(call, plan_call, call, screening, self.known, found)
+                planned = await _run(call, plan_call, call, screening, self.cache, found)
             if isinstance(planned, Ask):
                 self._learn(planned)
                 with self._begin_span(call, planned) as span:
@@ -118,54 +118,54 @@ class Gate:
             raise
         except Exception as e:  # noqa: BLE001  as above
             self._say_error(call, e)
-            return await _run(call, _after_error, call, screening, self.known, e)
+            return await _run(call, _after_error, call, screening, self.cache, e)
 
-    async def _find(self, sandbox_id: str) -> Refusal | bool:
+    async def _find(self, sandbox_id: str) -> CallRefusal | bool:
         """Learn a sandbox from the runtime. Return True, or why the runtime did not describe it."""
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 found = await self._runtime.sandbox_status(sandbox_id)
         except (RuntimeUnavailableError, TimeoutError) as e:
             message = f"cannot ask the runtime about sandbox {sandbox_id}: {e or 'no answer'}"
-            return Refusal(reason=Reason.NOT_RECONCILED, message=message)
+            return CallRefusal(reason=Reason.NOT_RECONCILED, message=message)
         if found is None:
-            return Refusal(reason=Reason.NOT_RECONCILED, message=f"the runtime knows no sandbox {sandbox_id}")
-        self.known.learn_sandbox(sandbox_of_list(found.status))
+            return CallRefusal(reason=Reason.NOT_RECONCILED, message=f"the runtime knows no sandbox {sandbox_id}")
+        self.cache.learn_sandbox(sandbox_of_list(found.status))
         return True
 
     def _learn(self, planned: Decided | Ask) -> None:
-        if planned.learn and planned.subject:
-            self.known.learn_sandbox(planned.subject.sandbox)
+        if planned.learn and planned.context:
+            self.cache.learn_sandbox(planned.context.sandbox)
 
     def _begin_span(self, call: HeldCall, ask: Ask) -> Span:
         span = self._tracing.begin(f"CRI {call.method.name}", parent=call.traceparent)
-        sandbox, container = ask.subject.sandbox, ask.subject.container
+        sandbox, container = ask.context.sandbox, ask.context.container
         name = container.name if container else ""
         span.note(
             k8s_namespace_name=sandbox.namespace, k8s_pod_name=sandbox.name, k8s_pod_uid=sandbox.uid, k8s_container_name=name
         )
         return span
 
-    def _observe(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
-        stage, screening, known = method.stage, self._screening, self.known
+    def _observe(self, method: Method, context: CallContext, status: int, reply: bytes) -> None:
+        stage, screening, cache = method.stage, self._screening, self.cache
         if stage is None:
             return
         done = status == Status.OK
         if done:
-            subject = subject_made(subject, stage, reply)
-        if done and stage in MAKES and known.sandbox(subject.sandbox.id) is None:
-            known.learn_sandbox(subject.sandbox)
-        if done and stage is Stage.CREATE_CONTAINER and subject.container:
-            known.learn_container(subject.sandbox.id, subject.container)
-        for registration in screening.told(stage, subject.keys):
+            context = context_made(context, stage, reply)
+        if done and stage in MAKES and cache.sandbox(context.sandbox.id) is None:
+            cache.learn_sandbox(context.sandbox)
+        if done and stage is Stage.CREATE_CONTAINER and context.container:
+            cache.learn_container(context.sandbox.id, context.container)
+        for registration in screening.told(stage, context.keys):
             told = hook.ObserveRequest(
-                stage=stage.name, sandbox=subject.sandbox, container=subject.container, grpc_status=status
+                stage=stage.name, sandbox=context.sandbox, container=context.container, grpc_status=status
             )
             self._chain.observe(registration, stage, told)
         if done and stage is Stage.REMOVE_POD_SANDBOX:
-            known.forget_sandbox(subject.sandbox.id)
-        elif done and stage is Stage.REMOVE_CONTAINER and subject.container:
-            known.forget_container(subject.container.id)
+            cache.forget_sandbox(context.sandbox.id)
+        elif done and stage is Stage.REMOVE_CONTAINER and context.container:
+            cache.forget_container(context.container.id)
 
     def _say_error(self, call: HeldCall, error: Exception) -> None:
         where = f"internal error: {_where(error)}"
@@ -173,7 +173,7 @@ class Gate:
 
     def _end(self, call: HeldCall, decided: Decided) -> Outcome:
         self._learn(decided)
-        if isinstance(decided.end, Refusal):  # its caller may look for the reason in the log at once
+        if isinstance(decided.end, CallRefusal):  # its caller may look for the reason in the log at once
             self._say(call, decided)
             return decided.end.outcome
         if not decided.unchanged or self._log.debug_enabled:
@@ -183,10 +183,10 @@ class Gate:
     def _say(self, call: HeldCall, decided: Decided) -> None:
         """Log how the call ended."""
         log, end = self._log, decided.end
-        fields = _fields(call, decided.subject)
+        fields = _fields(call, decided.context)
         for refusal in decided.ignored:
             log.warning(Event.HOOK_IGNORED, refusal.message, **fields, hook=refusal.hook, reason=refusal.reason)
-        if isinstance(end, Refusal):
+        if isinstance(end, CallRefusal):
             log.warning(Event.CALL_REFUSED, end.message, **fields, hook=end.hook, reason=end.reason)
             return
         owners = ",".join(decided.owners)
@@ -198,34 +198,34 @@ class Gate:
             log.debug(Event.CALL_FORWARDED, **fields)
 
 
-def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | Refusal, span: Span) -> Decided:
+def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | CallRefusal, span: Span) -> Decided:
     decided = finish_call(call, screening, ask, answers)
     match decided.end:
-        case Refusal(reason=reason):
+        case CallRefusal(reason=reason):
             span.note(lading_outcome="refused", lading_reason=reason)
         case Forward(message):
             span.note(lading_outcome="forwarded" if message is None else "adjusted")
     return decided
 
 
-def _after_error(call: HeldCall, screening: Screening, known: Known, error: Exception) -> Outcome:
-    method, subject = call.method, None
+def _after_error(call: HeldCall, screening: Screening, cache: SandboxCache, error: Exception) -> Outcome:
+    method, context = call.method, None
     try:
-        guarded = may_be_guarded(call, screening, known)
+        guarded = may_be_guarded(call, screening, cache)
         if method.stage in REMOVES:
-            subject = subject_by_id(method.stage, read_id(call.message), known)
+            context = context_by_id(method.stage, read_id(call.message), cache)
     except Exception:  # noqa: BLE001  the same error may occur here: then it is unknown, and counts as guarded
         guarded = True
     if method.teardown or not guarded:
-        return Forward(observe=subject)
+        return Forward(observe=context)
     message = f"cannot adjust {method.name}: an error in lading-runtimeproxy ({type(error).__name__}), see its log"
-    return Refusal(reason=Reason.INTERNAL, message=message).outcome
+    return CallRefusal(reason=Reason.INTERNAL, message=message).outcome
 
 
-def _fields(call: HeldCall, subject: Subject | None) -> dict[str, Any]:
+def _fields(call: HeldCall, context: CallContext | None) -> dict[str, Any]:
     fields: dict[str, Any] = {"method": call.method.name}
-    if subject is not None:
-        sandbox, container = subject.sandbox, subject.container
+    if context is not None:
+        sandbox, container = context.sandbox, context.container
         fields |= {"namespace": sandbox.namespace, "pod": sandbox.name, "pod_uid": sandbox.uid}
         fields |= {"container": container.name} if container else {}
     return fields

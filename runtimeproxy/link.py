@@ -13,9 +13,9 @@ from typing import Final, cast
 from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
+from runtimeproxy.call.call_context import CallContext
 from runtimeproxy.call.calls import METHODS, HeldCall, Method
 from runtimeproxy.call.outcome import Forward, Outcome, Refuse
-from runtimeproxy.call.subject import Subject
 from runtimeproxy.dial import accepts, dial
 from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.metrics import Metrics
@@ -133,7 +133,7 @@ class Link:
         self.relay = Relay(held_paths=gate.held_paths, budget=budget, clock=self._loop.time, changed=self._flush_soon)
         self._held_since: dict[int, tuple[Method, float]] = {}
         self._deciding: dict[int, asyncio.Task[None]] = {}
-        self._observing: dict[int, tuple[Method, Subject]] = {}
+        self._observing: dict[int, tuple[Method, CallContext]] = {}
         self._starting: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._resting = False  # a flush of the rest is scheduled
@@ -297,7 +297,7 @@ class Link:
                 self._observing[stream] = (method, outcome.observe)
 
     def _observed(self, event: CallEnded) -> None:
-        method, subject = self._observing.pop(event.stream)
+        method, context = self._observing.pop(event.stream)
         reply = b""
         if event.status == Status.OK:
             try:
@@ -305,7 +305,7 @@ class Link:
             except UnreadableMessageError as e:  # a compressed reply, which containerd does not send
                 self._log.error(Event.CALL_FORWARDED, f"cannot observe: {e}", method=method.name)
                 return
-        self._gate.observed(method, subject, event.status, reply)
+        self._gate.observed(method, context, event.status, reply)
 
     def _cancelled(self, event: CallCancelled) -> None:
         self._observing.pop(event.stream, None)

@@ -99,7 +99,7 @@ async def run(settings: Settings, log: Log) -> None:
         chain = Chain(log, answered=answered)
         gate = Gate(chain, runtime, log, guarded_prefixes=settings.guarded_prefixes, tracing=tracing, soon=soon)
         server = Server(settings, runtime=runtime_path, gate=gate, metrics=metrics, log=log)
-        relist = Relist(gate.known, runtime, log)
+        relist = Relist(gate.cache, runtime, log)
         with listen(listen_path, like=runtime_path, rejected=server.rejected) as listener:
 
             def use(registrations: tuple[Registration, ...]) -> None:

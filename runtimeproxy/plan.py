@@ -18,11 +18,11 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import merge
+from runtimeproxy.call.call_context import CallContext, adjusted, context_by_id, context_of, known_keys
 from runtimeproxy.call.calls import HeldCall, Stage, read_id
-from runtimeproxy.call.known import Known
-from runtimeproxy.call.outcome import Answers, Forward, Refusal
+from runtimeproxy.call.outcome import Answers, CallRefusal, Forward
 from runtimeproxy.call.projection import container_of_config
-from runtimeproxy.call.subject import Subject, adjusted, known_keys, subject_by_id, subject_of
+from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.chain.chain import Question
 from runtimeproxy.chain.registrations import FailurePolicy
 from runtimeproxy.screening import Screening
@@ -35,9 +35,9 @@ REMOVES: Final = (Stage.REMOVE_POD_SANDBOX, Stage.REMOVE_CONTAINER)
 class Decided:
     """The end of a call, and what is logged of it."""
 
-    end: Forward | Refusal
-    subject: Subject | None = None
-    ignored: tuple[Refusal, ...] = ()  # failures that policy Ignore forgave
+    end: Forward | CallRefusal
+    context: CallContext | None = None
+    ignored: tuple[CallRefusal, ...] = ()  # failures that policy Ignore forgave
     owners: tuple[str, ...] = ()  # whose adjustments were applied
     env_replaced: tuple[str, ...] = ()
     learn: bool = False  # as Ask.learn
@@ -53,10 +53,10 @@ class Ask:
     """Ask the hooks these questions, which may be none, and pass their answers to `finish_call`."""
 
     stage: Stage
-    subject: Subject
+    context: CallContext
     questions: tuple[Question, ...]
     hidden: tuple[tuple[str, hook.Adjustment], ...] = ()  # static adjustments, with the names of their registrations
-    learn: bool = False  # the subject's sandbox: a pod may be annotated long after its sandbox was made
+    learn: bool = False  # the context's sandbox: a pod may be annotated long after its sandbox was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,133 +66,139 @@ class Find:
     sandbox_id: str
 
 
-def plan_call(call: HeldCall, screening: Screening, known: Known, found: Refusal | bool = False) -> Decided | Ask | Find:
-    """Return the next step. `found`: the runtime was asked about the sandbox; a Refusal says why it did not describe it."""
+def plan_call(
+    call: HeldCall, screening: Screening, cache: SandboxCache, found: CallRefusal | bool = False
+) -> Decided | Ask | Find:
+    """Return the next step. `found`: the runtime was asked about the sandbox; a CallRefusal says why it did not describe it."""
     stage = call.method.stage
     if stage is None:
         return Decided(end=_another_way(call) if screening.names_guarded(call.message) else Forward())
     # Before the first list was read, the pod of any unknown sandbox may have guarded keys.
-    must_find = stage is Stage.CREATE_CONTAINER and not known.listed and bool(screening.guarded_prefixes)
+    must_find = stage is Stage.CREATE_CONTAINER and not cache.listed and bool(screening.guarded_prefixes)
     if stage in MAKES:
-        must_read = must_find or screening.must_read(stage, lambda: known_keys(stage, call.message, known))
+        must_read = must_find or screening.must_read(stage, lambda: known_keys(stage, call.message, cache))
         if not (must_read or screening.names_anybody(call.message)):
             return Decided(end=Forward())
     else:
-        subject = subject_by_id(stage, read_id(call.message), known)
-        if not screening.asked(stage, subject.keys):
-            return _forward(stage, screening, subject)
+        context = context_by_id(stage, read_id(call.message), cache)
+        if not screening.asked(stage, context.keys):
+            return _forward(stage, screening, context)
     try:
         request = call.method.parse(call.message)
     except DecodeError:
-        return _unreadable(call, screening, known)
-    subject = subject_of(request, known)
+        return _unreadable(call, screening, cache)
+    context = context_of(request, cache)
     learn = False
-    if isinstance(request, cri.CreateContainerRequest) and (must_find or screening.concerns(subject.keys)):
-        if not found and known.sandbox(subject.sandbox.id) is None:
-            return Find(subject.sandbox.id)
-        learn = not isinstance(found, Refusal)
-    if refusal := _refusal(request, screening, subject, found if isinstance(found, Refusal) else None):
-        return Decided(end=refusal, subject=subject, learn=learn)
+    if isinstance(request, cri.CreateContainerRequest) and (must_find or screening.concerns(context.keys)):
+        if not found and cache.sandbox(context.sandbox.id) is None:
+            return Find(context.sandbox.id)
+        learn = not isinstance(found, CallRefusal)
+    if refusal := _refusal(request, screening, context, found if isinstance(found, CallRefusal) else None):
+        return Decided(end=refusal, context=context, learn=learn)
     return Ask(
         stage=stage,
-        subject=subject,
-        questions=_questions(call, request, stage, screening, subject),
-        hidden=screening.hidden(subject.keys, request) if isinstance(request, cri.CreateContainerRequest) else (),
+        context=context,
+        questions=_questions(call, request, stage, screening, context),
+        hidden=screening.hidden(context.keys, request) if isinstance(request, cri.CreateContainerRequest) else (),
         learn=learn,
     )
 
 
-def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | Refusal) -> Decided:
+def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | CallRefusal) -> Decided:
     """Return how the call ends after these answers."""
-    stage, subject = ask.stage, ask.subject
-    if isinstance(answers, Refusal):
-        return Decided(end=answers, subject=subject)
+    stage, context = ask.stage, ask.context
+    if isinstance(answers, CallRefusal):
+        return Decided(end=answers, context=context)
     if call.method.teardown:
-        return _forward(stage, screening, subject, ignored=tuple(answers.forgiven.values()))
+        return _forward(stage, screening, context, ignored=tuple(answers.forgiven.values()))
     answers, ignored = _without_invalid(stage, ask.questions, answers)
-    refusal = screening.refuse_unanswered(subject.keys, answers) if stage is Stage.CREATE_CONTAINER else None
+    refusal = screening.refuse_unanswered(context.keys, answers) if stage is Stage.CREATE_CONTAINER else None
     merged = refusal or merge([*answers.adjustments, *ask.hidden], stage)
-    if isinstance(merged, Refusal):
-        return Decided(end=merged, subject=subject, ignored=ignored)
+    if isinstance(merged, CallRefusal):
+        return Decided(end=merged, context=context, ignored=ignored)
     if merged.empty:
-        return _forward(stage, screening, subject, ignored=ignored)
+        return _forward(stage, screening, context, ignored=ignored)
     applied = apply_adjustment(call.message, merged.adjustment, stage)
-    observe = adjusted(subject, stage, merged.adjustment) if _observes(stage, screening, subject.keys) else None
+    observe = adjusted(context, stage, merged.adjustment) if _observes(stage, screening, context.keys) else None
     return Decided(
         end=Forward(applied.message, observe),
-        subject=subject,
+        context=context,
         ignored=ignored,
         owners=tuple(dict.fromkeys(merged.owners.values())),
         env_replaced=applied.env_replaced,
     )
 
 
-def may_be_guarded(call: HeldCall, screening: Screening, known: Known) -> bool:
-    keys = known_keys(call.method.stage, call.message, known)
+def may_be_guarded(call: HeldCall, screening: Screening, cache: SandboxCache) -> bool:
+    keys = known_keys(call.method.stage, call.message, cache)
     return bool(screening.guarded(keys)) or screening.names_guarded(call.message)
 
 
-def _forward(stage: Stage, screening: Screening, subject: Subject, *, ignored: tuple[Refusal, ...] = ()) -> Decided:
-    observe = subject if _observes(stage, screening, subject.keys) else None
-    return Decided(end=Forward(None, observe), subject=subject, ignored=ignored)
+def _forward(stage: Stage, screening: Screening, context: CallContext, *, ignored: tuple[CallRefusal, ...] = ()) -> Decided:
+    observe = context if _observes(stage, screening, context.keys) else None
+    return Decided(end=Forward(None, observe), context=context, ignored=ignored)
 
 
 def _observes(stage: Stage, screening: Screening, keys: Collection[str]) -> bool:
-    """Return whether the reply is needed: a hook is notified, or `known` learns or forgets."""
+    """Return whether the reply is needed: a hook is notified, or `cache` learns or forgets."""
     return stage in REMOVES or bool(screening.told(stage, keys)) or (stage in MAKES and screening.concerns(keys))
 
 
-def _unreadable(call: HeldCall, screening: Screening, known: Known) -> Decided:
+def _unreadable(call: HeldCall, screening: Screening, cache: SandboxCache) -> Decided:
     """Refuse the request if its pod might be guarded, or might get cards that are to be hidden from it; forward all others."""
     hides = call.method.stage is Stage.CREATE_CONTAINER and screening.hides
-    if call.method.teardown or not (hides or may_be_guarded(call, screening, known)):
+    if call.method.teardown or not (hides or may_be_guarded(call, screening, cache)):
         return Decided(end=Forward())
     message = f"the {call.method.name} request cannot be parsed as a runtime.v1 message"
-    return Decided(end=Refusal(reason=Reason.REQUEST_UNREADABLE, message=message))
+    return Decided(end=CallRefusal(reason=Reason.REQUEST_UNREADABLE, message=message))
 
 
-def _refusal(request: Message, screening: Screening, subject: Subject, lost: Refusal | None) -> Refusal | None:
+def _refusal(request: Message, screening: Screening, context: CallContext, lost: CallRefusal | None) -> CallRefusal | None:
     """Return a refusal that needs no hook. `lost`: why the runtime did not describe the sandbox."""
-    guarded = screening.guarded(subject.keys)
+    guarded = screening.guarded(context.keys)
     match request:
         case cri.RunPodSandboxRequest():
-            return screening.refuse_many(guarded) or screening.refuse_smuggled(subject, guarded=bool(guarded))
+            return screening.refuse_many(guarded) or screening.refuse_smuggled(context, guarded=bool(guarded))
         case cri.CreateContainerRequest():
             return (
                 screening.refuse_many(guarded)
                 or screening.refuse_incomplete(request)
-                or screening.refuse_smuggled(subject, guarded=bool(guarded))
+                or screening.refuse_smuggled(context, guarded=bool(guarded))
                 or screening.refuse_unclaimed(guarded)
-                or screening.refuse_removed(subject)
+                or screening.refuse_removed(context)
                 or (lost if guarded else None)
             )
         case _:
             return None
 
 
-def _questions(call: HeldCall, request: Message, stage: Stage, screening: Screening, subject: Subject) -> tuple[Question, ...]:
+def _questions(
+    call: HeldCall, request: Message, stage: Stage, screening: Screening, context: CallContext
+) -> tuple[Question, ...]:
     questions = []
-    for registration in screening.asked(stage, subject.keys):
-        container = subject.container
+    for registration in screening.asked(stage, context.keys):
+        container = context.container
         if container and isinstance(request, cri.CreateContainerRequest):
             container = container_of_config(request.config, container, env_values=registration.env_values)
-        asked = hook.AdjustRequest(stage=stage.name, sandbox=subject.sandbox, container=container, traceparent=call.traceparent)
+        asked = hook.AdjustRequest(stage=stage.name, sandbox=context.sandbox, container=container, traceparent=call.traceparent)
         questions.append(Question(registration=registration, request=asked))
     return tuple(questions)
 
 
-def _without_invalid(stage: Stage, questions: tuple[Question, ...], answers: Answers) -> tuple[Answers, tuple[Refusal, ...]]:
+def _without_invalid(
+    stage: Stage, questions: tuple[Question, ...], answers: Answers
+) -> tuple[Answers, tuple[CallRefusal, ...]]:
     """Return the answers without those that no request can carry, where policy Ignore applies, and these: they are failures
     like any other."""
     ignoring = {q.registration.name for q in questions if q.registration.policy is FailurePolicy.IGNORE}
     alone = {name: merge([(name, adjustment)], stage) for name, adjustment in answers.adjustments if name in ignoring}
-    invalid = {name: merged for name, merged in alone.items() if isinstance(merged, Refusal)}
+    invalid = {name: merged for name, merged in alone.items() if isinstance(merged, CallRefusal)}
     if not invalid:
         return answers, ()
     usable = tuple((name, adjustment) for name, adjustment in answers.adjustments if name not in invalid)
     return Answers(adjustments=usable, forgiven={**answers.forgiven, **invalid}), tuple(invalid.values())
 
 
-def _another_way(call: HeldCall) -> Refusal:
+def _another_way(call: HeldCall) -> CallRefusal:
     message = f"{call.method.name} would create a guarded pod's containers without its hooks: not supported"
-    return Refusal(reason=Reason.CREATED_ANOTHER_WAY, message=message)
+    return CallRefusal(reason=Reason.CREATED_ANOTHER_WAY, message=message)

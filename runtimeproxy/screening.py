@@ -13,9 +13,9 @@ from lading.vocabulary import ATTACHMENTS, GRANT, MAX_KEYS
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS
+from runtimeproxy.call.call_context import CallContext
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Answers, Refusal
-from runtimeproxy.call.subject import Subject
+from runtimeproxy.call.outcome import Answers, CallRefusal
 from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.chain.unassigned import decide_hidden
 from runtimeproxy.protobuf.wire import contains
@@ -73,23 +73,25 @@ class Screening:
         found = [(name, decide_hidden(hide, request)) for name, hide in hiding]
         return tuple((name, adjustment) for name, adjustment in found if adjustment)
 
-    def refuse_many(self, guarded: Collection[str]) -> Refusal | None:
+    def refuse_many(self, guarded: Collection[str]) -> CallRefusal | None:
         """Refuse more guarded keys than a pod may have, before other code reads them: calls of other pods wait meanwhile."""
         if len(guarded) <= MAX_KEYS:
             return None
         prefixes = " or ".join(self.guarded_prefixes)
         message = f"the pod has {len(guarded)} annotations that begin with {prefixes}; at most {MAX_KEYS} are allowed"
-        return Refusal(reason=Reason.ANNOTATION_MALFORMED, message=message)
+        return CallRefusal(reason=Reason.ANNOTATION_MALFORMED, message=message)
 
-    def refuse_incomplete(self, request: cri.CreateContainerRequest) -> Refusal | None:
+    def refuse_incomplete(self, request: cri.CreateContainerRequest) -> CallRefusal | None:
         """Refuse a request without the sandbox's metadata: containerd crashes on it, and a hook needs the pod's identity."""
         if request.sandbox_config.HasField("metadata"):
             return None
-        return Refusal(reason=Reason.REQUEST_UNREADABLE, message="the CreateContainer request has no sandbox_config.metadata")
+        return CallRefusal(
+            reason=Reason.REQUEST_UNREADABLE, message="the CreateContainer request has no sandbox_config.metadata"
+        )
 
-    def refuse_smuggled(self, subject: Subject, *, guarded: bool) -> Refusal | None:
+    def refuse_smuggled(self, context: CallContext, *, guarded: bool) -> CallRefusal | None:
         """Refuse keys that only the node writes, set by the caller. Lading's keys are refused for every container."""
-        container, sandbox = subject.container, subject.sandbox
+        container, sandbox = context.container, context.sandbox
         for key in sorted(container.annotations) if container else ():
             if key in _OURS or (guarded and key.startswith(_SMUGGLED)):
                 return _reserved(key, f"container {container.name!r}" if container else "")
@@ -98,26 +100,26 @@ class Screening:
                 return _reserved(key, f"pod {sandbox.namespace}/{sandbox.name}")
         return None
 
-    def refuse_removed(self, subject: Subject) -> Refusal | None:
+    def refuse_removed(self, context: CallContext) -> CallRefusal | None:
         """Refuse a container whose pod lost a guarded key after its sandbox was created: it would start without its devices."""
-        gone = self.guarded(subject.keys.difference(subject.sandbox.annotations))
+        gone = self.guarded(context.keys.difference(context.sandbox.annotations))
         if not gone:
             return None
-        pod = f"{subject.sandbox.namespace}/{subject.sandbox.name}"
+        pod = f"{context.sandbox.namespace}/{context.sandbox.name}"
         message = f"annotation {gone[0]!r} was removed from pod {pod} after its sandbox was created: recreate the pod"
-        return Refusal(reason=Reason.ASSIGNMENT_CHANGED, message=message)
+        return CallRefusal(reason=Reason.ASSIGNMENT_CHANGED, message=message)
 
-    def refuse_unclaimed(self, guarded: Collection[str]) -> Refusal | None:
+    def refuse_unclaimed(self, guarded: Collection[str]) -> CallRefusal | None:
         """Refuse a container if no registration answers for one of the guarded annotations of its pod."""
         asking = [r for r in self.registrations if r.adjusts(Stage.CREATE_CONTAINER)]
         for key in guarded:
             if not any(r.claims(key) for r in asking):
                 point = Stage.CREATE_CONTAINER.pre
                 message = f"no valid hook registration has a prefix of annotation {key!r} and asks for {point}"
-                return Refusal(reason=Reason.NO_REGISTRATION, message=message)
+                return CallRefusal(reason=Reason.NO_REGISTRATION, message=message)
         return None
 
-    def refuse_unanswered(self, keys: Collection[str], answers: Answers) -> Refusal | None:
+    def refuse_unanswered(self, keys: Collection[str], answers: Answers) -> CallRefusal | None:
         """Refuse a guarded container without an answer. Policy Ignore forgives a hook's failure, but the container must not
         start bare."""
         answered = {name for name, _ in answers.adjustments}
@@ -129,7 +131,7 @@ class Screening:
         return None
 
 
-def _reserved(key: str, where: str) -> Refusal:
-    return Refusal(
+def _reserved(key: str, where: str) -> CallRefusal:
+    return CallRefusal(
         reason=Reason.ANNOTATION_RESERVED, message=f"annotation {key!r} of {where} is written by the node only: remove it"
     )

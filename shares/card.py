@@ -30,7 +30,7 @@ class Token(Generic[P]):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageUpdate:
     """Write this into the page of a container: the end of its turn (0: it has none), and how many others want the card."""
 
     container: str
@@ -38,7 +38,7 @@ class Page:
     waiters: int
 
 
-Effects = list[Token[P] | Page]
+Effects = list[Token[P] | PageUpdate]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class _Container(Generic[P]):
     held_ns: int = 0  # since it joined
     late_from_ns: int | None = None  # the lease that it lost ended then …
     late_to_ns: int = 0  # … and was charged up to here
-    shown: Page | None = None
+    shown: PageUpdate | None = None
 
 
 class Card(Generic[P]):
@@ -212,7 +212,7 @@ class Card(Generic[P]):
         changed: Effects[P] = []
         for name, its in self._containers.items():
             until_ns = self._until_ns if name == self._holder else 0
-            page = Page(name, until_ns, len(waiting) - (name in waiting))
+            page = PageUpdate(name, until_ns, len(waiting) - (name in waiting))
             if page != its.shown:
                 its.shown = page
                 changed.append(page)

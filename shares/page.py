@@ -45,7 +45,7 @@ class DeviceShare(NamedTuple):
     limit_bytes: int
 
 
-class Page:
+class SharedPage:
     def __init__(self, devices: Sequence[DeviceShare]) -> None:
         """Create the page. Raises OSError, also where the kernel knows no such seal."""
         self.fd = os.memfd_create("lading-shares", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -28,10 +28,10 @@ from lading.vocabulary import GpuUuid, PodUid
 from shares.card import NO_END, Card, Effects, Token
 from shares.grants import Version, list_grants, read_grant
 from shares.memory import Memory
-from shares.page import DeviceShare, Page
+from shares.page import DeviceShare, SharedPage
 from shares.peer import find_stranger
 from shares.policy.model import MILLION, MS, Policy, Share
-from shares.wire import SIZE, Frame, Kind, Refusal, WireError, pack, unpack
+from shares.wire import SIZE, Frame, Kind, WireError, WireRefusal, pack, unpack
 
 BEAT_S: Final = 0.1
 STALL_NS: Final = 600 * MS
@@ -251,7 +251,7 @@ class _Container:
         # Until then no memory is given: processes that used the server before this one have to say first what they hold.
         self.settled_ns = shares.now_ns() + SETTLE_NS if had_server else 0
         try:
-            self.page = Page(shown)
+            self.page = SharedPage(shown)
         except OSError:
             self._listener.close()
             raise
@@ -322,9 +322,9 @@ class _Container:
         connection.setblocking(False)
         process = _Process(self, connection)
         if len(self.processes) >= MAX_PROCESSES:
-            process.refuse(Refusal.TOO_MANY, f"{MAX_PROCESSES} processes of the container are connected")
+            process.refuse(WireRefusal.TOO_MANY, f"{MAX_PROCESSES} processes of the container are connected")
         elif stranger := self.shares.stranger(connection, self.grant):
-            process.refuse(Refusal.OTHER_POD, f"{stranger} connected to its socket")
+            process.refuse(WireRefusal.OTHER_POD, f"{stranger} connected to its socket")
         else:
             self.processes.add(process)
             process.start()
@@ -374,7 +374,7 @@ class _Process:
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._connection, self._read)
 
-    def refuse(self, code: Refusal, why: str) -> None:
+    def refuse(self, code: WireRefusal, why: str) -> None:
         self.container.shares.refuse(self.container.grant, why)
         with contextlib.suppress(OSError):
             self._connection.send(pack(Frame(Kind.REFUSED, a=code)))

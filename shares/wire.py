@@ -24,13 +24,13 @@ class Kind(IntEnum):
     WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices; with the descriptor of the page
     TOKEN = 129  # a: nanoseconds from now, c: until, by the server's clock
     VERDICT = 130  # seq of the ADD; a: 1 or 0, b: bytes used, c: limit
-    REFUSED = 131  # a: a Refusal
+    REFUSED = 131  # a: a WireRefusal
 
 
 FROM_CLIENT: Final = frozenset({Kind.HELLO, Kind.WANT, Kind.RELEASE, Kind.ADD, Kind.SUB})
 
 
-class Refusal(IntEnum):
+class WireRefusal(IntEnum):
     OTHER_POD = 1  # the peer is not in a cgroup of the pod that the grant is for
     TOO_MANY = 2  # connections of this container
     NO_GRANT = 3

@@ -25,11 +25,11 @@ from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
 from central.loop.steps import exhaust
 from central.page.live import Live
-from central.page.routes import Page
+from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.quota.amounts import CARD
 from central.quota.model import ROOT, Dialect, Quota, QuotaId
-from central.scheduling.configuration import reckoning_of
+from central.scheduling.configuration import effective_configuration
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.node_reports import Reports
 from central.state.pending import PendingPods
@@ -297,8 +297,8 @@ class _Answers:
         self._scheduler = cluster.scheduler
         self._quotas = cluster.quotas
 
-    def reckoning(self) -> bytes:
-        return msgspec.json.encode(reckoning_of(self._scheduler))
+    def configuration(self) -> bytes:
+        return msgspec.json.encode(effective_configuration(self._scheduler))
 
     def quotas(self) -> bytes:
         return msgspec.json.encode(view_quotas(self._quotas))
@@ -317,7 +317,7 @@ class Served:
             _Answers(cluster),
             leads=lambda: self.leads,
             answered=lambda name, status, seconds: None,
-            page=Page(lambda: cluster.live if self.leads else None),
+            page=PageRoutes(lambda: cluster.live if self.leads else None),
         )
 
     async def start(self, port: int = 0) -> str:

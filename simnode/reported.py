@@ -34,7 +34,7 @@ def build_reported(node: SimNode, nvml_library: Path) -> Status:
     divided = frozenset(gpu.uuid for _, gpu in node.profile.gpus if gpu.mig == ())
     nvidia = Nvidia(nvml_library=nvml_library, partitions=partitions, divided=divided)
     found = read_inventory(node.root, vendors=[nvidia])
-    return build_status(found, (), foreign={}, reconciled=True, boot_id="", reporter="")
+    return build_status(found, (), unmanaged={}, reconciled=True, boot_id="", reporter="")
 
 
 def main() -> None:

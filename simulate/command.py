@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from central.ask.model import PartitionPolicy, Policy, Scope
 from lading.errors import ConfigError, HostError
 from simulate.cluster_file import read_cluster
+from simulate.departure_report import StayReport, make_stay_reports, stays_as_json
 from simulate.flags import Options, parse_flags
 from simulate.gangs.model import Rules
 from simulate.gangs.replay import GangsTask
@@ -18,7 +19,6 @@ from simulate.model import AnyPolicy, Baseline, Prior
 from simulate.pictures import draw_arrivals, draw_departures
 from simulate.report import Report, as_json, make_reports, name_nodeless, nodeless_models
 from simulate.runs import ArrivalsTask, DeparturesTask, run_all
-from simulate.stays import StayReport, make_stay_reports, stays_as_json
 from simulate.stream import Departures, Durations
 from simulate.table import render_stays, render_table
 from simulate.trace import Trace, read_lifetimes, read_nodes, read_pods

@@ -4,7 +4,7 @@ It takes a trace, a policy, a seed, and how pods come and go. It returns a Stay:
 was waited for, as means over time, and how long the pods of each class waited. Waiting pods are tried in the order of their
 arrival whenever a pod ends, those of higher priority first; a pod that fits passes one that does not, as with kube-scheduler.
 For a policy of the product, central's own code evicts pods for those of higher priority, and keeps room together for pods that
-waited for the patience (attended.py). An evicted pod ends at once, and comes back as a new one that runs in full.
+waited for the patience (central_actions.py). An evicted pod ends at once, and comes back as a new one that runs in full.
 
 The Cluster books every placement and every end, and ends the replay at a placement for which there is no room, or at a pod that
 fits and is refused, except where the room is kept for another pod.
@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from simulate.arrivals import run_order
-from simulate.attended import LOOK, Attended
 from simulate.baselines import Player
+from simulate.central_actions import LOOK, CentralActions
 from simulate.cluster import Cluster, Placed
 from simulate.fragments import Fragments, typical_pods
 from simulate.model import AnyPolicy, Moment, Prior, Stay
@@ -69,7 +69,7 @@ def replay_departures(
     player = make_player(cluster, policy, seed, fragments, trace, prior, pods_end=True)
     running = _Running(cluster, player, _Record(cluster, game))
     if isinstance(player, Product) and (game.patience or any(kind.priority for kind in kinds)):
-        running.attend(Attended(cluster, player, game.patience))
+        running.attend(CentralActions(cluster, player, game.patience))
     for number, (at, pod, runs) in enumerate(draw_stream(trace, game, seed), 1):
         running.advance(at)
         running.arrive(number_of[pod], _Waiting(number, at, runs))
@@ -88,13 +88,13 @@ class _Running:
         self._runs: dict[int, _Run] = {}  # by number of the pod
         self._waiting: dict[int, deque[_Waiting]] = defaultdict(deque)  # by kind
         self._again = FIRST_AGAIN  # the number of the next pod that comes back after an eviction
-        self._attended: Attended | None = None
+        self._central: CentralActions | None = None
         self._look_at = math.inf
         self._kept: Mapping[int, int] = {}  # nodes of which room is kept, with the numbers of the pods
 
-    def attend(self, attended: Attended) -> None:
+    def attend(self, central: CentralActions) -> None:
         """Let central attend to the pods that wait."""
-        self._attended, self._look_at = attended, LOOK
+        self._central, self._look_at = central, LOOK
 
     def advance(self, until: float) -> None:
         """End the pods that end before, and place the pods that wait for their room."""
@@ -115,8 +115,8 @@ class _Running:
             return
         self._waiting[kind].append(pod)
         self._record.queued += self._cluster.kinds.all[kind].milli
-        if self._attended is not None:
-            self._attended.refused(kind, pod.number, pod.since)
+        if self._central is not None:
+            self._central.refused(kind, pod.number, pod.since)
             self._evict_for(kind, pod, pod.since)
 
     def _end(self, run: _Run) -> None:
@@ -175,8 +175,8 @@ class _Running:
         """Ask about all pods that wait, as kube-scheduler does after a while."""
         for _, _, kind in sorted(map(self._in_line, self._waiting)):
             for pod in tuple(self._waiting.get(kind, ())):
-                if self._attended is not None and pod in self._waiting.get(kind, ()):
-                    self._attended.refused(kind, pod.number, now)
+                if self._central is not None and pod in self._waiting.get(kind, ()):
+                    self._central.refused(kind, pod.number, now)
                     self._evict_for(kind, pod, now)
         self._look(now)
 
@@ -185,9 +185,9 @@ class _Running:
 
     def _evict_for(self, kind: int, pod: _Waiting, now: float) -> None:
         """Evict pods for this one if it is the first of its kind: for others of the kind there are none either."""
-        if self._attended is None or not self._is_first(kind, pod):
+        if self._central is None or not self._is_first(kind, pod):
             return
-        victims = [self._runs[number] for number in self._attended.evict_for(kind, pod.number)]
+        victims = [self._runs[number] for number in self._central.evict_for(kind, pod.number)]
         for victim in victims:
             self._end(victim)
         if victims:
@@ -201,10 +201,10 @@ class _Running:
 
     def _look(self, now: float) -> None:
         """Let central keep room as things are now; place pods in the room that is no longer kept."""
-        if self._attended is not None:
+        if self._central is not None:
             before = self._kept
-            self._attended.look(now)
-            self._kept = self._attended.kept
+            self._central.look(now)
+            self._kept = self._central.kept
             for node in {**before, **self._kept}:
                 self._fill(node, now)
 

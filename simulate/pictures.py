@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from simulate.departure_report import StayReport, load_key, mean_moments
 from simulate.report import Report, mean_curve, named_prior
-from simulate.stays import StayReport, load_key, mean_moments
 from simulate.stream import Departures
 
 WIDTH: Final = 800

@@ -8,9 +8,9 @@ fgd             95.23   95.39                                    88.0 %   0.05 m
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from simulate.departure_report import StayReport
 from simulate.model import Baseline
 from simulate.report import Difference, Report, named_prior, percent_of
-from simulate.stays import StayReport
 from simulate.stream import SPANS, Departures
 from simulate.trace import FULL, Trace
 

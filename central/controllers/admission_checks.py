@@ -18,7 +18,7 @@ from central.api.known import Ident
 from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload, is_true
 from central.api.watch import Unreadable
 from central.ask.pod import Pod
-from central.gang.admission import Answer, State, in_line, is_due, may_hold, render_active, render_answer
+from central.gang.admission import AdmissionAnswer, State, in_line, is_due, may_hold, render_active, render_answer
 from central.gang.workload_rooms import WorkloadRooms
 from central.ledger.model import Holder
 from central.loop.slices import result_in_slices
@@ -226,7 +226,7 @@ class AdmissionChecks:
         found = await result_in_slices(self._planner.planning(workload), self._clock)
         if not self._waits(workload):
             return
-        if isinstance(found, Answer):
+        if isinstance(found, AdmissionAnswer):
             rooms.release(uid)
             if found.state is not State.RETRY or self._has_settled(uid):
                 await self._say(workload, found, ())
@@ -235,7 +235,7 @@ class AdmissionChecks:
         if rooms.hold(uid, holder, found) is None:  # else another pod was faster: it is planned again
             count = sum(map(len, found.values()))
             message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
-            await self._say(workload, Answer(state=State.READY, message=message), [*found])
+            await self._say(workload, AdmissionAnswer(state=State.READY, message=message), [*found])
 
     def _has_settled(self, uid: str) -> bool:
         """Return whether the Workload has waited long enough for devices that come back. It is planned again soon if not."""
@@ -245,7 +245,7 @@ class AdmissionChecks:
         self._settling[uid] = _Settling(until=until, again=now + LOOK_AGAIN_S)
         return now >= until
 
-    async def _say(self, workload: Workload, answer: Answer, pod_sets: Sequence[str]) -> None:
+    async def _say(self, workload: Workload, answer: AdmissionAnswer, pod_sets: Sequence[str]) -> None:
         metadata = workload.metadata
         body = render_answer(workload, self._queued.ours, answer, pod_sets, self._now())
         path = WORKLOADS.path(metadata.namespace, metadata.name, "status")

@@ -31,7 +31,7 @@ _GONE: Final = "its node does not report it any more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class HealthCondition:
     """Hold the content of a pod's condition, in the version of the pod."""
 
     healthy: bool
@@ -64,10 +64,10 @@ class Conditions:
     """Keep the conditions of pods, by the newest version of each pod. Pods without a condition are not kept."""
 
     def __init__(self) -> None:
-        self._said: dict[PodUid, Said] = {}
+        self._said: dict[PodUid, HealthCondition] = {}
         self._changed: dict[str, None] = {}
 
-    def get(self, uid: PodUid) -> Said | None:
+    def get(self, uid: PodUid) -> HealthCondition | None:
         return self._said.get(uid)
 
     def says(self, word: Word) -> bool:
@@ -86,13 +86,13 @@ class Conditions:
         if condition is None:
             del self._said[pod.metadata.uid]
         else:
-            said = Said(healthy=condition.status == "True", message=condition.message, version=version)
+            said = HealthCondition(healthy=condition.status == "True", message=condition.message, version=version)
             self._said[pod.metadata.uid] = said
         self._changed[pod.spec.node_name] = None
 
     def put(self, word: Word, version: int) -> None:
         """Record that the condition was written. What the watch shows of the pod before that version is out of date."""
-        self._said[word.pod.pod] = Said(healthy=word.healthy, message=word.message, version=version)
+        self._said[word.pod.pod] = HealthCondition(healthy=word.healthy, message=word.message, version=version)
 
     def forget(self, uid: PodUid) -> None:
         self._said.pop(uid, None)

@@ -23,7 +23,7 @@ from central.ask.model import Ask
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Clash, Holder, PodRecord
 from central.loop.slices import Slices
-from central.quota.checks import Refusal
+from central.quota.checks import QuotaRefusal
 from central.quota.model import Owner
 from central.scheduling.preempt import Plan, Protection, can_preempt, plans, renewed
 from central.scheduling.scheduler import Scheduler
@@ -47,7 +47,7 @@ class _WithoutPlan:
     """Keep requests without a plan in one state of ledger and budgets. True: a budget or the Eviction API was the cause."""
 
     state: object
-    applied: dict[tuple[Ask, int, Owner, Refusal | None, tuple[str, ...]], bool] = field(default_factory=dict)
+    applied: dict[tuple[Ask, int, Owner, QuotaRefusal | None, tuple[str, ...]], bool] = field(default_factory=dict)
 
 
 class Evictor:

@@ -29,7 +29,7 @@ from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.node_reports import Reports
 from central.state.nodes import Nodes
 from central.state.pending import PendingPods, pending_of
-from central.state.topology import Topology
+from central.state.topology import TopologyLabels
 from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
@@ -205,9 +205,9 @@ class NodeFeed:
     """Handle Nodes: whether kubelet answers, by the Ready condition, their boot, the allocatable cpu and memory, labels of
     topology, and what the rules of pods judge."""
 
-    def __init__(self, ledger: Ledger, topology: Topology | None = None, nodes: Nodes | None = None) -> None:
+    def __init__(self, ledger: Ledger, topology: TopologyLabels | None = None, nodes: Nodes | None = None) -> None:
         self._ledger = ledger
-        self._topology = Topology(()) if topology is None else topology
+        self._topology = TopologyLabels(()) if topology is None else topology
         self._nodes = Nodes() if nodes is None else nodes
 
     def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:

@@ -16,7 +16,7 @@ from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed
 from central.loop.slices import Slices
 from central.quota.model import Dialect, Quota
 from central.quota.objects import ElasticQuota
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.status import QuotaStatus, read_status, render_status
 from central.state.quotas import ObjectKey, Quotas
 from lading.kube.client import KubeClient
@@ -69,18 +69,18 @@ class QuotaWriter:
         known = self._quotas.quotas
         self._order = {key: None for key in self._order if key in known} | dict.fromkeys(known)
         for key in [*self._order]:
-            quota, standing = known.get(key), self._quotas.standing()
-            if standing is None or not self._leads() or written == WRITTEN_IN_ONE_LOOK:
+            quota, snapshot = known.get(key), self._quotas.snapshot()
+            if snapshot is None or not self._leads() or written == WRITTEN_IN_ONE_LOOK:
                 return
-            if quota is not None and quota.id in standing.tree.quotas and await self._write(key, quota, standing):
+            if quota is not None and quota.id in snapshot.tree.quotas and await self._write(key, quota, snapshot):
                 del self._order[key]
                 self._order[key] = None
                 written += 1
             await slices.pause()
 
-    async def _write(self, key: ObjectKey, quota: Quota, standing: Standing) -> bool:
+    async def _write(self, key: ObjectKey, quota: Quota, snapshot: QuotaSnapshot) -> bool:
         """Write what the object does not say yet. Return whether there was something to write."""
-        said, status = self._feeds[quota.dialect].said(key[1]), render_status(standing, quota)
+        said, status = self._feeds[quota.dialect].said(key[1]), render_status(snapshot, quota)
         if said == status:
             return False
         with contextlib.suppress(NotFoundError, ConflictError):  # it is gone, or another one has its name

@@ -14,7 +14,7 @@ import numpy as np
 
 from central.fit.columns import ANY_MODEL, BARE, CORE, ISOLATION, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
 from central.fit.forecast import Forecast
-from central.fit.numbered import Numbers
+from central.fit.interner import Interner
 from central.fit.unusable import Free, read_free, unusable_milli
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom
@@ -86,7 +86,7 @@ class Survey:
         self._ledger = ledger
         self._forecast = forecast
         self._clock = clock
-        self._numbers = Numbers()
+        self._numbers = Interner()
         self._parts = [_Part(columns=Columns(numbers=self._numbers))]
         self._part_of: dict[str, _Part] = {}
         self._seen_rooms = self._seen_loads = -1

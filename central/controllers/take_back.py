@@ -26,7 +26,7 @@ from central.quota.amounts import total_of
 from central.quota.checks import check
 from central.quota.giving import Enough, Piece, Unit, beyond, choosing, importance, uids_of
 from central.quota.model import QuotaId
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.scheduling.gang_units import Holding, units_of
 from central.scheduling.preempt import Plan, Protection
 from central.scheduling.scheduler import Scheduler
@@ -90,8 +90,8 @@ class TakeBack:
 
     async def look(self) -> None:
         """Take back for the first pod in line for which that helps."""
-        standing = self._quotas.standing()
-        due = self._due(standing) if standing is not None else {}
+        snapshot = self._quotas.snapshot()
+        due = self._due(snapshot) if snapshot is not None else {}
         pods = [pod for uid in self._names if (pod := self._scheduler.pending.get_refused(uid)) and pod.quota is None]
         self._names = {pod.uid: self._names[pod.uid] for pod in pods}
         for pod in sorted(pods, key=self._scheduler.tenants.line()) if due else ():
@@ -100,21 +100,21 @@ class TakeBack:
 
     def units_for(
         self, pods: Sequence[Pending], names: Collection[str], protection: Protection
-    ) -> tuple[Standing, list[Unit]] | None:
+    ) -> tuple[QuotaSnapshot, list[Unit]] | None:
         """Return what other quotas have to give back on these nodes, the most important first; None if these pods, which
         start together, would borrow themselves."""
-        standing = self._quotas.standing()
-        if standing is None or not self._delay_s or not self._may_claim(pods):
+        snapshot = self._quotas.snapshot()
+        if snapshot is None or not self._delay_s or not self._may_claim(pods):
             return None
-        by_node = self._on_nodes(names, self._due(standing).keys(), protection)
+        by_node = self._on_nodes(names, self._due(snapshot).keys(), protection)
         units = {unit.members[0].uid: unit for on_node in by_node.values() for unit in on_node}
-        return standing, sorted(units.values(), key=importance)
+        return snapshot, sorted(units.values(), key=importance)
 
-    def _due(self, standing: Standing) -> dict[QuotaId, float]:
+    def _due(self, snapshot: QuotaSnapshot) -> dict[QuotaId, float]:
         """Return the quotas that use more than they may for so long that they have to give back, and since when."""
         now = self._clock()
-        over = [quota for quota in standing.tree.dividing if not standing.tree.groups.get(quota)]
-        excess = [quota for quota in over if beyond(standing, standing.tree.quotas[quota])]
+        over = [quota for quota in snapshot.tree.dividing if not snapshot.tree.groups.get(quota)]
+        excess = [quota for quota in over if beyond(snapshot, snapshot.tree.quotas[quota])]
         self._over_since = {quota: self._over_since.get(quota, now) for quota in excess}
         return {quota: since for quota, since in self._over_since.items() if now - since >= self._delay_s}
 
@@ -124,10 +124,10 @@ class TakeBack:
             return False
         names = self._names[pod.uid]
         found = await result_in_slices(self._finding(pod, names, due, protection), self._clock)
-        now, standing = self._scheduler.pending.get_refused(pod.uid), self._quotas.standing()
-        if found is None or now is None or now.quota is not None or standing is None:
+        now, snapshot = self._scheduler.pending.get_refused(pod.uid), self._quotas.snapshot()
+        if found is None or now is None or now.quota is not None or snapshot is None:
             return False
-        plan = self._renewed(now, found, standing, due, protection)
+        plan = self._renewed(now, found, snapshot, due, protection)
         if plan is None:
             return False
         quotas = sorted({piece.unit.quota for piece in found.pieces})
@@ -139,16 +139,16 @@ class TakeBack:
 
     def _may_claim(self, pods: Sequence[Pending]) -> bool:
         """Return whether the quotas of these pods allow them together, without borrowing beyond what they may use."""
-        standing = self._quotas.standing()
+        snapshot = self._quotas.snapshot()
         counted = [self._quotas.counted(pod.uid) for pod in pods]
         quotas = {quota for one in counted for quota in one.quotas}
-        if standing is None or not quotas:
+        if snapshot is None or not quotas:
             return False
         for quota in quotas:
             own = [one for one in counted if quota in one.quotas]
             asked, held = total_of(one.asked for one in own), total_of(one.held for one in own)
             preemptible = all(one.owner.preemptible for one in own)
-            if check(standing, quota, asked, preemptible=preemptible, own=held, has_turn=lambda quota: False):
+            if check(snapshot, quota, asked, preemptible=preemptible, own=held, has_turn=lambda quota: False):
                 return False
         return True
 
@@ -158,20 +158,20 @@ class TakeBack:
         """Search the node where the least important pods have to go, in steps."""
         best: _Found | None = None
         for name, units in self._on_nodes(names, due, protection).items():
-            standing = self._quotas.standing()
-            if standing is None:
+            snapshot = self._quotas.snapshot()
+            if snapshot is None:
                 return None
-            pieces = yield from choosing(standing, units, self._enough(pod, name))
+            pieces = yield from choosing(snapshot, units, self._enough(pod, name))
             if pieces and (best is None or _Found(pieces=pieces, node=name).cost < best.cost):
                 best = _Found(pieces=pieces, node=name)
         return best
 
     def _renewed(
-        self, pod: Pending, found: _Found, standing: Standing, due: AbstractSet[QuotaId], protection: Protection
+        self, pod: Pending, found: _Found, snapshot: QuotaSnapshot, due: AbstractSet[QuotaId], protection: Protection
     ) -> Plan | None:
         """Choose again on the same node, as things are now. None: that is not enough any more, or not needed."""
         units = self._on_nodes([found.node], due, protection).get(found.node, [])
-        uids = uids_of(result(choosing(standing, units, self._enough(pod, found.node))))
+        uids = uids_of(result(choosing(snapshot, units, self._enough(pod, found.node))))
         victims = [record for uid in uids if (record := self._scheduler.ledger.pod(uid)) is not None]
         placement = self._placement(pod, found.node, uids)
         if not uids or placement is None or protection.forbids(victims):

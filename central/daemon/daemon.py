@@ -18,7 +18,7 @@ from central.extender.server import ExtenderServer
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
 from central.page.live import Live
-from central.page.routes import Page
+from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.scheduling.scheduler import Decision
 from central.state.counts import Counts
@@ -113,8 +113,8 @@ class Replica:
 
     # ---- central.page
 
-    def reckoning(self) -> bytes:
-        return self._now.reckoning()
+    def configuration(self) -> bytes:
+        return self._now.configuration()
 
     def quotas(self) -> bytes:
         return self._now.quota_view()
@@ -187,7 +187,7 @@ async def run(settings: Settings, log: Log) -> None:
             leadership,
             leads=leadership.leads,
             answered=metrics.answered,
-            page=Page(leadership.live) if settings.page else None,
+            page=PageRoutes(leadership.live) if settings.page else None,
             tracing=tracing,
         )
         server = ExtenderServer(

@@ -30,6 +30,7 @@ from central.controllers.admission_checks import (
 )
 from central.controllers.binder import Binder
 from central.controllers.conditions import Conditions
+from central.controllers.considered_patch import ConsideredPatch
 from central.controllers.device_health import Warner
 from central.controllers.events import Teller
 from central.controllers.evict import Evictor
@@ -44,7 +45,6 @@ from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
 from central.controllers.statistics import Survey
 from central.controllers.take_back import TakeBack
-from central.controllers.touch import Toucher
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.gang.gangs import Gangs
@@ -55,10 +55,10 @@ from central.loop.slices import SLICE_S, Slices, in_slices
 from central.loop.steps import Steps
 from central.page.live import Live
 from central.quota.objects import ElasticQuota
-from central.scheduling.configuration import reckoning_of
+from central.scheduling.configuration import effective_configuration
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why import NodeWhy, look_at_nodes, why_by_nodes
+from central.scheduling.why_pod import NodeWhy, look_at_nodes, why_by_nodes
 from central.scheduling.workloads import WorkloadPlanner
 from central.state.budgets import Budget
 from central.state.counts import Counts
@@ -67,7 +67,7 @@ from central.state.nodes import Nodes
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
 from central.state.seen import SeenPods
-from central.state.topology import KNOWN_KEYS, Topology
+from central.state.topology import KNOWN_KEYS, TopologyLabels
 from central.view.quotas import view_quotas
 from lading.kube.client import KubeClient
 from lading.kube.resource import ADMISSION_CHECKS, BUDGETS, FLAVORS, NODE_DEVICES, NODES, PODS, WORKLOADS
@@ -122,7 +122,7 @@ class Leadership:
         self.pending = PendingPods()
         self.gangs = Gangs()
         self.quotas = Quotas(self.ledger, self.pending)
-        topology, nodes = Topology(topology_keys), Nodes()
+        topology, nodes = TopologyLabels(topology_keys), Nodes()
         self.scheduler = Scheduler(
             self.ledger,
             self.pending,
@@ -143,7 +143,7 @@ class Leadership:
         self._warm = False
         self._clock = clock
         self._log = log
-        touch = Toucher(client, now=micro_time_now)
+        touch = ConsideredPatch(client, now=micro_time_now)
         self._teller = Teller(client, now=time_now, log=log)
         self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network)
         self._waker = Waker(self.scheduler, touch, clock=clock, log=log)
@@ -354,9 +354,9 @@ class Leadership:
             return await self._binder.bind_plainly(pod, node)
         return await self._binder.bind(uid, node)
 
-    def reckoning(self) -> bytes:
+    def configuration(self) -> bytes:
         """Return the effective configuration as JSON."""
-        return msgspec.json.encode(reckoning_of(self.scheduler, self._foreign))
+        return msgspec.json.encode(effective_configuration(self.scheduler, self._foreign))
 
     def quota_view(self) -> bytes:
         """Return the tree of quotas as JSON."""

@@ -127,7 +127,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
             evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
     yield evictions
     yield CounterMetricFamily("lading_central_preemptions", "Pods for which preemption was started.", counts.nominated)
-    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were woken.", counts.woken)
+    yield CounterMetricFamily("lading_central_wakes", "Refused pods that were requeued.", counts.woken)
 
 
 def _of_watches(term: Leadership) -> Iterator[Metric]:
@@ -241,27 +241,27 @@ def _of_namespaces(hours: GpuHours) -> Iterator[Metric]:
 
 def _of_quotas(quotas: Quotas) -> Iterator[Metric]:
     """Yield nothing in a cluster without quotas."""
-    standing = quotas.standing()
-    if standing is None:
+    snapshot = quotas.snapshot()
+    if snapshot is None:
         return
     states = GaugeMetricFamily("lading_central_quotas", "Quotas by whether they count, or are refused.", labels=["state"])
-    states.add_metric(["counted"], len(standing.tree.quotas))
-    states.add_metric(["refused"], len(standing.tree.problems))
+    states.add_metric(["counted"], len(snapshot.tree.quotas))
+    states.add_metric(["refused"], len(snapshot.tree.problems))
     yield states
     gpus = GaugeMetricFamily(
         "lading_central_quota_gpus",
         "GPUs of a quota that limits them: min, max, runtime, used, waiting.",
         labels=["quota", "amount"],
     )
-    limited = sorted(name for name, quota in standing.tree.quotas.items() if RESOURCE_GPU in quota.max)
+    limited = sorted(name for name, quota in snapshot.tree.quotas.items() if RESOURCE_GPU in quota.max)
     for name in limited[:MOST_QUOTAS]:
-        quota, used = standing.tree.quotas[name], standing.used_of(name, RESOURCE_GPU)
+        quota, used = snapshot.tree.quotas[name], snapshot.used_of(name, RESOURCE_GPU)
         for amount, milli in (
             ("min", quota.min.get(RESOURCE_GPU, 0)),
             ("max", quota.max[RESOURCE_GPU]),
-            ("runtime", standing.runtime_of(quota, RESOURCE_GPU) or 0),
+            ("runtime", snapshot.runtime_of(quota, RESOURCE_GPU) or 0),
             ("used", used),
-            ("waiting", max(0, standing.asked_of(name, RESOURCE_GPU) - used)),
+            ("waiting", max(0, snapshot.asked_of(name, RESOURCE_GPU) - used)),
         ):
             gpus.add_metric([name, amount], milli / CARD)
     yield gpus

@@ -13,12 +13,11 @@ from typing import Final, NamedTuple, assert_never
 from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.cards import Card
+from central.fit.container_search import Chosen, SearchDevices, SearchEndedError, places_of, search_containers
 from central.fit.demand import Demand, Wanted
-from central.fit.model import Devices as PlacedDevices
-from central.fit.model import Missing
+from central.fit.model import Missing, PlacedDevices
 from central.fit.shortage import is_asked
 from central.fit.topology import Layout, bits, lay_out, worst_of
-from central.fit.turns import Chosen, Devices, SearchEndedError, choose_in_turn, places_of
 from central.fit.vfs import FreeVfs, in_pairs
 from central.ledger.model import NodeRoom
 from central.ledger.room import emptied
@@ -46,7 +45,7 @@ def _search(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Place
     if len(room.cards) == len(demand.wanted) == 1 and not demand.vfs_peak and not demand.bound:
         return _only_choice(room.cards[0].gpu, demand.wanted[0], _written_isolation(room, demand))
     layout = lay_out(room, vfs=demand.vfs_peak > 0)
-    chosen = choose_in_turn(_devices(room, demand, layout), demand, policy, steps=steps)
+    chosen = search_containers(_devices(room, demand, layout), demand, policy, steps=steps)
     if chosen is None:
         return None
     by_name = {one.wanted.container: one for one in chosen}
@@ -69,7 +68,7 @@ def _only_choice(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> P
     return PlacedDevices(containers={wanted.container: PlacedContainer(gpus=(_placed_gpu(gpu, wanted, isolation),))})
 
 
-def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> Devices:
+def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> SearchDevices:
     cards, untouched = [], 0
     at_most = most_containers(room.isolation_of(demand.isolation), sys.maxsize)
     for number, index in enumerate(layout.cards):
@@ -77,7 +76,7 @@ def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> Devices:
         untouched |= card.free << number
         if card.usable and is_asked(card, demand):
             cards.append(Card(card, demand.phases, number, at_most))
-    return Devices(layout.topology, cards, untouched, _free_vfs(room, layout), places_of(layout.topology, demand))
+    return SearchDevices(layout.topology, cards, untouched, _free_vfs(room, layout), places_of(layout.topology, demand))
 
 
 def _free_vfs(room: NodeRoom, layout: Layout) -> FreeVfs:
@@ -173,7 +172,7 @@ def _in_the_way(room: NodeRoom, of_one: Demand, policy: Policy, steps: int) -> S
 def _may_fit(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> bool:
     devices = _devices(room, demand, lay_out(room, vfs=demand.vfs_peak > 0))
     try:
-        return choose_in_turn(devices, demand, policy, steps=steps, first=True) is not None
+        return search_containers(devices, demand, policy, steps=steps, first=True) is not None
     except SearchEndedError:
         return True
 

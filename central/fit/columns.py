@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from central.ask.model import Requests
 from central.assignment.model import Part
-from central.fit.numbered import Numbers
+from central.fit.interner import Interner
 from central.fit.topology import NO_LAYOUT, Layout, lay_out
 from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
@@ -61,7 +61,7 @@ class Columns:
     """The columns of all nodes. `order`: among equal scores the node with the least is taken; by default by name. `numbers`: of
     `classes`, which several columns may share."""
 
-    def __init__(self, order: Callable[[str], Any] | None = None, numbers: Numbers | None = None) -> None:
+    def __init__(self, order: Callable[[str], Any] | None = None, numbers: Interner | None = None) -> None:
         self.names: list[str] = []  # by row; empty for a row without a node
         self.row_of: dict[str, int] = {}
         self.rooms: list[NodeRoom | None] = []
@@ -85,7 +85,7 @@ class Columns:
         self.tick = 0
         self._empty: list[int] = []
         self._kind_of: dict[Kind, int] = {Kind(): 0}
-        self._numbers = Numbers() if numbers is None else numbers
+        self._numbers = Interner() if numbers is None else numbers
         self._order = order
         self._ranks: Ints | None = None
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from central.assignment.sharing import Labels
 from central.fit.demand import Demand, is_placed
-from central.fit.numbered import REMEMBERED, Numbers
+from central.fit.interner import REMEMBERED, Interner
 from central.fit.topology import lay_out
 from central.ledger.model import CardRoom, NodeRoom
 
@@ -33,7 +33,7 @@ def equivalence_for(demand: Demand) -> Equivalence:
 def _numbered(key: Callable[[NodeRoom], Hashable]) -> Equivalence:
     """Return a function that knows the last room of each node, which never changes, and other rooms by their key."""
     rooms: dict[str, tuple[NodeRoom, int]] = {}
-    numbers = Numbers()
+    numbers = Interner()
 
     def number_of(room: NodeRoom) -> int:
         known = rooms.get(room.name)

@@ -23,7 +23,7 @@ from central.fit.choose import choose, choose_briefly
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
 from central.fit.isolation import fit_by_isolation
 from central.fit.mig import choose_instances
-from central.fit.model import Devices, Missing, NoFit, Placement
+from central.fit.model import Missing, NoFit, PlacedDevices, Placement
 from central.fit.sharing import fit_among_sharers
 from central.fit.shortage import find_shortage
 from central.ledger.model import NodeRoom
@@ -46,7 +46,7 @@ def fit(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LI
 def _fit(room: NodeRoom, ask: Ask, demand: Demand, policy: Policy, limits: Limits, brief: bool) -> Placement | NoFit:
     """Decide by devices alone, regardless of which pods have shares of them."""
 
-    def choose_in(room: NodeRoom) -> Devices | Missing:
+    def choose_in(room: NodeRoom) -> PlacedDevices | Missing:
         if short := find_shortage(room, demand):
             return short
         if brief:

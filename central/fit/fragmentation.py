@@ -10,7 +10,7 @@ those for a cluster that is being filled and those for one where as many pods en
     filling  turning
       12       1     cut       what the rests of its cards are worth to shares, if cards are cut with the least waste
        1       1     usable    how much of its cards a pod drawn at random could use there (fragmentation gradient descent);
-                               those for which few places are left weigh more (reserve.py), the less the higher the turnover
+                               those for which few places are left weigh more (scarcity.py), the less the higher the turnover
        1       0.05  fed       for how much of its cards its cpu would last, with pods drawn at random
        0.5     0.025 fed       the same by memory
        0     100     together  the square of the number of its free cards
@@ -35,7 +35,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from central.fit.columns import FULL, Columns, Ints, States, joined
-from central.fit.reserve import Factors, Groups, differ
+from central.fit.scarcity import Factors, Groups, differ
 from central.fit.turnover import STEPS
 from central.fit.workload import MASS, Workload
 from central.fit.worth import Tables, Weights

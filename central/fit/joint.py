@@ -30,7 +30,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
-from central.fit.topology import Apart, Distance, Site, Topology, bits
+from central.fit.topology import Apart, Distance, NodeTopology, Site, bits
 from central.fit.vfs import Choice, FreeVfs
 
 # Sets of cards that are looked at in one site: more than 8 of 16 cards can have. A larger node gets the best of so many, and
@@ -82,26 +82,26 @@ class Found(NamedTuple):
         return self.key, bits(self.cards), bits(self.vfs)
 
 
-class Answer(NamedTuple):
+class SearchResult(NamedTuple):
     found: Found | None
     sets: int  # of cards that were looked at: what it cost
     ended: bool = False  # nothing was found among MOST_SETS, and there are more
 
 
 @lru_cache(maxsize=REMEMBERED)
-def find(topology: Topology, query: Query, state: State) -> Answer:
+def find(topology: NodeTopology, query: Query, state: State) -> SearchResult:
     searches = [_Search(topology, site, query, state) for site in sites_of(topology, query.scope)]
     found = [best for search in searches if (best := search.best())]
     sets, ended = sum(search.sets for search in searches), not found and any(search.ended for search in searches)
-    return Answer(min(found, key=lambda one: one.order, default=None), sets, ended)
+    return SearchResult(min(found, key=lambda one: one.order, default=None), sets, ended)
 
 
 class Alternatives(NamedTuple):
     found: Sequence[Found]
-    sets: int  # as in Answer
+    sets: int  # as in SearchResult
 
 
-def alternatives(topology: Topology, query: Query, state: State, most: int) -> Alternatives | None:
+def alternatives(topology: NodeTopology, query: Query, state: State, most: int) -> Alternatives | None:
     """Return all choices that differ for what follows, the best first; None if that takes more than `most` sets."""
     found: list[Found] = []
     sets = 0
@@ -115,14 +115,14 @@ def alternatives(topology: Topology, query: Query, state: State, most: int) -> A
     return Alternatives(sorted(found, key=lambda one: one.order), sets)
 
 
-def sites_of(topology: Topology, scope: Scope) -> Sequence[Site]:
+def sites_of(topology: NodeTopology, scope: Scope) -> Sequence[Site]:
     return topology.groups[_LEVELS[scope]]
 
 
 class _Search:
     """A search within one site. `_best` is what was found so far."""
 
-    def __init__(self, topology: Topology, site: Site, query: Query, state: State) -> None:
+    def __init__(self, topology: NodeTopology, site: Site, query: Query, state: State) -> None:
         self._topology = topology
         self._links = topology.links
         self._site = site
@@ -301,14 +301,14 @@ class _Level(NamedTuple):
     ideal: tuple[int, ...] | None = None
 
 
-def _alike(topology: Topology, cards: int, state: State) -> Sequence[int]:
+def _alike(topology: NodeTopology, cards: int, state: State) -> Sequence[int]:
     """Return, for each card, the cards with a lower address that differ from it in nothing but the address."""
     return _alike_cards(topology, cards, state.again, state.partly, state.untouched, state.ranks, state.kinds)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _alike_cards(
-    topology: Topology, cards: int, again: int, partly: int, untouched: int, ranks: tuple[int, ...], kinds: tuple[int, ...]
+    topology: NodeTopology, cards: int, again: int, partly: int, untouched: int, ranks: tuple[int, ...], kinds: tuple[int, ...]
 ) -> Sequence[int]:
     links, numbers = topology.links, bits(cards)
     home = {

@@ -11,7 +11,7 @@ Preferred are, of what is equally near to free VFs, the instances of cards that 
 for a new division into instances; under the policy spread of those with the most. Of one card's positions, those come first
 that take memory from the fewest others. Instances are picked by how many of each switch, beside VFs, or one by one, and not as
 a set: no link connects them, and a node may have 56, of which there are too many sets. Where those that are picked leave no
-room for what follows, another number of each kind is tried (turns.py).
+room for what follows, another number of each kind is tried (container_search.py).
 
 Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
 """
@@ -30,8 +30,8 @@ from central.assignment.model import PlacedGpu
 from central.fit.cards import Card
 from central.fit.demand import Demand
 from central.fit.joint import Found, Query, State, sites_of
-from central.fit.model import Devices, Missing
-from central.fit.topology import Apart, Distance, Topology, bits
+from central.fit.model import Missing, PlacedDevices
+from central.fit.topology import Apart, Distance, NodeTopology, bits
 from central.fit.vfs import Choice
 from central.ledger.model import CardRoom, NodeRoom
 from lading.nodedevices import Gpu, MigInstance
@@ -47,7 +47,9 @@ REMEMBERED: Final = 65536  # cards in MIG mode, some kilobytes each
 _INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
 
 
-def choose_instances(room: NodeRoom, demand: Demand, choose: Callable[[NodeRoom], Devices | Missing]) -> Devices | Missing:
+def choose_instances(
+    room: NodeRoom, demand: Demand, choose: Callable[[NodeRoom], PlacedDevices | Missing]
+) -> PlacedDevices | Missing:
     """Return what `choose` finds among the instances as cards, as instances; or what it misses, as the reason for instances."""
     found = choose(instances_as_cards(room, demand))
     if isinstance(found, Missing):
@@ -77,7 +79,7 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def best_instances(topology: Topology, query: Query, state: State) -> State:
+def best_instances(topology: NodeTopology, query: Query, state: State) -> State:
     """Return `state` with only the best instances: in each site of the scope no more than are wanted, chosen so that they leave
     room for what follows where that is possible."""
     picked, found = 0, list[Found]()
@@ -95,7 +97,7 @@ def best_instances(topology: Topology, query: Query, state: State) -> State:
 
 
 def _best_by_place(
-    topology: Topology, query: Query, state: State, useful: int, vfs: Choice, levels: Sequence[int]
+    topology: NodeTopology, query: Query, state: State, useful: int, vfs: Choice, levels: Sequence[int]
 ) -> Found | None:
     """Return the best choice among all ways to divide the instances among the switches; below each switch the preferred ones
     are taken. Return None if no way has VFs, or if there are more than MOST_WAYS."""
@@ -115,7 +117,7 @@ def _best_by_place(
     return min(found, key=lambda one: one.order, default=None)
 
 
-def _picked(topology: Topology, query: Query, state: State, cards: int, ports: Sequence[int]) -> int:
+def _picked(topology: NodeTopology, query: Query, state: State, cards: int, ports: Sequence[int]) -> int:
     """Return the instances that are picked one by one, as a bit mask: each beside a VF of its own, as long as VFs are left."""
     nearest = query.vfs > 0 and query.rdma is RdmaPolicy.NEAREST
     free = Counter(topology.port_of[vf] for vf in bits(state.vfs.free)) if nearest else Counter[int]()
@@ -198,7 +200,7 @@ def _state(card: CardRoom) -> str:
     return "free" if card.free else "held"
 
 
-def with_vfs(topology: Topology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
+def with_vfs(topology: NodeTopology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
     """Return these cards with their best VFs, with the key that joint.py compares first, which decides among instances."""
     cards = sum(1 << number for number in numbers)
     costs = ((vfs.without_address(cost), level, cost) for level in levels if (cost := vfs.cost(cards, level)) is not None)

@@ -86,7 +86,7 @@ MAY_FIT_LATER = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class PlacedDevices:
     """The devices of one pod on one node, by container, in the order of the ask."""
 
     containers: Mapping[str, PlacedContainer]
@@ -104,6 +104,6 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoFit:
-    """A refusal of one node. It is cheap, because thousands of nodes get one; `why.explain` explains that of one node."""
+    """A refusal of one node. It is cheap, because thousands of nodes get one; `explain.explain` explains that of one node."""
 
     missing: Missing

@@ -6,8 +6,8 @@ All devices below one root port are below one switch for a pod that requests one
 only decides which of two choices is closer. Two switches below one host bridge are two. What the node does not know (an empty
 path, no NUMA node) equals nothing, not even another unknown.
 
-It takes the places and links of a room's devices. It returns a `Topology`, in which devices are numbers in the order of their
-addresses. Nodes with the same hardware share one object, so that what was found for one of them holds for all.
+It takes the places and links of a room's devices. It returns a `NodeTopology`, in which devices are numbers in the order of
+their addresses. Nodes with the same hardware share one object, so that what was found for one of them holds for all.
 
 Source: `nvidia-smi topo -m` orders alike: NV#, PIX (one switch), PXB (several), PHB (host bridge), NODE (NUMA), SYS.
 """
@@ -136,7 +136,7 @@ class Site(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Topology:
+class NodeTopology:
     """The topology of one kind of node. Compared by identity: there is one for all nodes that are built alike (`lay_out`)."""
 
     links: tuple[tuple[int, ...], ...]  # card by card; on the diagonal 0
@@ -158,12 +158,12 @@ class Topology:
 class Layout(NamedTuple):
     """A topology, and which device of the room is which of its numbers."""
 
-    topology: Topology
+    topology: NodeTopology
     cards: tuple[int, ...]  # by number: the index in the room
     vfs: tuple[int, ...]
 
 
-_KINDS: dict[Hashable, Topology] = {}
+_KINDS: dict[Hashable, NodeTopology] = {}
 # By the identity of a room's last device, and whether VFs are in it. The entry keeps all devices alive, and counts where they
 # are the very same ones.
 _LAYOUTS: dict[tuple[int, bool], tuple[Layout, tuple[object, ...]]] = {}
@@ -198,7 +198,9 @@ def address(bdf: str) -> tuple[int, str]:
     return len(bdf), bdf
 
 
-def _topology(gpus: Sequence[Gpu], pfs: Sequence[Pf], port_of: tuple[int, ...], partitions: Sequence[Partition]) -> Topology:
+def _topology(
+    gpus: Sequence[Gpu], pfs: Sequence[Pf], port_of: tuple[int, ...], partitions: Sequence[Partition]
+) -> NodeTopology:
     levels = _levels((*(gpu.place for gpu in gpus), *(pf.place for pf in pfs)))
     nvlinks_of = _nvlinks_of(gpus)
     masks = _masks(tuple(gpu.module_id for gpu in gpus), tuple(partitions))
@@ -257,7 +259,7 @@ def _of_kind(
     partitions: tuple[int, ...],
     *,
     parted: bool,
-) -> Topology:
+) -> NodeTopology:
     ports = len(levels[0]) - cards
 
     def distance(one: int, other: int) -> int:
@@ -271,7 +273,7 @@ def _of_kind(
         tuple(0 if a == b else link_level(nvlinks_of[a][b] if nvlinks_of else 0, distance(a, b)) for b in range(cards))
         for a in range(cards)
     )
-    return Topology(
+    return NodeTopology(
         links=links,
         distances=tuple(tuple(distance(card, cards + port) for port in range(ports)) for card in range(cards)),
         port_of=port_of,

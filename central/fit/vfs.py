@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from central.ask.model import RdmaPolicy
-from central.fit.topology import Distance, Site, Topology, bits
+from central.fit.topology import Distance, NodeTopology, Site, bits
 
 _LOAD_BITS: Final = 40
 _SUM_BITS: Final = 24
@@ -49,7 +49,7 @@ class FreeVfs(NamedTuple):
 class Choice:
     """A choice of VFs for one container, in one site. `cards`: how many it has; `count`: VFs, as its policy counts them."""
 
-    def __init__(self, topology: Topology, site: Site, policy: RdmaPolicy, cards: int, count: int, vfs: FreeVfs) -> None:
+    def __init__(self, topology: NodeTopology, site: Site, policy: RdmaPolicy, cards: int, count: int, vfs: FreeVfs) -> None:
         self._site = site
         self._per_switch = policy is RdmaPolicy.PER_SWITCH
         self._paired = policy is RdmaPolicy.NEAREST and cards > 0 and count > 0
@@ -238,7 +238,7 @@ def _switches(site: Site) -> Sequence[Site]:
     return [switch for child in site.children for switch in _switches(child)]
 
 
-def _numbers(topology: Topology, site: Site, vfs: FreeVfs, count: int) -> Sequence[int]:
+def _numbers(topology: NodeTopology, site: Site, vfs: FreeVfs, count: int) -> Sequence[int]:
     """Return the VFs that may be chosen, ascending: of each PF no more than are asked for, first those that the pod has
     anyway."""
     numbers: list[int] = []
@@ -255,7 +255,7 @@ def _numbers(topology: Topology, site: Site, vfs: FreeVfs, count: int) -> Sequen
 
 
 def _ports(
-    topology: Topology, site: Site, vfs: FreeVfs, numbers: Sequence[int], count: int, bits: int
+    topology: NodeTopology, site: Site, vfs: FreeVfs, numbers: Sequence[int], count: int, bits: int
 ) -> Mapping[int, Sequence[int]]:
     """Return, for each PF, the least cost of v of its VFs, by v."""
     by_port: dict[int, list[tuple[bool, int, int]]] = {}
@@ -283,7 +283,7 @@ def _convolved(one: Sequence[int], other: Sequence[int], most: int) -> list[int]
     ]
 
 
-def in_pairs(topology: Topology, cards: Sequence[int], vfs: Sequence[int]) -> Sequence[int]:
+def in_pairs(topology: NodeTopology, cards: Sequence[int], vfs: Sequence[int]) -> Sequence[int]:
     """Return the VFs in the order of their cards: the n-th beside the n-th card, then each card's second one. Pairs are made
     from the closest level up."""
     of_card: list[list[int]] = [[] for _ in cards]

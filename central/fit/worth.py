@@ -30,7 +30,7 @@ import numpy as np
 
 from central.fit.columns import FULL, Ints, Kind, States, milli_asked
 from central.fit.cutting import WHOLE, worth_of_rests
-from central.fit.reserve import NUMBERS, OFTEN, Factors, Groups
+from central.fit.scarcity import NUMBERS, OFTEN, Factors, Groups
 from central.fit.workload import MASS, PodKind, Workload
 
 MOST_CARDS: Final = 64  # of a node, that the tables tell apart
@@ -159,7 +159,7 @@ class Tables:
 
 def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors, turnover: float) -> list[int]:
     """Return the masses of pods by which cards are usable, weighted by how few places there are for the pods. Every number of
-    cards above one counts as if it came OFTEN at least. Where the cluster is filled pods have the factors of reserve.py; with
+    cards above one counts as if it came OFTEN at least. Where the cluster is filled pods have the factors of scarcity.py; with
     a turnover these go to the power of the rest to 1, and the ratio of all cards to those of a pod's models to its power."""
     groups = Groups(workload)
     weights = []

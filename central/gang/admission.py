@@ -37,7 +37,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AdmissionAnswer:
     state: State
     message: str
 
@@ -68,7 +68,7 @@ def mark(workload: Workload, pod_set: str) -> str:
 
 
 def render_answer(
-    workload: Workload, ours: Collection[str], answer: Answer, pod_sets: Sequence[str], at: str
+    workload: Workload, ours: Collection[str], answer: AdmissionAnswer, pod_sets: Sequence[str], at: str
 ) -> Mapping[str, Any]:
     """Return a server-side apply of all of central's checks: a check that is left out would lose what central wrote before.
     It is for this version of the Workload only. `pod_sets`: those with a place. `at`: RFC 3339."""

@@ -23,14 +23,14 @@ from central.ledger.rails import Rails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class GangTopology:
     """Which nodes are near each other. `required`, `preferred`: the domain of each node; a node without one is in none."""
 
     required: Mapping[str, str] | None = None
     preferred: Mapping[str, str] | None = None
 
 
-ANYWHERE: Final = Topology()
+ANYWHERE: Final = GangTopology()
 
 
 def find_plan(
@@ -38,7 +38,7 @@ def find_plan(
     surplus: Sequence[Want],
     state: Overlay,
     place: Place,
-    topology: Topology = ANYWHERE,
+    topology: GangTopology = ANYWHERE,
     *,
     rails: Sequence[Rails] | None = None,
 ) -> Generator[None, None, Where | None]:

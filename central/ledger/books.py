@@ -13,7 +13,7 @@ from central.ledger.changes import Changes
 from central.ledger.groups import CardOf, Groups
 from central.ledger.load import Loads
 from central.ledger.model import NO_NODE, ONE_EACH, Claim, NodeFacts, NodeRoom, PodRecord
-from central.ledger.node import NodeState
+from central.ledger.node import LedgerNode
 from central.ledger.other_systems import OtherClaims
 from central.ledger.own import OwnClaims
 from central.ledger.parts import containers_on_cards, merge, taken_by_grants
@@ -25,7 +25,7 @@ from lading.vocabulary import PodUid
 class Books:
     def __init__(self) -> None:
         self._pods: dict[PodUid, PodRecord] = {}
-        self._nodes: dict[str, NodeState] = {}  # those that have a report or holders
+        self._nodes: dict[str, LedgerNode] = {}  # those that have a report or holders
         self._node_facts: dict[str, tuple[NodeFacts, int]] = {}  # of Node objects, with the version of each
         self._own = OwnClaims()
         self._changes = Changes()
@@ -56,7 +56,7 @@ class Books:
         """Return the cards of an affinity group, as if these pods held nothing. Empty: any card may become the group's."""
         return self._groups.cards(group, without)
 
-    def _claims(self, uid: PodUid, node: NodeState) -> dict[Claim, Taken]:
+    def _claims(self, uid: PodUid, node: LedgerNode) -> dict[Claim, Taken]:
         claims = {kind: claim.taken for kind, claim in self._own.of(uid).items() if claim.node == node.name}
         record = self._pods.get(uid)
         if record is not None and record.holds is not None and record.node == node.name:
@@ -93,22 +93,22 @@ class Books:
             self._changes.free(name)
         self._discard_if_empty(node)
 
-    def _mark(self, node: NodeState) -> None:
+    def _mark(self, node: LedgerNode) -> None:
         node.touch(self._changes.mark(node.name))
 
-    def _mark_gain(self, node: NodeState, before: NodeRoom) -> None:
+    def _mark_gain(self, node: LedgerNode, before: NodeRoom) -> None:
         """Record that what the node has, or reports, changed."""
         self._claimed.mark(node.name)
         self._mark(node)
         if gained(before, node.room()):
             self._changes.free(node.name)
 
-    def _discard_if_empty(self, node: NodeState) -> None:
+    def _discard_if_empty(self, node: LedgerNode) -> None:
         if node.empty:
             self._nodes.pop(node.name, None)
 
-    def _node(self, name: str) -> NodeState:
+    def _node(self, name: str) -> LedgerNode:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = NodeState(name, self._loads, self._other_claims, self.facts_of(name))
+            node = self._nodes[name] = LedgerNode(name, self._loads, self._other_claims, self.facts_of(name))
         return node

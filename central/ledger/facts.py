@@ -16,7 +16,7 @@ from central.assignment.model import Taken
 from central.ledger.books import Books
 from central.ledger.gone import Gone
 from central.ledger.model import NO_NODE, Claim, NodeFacts, NodeRoom, PodLoad, PodRecord, version_of
-from central.ledger.node import NodeState
+from central.ledger.node import LedgerNode
 from central.ledger.parts import covers
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
@@ -169,7 +169,7 @@ class Facts(Books):
             self.set_report(report)
             self._discard_if_empty(self._nodes[name])
 
-    def _redescribe(self, node: NodeState, report: NodeDevices | None, before: NodeRoom, others: Iterable[PodUid]) -> None:
+    def _redescribe(self, node: LedgerNode, report: NodeDevices | None, before: NodeRoom, others: Iterable[PodUid]) -> None:
         changed = node.describe(report)
         for uid in others:
             self._settle(uid, node.name)

@@ -9,15 +9,15 @@ from central.ledger.load import UNKNOWN, Left, Loads
 from central.ledger.model import NodeFacts, NodeRoom
 from central.ledger.other_systems import OtherClaims
 from central.ledger.parts import covers, merge, taken_by_grants
-from central.ledger.room import Inventory, card_rooms, inventory_of, vf_rooms
+from central.ledger.room import ReportedDevices, card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Hold, Usage
 from lading.nodedevices import Grant, NodeDevices
 from lading.vocabulary import PodUid
 
-NOT_REPORTED = Inventory()
+NOT_REPORTED = ReportedDevices()
 
 
-class NodeState:
+class LedgerNode:
     __slots__ = (
         "_left",
         "_reported",

@@ -18,7 +18,7 @@ from lading.vocabulary import CORDON
 EVERYTHING = "all"
 
 
-class Inventory(NamedTuple):
+class ReportedDevices(NamedTuple):
     """The devices in a node's report, and the cordons that a person set."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -36,9 +36,9 @@ class Inventory(NamedTuple):
         return EVERYTHING in self.cordoned or any(name.lower() in self.cordoned for name in names)
 
 
-def inventory_of(report: NodeDevices) -> Inventory:
+def inventory_of(report: NodeDevices) -> ReportedDevices:
     written = report.metadata.annotations.get(CORDON, "")
-    return Inventory(
+    return ReportedDevices(
         gpus=report.status.gpus,
         pfs=report.status.pfs,
         partitions=report.status.partitions,
@@ -50,7 +50,9 @@ def inventory_of(report: NodeDevices) -> Inventory:
     )
 
 
-def card_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> tuple[CardRoom, ...]:
+def card_rooms(
+    inventory: ReportedDevices, usage: Usage, last: NodeRoom | None, changed: Collection[str]
+) -> tuple[CardRoom, ...]:
     """Return the cards. Unchanged ones are taken from an earlier room of the same inventory (`last`)."""
     cards = usage.cards
     if last is None:
@@ -61,7 +63,7 @@ def card_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, change
     )
 
 
-def vf_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> tuple[VfRoom, ...]:
+def vf_rooms(inventory: ReportedDevices, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> tuple[VfRoom, ...]:
     held = usage.vfs
     if last is None:
         return tuple(_vf_room(pf, vf, vf.bdf in held, inventory) for pf in inventory.pfs for vf in pf.vfs)
@@ -70,7 +72,7 @@ def vf_rooms(inventory: Inventory, usage: Usage, last: NodeRoom | None, changed:
     )
 
 
-def _card_room(gpu: Gpu, use: CardUse, inventory: Inventory) -> CardRoom:
+def _card_room(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> CardRoom:
     isolations = use.isolations
     most = min((most_containers(isolation, gpu.max_shares) for isolation in isolations), default=gpu.max_shares)
     in_parts = not gpu.mig_enabled and not use.whole and not use.mig and use.containers < most
@@ -99,7 +101,7 @@ def _emptied_card(card: CardRoom) -> CardRoom:
     return replace(card, usable=True, pods=0, containers=0, free_mib=card.gpu.usable_mib, free_core=FULL_CORE)
 
 
-def _free_instances(gpu: Gpu, use: CardUse, inventory: Inventory) -> tuple[str, ...]:
+def _free_instances(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> tuple[str, ...]:
     held = [mig for mig in gpu.mig if mig.uuid in use.mig]
     return tuple(
         mig.uuid
@@ -108,7 +110,7 @@ def _free_instances(gpu: Gpu, use: CardUse, inventory: Inventory) -> tuple[str, 
     )
 
 
-def _vf_room(pf: Pf, vf: Vf, held: bool, inventory: Inventory) -> VfRoom:
+def _vf_room(pf: Pf, vf: Vf, held: bool, inventory: ReportedDevices) -> VfRoom:
     usable = not vf.unhealthy and not pf.unhealthy and not inventory.is_cordoned(vf.bdf, pf.bdf)
     return VfRoom(vf=vf, pf=pf, usable=usable, free=usable and not held)
 

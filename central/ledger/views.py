@@ -7,9 +7,9 @@ from typing import NamedTuple
 from central.ask.model import Requests
 from central.assignment.model import Part, Taken
 from central.ledger.model import Claim, Clash, Held, Holder, NodeFacts, OwnClaim, PodRecord
-from central.ledger.node import NodeState
+from central.ledger.node import LedgerNode
 from central.ledger.parts import largest, merge
-from central.ledger.room import Inventory
+from central.ledger.room import ReportedDevices
 from central.ledger.usage import UNUSED, CardUse
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
@@ -17,7 +17,7 @@ FACTS = (Claim.BOUND, Claim.GRANTED)  # a plan is no clash: it ends by itself
 
 
 def held_by(
-    uid: PodUid, node: NodeState, claims: Mapping[Claim, Taken], record: PodRecord | None, own: Iterable[OwnClaim]
+    uid: PodUid, node: LedgerNode, claims: Mapping[Claim, Taken], record: PodRecord | None, own: Iterable[OwnClaim]
 ) -> Held:
     return Held(
         holder=_holder(uid, node, record, own),
@@ -27,7 +27,7 @@ def held_by(
     )
 
 
-def _holder(uid: PodUid, node: NodeState, record: PodRecord | None, own: Iterable[OwnClaim]) -> Holder:
+def _holder(uid: PodUid, node: LedgerNode, record: PodRecord | None, own: Iterable[OwnClaim]) -> Holder:
     if record is not None:
         return record.holder
     for claim in own:
@@ -43,7 +43,7 @@ def has(taken: Taken, device: str) -> bool:
     return device in taken.gpus or device in taken.vfs
 
 
-def clashes(node: NodeState, holders: Iterable[Held]) -> Iterator[Clash]:
+def clashes(node: LedgerNode, holders: Iterable[Held]) -> Iterator[Clash]:
     cards: dict[GpuUuid, dict[PodUid, Part]] = {}
     vfs: dict[PciAddress, set[PodUid]] = {}
     ages: dict[PodUid, tuple[bool, bool, int, PodUid]] = {}
@@ -68,7 +68,7 @@ def clashes(node: NodeState, holders: Iterable[Held]) -> Iterator[Clash]:
 
 
 class NodeSnapshot(NamedTuple):
-    inventory: Inventory
+    inventory: ReportedDevices
     reachable: bool
     claims: Mapping[PodUid, Mapping[Claim, Taken]]
     cards: Mapping[GpuUuid, CardUse]

@@ -33,7 +33,7 @@ _GZIP: Final = 31  # zlib's number for a window of 32 KiB in gzip's frame
 _LEVEL: Final = 4
 
 
-class Page:
+class PageRoutes:
     def __init__(self, live: Callable[[], Live | None]) -> None:
         """Create the routes. `live` returns the data of the term in which this replica leads; None: it does not lead."""
         self._live = live

@@ -1,7 +1,7 @@
 """Answer what people read, on a listener of its own: the page where there is one, and what `kubectl lading` asks central.
 
-    GET /v1/why/NAMESPACE/POD          why a pod waits (central.scheduling.why); 404: no such pod waits for devices
-    GET /v1/reckoning                  the effective configuration (central.scheduling.configuration)
+    GET /v1/why/NAMESPACE/POD          why a pod waits (central.scheduling.why_pod); 404: no such pod waits for devices
+    GET /v1/configuration              the effective configuration (central.scheduling.configuration)
     GET /v1/quotas                     the tree of quotas (central.view.quotas)
     GET / and /v1/cluster              see central.page.routes
 
@@ -15,7 +15,7 @@ from typing import Protocol
 from aiohttp import web
 
 from central.http.server import JSON, NOT_LEADING, Answered, HttpServer
-from central.page.routes import Page, refusal, refuse_name
+from central.page.routes import PageRoutes, refusal, refuse_name
 from lading.health import Address
 from lading.tracing import OFF, Tracing
 
@@ -26,7 +26,7 @@ class Answers(Protocol):
     async def why(self, namespace: str, name: str) -> bytes | None:
         """Return JSON; None for a pod that is not known."""
 
-    def reckoning(self) -> bytes:
+    def configuration(self) -> bytes:
         """Return JSON."""
 
     def quotas(self) -> bytes:
@@ -40,7 +40,7 @@ class PageServer:
         *,
         leads: Callable[[], bool],
         answered: Answered,
-        page: Page | None = None,
+        page: PageRoutes | None = None,
         tracing: Tracing = OFF,
     ) -> None:
         """Create the server. `answered` is called with name, status and seconds of each request, except for those of the page,
@@ -51,7 +51,7 @@ class PageServer:
         self._http = HttpServer(answered=answered, tracing=tracing)
         for name, path, handler in (
             ("why", "/v1/why/{namespace}/{name}", self._why),
-            ("reckoning", "/v1/reckoning", self._reckoning),
+            ("configuration", "/v1/configuration", self._configuration),
             ("quotas", "/v1/quotas", self._quotas),
         ):
             self._http.router.add_get(path, self._http.measured(name, handler), allow_head=False)
@@ -75,8 +75,8 @@ class PageServer:
             return web.Response(status=404, text="no such pod asks for devices\n")
         return web.Response(body=answer, content_type=JSON)
 
-    async def _reckoning(self, request: web.Request) -> web.StreamResponse:
-        return self._refused(request) or web.Response(body=self._answers.reckoning(), content_type=JSON)
+    async def _configuration(self, request: web.Request) -> web.StreamResponse:
+        return self._refused(request) or web.Response(body=self._answers.configuration(), content_type=JSON)
 
     async def _quotas(self, request: web.Request) -> web.StreamResponse:
         return self._refused(request) or web.Response(body=self._answers.quotas(), content_type=JSON)

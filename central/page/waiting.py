@@ -20,8 +20,8 @@ from central.fit.model import BY_SHOWN, Missing, NoFit
 from central.loop.slices import Slices
 from central.scheduling.line import Line, gang_lines, line_of, pod_lines
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why import FITS, ask_in_words, view_gang
-from central.scheduling.why import SENTENCES as OF_WHY
+from central.scheduling.why_pod import FITS, ask_in_words, view_gang
+from central.scheduling.why_pod import SENTENCES as OF_WHY
 from central.state.pending import Pending
 from central.view.model import PendingView
 

@@ -20,13 +20,13 @@ from types import MappingProxyType
 from central.ask.reasons import OfPod
 from central.quota.amounts import bare, in_words, unit_in_words
 from central.quota.model import FLAT, Amounts, Quota, QuotaId
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 
 Key = tuple[Fraction | float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class QuotaRefusal:
     """Say why the pods of a quota do not start now."""
 
     code: OfPod
@@ -40,7 +40,7 @@ class Refusal:
 
 
 def check(
-    standing: Standing,
+    snapshot: QuotaSnapshot,
     quota: QuotaId,
     amounts: Amounts,
     *,
@@ -48,86 +48,86 @@ def check(
     gang: bool = False,
     own: Amounts = MappingProxyType({}),
     has_turn: Callable[[QuotaId], bool] = lambda quota: True,
-) -> Refusal | None:
+) -> QuotaRefusal | None:
     """Return why the quota does not allow that these amounts are used beside what is used; None if it does. `gang`: of several
     pods that start together. `own`: what is used already for the same pods.
     `has_turn`: whether it is the turn of the quota to borrow; it is asked only if the pods would borrow beyond the runtime."""
-    tree = standing.tree
+    tree = snapshot.tree
     if quota in tree.problems:
-        return Refusal(code=OfPod.QUOTA_INVALID, quota=quota, why=f"quota {quota} is refused: {tree.problems[quota]}")
+        return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=f"quota {quota} is refused: {tree.problems[quota]}")
     leaf = tree.quotas.get(quota)
     if leaf is None:
         return None
     if leaf.is_parent or tree.groups.get(quota):
         why = f"quota {quota} is divided among other quotas; name one of them in the label of the pod"
-        return Refusal(code=OfPod.QUOTA_INVALID, quota=quota, why=why)
+        return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=why)
     more = {key: amount - own.get(key, 0) for key, amount in amounts.items()}
-    found = next(_limits(standing, leaf, more, preemptible=preemptible), None)
-    return found or next(_beyond_runtime(standing, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
+    found = next(_limits(snapshot, leaf, more, preemptible=preemptible), None)
+    return found or next(_beyond_runtime(snapshot, leaf, more, amounts, gang=gang, has_turn=has_turn), None)
 
 
-def _limits(standing: Standing, leaf: Quota, more: Amounts, *, preemptible: bool) -> Iterator[Refusal]:
+def _limits(snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, *, preemptible: bool) -> Iterator[QuotaRefusal]:
     """Yield the limits that nothing exceeds. `more`: beside what is used."""
     for key, amount in more.items():
-        for quota in map(standing.tree.quotas.__getitem__, standing.tree.paths[leaf.id]):
-            yield from _above(quota, standing.used_of(quota.id, key) + amount, quota.max.get(key), key, "its max")
-        if leaf.flat and key in standing.flat_min:
-            together = sum(standing.used_of(member, key) for member in standing.tree.groups.get(FLAT, ())) + amount
-            yield from _above(leaf, together, standing.flat_min[key], key, "the mins of the quotas of all namespaces together")
+        for quota in map(snapshot.tree.quotas.__getitem__, snapshot.tree.paths[leaf.id]):
+            yield from _above(quota, snapshot.used_of(quota.id, key) + amount, quota.max.get(key), key, "its max")
+        if leaf.flat and key in snapshot.flat_min:
+            together = sum(snapshot.used_of(member, key) for member in snapshot.tree.groups.get(FLAT, ())) + amount
+            yield from _above(leaf, together, snapshot.flat_min[key], key, "the mins of the quotas of all namespaces together")
         if not preemptible and key in leaf.max:
-            fixed = standing.fixed_of(leaf.id, key) + amount
+            fixed = snapshot.fixed_of(leaf.id, key) + amount
             yield from _above(leaf, fixed, leaf.min.get(key, 0), key, "its min, for pods that are never preempted")
 
 
-def _above(quota: Quota, used: int, most: int | None, key: str, which: str) -> Iterator[Refusal]:
+def _above(quota: Quota, used: int, most: int | None, key: str, which: str) -> Iterator[QuotaRefusal]:
     if most is not None and used > most:
-        yield Refusal(code=OfPod.QUOTA_EXCEEDED, quota=quota.id, why=f"quota {quota.id}: {_of(key, used, most)}: {which}")
+        yield QuotaRefusal(code=OfPod.QUOTA_EXCEEDED, quota=quota.id, why=f"quota {quota.id}: {_of(key, used, most)}: {which}")
 
 
 def _beyond_runtime(
-    standing: Standing, leaf: Quota, more: Amounts, whole: Amounts, *, gang: bool, has_turn: Callable[[QuotaId], bool]
-) -> Iterator[Refusal]:
+    snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, whole: Amounts, *, gang: bool, has_turn: Callable[[QuotaId], bool]
+) -> Iterator[QuotaRefusal]:
     """Yield the resources that may not be borrowed beyond the runtime. `whole`: of these pods, also what is used already."""
     for key, amount in more.items():
-        runtime = standing.runtime_of(leaf, key)
-        used = standing.used_of(leaf.id, key) + amount
+        runtime = snapshot.runtime_of(leaf, key)
+        used = snapshot.used_of(leaf.id, key) + amount
         if runtime is None or used <= runtime:
             continue
         larger = whole[key] > runtime
-        if (gang or larger) and lendable(standing, leaf.id, key) >= amount and has_turn(leaf.id):
+        if (gang or larger) and lendable(snapshot, leaf.id, key) >= amount and has_turn(leaf.id):
             continue
         if larger:
             share = f"{in_words(key, whole[key])} together are more than its {bare(key, runtime)}"
             why = f"quota {leaf.id}: {share}; it may borrow them when they are free and it is its turn"
-            yield Refusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=why)
+            yield QuotaRefusal(code=OfPod.QUOTA_TURN, quota=leaf.id, why=why)
         else:
             yield from _above(leaf, used, runtime, key, "what it may use now")
 
 
-def lendable(standing: Standing, quota: QuotaId, key: str) -> int:
+def lendable(snapshot: QuotaSnapshot, quota: QuotaId, key: str) -> int:
     """Return how much this quota may borrow: what is free in its tree, less what other quotas are guaranteed, ask for and do
     not have."""
-    tree = standing.tree
+    tree = snapshot.tree
     path = tree.paths[quota]
-    free = standing.free(tree.group_of(quota), key)
+    free = snapshot.free(tree.group_of(quota), key)
     for step in path:
         if tree.quotas[step].total is not None:
             break  # the root of a tree, which nothing is beside
         siblings = tree.groups.get(tree.quotas[step].parent, ())
-        free -= sum(standing.owed(tree.quotas[other], key) for other in siblings if other != step)
+        free -= sum(snapshot.owed(tree.quotas[other], key) for other in siblings if other != step)
     return free
 
 
-def turn_key(standing: Standing, quota: QuotaId) -> Key:
+def turn_key(snapshot: QuotaSnapshot, quota: QuotaId) -> Key:
     """Return the sort key of the quotas whose gangs wait: the one that uses the least of what it is guaranteed, or else of its
     weight, comes first. Quotas of one parent are compared with one another, and their parents before them. It is the resource
     of which a quota uses the most that counts."""
-    path = [standing.tree.quotas[step] for step in standing.tree.paths.get(quota, ())]
-    return tuple(max((_ratio(standing, step, key) for key in step.max), default=Fraction(0)) for step in reversed(path))
+    path = [snapshot.tree.quotas[step] for step in snapshot.tree.paths.get(quota, ())]
+    return tuple(max((_ratio(snapshot, step, key) for key in step.max), default=Fraction(0)) for step in reversed(path))
 
 
-def _ratio(standing: Standing, quota: Quota, key: str) -> Fraction | float:
-    used, base = standing.used_of(quota.id, key), quota.min.get(key, 0) or quota.weight_of(key)
+def _ratio(snapshot: QuotaSnapshot, quota: Quota, key: str) -> Fraction | float:
+    used, base = snapshot.used_of(quota.id, key), quota.min.get(key, 0) or quota.weight_of(key)
     return Fraction(used, base) if base else math.inf if used else Fraction(0)
 
 

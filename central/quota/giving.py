@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from central.quota.amounts import add, total_of
 from central.quota.model import Amounts, Quota, QuotaId
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 from lading.vocabulary import PodUid
 
 
@@ -56,32 +56,32 @@ Enough = Callable[[Collection[PodUid]], Generator[None, None, bool]]
 Choosing = Generator[None, None, tuple[Piece, ...]]
 
 
-def may_use(standing: Standing, quota: Quota, key: str) -> int | None:
+def may_use(snapshot: QuotaSnapshot, quota: Quota, key: str) -> int | None:
     """Return what a quota keeps when others ask for their part: its runtime; its min where it has no runtime. None: the
     resource is not limited."""
     if quota.flat:
         return quota.min.get(key, 0) if key in quota.max else None
-    return standing.runtime_of(quota, key)
+    return snapshot.runtime_of(quota, key)
 
 
-def beyond(standing: Standing, quota: Quota) -> dict[str, int]:
+def beyond(snapshot: QuotaSnapshot, quota: Quota) -> dict[str, int]:
     """Return by resource how much more the quota uses than it may."""
     excess = {}
     for key in quota.max:
-        most = may_use(standing, quota, key)
-        if most is not None and standing.used_of(quota.id, key) > most:
-            excess[key] = standing.used_of(quota.id, key) - most
+        most = may_use(snapshot, quota, key)
+        if most is not None and snapshot.used_of(quota.id, key) > most:
+            excess[key] = snapshot.used_of(quota.id, key) - most
     return excess
 
 
-def choosing(standing: Standing, units: Iterable[Unit], enough: Enough) -> Choosing:
+def choosing(snapshot: QuotaSnapshot, units: Iterable[Unit], enough: Enough) -> Choosing:
     """Choose who gives back, in steps. The result is the pieces that go, the least important first; nothing if all that may be
     taken would not be enough, or nothing has to be."""
     taken: list[Piece] = []
     excess: dict[QuotaId, dict[str, int]] = {}
     for piece in _in_order(units):
         quota = piece.unit.quota
-        left = excess.setdefault(quota, beyond(standing, standing.tree.quotas[quota]))
+        left = excess.setdefault(quota, beyond(snapshot, snapshot.tree.quotas[quota]))
         gone = uids_of(taken)
         given = total_of(member.amounts for member in piece.members if member.uid not in gone)
         if not any(left.get(key, 0) > 0 for key in given):

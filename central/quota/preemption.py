@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from central.quota.model import DEFAULT, SYSTEM, Amounts, QuotaId
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 from lading.vocabulary import PodUid
 
 
@@ -30,12 +30,12 @@ class Preemption:
     said: str = ""  # whose pods may go, in words; empty: quotas make no difference
 
 
-def guaranteed_by(standing: Standing, quotas: Sequence[QuotaId], more: Amounts) -> QuotaId | None:
+def guaranteed_by(snapshot: QuotaSnapshot, quotas: Sequence[QuotaId], more: Amounts) -> QuotaId | None:
     """Return the quota of scheduler-plugins within whose min these amounts still are beside what is used; None if there is
     none."""
-    for quota in (standing.tree.quotas[one] for one in quotas if one in standing.tree.quotas):
+    for quota in (snapshot.tree.quotas[one] for one in quotas if one in snapshot.tree.quotas):
         limited = [key for key in more if key in quota.min or key in quota.max]
-        within = all(standing.used_of(quota.id, key) + more[key] <= quota.min.get(key, 0) for key in limited)
+        within = all(snapshot.used_of(quota.id, key) + more[key] <= quota.min.get(key, 0) for key in limited)
         if quota.flat and within:
             return quota.id
     return None

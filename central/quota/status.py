@@ -15,8 +15,8 @@ import msgspec
 from central.quota.amounts import render_amounts
 from central.quota.model import KOORDINATOR_PREFIX, Amounts, Quota
 from central.quota.objects import ElasticQuota
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import least_asked
-from central.quota.standing import Standing
 
 RUNTIME: Final = f"{KOORDINATOR_PREFIX}runtime"
 REQUEST: Final = f"{KOORDINATOR_PREFIX}request"
@@ -40,17 +40,17 @@ def read_status(obj: ElasticQuota) -> QuotaStatus:
     return QuotaStatus(annotations=annotations, used={key: str(value) for key, value in (obj.status.used or {}).items()})
 
 
-def render_status(standing: Standing, quota: Quota) -> QuotaStatus:
+def render_status(snapshot: QuotaSnapshot, quota: Quota) -> QuotaStatus:
     keys = sorted(quota.max)
-    used = render_amounts({key: standing.used_of(quota.id, key) for key in keys})
+    used = render_amounts({key: snapshot.used_of(quota.id, key) for key in keys})
     if quota.flat:
         return QuotaStatus(used=used)
-    asked = {key: standing.asked_of(quota.id, key) for key in keys}
+    asked = {key: snapshot.asked_of(quota.id, key) for key in keys}
     amounts = {
-        RUNTIME: {key: standing.runtime_of(quota, key) or 0 for key in keys},
+        RUNTIME: {key: snapshot.runtime_of(quota, key) or 0 for key in keys},
         REQUEST: {key: least_asked(quota, key, amount) for key, amount in asked.items()},
         CHILD_REQUEST: asked,
-        FIXED: {key: standing.fixed_of(quota.id, key) for key in keys},
+        FIXED: {key: snapshot.fixed_of(quota.id, key) for key in keys},
     }
     return QuotaStatus(annotations={name: _json(of) for name, of in amounts.items()}, used=used)
 

@@ -1,4 +1,4 @@
-"""The effective configuration of central's decisions: policy, limits, and the pods that it expects. `GET /v1/reckoning`.
+"""The effective configuration of central's decisions: policy, limits, and the pods that it expects. `GET /v1/configuration`.
 
 With these and the ledger's facts from the API server, `kubectl lading simulate` decides as central does.
 """
@@ -18,7 +18,7 @@ from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
 
 
-class Reckoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EffectiveConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: Policy = Policy.FRAGMENTATION  # central's default too
     spread_containers_per_card: int = DEFAULT_LIMITS.spread_containers_per_card
     nvswitch_partition: PartitionPolicy = DEFAULT_LIMITS.partition
@@ -37,8 +37,8 @@ class Reckoning(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-def reckoning_of(scheduler: Scheduler, foreign: Iterable[str] = ()) -> Reckoning:
-    return Reckoning(
+def effective_configuration(scheduler: Scheduler, foreign: Iterable[str] = ()) -> EffectiveConfiguration:
+    return EffectiveConfiguration(
         foreign_annotations=tuple(sorted(foreign)),
         policy=scheduler.policy,
         spread_containers_per_card=scheduler.limits.spread_containers_per_card,

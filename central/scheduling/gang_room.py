@@ -19,12 +19,12 @@ from typing import Final
 from central.fit.shortage import asked_cards
 from central.gang.draft import Want, Where, put_of
 from central.gang.model import Gang, Planned
-from central.gang.plan import Topology, find_plan
+from central.gang.plan import GangTopology, find_plan
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay
 from central.quota.giving import Unit, choosing
 from central.quota.preemption import Preemption
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.preempt import Protection
 from lading.vocabulary import PodUid
@@ -77,7 +77,9 @@ def keeping(
     return None
 
 
-def _domains(wants: Sequence[Want], state: Overlay, topology: Topology, before: Collection[str]) -> Sequence[frozenset[str]]:
+def _domains(
+    wants: Sequence[Want], state: Overlay, topology: GangTopology, before: Collection[str]
+) -> Sequence[frozenset[str]]:
     """Return the nodes of each required domain: the one where room is kept first, then the one with the most free cards. All
     nodes are one domain if none is required."""
     names = {name for want in wants for name in want.nodes}
@@ -120,7 +122,7 @@ def _keep(
 
 
 def taking_back(
-    planner: GangPlanner, gang: Gang, standing: Standing, units: Sequence[Unit]
+    planner: GangPlanner, gang: Gang, snapshot: QuotaSnapshot, units: Sequence[Unit]
 ) -> Generator[None, None, Made | None]:
     """Search which of these units of other quotas have to go, so that the gang fits; as few as that takes."""
     asked = yield from planner.asked(gang)
@@ -134,7 +136,7 @@ def taking_back(
     def enough(gone: Collection[PodUid]) -> Generator[None, None, bool]:
         return (yield from search(gone)) is not None
 
-    pieces = yield from choosing(standing, units, enough)
+    pieces = yield from choosing(snapshot, units, enough)
     gone = tuple(member.uid for piece in pieces for member in piece.members)
     where = (yield from search(gone)) if gone else None
     return Made(where=where, gone=gone) if where is not None else None

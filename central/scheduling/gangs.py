@@ -22,7 +22,7 @@ from central.fit.model import Placement
 from central.gang.claims import hold_plan
 from central.gang.draft import Want, Where
 from central.gang.model import Gang, Member
-from central.gang.plan import Topology, count_placeable, find_plan
+from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.rails import running_rails
 from central.ledger.model import Claim
 from central.ledger.overlay import EmptyNodes, Overlay
@@ -91,7 +91,7 @@ class GangPlanner:
 
     def asked(
         self, gang: Gang, *, staying: Collection[str] | None = None
-    ) -> Generator[None, None, tuple[list[Want], Topology, Overlay] | None]:
+    ) -> Generator[None, None, tuple[list[Want], GangTopology, Overlay] | None]:
         """Return the members that start together, with all nodes where kube-scheduler lets them go, whether or not these have
         room; None if that is not known. `staying`: count also these nodes, and those that lack only cpu or memory now, which
         kube-scheduler leaves out; if all do, it does not ask at all, and says so in the pod's condition."""
@@ -194,14 +194,14 @@ class GangPlanner:
         every = self.scheduler.ledger.nodes()
         return [replace(want, nodes=every) if want.shape.ask.containers else want for want in wants]
 
-    def topology(self, terms: Terms) -> Topology | str:
+    def topology(self, terms: Terms) -> GangTopology | str:
         found: list[Mapping[str, str] | None] = []
         for key in (terms.required_topology, terms.preferred_topology):
             domains = self.scheduler.domains(key) if key else None
             if key and domains is None:
                 return f"{key} is no label of topology; it is one of topology_keys of central's configuration"
             found.append(domains)
-        return Topology(required=found[0], preferred=found[1])
+        return GangTopology(required=found[0], preferred=found[1])
 
     # ---- what each member may have
 

@@ -39,7 +39,7 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
 from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
-from central.quota.checks import Key, Refusal
+from central.quota.checks import Key, QuotaRefusal
 from central.quota.preemption import Preemption
 from central.scheduling.filtered import Filtered, SameReason, main_reason, only, refuse_everywhere, sort_nodes
 from central.state.counts import Counts
@@ -88,13 +88,13 @@ class Decision:
     answer: Filtered
     pod: Pending | None = None  # None: nothing is held, and the pod is not recorded as refused
     node: str = ""  # whose room is held for the pod; empty: it is refused
-    quota: Refusal | None = None  # why its quota refuses it
+    quota: QuotaRefusal | None = None  # why its quota refuses it
 
 
 class QuotaGate(Protocol):
     """Say whether quotas allow that pods start."""
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> QuotaRefusal | None:
         """Return why these pods may not start now; None if they may. Pods of a gang start together. `starting`: they start if
         they may."""
 
@@ -111,7 +111,7 @@ class QuotaGate(Protocol):
 class NoQuotas:
     """Allow everything."""
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> QuotaRefusal | None:
         return None
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption | None:

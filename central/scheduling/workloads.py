@@ -16,9 +16,9 @@ from central.ask.gang import MAX_MIN, Terms, parse_membership
 from central.ask.model import BadAsk, Shape
 from central.ask.parse import parse_ask
 from central.ask.requests import requests_of
-from central.gang.admission import Answer, State
+from central.gang.admission import AdmissionAnswer, State
 from central.gang.draft import Want, Where
-from central.gang.plan import Topology, count_placeable, find_plan
+from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.workload_rooms import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.ledger.overlay import EmptyNodes
@@ -52,15 +52,15 @@ class WorkloadPlanner:
         self._chosen = chosen
         self._flavor = flavor
 
-    def planning(self, workload: Workload) -> Generator[None, None, Places | Answer]:
+    def planning(self, workload: Workload) -> Generator[None, None, Places | AdmissionAnswer]:
         """Search in steps."""
         sets = self._sets(workload)
         if isinstance(sets, str):
-            return Answer(state=State.REJECTED, message=sets)
+            return AdmissionAnswer(state=State.REJECTED, message=sets)
         terms = next((one.terms for one in sets if one.terms is not None), Terms())
         topology = self._planner.topology(terms)
         if isinstance(topology, str):
-            return Answer(state=State.REJECTED, message=topology)
+            return AdmissionAnswer(state=State.REJECTED, message=topology)
         ledger = self._planner.scheduler.ledger
         places = [uid for one in sets for uid in one.uids]  # which may be held already, if the answer could not be written
         held = [claim.node for uid in places if (claim := ledger.own_claim(uid, Claim.PLANNED)) is not None]
@@ -108,7 +108,7 @@ class WorkloadPlanner:
         """Return the nodes where the pods of the set may be; None: any."""
         return self._chosen(one.selector) if one.selector else None
 
-    def _why_not(self, sets: Sequence[_Set], topology: Topology) -> Generator[None, None, Answer]:
+    def _why_not(self, sets: Sequence[_Set], topology: GangTopology) -> Generator[None, None, AdmissionAnswer]:
         """Return Rejected if the pods would not fit on empty nodes with everything in service, else Retry."""
         ledger, place = self._planner.scheduler.ledger, self._planner.place
         wants = list[Want]()
@@ -122,10 +122,10 @@ class WorkloadPlanner:
         less = f"; {away} nodes and {broken} cards are out of service" if away or broken else ""
         empty = EmptyNodes(ledger=ledger)
         if not rooms or (yield from find_plan(wants, (), empty, place, topology)) is not None:
-            return Answer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now{less}")
+            return AdmissionAnswer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now{less}")
         most = yield from count_placeable(wants, empty, place)
         message = f"of {len(wants)} pods that start together, {most} would have room on empty nodes{less}"
-        return Answer(state=State.REJECTED, message=message)
+        return AdmissionAnswer(state=State.REJECTED, message=message)
 
 
 def _claim(workload: Workload, one: _Set, number: int, where: Where) -> OwnClaim:

@@ -15,7 +15,7 @@ from central.ask.reasons import Coded
 from central.ask.requests import requests_of
 from central.fit.model import Placement
 from central.ledger.model import Holder, NodeRoom, version_of
-from central.quota.checks import Refusal
+from central.quota.checks import QuotaRefusal
 from central.quota.model import NO_OWNER, Owner, owner_of
 from lading.vocabulary import NETWORKS, PodUid
 
@@ -41,7 +41,7 @@ class Pending:
     gen: int = 0  # of the last assignment that was tried
     refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
     refused_for: Coded | None = None  # what was true of most nodes then; None: no request about it in this term
-    quota: Refusal | None = None  # refused by its quota, and it waits for that alone
+    quota: QuotaRefusal | None = None  # refused by its quota, and it waits for that alone
     undecided: bool = False  # refused before all nodes were judged
     woken_in: int = 0  # the last round of central.controllers.requeue
     in_gang: bool = False  # it waits for its gang, with which it is requeued
@@ -144,7 +144,7 @@ class PendingPods:
             pod.refused_at = now
         pod.in_gang = True
 
-    def refused_by_quota(self, pod: Pending, refusal: Refusal, now: float) -> None:
+    def refused_by_quota(self, pod: Pending, refusal: QuotaRefusal, now: float) -> None:
         """Record that its quota refused the pod: room on a node changes nothing for it."""
         self._forget_refusal(pod)
         pod.quota, pod.refused_for = refusal, refusal.code

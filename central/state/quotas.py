@@ -22,11 +22,11 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom, PodRecord
 from central.loop.steps import Steps
 from central.quota.amounts import CARD, add, asked, held, model_key, total_of
-from central.quota.checks import Key, Refusal, check, lendable, turn_key
+from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
 from central.quota.divided import Divided
 from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId, owner_of
 from central.quota.preemption import Preemption, guaranteed_by, in_words
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.tree import Tree, build
 from central.state.pending import Pending, PendingPods
 from central.state.tenants import InTurn
@@ -119,7 +119,7 @@ class Quotas:
         self._used: dict[QuotaId, dict[str, int]] = {}
         self._fixed: dict[QuotaId, dict[str, int]] = {}
         self._divided = Divided(self._tree)
-        self._standing = Standing(
+        self._snapshot = QuotaSnapshot(
             tree=self._tree,
             used=self._used,
             fixed=self._fixed,
@@ -169,14 +169,14 @@ class Quotas:
 
     # ---- questions
 
-    def standing(self) -> Standing | None:
+    def snapshot(self) -> QuotaSnapshot | None:
         """Return how the quotas stand now; None if nothing is counted. It changes with the next question."""
         if not self._counts:
             return None
         self._catch_up()
-        return self._standing
+        return self._snapshot
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> Refusal | None:
+    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> QuotaRefusal | None:
         """Return why these pods may not start together; None if they may. Pods of a gang may borrow as a whole, up to max.
         `starting`: they start if they may, so that their quota has had its turn."""
         if not self._counts:
@@ -194,13 +194,13 @@ class Quotas:
             self._let_in(pod.uid)
         return None
 
-    def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> Refusal | None:
+    def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> QuotaRefusal | None:
         """Check pods of one quota. `beside`: what else is about to be used, or, negative, given back."""
         whole = pods[0].asked if len(pods) == 1 else total_of(of.asked for of in pods)
         own = total_of(of.held for of in pods) if any(of.held for of in pods) else {}
         add(own, beside, -1)
         preemptible = all(of.owner.preemptible for of in pods)
-        return check(self._standing, quota, whole, preemptible=preemptible, gang=gang, own=own, has_turn=self._has_turn)
+        return check(self._snapshot, quota, whole, preemptible=preemptible, gang=gang, own=own, has_turn=self._has_turn)
 
     def _has_turn(self, quota: QuotaId) -> bool:
         """Return whether no other quota of the same tree comes before this one, and could borrow what its pod asks for."""
@@ -208,18 +208,18 @@ class Quotas:
         for other, amounts in self._turns.values():
             waiting.setdefault(other, amounts)
         place = {other: at for at, other in enumerate(waiting)}
-        own = turn_key(self._standing, quota), place.get(quota, len(place))
+        own = turn_key(self._snapshot, quota), place.get(quota, len(place))
         group = self._tree.group_of(quota)
         return not any(
             self._tree.group_of(other) == group
-            and (turn_key(self._standing, other), place[other]) < own
+            and (turn_key(self._snapshot, other), place[other]) < own
             and self._could_borrow(other, amounts)
             for other, amounts in waiting.items()
             if other != quota
         )
 
     def _could_borrow(self, quota: QuotaId, amounts: Amounts) -> bool:
-        return all(lendable(self._standing, quota, key) >= amount for key, amount in amounts.items())
+        return all(lendable(self._snapshot, quota, key) >= amount for key, amount in amounts.items())
 
     def _refuse(self, uid: PodUid, code: OfPod, quota: QuotaId, whole: Amounts) -> None:
         """Record that the pod waits. `whole`: what starts together with it, and it."""
@@ -254,7 +254,7 @@ class Quotas:
         more = total_of(one.asked for one in waiting)
         for one in waiting:
             add(more, one.held, -1)
-        guaranteed = guaranteed_by(self._standing, quotas or (), more)
+        guaranteed = guaranteed_by(self._snapshot, quotas or (), more)
         takes = quotas is not None and guaranteed is None
 
         def may_go(uid: PodUid) -> bool:
@@ -272,9 +272,9 @@ class Quotas:
 
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key of a pod's quota among those whose gangs wait; the one that uses least of its part first."""
-        standing = self.standing()
+        snapshot = self.snapshot()
         quotas = self._counted.get(uid, NOTHING).quotas
-        return max((turn_key(standing, quota) for quota in quotas), default=()) if standing is not None else ()
+        return max((turn_key(snapshot, quota) for quota in quotas), default=()) if snapshot is not None else ()
 
     # ---- pods that may try again
 

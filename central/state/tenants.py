@@ -27,20 +27,20 @@ InTurn = Callable[[Iterable[Pending]], Iterator[Pending]]
 Place = tuple[int, int, str, PodUid]
 
 
-class Devices(NamedTuple):
+class DeviceAmounts(NamedTuple):
     milli: int = 0  # of cards
     vfs: int = 0
 
-    def plus(self, other: "Devices", times: int = 1) -> "Devices":
-        return Devices(self.milli + times * other.milli, self.vfs + times * other.vfs)
+    def plus(self, other: "DeviceAmounts", times: int = 1) -> "DeviceAmounts":
+        return DeviceAmounts(self.milli + times * other.milli, self.vfs + times * other.vfs)
 
 
-NONE: Final = Devices()
+NONE: Final = DeviceAmounts()
 
 
 class _Node(NamedTuple):
-    has: Devices
-    held: dict[str, Devices]  # by namespace
+    has: DeviceAmounts
+    held: dict[str, DeviceAmounts]  # by namespace
 
 
 _NOTHING: Final = _Node(NONE, {})
@@ -52,7 +52,7 @@ class Tenants:
         self._seen = -1
         self._nodes: dict[str, _Node] = {}
         self._has = NONE
-        self._held: dict[str, Devices] = {}
+        self._held: dict[str, DeviceAmounts] = {}
 
     # ---- questions
 
@@ -91,7 +91,7 @@ class Tenants:
                 heappop(heap)
             yield pod
 
-    def _size(self, held: Devices) -> int:
+    def _size(self, held: DeviceAmounts) -> int:
         """Return the larger of the two parts, multiplied by the totals of cards and VFs so that it stays a whole number."""
         return max(held.milli * max(1, self._has.vfs), held.vfs * max(1, self._has.milli))
 
@@ -124,13 +124,13 @@ class Tenants:
         room = self._ledger.room(name)
         cards = {card.gpu.uuid: card.gpu for card in room.cards}
         milli = sum(CARD for card in room.cards if card.usable or card.pods)
-        found: dict[str, Devices] = {}
+        found: dict[str, DeviceAmounts] = {}
         for uid, taken in self._ledger.holds_on(name):
             namespace = self._namespace_of(uid)
             if namespace is not None:
-                held = Devices(held_milli(taken, cards), len(taken.vfs))
+                held = DeviceAmounts(held_milli(taken, cards), len(taken.vfs))
                 found[namespace] = found.get(namespace, NONE).plus(held)
-        return _Node(Devices(milli, sum(vf.usable for vf in room.vfs)), found)
+        return _Node(DeviceAmounts(milli, sum(vf.usable for vf in room.vfs)), found)
 
     def _namespace_of(self, uid: PodUid) -> str | None:
         """Return the namespace of a pod that counts; None of one for which room is kept only, or that is not known any more."""
@@ -140,7 +140,7 @@ class Tenants:
         claims = (self._ledger.own_claim(uid, kind) for kind in _COUNTED)
         return next((claim.holder.namespace for claim in claims if claim is not None), None)
 
-    def _add(self, namespace: str, held: Devices, times: int) -> None:
+    def _add(self, namespace: str, held: DeviceAmounts, times: int) -> None:
         now = self._held.get(namespace, NONE).plus(held, times)
         if now == NONE:
             self._held.pop(namespace, None)
@@ -148,5 +148,5 @@ class Tenants:
             self._held[namespace] = now
 
 
-def _asked(pod: Pending) -> Devices:
-    return Devices(asked_milli(pod.ask), at_one_time(pod.ask.containers, lambda one: one.vfs))
+def _asked(pod: Pending) -> DeviceAmounts:
+    return DeviceAmounts(asked_milli(pod.ask), at_one_time(pod.ask.containers, lambda one: one.vfs))

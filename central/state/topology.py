@@ -27,7 +27,7 @@ KNOWN_KEYS: Final = (
 )
 
 
-class Topology:
+class TopologyLabels:
     def __init__(self, keys: Iterable[str] = KNOWN_KEYS) -> None:
         self._values: dict[str, dict[str, str]] = {key: {} for key in keys}
 

@@ -14,7 +14,7 @@ import msgspec
 from central.fit.topology import address
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardRoom, Claim, Clash, Held, NodeRoom
-from central.ledger.room import EVERYTHING, Inventory, inventory_of
+from central.ledger.room import EVERYTHING, ReportedDevices, inventory_of
 from central.view.model import (
     GpuView,
     Group,
@@ -188,7 +188,7 @@ def _in_order(devices: Iterable[Pf]) -> list[Pf]:
     return sorted(devices, key=lambda one: address(one.bdf))
 
 
-def _gpus(room: NodeRoom, holders: Holders, inventory: Inventory, status: Status) -> tuple[GpuView, ...]:
+def _gpus(room: NodeRoom, holders: Holders, inventory: ReportedDevices, status: Status) -> tuple[GpuView, ...]:
     use = {
         one.uuid: Use(memory_mib=one.memory_used_mib, busy_percent=one.busy_percent, at=status.used_at) for one in status.use
     }
@@ -197,7 +197,7 @@ def _gpus(room: NodeRoom, holders: Holders, inventory: Inventory, status: Status
     return tuple(_gpu(card, index, holders, inventory, use.get(card.gpu.uuid), gives=gives) for index, card in enumerate(cards))
 
 
-def _gpu(card: CardRoom, index: int, holders: Holders, inventory: Inventory, use: Use | None, *, gives: bool) -> GpuView:
+def _gpu(card: CardRoom, index: int, holders: Holders, inventory: ReportedDevices, use: Use | None, *, gives: bool) -> GpuView:
     gpu = card.gpu
     cordoned = inventory.is_cordoned(gpu.uuid, gpu.bdf)
     mig = tuple(
@@ -274,7 +274,7 @@ def _mig_state(card: CardRoom, uuid: str, holders: Mapping[str, object], *, give
     return State.HELD if uuid in holders and card.usable else State.UNUSABLE
 
 
-def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: Inventory) -> PfView:
+def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: ReportedDevices) -> PfView:
     cordoned = inventory.is_cordoned(pf.bdf)
     why = _why(pf, cordoned=cordoned)
     free = State.FREE if room.serving else State.WITHHELD
@@ -291,7 +291,7 @@ def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: Inventory) -> PfVie
     )
 
 
-def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: Inventory, free: State) -> VfView:
+def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: ReportedDevices, free: State) -> VfView:
     """Build the view of a VF. `free`: its state while no pod holds it, and it is healthy."""
     why = _why(vf, cordoned=inventory.is_cordoned(vf.bdf)) or why_pf
     return VfView(bdf=vf.bdf, state=State.UNUSABLE if why else State.HELD if holders else free, why=why, holders=holders)
@@ -371,7 +371,7 @@ def _unreported(held: Collection[Held]) -> tuple[str, ...]:
     return (f"it reports no devices, but pods hold devices of it: {', '.join(pods)}",)
 
 
-def _unknown_cordons(inventory: Inventory) -> list[str]:
+def _unknown_cordons(inventory: ReportedDevices) -> list[str]:
     if not inventory.cordoned:
         return []
     devices = {EVERYTHING}

@@ -11,8 +11,8 @@ import msgspec
 from central.ask.requests import CPU
 from central.quota.amounts import CARD, is_cards
 from central.quota.model import FLAT, ROOT, Quota, QuotaId
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import least_asked
-from central.quota.standing import Standing
 from central.state.quotas import Quotas
 
 
@@ -45,32 +45,32 @@ class QuotasView(msgspec.Struct, frozen=True, kw_only=True):
 
 def view_quotas(quotas: Quotas) -> QuotasView:
     """Return the view; nothing while nothing is counted."""
-    standing = quotas.standing()
-    if standing is None:
+    snapshot = quotas.snapshot()
+    if snapshot is None:
         return QuotasView()
     by_id = {quota.id: quota for quota in quotas.quotas.values()}
-    counted = [*_below(standing, ROOT), *_others(standing)]
-    rows = [_view(standing, standing.tree.quotas[quota], level) for quota, level in counted]
-    refused = [_refused(by_id.get(quota), quota, why) for quota, why in sorted(standing.tree.problems.items())]
-    totals = standing.totals.get(ROOT, {})
+    counted = [*_below(snapshot, ROOT), *_others(snapshot)]
+    rows = [_view(snapshot, snapshot.tree.quotas[quota], level) for quota, level in counted]
+    refused = [_refused(by_id.get(quota), quota, why) for quota, why in sorted(snapshot.tree.problems.items())]
+    totals = snapshot.totals.get(ROOT, {})
     return QuotasView(quotas=(*rows, *refused), totals={key: _number(key, amount) for key, amount in sorted(totals.items())})
 
 
-def _others(standing: Standing) -> Iterator[tuple[QuotaId, int]]:
+def _others(snapshot: QuotaSnapshot) -> Iterator[tuple[QuotaId, int]]:
     """Yield what is in no group below the root: quotas of namespaces, trees of their own, Koordinator's own quotas."""
-    yield from _below(standing, FLAT)
-    for quota in sorted(standing.tree.quotas.keys() - standing.tree.dividing):
+    yield from _below(snapshot, FLAT)
+    for quota in sorted(snapshot.tree.quotas.keys() - snapshot.tree.dividing):
         yield quota, 0
-        yield from _below(standing, quota, 1)
+        yield from _below(snapshot, quota, 1)
 
 
-def _below(standing: Standing, group: QuotaId, level: int = 0) -> Iterator[tuple[QuotaId, int]]:
-    for member in standing.tree.groups.get(group, ()):
+def _below(snapshot: QuotaSnapshot, group: QuotaId, level: int = 0) -> Iterator[tuple[QuotaId, int]]:
+    for member in snapshot.tree.groups.get(group, ()):
         yield member, level
-        yield from _below(standing, member, level + 1)
+        yield from _below(snapshot, member, level + 1)
 
 
-def _view(standing: Standing, quota: Quota, level: int) -> QuotaView:
+def _view(snapshot: QuotaSnapshot, quota: Quota, level: int) -> QuotaView:
     keys = sorted(quota.max, key=lambda key: (not is_cards(key), key))
     return QuotaView(
         quota=quota.id,
@@ -79,7 +79,7 @@ def _view(standing: Standing, quota: Quota, level: int) -> QuotaView:
         parent=quota.parent if level else "",
         level=level,
         uncounted=quota.uncounted,
-        amounts=tuple(_amount(standing, quota, key) for key in keys),
+        amounts=tuple(_amount(snapshot, quota, key) for key in keys),
     )
 
 
@@ -88,13 +88,13 @@ def _refused(quota: Quota | None, name: QuotaId, why: str) -> QuotaView:
     return QuotaView(quota=name, kind=kind, namespace=namespace, problem=why)
 
 
-def _amount(standing: Standing, quota: Quota, key: str) -> QuotaAmount:
-    used, asked, least = standing.used_of(quota.id, key), standing.asked_of(quota.id, key), quota.min.get(key, 0)
+def _amount(snapshot: QuotaSnapshot, quota: Quota, key: str) -> QuotaAmount:
+    used, asked, least = snapshot.used_of(quota.id, key), snapshot.asked_of(quota.id, key), quota.min.get(key, 0)
     return QuotaAmount(
         resource=key,
         min=_number(key, least),
         max=_number(key, quota.max[key]),
-        runtime=_number(key, standing.runtime_of(quota, key) or 0),
+        runtime=_number(key, snapshot.runtime_of(quota, key) or 0),
         used=_number(key, used),
         borrowed=_number(key, max(0, used - least)),
         lent=_number(key, max(0, least - max(used, least_asked(quota, key, asked)))),

@@ -11,7 +11,7 @@ Source: sysfs-class-net (a device is listed in its own namespace only), rdma-sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from hooks.model.assignment import Devices, GrantedVf
+from hooks.model.assignment import GrantedDevices, GrantedVf
 from hooks.model.attachment import STRAY, Attachment
 from hooks.model.holding import Holding
 from hooks.model.inventory import ETHERNET, Inventory, Vf
@@ -36,7 +36,7 @@ def holdings_of(rows: Iterable[Attachment]) -> tuple[Holding, ...]:
             pod=row.pod,
             pod_name=f"{row.namespace}/{row.pod_name}",
             container="",
-            devices=Devices(vfs=(GrantedVf(bdf=row.bdf),)),
+            devices=GrantedDevices(vfs=(GrantedVf(bdf=row.bdf),)),
         )
         for row in rows
     )

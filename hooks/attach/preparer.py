@@ -30,7 +30,7 @@ from lading.vocabulary import ATTACHMENTS, PciAddress, PodUid, SandboxId
 STOP_WAIT_S: Final = 5.0
 
 
-class Attacher(Protocol):
+class VfMover(Protocol):
     """The part of hooks.attach.attacher that is used here."""
 
     async def attach(self, wanted: Sequence[WantedVf], pod: PodOf) -> tuple[Attachment, ...] | Refusal: ...
@@ -55,7 +55,7 @@ class Operation(StrEnum):
 @dataclass(slots=True, kw_only=True)
 class VfPreparer(Preparer):
     journal: Journal
-    attacher: Attacher
+    attacher: VfMover
     policy: NetdevPolicy
     moved: Callable[[Operation, float, bool], object] = lambda *_: None  # what, its seconds, whether it succeeded
     strays: frozenset[PciAddress] = frozenset()  # network devices that another process moved

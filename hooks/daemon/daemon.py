@@ -44,8 +44,8 @@ from hooks.ledger.writable import find_ledger_problem
 from hooks.model.inventory import Gpu, Inventory
 from hooks.node.bare_stopper import BareStopper
 from hooks.node.node import Node
+from hooks.node.node_log import NodeLog
 from hooks.node.share_watch import ShareWatch
-from hooks.node.telling import Telling
 from hooks.ports import FrontEnd, Vendor
 from hooks.report.reporter import Reporter, connect
 from hooks.report.taint import Tainter
@@ -300,7 +300,7 @@ def _background(
     """Yield the work that goes on until the end."""
     settings, log = host.settings, host.log
     yield node.keep_reconciled()
-    yield keep_forgetting(host.ledger.history, days=settings.audit_days, telling=Telling(log), clock=node.clock)
+    yield keep_forgetting(host.ledger.history, days=settings.audit_days, node_log=NodeLog(log), clock=node.clock)
     if settings.attach is AttachBy.CNI:
         files = DeviceInfoFiles(Path(settings.host_root), settings.rdma_resource)
         yield keep_device_info(files, lambda: node.inventory, interval_s=settings.inventory_interval, log=log)

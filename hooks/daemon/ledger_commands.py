@@ -26,10 +26,10 @@ from hooks.daemon.settings import CONFIG, Settings, attaches, ledger_path
 from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, tell
 from hooks.host.boot import read_boot_id
 from hooks.host.lists import read_lists
-from hooks.ledger.foreign import decide_foreign
-from hooks.ledger.listing import Entry, Said, list_devices
+from hooks.ledger.listing import Entry, LedgerContent, list_devices
 from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstones
 from hooks.ledger.table import as_json, as_text
+from hooks.ledger.unmanaged import decide_unmanaged
 from hooks.node.release import Outcome, carry_out, look, said_by
 from lading.cgroups import read_cgroups
 from lading.errors import ConfigError, HostError, RuntimeUnavailableError
@@ -73,14 +73,14 @@ def _listing(settings: Settings) -> tuple[Entry, ...]:
     return list_devices(
         with_attached(inventory, said.attachments, strays=strays),
         said,
-        foreign=decide_foreign(inventory.gpus, read_cgroups(Path(settings.host_root), pids), said.grants),
+        unmanaged=decide_unmanaged(inventory.gpus, read_cgroups(Path(settings.host_root), pids), said.grants),
         strays=strays,
     )
 
 
-def _said(settings: Settings) -> Said:
+def _said(settings: Settings) -> LedgerContent:
     path = ledger_path(settings)
-    return Said(grants=read_ledger(path), attachments=read_journal(path), stopped=dict(read_tombstones(path)))
+    return LedgerContent(grants=read_ledger(path), attachments=read_journal(path), stopped=dict(read_tombstones(path)))
 
 
 def release(argv: Sequence[str]) -> None:

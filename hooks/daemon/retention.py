@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from hooks.ledger.history import History
-from hooks.node.telling import Telling
+from hooks.node.node_log import NodeLog
 from lading.errors import StateError
 from lading.log import Event
 
@@ -25,7 +25,7 @@ async def keep_forgetting(
     history: History,
     *,
     days: int,
-    telling: Telling,
+    node_log: NodeLog,
     clock: Callable[[], float],
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Any] = asyncio.sleep,
@@ -38,7 +38,7 @@ async def keep_forgetting(
             rests_until = monotonic() + REST_S
         try:
             more = history.prune(int(clock()) - days * _DAY_S if monotonic() >= rests_until else 0)
-            telling.over(Event.LEDGER_FAILED, _NOT_FORGOTTEN)
+            node_log.over(Event.LEDGER_FAILED, _NOT_FORGOTTEN)
         except StateError as e:  # a full disk: its worse effects are reported elsewhere
-            telling.once(Event.LEDGER_FAILED, f"{_NOT_FORGOTTEN}: {e}")
+            node_log.once(Event.LEDGER_FAILED, f"{_NOT_FORGOTTEN}: {e}")
         await sleep(PAUSE_S if more else LOOK_S)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hooks.isolation.environment import find_preloads, overrule
-from hooks.model.assignment import Devices, Refusal
+from hooks.model.assignment import GrantedDevices, Refusal
 from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.inventory import Inventory
 from hooks.ports import Card, Enforced, Isolation, Vendor
@@ -26,7 +26,7 @@ class UnassignedPolicy:
     coexist: bool = False  # a device plugin serves this node too
 
 
-def find_cards(devices: Devices, inventory: Inventory) -> list[Card] | Refusal:
+def find_cards(devices: GrantedDevices, inventory: Inventory) -> list[Card] | Refusal:
     """Return the granted cards as the node has them now."""
     by_uuid = {gpu.uuid: gpu for gpu in inventory.gpus}
     cards = []
@@ -91,7 +91,7 @@ def hide_cards(
     sandbox: Sandbox,
     container: Container,
     inventory: Inventory,
-    devices: Devices,
+    devices: GrantedDevices,
     vendors: Sequence[Vendor],
     policy: UnassignedPolicy,
 ) -> Adjustment:

@@ -8,7 +8,7 @@ keeps. One bad entry refuses the whole request. The rules of holding:
   one; a share that an unsuffixed annotation gives to a pod (`pod_wide`) counts once, however many of its containers use it.
   Where central says what a pod takes of a card at one time (`pod_memory_mib`, `pod_core_percent`: its init containers and the
   containers after them take turns), that counts, once, instead of the pod's shares.
-- A card that a pod uses without a grant (`foreign`) counts as held, because it is not known how much of it is in use.
+- A card that a pod uses without a grant (`unmanaged`) counts as held, because it is not known how much of it is in use.
 
 Pure, and deterministic: the same arguments give the same devices. An existing grant is not decided again; the caller checks for
 one first.
@@ -21,7 +21,7 @@ from typing import Final
 
 from hooks.grant.dirty import Cleanness, find_dirt
 from hooks.grant.vfs import choose_vfs
-from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, Refusal
+from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu, Refusal
 from hooks.model.holding import Holding, listed
 from hooks.model.inventory import Gpu, Inventory, MigInstance
 from lading.amounts import format_mib
@@ -51,10 +51,10 @@ def choose(
     *,
     pod: PodUid,
     held: Sequence[Holding],
-    foreign: Mapping[GpuUuid, str],
+    unmanaged: Mapping[GpuUuid, str],
     cleanness: Cleanness = _ANY,
     kept: Collection[PciAddress] = frozenset(),
-) -> Devices | Refusal:
+) -> GrantedDevices | Refusal:
     """Return the devices for one container of `pod`. `held` is every live grant of the node but this container's own; `kept`
     are VFs that it had by number, and that are taken again before others."""
     wanted = _find_gpus(request.gpus, inventory)
@@ -65,7 +65,7 @@ def choose(
     for one in wanted:
         holders_of = holders.get(one.gpu.uuid, ())
         refusal = (
-            _check_gpu(one, pod, holders_of, foreign)
+            _check_gpu(one, pod, holders_of, unmanaged)
             or _check_position(one, wanted, held)
             or _check_isolation(one, holders_of, inventory.isolations)
             or _check_number(one, holders_of, inventory)
@@ -84,7 +84,7 @@ def choose(
             reason=Reason.ISOLATION_CONFLICT,
             message=f"cannot give shares with the isolations {listed(sorted(mixed))} to one container; write one of them",
         )
-    return Devices(gpus=gpus, vfs=vfs)
+    return GrantedDevices(gpus=gpus, vfs=vfs)
 
 
 def _granted(one: _Wanted, default: IsolationName) -> GrantedGpu:
@@ -161,7 +161,7 @@ _MOST_SHARERS: Final[Mapping[IsolationName, str]] = {
 _Holders = Sequence[tuple[Holding, GrantedGpu]]  # of one card
 
 
-def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[GpuUuid, str]) -> Refusal | None:
+def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, unmanaged: Mapping[GpuUuid, str]) -> Refusal | None:
     gpu, words = one.gpu, _words(one.gpu, one.mig)
     if gpu.unhealthy:
         return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give {words}: it is not healthy: {gpu.unhealthy}")
@@ -171,8 +171,8 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[Gp
             reason=Reason.DEVICE_UNKNOWN,
             message=f"cannot give {words}: it is in MIG mode, where only its instances can be given; it has {has}",
         )
-    if gpu.uuid in foreign:
-        return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: it is used by {foreign[gpu.uuid]}")
+    if gpu.uuid in unmanaged:
+        return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: it is used by {unmanaged[gpu.uuid]}")
     for holding, granted in holders:
         if holding.pod != pod and _excludes(one, granted):
             return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {_holder(holding, granted)}")

@@ -24,7 +24,7 @@ from hooks.grant.rdma import RdmaInjection, adjust_vfs
 from hooks.grant.unhealthy import Unhealthy, choose_again, find_unhealthy
 from hooks.ledger.reconcile import both_hold
 from hooks.model.answer import Answer
-from hooks.model.assignment import Assignment, ContainerRequest, Devices, Refusal
+from hooks.model.assignment import Assignment, ContainerRequest, GrantedDevices, Refusal
 from hooks.model.attachment import NetdevPolicy
 from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.grant import Grant, holding_of, render_annotation
@@ -63,7 +63,7 @@ class View:
     own: Grant | None = None  # what this container holds already
     pod_gen: int = 0  # the newest assignment that any container of this pod was granted
     held: Sequence[Holding] = ()  # what all other containers hold, and VFs that are not back from their pods
-    foreign: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
+    unmanaged: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
     host_processes: Mapping[GpuUuid, Sequence[HostProcess]] = field(default_factory=dict)
     waits: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards that are being handed over, and what is missing
     dirty_since: Mapping[GpuUuid, int] = field(default_factory=dict)  # Unix time
@@ -99,7 +99,7 @@ def decide(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> 
 
 def _answer_nothing(sandbox: Sandbox, container: Container, rules: Rules, view: View) -> Answer:
     """Write an empty grant, so that the container differs from one that was created past Lading."""
-    hidden = hide_cards(sandbox, container, view.inventory, Devices(), rules.vendors, rules.unassigned)
+    hidden = hide_cards(sandbox, container, view.inventory, GrantedDevices(), rules.vendors, rules.unassigned)
     return Answer(adjustment=replace(hidden, annotations={GRANT: NOTHING}))
 
 
@@ -162,7 +162,7 @@ def _grant(
         twice = _held_twice(view.own, view.held)
         return twice or _again(replace(view.own, sandbox=SandboxId(sandbox.id), gen=assignment.gen), rules, view)
     cleanness = Cleanness(rule=rules.clean, processes=view.host_processes, waits=view.waits, since=view.dirty_since)
-    devices = choose(request, view.inventory, pod=pod, held=view.held, foreign=view.foreign, cleanness=cleanness)
+    devices = choose(request, view.inventory, pod=pod, held=view.held, unmanaged=view.unmanaged, cleanness=cleanness)
     if isinstance(devices, Refusal):
         return devices
     return Grant(

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from hooks.forms.netdev import settings_conflict
-from hooks.model.assignment import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
+from hooks.model.assignment import ContainerRequest, GrantedDevices, GrantedVf, Refusal, VfRequest
 from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings, WantedVf
 from hooks.model.container import Sandbox
 from hooks.model.inventory import INFINIBAND, Inventory, Vf
@@ -27,7 +27,7 @@ _OF_BOTH: Final = frozenset({"link_state", "trust"})
 def decide_netdevs(
     sandbox: Sandbox,
     request: ContainerRequest,
-    devices: Devices,
+    devices: GrantedDevices,
     inventory: Inventory,
     policy: NetdevPolicy,
 ) -> tuple[WantedVf, ...] | Refusal:

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from hooks.model.assignment import Devices, GrantedVf, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedVf, Refusal
 from hooks.model.container import Adjustment, EnvVar, devices_of
 from hooks.model.inventory import CharDevice, Inventory, Vf
 from lading.reasons import Reason
@@ -32,7 +32,7 @@ class RdmaInjection:
 
 
 def adjust_vfs(
-    devices: Devices, inventory: Inventory, injection: RdmaInjection, user_env: AbstractSet[str]
+    devices: GrantedDevices, inventory: Inventory, injection: RdmaInjection, user_env: AbstractSet[str]
 ) -> Adjustment | Refusal:
     """Return the adjustment for these VFs; empty if there are none. `user_env`: the names that the container sets itself."""
     if not devices.vfs:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from hooks.grant.vfs import choose_vfs
-from hooks.model.assignment import ContainerRequest, Devices, GrantedVf, Refusal
+from hooks.model.assignment import ContainerRequest, GrantedDevices, GrantedVf, Refusal
 from hooks.model.holding import Holding
 from hooks.model.inventory import Gpu, Inventory, Vf
 from lading.reasons import Reason
@@ -21,7 +21,7 @@ class Unhealthy(StrEnum):
     GIVE_UP = "give-up"
 
 
-def find_unhealthy(devices: Devices, inventory: Inventory) -> Mapping[str, str]:
+def find_unhealthy(devices: GrantedDevices, inventory: Inventory) -> Mapping[str, str]:
     """Return the devices that cannot be used now, by UUID or PCI address, and why."""
     gpus, vfs = {gpu.uuid: gpu for gpu in inventory.gpus}, {vf.bdf: vf for vf in inventory.vfs}
     found = {gpu.mig_uuid or gpu.uuid: _gpu_problem(gpus.get(gpu.uuid), gpu.mig_uuid) for gpu in devices.gpus}
@@ -41,7 +41,7 @@ def _vf_problem(vf: Vf | None) -> str:
 
 def choose_again(
     own: Holding, request: ContainerRequest, unhealthy: Mapping[str, str], inventory: Inventory, held: Sequence[Holding]
-) -> Devices | Refusal:
+) -> GrantedDevices | Refusal:
     """Return the devices of `own` with others in place of the unhealthy ones. `request` is the request that they were chosen
     by."""
     named, by_number = own.devices.vfs[: len(request.vfs)], own.devices.vfs[len(request.vfs) :]
@@ -56,7 +56,7 @@ def choose_again(
         replace(request, gpus=(), vfs=()),
         inventory,
         own.pod,
-        (*held, replace(own, devices=Devices(vfs=named))),
+        (*held, replace(own, devices=GrantedDevices(vfs=named))),
         kept=may_change - unhealthy.keys(),
     )
     if isinstance(vfs, Refusal):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from hooks.ledger.foreign import Foreign
+from hooks.ledger.unmanaged import Unmanaged
 from hooks.model.assignment import GrantedGpu
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant
@@ -38,13 +38,13 @@ class State(StrEnum):
     ATTACHED = "attached"
     RETURNING = "returning"  # on its way back from a pod, or not able to come back
     DIVIDED = "divided"  # a card in MIG mode: given by its instances only
-    FOREIGN = "foreign"  # a pod uses the card without a grant
+    UNMANAGED = "unmanaged"  # a pod uses the card without a grant
     UNKNOWN_HOLDER = "unknown-holder"  # a VF's network device is in a namespace into which Lading did not put it
     UNHEALTHY = "unhealthy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class LedgerContent:
     """The content of the ledger."""
 
     grants: Sequence[Grant] = ()
@@ -99,7 +99,7 @@ class Entry:
 
 
 def list_devices(
-    inventory: Inventory, said: Said, *, foreign: Foreign, strays: Collection[PciAddress] = frozenset()
+    inventory: Inventory, said: LedgerContent, *, unmanaged: Unmanaged, strays: Collection[PciAddress] = frozenset()
 ) -> tuple[Entry, ...]:
     """List cards with their instances, then VFs, in the order of the inventory; after each kind the devices that are gone.
     `strays`: VFs whose network device another process moved away."""
@@ -108,14 +108,14 @@ def list_devices(
     known = {vf.bdf for vf in inventory.vfs}
     gone = [bdf for bdf in dict.fromkeys((*vfs, *rows)) if bdf not in known]
     return (
-        *(entry for gpu in inventory.gpus for entry in _card(gpu, cards.pop(gpu.uuid, []), foreign)),
+        *(entry for gpu in inventory.gpus for entry in _card(gpu, cards.pop(gpu.uuid, []), unmanaged)),
         *(entry for uuid, holders in cards.items() for entry in _gone_card(uuid, holders)),
         *(_vf(vf, vfs.get(vf.bdf, []), rows.get(vf.bdf), stray=vf.bdf in strays) for vf in inventory.vfs),
         *(_gone_vf(bdf, vfs.get(bdf, []), rows.get(bdf)) for bdf in gone),
     )
 
 
-def _holders(said: Said) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
+def _holders(said: LedgerContent) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, list[Holder]]]:
     cards: dict[GpuUuid, list[Holder]] = {}
     vfs: dict[PciAddress, list[Holder]] = {}
     for grant in said.grants:
@@ -127,13 +127,13 @@ def _holders(said: Said) -> tuple[dict[GpuUuid, list[Holder]], dict[PciAddress, 
     return cards, vfs
 
 
-def _card(gpu: Gpu, holders: Sequence[Holder], foreign: Foreign) -> Iterator[Entry]:
+def _card(gpu: Gpu, holders: Sequence[Holder], unmanaged: Unmanaged) -> Iterator[Entry]:
     own = tuple(holder for holder in holders if not holder.mig_uuid)
-    used = foreign.held.get(gpu.uuid, "")
+    used = unmanaged.held.get(gpu.uuid, "")
     notes = [gpu.unhealthy, f"used by {used}" if used else ""]
     if gpu.mig_enabled:
         notes.append("in MIG mode: its instances are given" if gpu.mig else "in MIG mode, without instances")
-    notes += [f"used by process {pid}, which is of no pod" for pid in foreign.host.get(gpu.uuid, ())]
+    notes += [f"used by process {pid}, which is of no pod" for pid in unmanaged.host.get(gpu.uuid, ())]
     if own:
         state = State.HELD if any(holder.gpu and holder.gpu.whole for holder in own) else State.SHARED
     else:
@@ -158,7 +158,7 @@ def _card(gpu: Gpu, holders: Sequence[Holder], foreign: Foreign) -> Iterator[Ent
 
 
 def _unheld(unhealthy: str, used: str, *, otherwise: State) -> State:
-    return State.UNHEALTHY if unhealthy else State.FOREIGN if used else otherwise
+    return State.UNHEALTHY if unhealthy else State.UNMANAGED if used else otherwise
 
 
 def _gone_card(uuid: GpuUuid, holders: Sequence[Holder]) -> Iterator[Entry]:

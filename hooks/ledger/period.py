@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from hooks.model.assignment import Devices, FormName
+from hooks.model.assignment import FormName, GrantedDevices
 from hooks.model.grant import Grant, GrantKey
 from lading.vocabulary import PodUid
 
@@ -47,7 +47,7 @@ class Period:
     form: FormName
     gen: int  # of central's assignment; 0 in the manual form
     key_id: str  # that signed it, in the signed form; empty where the grant was adopted: containers do not tell
-    devices: Devices
+    devices: GrantedDevices
     began: Began
     since: int
     end: End | None = None  # None: it is held

@@ -22,7 +22,7 @@ from itertools import combinations
 from typing import Final
 
 from hooks.ledger.attachment import parse_attachments
-from hooks.model.assignment import Devices, GrantedGpu
+from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant, GrantKey, HeldBy, parse_annotation
 from hooks.model.lists import ListedContainer, Lists
@@ -136,7 +136,7 @@ def _rivals(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
     return [(grants[i], grants[j]) for i, j in sorted(pairs) if grants[i].pod != grants[j].pod]
 
 
-def both_hold(one: Devices, other: Devices) -> Iterator[str]:
+def both_hold(one: GrantedDevices, other: GrantedDevices) -> Iterator[str]:
     """Yield the devices of both that only one of two pods may have. Shares of one card are not checked here, but where they are
     added up."""
     for a in one.gpus:

@@ -3,7 +3,7 @@
 It takes the processes that the driver shows on cards whose shares have the isolation `tokens`, their cgroups, the processes
 that the share server knows, and the grants. A process of a pod that has a share of the card is connected to the share server
 before it has a context there: its library asks first. So one that the driver shows and the server does not know took another
-library. A process of a pod without a share is another matter (foreign.py).
+library. A process of a pod without a share is another matter (unmanaged.py).
 
 The library counts what a program allocates. A context's own memory is in no such call, and the driver counts it: each process
 may use `tolerance_mib` besides.

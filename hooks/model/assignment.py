@@ -121,7 +121,7 @@ class GrantedVf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Devices:
+class GrantedDevices:
     """The devices that one container holds, in the order of its request."""
 
     gpus: tuple[GrantedGpu, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from hooks.model.assignment import ContainerRequest, Devices, FormName, GrantedGpu, GrantedVf
+from hooks.model.assignment import ContainerRequest, FormName, GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.canonical import check_length, decode, defaults, render_canonical
 from hooks.model.holding import Holding
 from lading.devices.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, parse_pci_address
@@ -46,7 +46,7 @@ class Grant:
     form: FormName
     gen: int  # of central's assignment; 0 in the manual form
     request: ContainerRequest  # what the annotation said: it distinguishes a changed one from a retry
-    devices: Devices
+    devices: GrantedDevices
     granted_at: int  # Unix time, seconds
     boot_id: str
     containers: tuple[HeldBy, ...] = ()  # seen so far, in order of id
@@ -68,7 +68,7 @@ class Annotation:
     form: FormName
     gen: int
     request: ContainerRequest
-    devices: Devices
+    devices: GrantedDevices
 
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def holding_of(grant: Grant) -> Holding:
     )
 
 
-def render_json(value: ContainerRequest | Devices | Annotation) -> str:
+def render_json(value: ContainerRequest | GrantedDevices | Annotation) -> str:
     """Return canonical JSON: compact, keys sorted, defaults left out (so that a field added later does not change what is
     written)."""
     return _render(value).decode()
@@ -93,8 +93,8 @@ def parse_request(text: str) -> ContainerRequest:
     return _parse_canonical(text, ContainerRequest)
 
 
-def parse_devices(text: str) -> Devices:
-    devices = _parse_canonical(text, Devices)
+def parse_devices(text: str) -> GrantedDevices:
+    devices = _parse_canonical(text, GrantedDevices)
     for problem in _misnamed(devices):
         raise StateError(f"cannot read devices: {problem}")
     return devices
@@ -172,13 +172,13 @@ def _render(value: Any) -> bytes:
 
 
 @functools.lru_cache(maxsize=16)
-def _rendered(value: ContainerRequest | Devices) -> bytes:
+def _rendered(value: ContainerRequest | GrantedDevices) -> bytes:
     """Render a value, cached: one decision writes the same request and devices several times, for the ledger, for the
     container, and to check both."""
     return render_canonical(value)
 
 
-def _misnamed(devices: Devices) -> list[str]:
+def _misnamed(devices: GrantedDevices) -> list[str]:
     """Return identities that are not in their one spelling: otherwise two holders of one device would look like holders of
     two."""
     return [*filter(None, map(_gpu_problem, devices.gpus)), *filter(None, map(_vf_problem, devices.vfs))]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hooks.model.assignment import Devices
+from hooks.model.assignment import GrantedDevices
 from lading.vocabulary import PodUid
 
 _LISTED: Final = 16  # devices in one message
@@ -17,7 +17,7 @@ class Holding:
     pod: PodUid
     pod_name: str  # namespace/name, for messages
     container: str  # empty: a VF that is not back from this pod yet, whichever container has the grant
-    devices: Devices
+    devices: GrantedDevices
     program: str = ""  # that has them, where no pod does
 
     def holds(self, what: str) -> str:

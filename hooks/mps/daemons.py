@@ -18,7 +18,7 @@ from typing import Final
 
 from hooks.isolation.mps import Limits, MpsFolders, largest_limits, mps_cards
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.holding import Holding
@@ -77,7 +77,7 @@ class MpsDaemons(Preparer):
         rests = (GrantedGpu(uuid=uuid, core_percent=0, isolation=IsolationName.MPS) for uuid in left)
         stopping = "the MPS daemon, which is being stopped,"
         return tuple(
-            Holding(pod=PodUid(""), pod_name="", container="", devices=Devices(gpus=(rest,)), program=stopping)
+            Holding(pod=PodUid(""), pod_name="", container="", devices=GrantedDevices(gpus=(rest,)), program=stopping)
             for rest in rests
         )
 

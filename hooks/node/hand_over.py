@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from hooks.grant.dirty import HostProcess, add_since
-from hooks.ledger.foreign import Foreign, name_processes
+from hooks.ledger.unmanaged import Unmanaged, name_processes
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.threads import in_thread
@@ -26,10 +26,10 @@ AGAIN_S: Final = 30.0  # between two runs of a command that fails
 LASTS_S: Final = 30.0  # a card that is dirty for so long is logged; memory of a large program is back within seconds
 
 
-def name_host_processes(host_root: Path, foreign: Foreign) -> Mapping[GpuUuid, Sequence[HostProcess]]:
+def name_host_processes(host_root: Path, unmanaged: Unmanaged) -> Mapping[GpuUuid, Sequence[HostProcess]]:
     """Return the processes of no pod that still are on cards."""
     return {
-        card: [HostProcess(pid, name) for pid, name in name_processes(host_root, pids)] for card, pids in foreign.host.items()
+        card: [HostProcess(pid, name) for pid, name in name_processes(host_root, pids)] for card, pids in unmanaged.host.items()
     }
 
 

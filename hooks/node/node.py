@@ -22,11 +22,11 @@ from hooks.grant.unhealthy import find_unhealthy
 from hooks.host.binding import find_rebound
 from hooks.host.mounts import recheck_mounts
 from hooks.inventory.watch import InventoryWatch
-from hooks.ledger.foreign import Foreign, decide_foreign, find_foreign
 from hooks.ledger.period import Began, End, Ended
 from hooks.ledger.reconcile import Actions, reconcile
 from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.store import Ledger
+from hooks.ledger.unmanaged import Unmanaged, decide_unmanaged, find_unmanaged
 from hooks.model.answer import Answer
 from hooks.model.assignment import Assignment, Refusal
 from hooks.model.container import Container, Sandbox, merge
@@ -36,7 +36,7 @@ from hooks.model.lists import Lists
 from hooks.node.bypass import Bypassed, find_bypassed
 from hooks.node.hand_over import HandOver, name_host_processes
 from hooks.node.life import Life, LifeEvent
-from hooks.node.telling import Telling, owner_fields
+from hooks.node.node_log import NodeLog, owner_fields
 from hooks.ports import Preparer, Seen
 from lading.cgroups import read_cgroups
 from lading.errors import HostError, RuntimeUnavailableError, StateError
@@ -85,11 +85,11 @@ class Node:
     hand_over: HandOver = field(init=False)
     _held: frozenset[GpuUuid] = frozenset()  # cards with a holder, when it was last looked
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _telling: Telling = field(init=False)
+    _node_log: NodeLog = field(init=False)
     _told: Inventory = field(default_factory=Inventory)  # the one of which the log knows
 
     def __post_init__(self) -> None:
-        self._telling = Telling(self.log)
+        self._node_log = NodeLog(self.log)
         command = None if self.command is None else self._run_command
         self.hand_over = HandOver(log=self.log, restore=self.restore, command=command, read_soon=self._look_soon)
 
@@ -299,7 +299,7 @@ class Node:
         pod = PodUid(sandbox.uid)
         self._note_holders()
         own = self.ledger.find(pod, container.name)
-        foreign = Foreign() if own else find_foreign(self.host_root, inventory, self.ledger.grants())
+        unmanaged = Unmanaged() if own else find_unmanaged(self.host_root, inventory, self.ledger.grants())
         drivers = tuple(map(recheck_mounts, inventory.drivers))
         return View(
             inventory=inventory if drivers == inventory.drivers else replace(inventory, drivers=drivers),
@@ -307,8 +307,8 @@ class Node:
             own=own,
             pod_gen=self.ledger.newest_gen(pod),
             held=(*self.ledger.held_by_others(pod, container.name), *(one for p in self.preparers for one in p.holdings())),
-            foreign=foreign.held,
-            host_processes=name_host_processes(self.host_root, foreign),
+            unmanaged=unmanaged.held,
+            host_processes=name_host_processes(self.host_root, unmanaged),
             waits=self.hand_over.waits(),
             dirty_since=self.hand_over.since,
             stopped=self.ledger.is_stopped(SandboxId(sandbox.id)),
@@ -356,9 +356,9 @@ class Node:
         try:
             lists = await self.lists()
         except RuntimeUnavailableError as e:
-            self._telling.once(Event.LEDGER_FAILED, f"{_NOT_RECONCILED}: {e}")
+            self._node_log.once(Event.LEDGER_FAILED, f"{_NOT_RECONCILED}: {e}")
             return False
-        self._telling.over(Event.LEDGER_FAILED, _NOT_RECONCILED)
+        self._node_log.over(Event.LEDGER_FAILED, _NOT_RECONCILED)
         await self._find_bypassed(lists)
         now = time.monotonic()
         actions = reconcile(  # no await from here to `_apply`: a call answered in between would be missed
@@ -372,11 +372,11 @@ class Node:
             not_back=frozenset().union(*(preparer.held() for preparer in self.preparers)),
         )
         for problem in actions.problems:
-            self._telling.once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
+            self._node_log.once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
         try:
             self._apply(actions)
         except StateError as e:  # the ledger may lack a holder: nothing new is granted before it is complete
-            self._telling.once(Event.LEDGER_FAILED, str(e))
+            self._node_log.once(Event.LEDGER_FAILED, str(e))
             return False
         seen = Seen(
             sandboxes=frozenset(s.id for s in lists.sandboxes),
@@ -401,7 +401,7 @@ class Node:
         rules = self.rules()
         find = partial(find_bypassed, lists, node=rules.node_name, trust=rules.trust)
         self.bypassed = await asyncio.to_thread(find)
-        self._telling.bypassed(self.bypassed)
+        self._node_log.bypassed(self.bypassed)
         self.bypass_found(self.bypassed)
 
     def _given_back_by_others(self, now: float) -> set[PodUid]:
@@ -420,7 +420,7 @@ class Node:
                 self._wake.set()
                 if self.watch is not None:
                     self.watch.look_soon()
-        self._telling.missing({device: why for preparer in self.preparers for device, why in preparer.missing().items()})
+        self._node_log.missing({device: why for preparer in self.preparers for device, why in preparer.missing().items()})
 
     async def _read_again(self, wait_s: float) -> Inventory | None:
         """Read the devices again; return None if that fails or takes longer."""
@@ -479,7 +479,7 @@ class Node:
         self._note_holders()
         free = replace(found, gpus=tuple(gpu for gpu in found.gpus if gpu.uuid not in self._held and not gpu.mig_enabled))
         try:
-            processes = name_host_processes(self.host_root, find_foreign(self.host_root, free, ()))
+            processes = name_host_processes(self.host_root, find_unmanaged(self.host_root, free, ()))
         except HostError:
             processes = {}  # what cannot be read is not seen to be dirty
         cleanness = Cleanness(rule=self.rules().clean, processes=processes)
@@ -487,18 +487,18 @@ class Node:
 
     def inventory_changed(self, _: Inventory, new: Inventory) -> None:
         shown = self._shown(new)
-        self._telling.changes(self._told, shown, self.ledger.grants())
+        self._node_log.changes(self._told, shown, self.ledger.grants())
         self._told = shown
         try:
             processes = read_cgroups(self.host_root, [pid for gpu in new.gpus for pid in gpu.process_ids])
         except HostError as e:
             self.log.error(Event.INVENTORY_FAILED, str(e))
             return
-        for device, words in decide_foreign(new.gpus, processes, self.ledger.grants()).held.items():
-            self._telling.once(Event.HOLDER_FOREIGN, words, device=device)
+        for device, words in decide_unmanaged(new.gpus, processes, self.ledger.grants()).held.items():
+            self._node_log.once(Event.HOLDER_FOREIGN, words, device=device)
 
     def inventory_failed(self, error: Exception) -> None:
-        self._telling.once(Event.INVENTORY_FAILED, str(error))
+        self._node_log.once(Event.INVENTORY_FAILED, str(error))
 
     @contextlib.contextmanager
     def _ledger_failure(self) -> Iterator[None]:
@@ -507,7 +507,7 @@ class Node:
         try:
             yield
         except StateError as e:
-            self._telling.once(Event.LEDGER_FAILED, str(e))
+            self._node_log.once(Event.LEDGER_FAILED, str(e))
 
 
 def _fields(grant: Grant) -> dict[str, str]:

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hooks.ledger.listing import Said
+from hooks.ledger.listing import LedgerContent
 from hooks.ledger.period import End
 from hooks.ledger.store import Ledger
 from hooks.model.attachment import Attachment
 from hooks.model.inventory import Inventory
 from hooks.model.lists import Lists
+from hooks.node.node_log import owner_fields
 from hooks.node.release_decision import Release, decide_release, describe_freeing, find_alive, find_device, waiting_for
-from hooks.node.telling import owner_fields
 from lading.errors import LadingError
 from lading.log import Event, Log
 from lading.vocabulary import PciAddress
@@ -34,7 +34,9 @@ class Outcome:
     failed: tuple[str, ...] = ()
 
 
-async def look(text: str, inventory: Inventory, said: Callable[[], Said], lists: Callable[[], Awaitable[Lists]]) -> Release:
+async def look(
+    text: str, inventory: Inventory, said: Callable[[], LedgerContent], lists: Callable[[], Awaitable[Lists]]
+) -> Release:
     """Return what a release of the device of this name would do now. Raise ConfigError if there is no such device;
     RuntimeUnavailableError if the running containers cannot be listed."""
     before = said()
@@ -74,5 +76,5 @@ async def _bring_back(row: Attachment, ledger: Ledger, attachments: Attachments)
     return words, now is None or now.generation != row.generation
 
 
-def said_by(ledger: Ledger) -> Said:
-    return Said(grants=ledger.grants(), attachments=ledger.journal.rows(), stopped=dict(ledger.tombstones()))
+def said_by(ledger: Ledger) -> LedgerContent:
+    return LedgerContent(grants=ledger.grants(), attachments=ledger.journal.rows(), stopped=dict(ledger.tombstones()))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from hooks.attach.plan import describe_release
-from hooks.ledger.listing import Said
-from hooks.model.assignment import Devices
+from hooks.ledger.listing import LedgerContent
+from hooks.model.assignment import GrantedDevices
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
@@ -40,7 +40,7 @@ class Device:
     def __str__(self) -> str:
         return self.gpu or self.mig or self.vf or ""
 
-    def among(self, devices: Devices) -> bool:
+    def among(self, devices: GrantedDevices) -> bool:
         """Return whether the device is among these. A card is held by the holder of one of its instances."""
         if self.vf is not None:
             return any(vf.bdf == self.vf for vf in devices.vfs)
@@ -77,7 +77,7 @@ class Release:
         return [*(step for row in self.attachments for step in describe_release(row)), *map(describe_freeing, self.grants)]
 
 
-def find_device(text: str, inventory: Inventory, said: Said) -> Device:
+def find_device(text: str, inventory: Inventory, said: LedgerContent) -> Device:
     """Find the device. Raise ConfigError if there is none."""
     address = parse_pci_address(text)
     card = next((gpu.uuid for gpu in inventory.gpus if gpu.bdf == address), None)
@@ -107,7 +107,7 @@ def find_alive(lists: Lists) -> Alive:
     return Alive(pods=pods, sandboxes=ready, containers=running)
 
 
-def decide_release(device: Device, said: Said, alive: Alive) -> Release:
+def decide_release(device: Device, said: LedgerContent, alive: Alive) -> Release:
     holders = [grant for grant in said.grants if device.among(grant.devices)]
     over = [grant for grant in holders if not alive.uses(grant)]
     rows = [row for row in said.attachments if row.bdf == device.vf or _of_any(row, over)]

@@ -54,21 +54,21 @@ def build_status(
     grants: Iterable[Held],
     past: Iterable[period.Past] = (),
     *,
-    foreign: Mapping[GpuUuid, str],
+    unmanaged: Mapping[GpuUuid, str],
     share_bypasses: Sequence[share_bypass.ShareBypass] = (),
     dirty: Mapping[GpuUuid, str] = _NONE,
     reconciled: bool,
     boot_id: str,
     reporter: str,
 ) -> Status:
-    """Build the status. `past`: newest first. `foreign`: by whom a card is used without a grant, in words. `dirty`: why a
+    """Build the status. `past`: newest first. `unmanaged`: by whom a card is used without a grant, in words. `dirty`: why a
     card without a holder is not given, in words. `reporter`: this version of Lading."""
     uuids = {gpu.bdf: gpu.uuid for gpu in found.gpus}
     limit = found.shares_per_gpu
     held = tuple(_grant(grant) for grant in sorted(grants, key=lambda grant: grant.key))
     waiting = _waiting(found.gpus, held, dirty)
     gpus = tuple(
-        _gpu(gpu, uuids, max_shares=limit, used_by=foreign.get(gpu.uuid, ""), dirty=waiting.get(gpu.uuid, ""))
+        _gpu(gpu, uuids, max_shares=limit, used_by=unmanaged.get(gpu.uuid, ""), dirty=waiting.get(gpu.uuid, ""))
         for gpu in found.gpus
     )
     pfs = tuple(_pf(pf) for pf in found.pfs)

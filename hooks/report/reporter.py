@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from hooks.ledger.foreign import find_foreign
 from hooks.ledger.period import Past
 from hooks.ledger.share_bypass import ShareBypass
+from hooks.ledger.unmanaged import find_unmanaged
 from hooks.ledger.use import find_use
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
@@ -189,7 +189,7 @@ class Reporter:
             seen.inventory,
             seen.grants,
             seen.past,
-            foreign=find_foreign(self._node.host_root, seen.inventory, seen.grants).held,
+            unmanaged=find_unmanaged(self._node.host_root, seen.inventory, seen.grants).held,
             share_bypasses=seen.share_bypasses,
             dirty=seen.dirty,
             reconciled=seen.reconciled,

@@ -29,7 +29,7 @@ from kubectl_lading.terminal.progress import Progress
 from kubectl_lading.terminal.words import count
 from lading import __version__
 from lading.errors import ConfigError, LadingError
-from lading.kube.client import KubeClient, Page
+from lading.kube.client import KubeClient, ListPage
 from lading.kube.errors import ForbiddenError, KubeError, RefusedError
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
 
@@ -192,14 +192,14 @@ class Dump:
         pages = self._single(path) if section.name else self._client.list_pages(path)
         await self._list(section.kind, section.says, pages, section.redact)
 
-    async def _single(self, path: str) -> AsyncGenerator[Page, None]:
-        yield Page(items=[msgspec.Raw(await self._client.get(path))], resource_version="", first=True)
+    async def _single(self, path: str) -> AsyncGenerator[ListPage, None]:
+        yield ListPage(items=[msgspec.Raw(await self._client.get(path))], resource_version="", first=True)
 
     async def _list(
         self,
         kind: str,
         says: str,
-        pages: AsyncGenerator[Page, None],
+        pages: AsyncGenerator[ListPage, None],
         redact: Redact,
         *,
         progress: Progress | None = None,

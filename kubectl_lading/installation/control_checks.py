@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from central.ask.parse import managed_resources
-from kubectl_lading.installation.finding import Installation, Part, Replica, Said, checks, degraded, note, several, unknown
+from kubectl_lading.installation.finding import (
+    CheckResult,
+    Installation,
+    Part,
+    Replica,
+    checks,
+    degraded,
+    note,
+    several,
+    unknown,
+)
 from kubectl_lading.objects import Crd, Deployment, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
@@ -42,13 +52,13 @@ _CLOCK_OFF_S: Final = 5.0
 _MANY_BINDINGS: Final = 50
 
 
-def api_server_version(now: Installation) -> Iterator[Said]:
+def api_server_version(now: Installation) -> Iterator[CheckResult]:
     judged = judge_api_server(now.api_server)
     if judged.support is Support.NONE:
         yield degraded(judged.why, mend="upgrade the cluster, or leave out deploy/admission and rely on signatures alone")
 
 
-def resource_served(now: Installation) -> Iterator[Said]:
+def resource_served(now: Installation) -> Iterator[CheckResult]:
     mend = "kubectl apply --server-side -k deploy/crds"
     match now.crd:
         case Unread(why=why):
@@ -64,7 +74,7 @@ def resource_served(now: Installation) -> Iterator[Said]:
                 yield degraded(f"{nodedevices.VERSION} of NodeDevices is not served", mend=mend)
 
 
-def policies_there(now: Installation) -> Iterator[Said]:
+def policies_there(now: Installation) -> Iterator[CheckResult]:
     if isinstance(now.policies, Unread):
         yield unknown("the admission policies", now.policies.why)
         return
@@ -81,7 +91,7 @@ def policies_there(now: Installation) -> Iterator[Said]:
             )
 
 
-def policies_bound(now: Installation) -> Iterator[Said]:
+def policies_bound(now: Installation) -> Iterator[CheckResult]:
     if isinstance(now.bindings, Unread):
         yield unknown("the bindings of the admission policies", now.bindings.why)
         return
@@ -93,7 +103,7 @@ def policies_bound(now: Installation) -> Iterator[Said]:
     yield from several(idle, "admission policy denies", "admission policies deny", "nothing", why=why, mend=_ADMISSION)
 
 
-def central_deployed(now: Installation) -> Iterator[Said]:
+def central_deployed(now: Installation) -> Iterator[CheckResult]:
     if now.named is not None and now.named.silent:
         mend = "is it the URL of lading-central? Without --central this looks for its Deployment"
         yield degraded(f"central does not answer at {now.named.url}", why=now.named.silent, mend=mend)
@@ -103,11 +113,11 @@ def central_deployed(now: Installation) -> Iterator[Said]:
         yield from _deployed(now, now.central, CENTRAL)
 
 
-def scheduler_deployed(now: Installation) -> Iterator[Said]:
+def scheduler_deployed(now: Installation) -> Iterator[CheckResult]:
     yield from _deployed(now, now.scheduler, SCHEDULER)
 
 
-def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -> Iterator[Said]:
+def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -> Iterator[CheckResult]:
     of = f"-n {now.namespace}"
     match found:
         case Unread(why=why):
@@ -129,7 +139,7 @@ def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -
                 yield degraded(f"a rollout of {name} is under way", mend=f"kubectl {of} rollout status deployment/{name}")
 
 
-def central_leads(now: Installation) -> Iterator[Said]:
+def central_leads(now: Installation) -> Iterator[CheckResult]:
     logs = _logs(now, "lease")
     why = "while no replica leads, no pod gets devices"
     match now.lease:
@@ -149,7 +159,7 @@ def central_leads(now: Installation) -> Iterator[Said]:
                 yield note(f"the clock of this machine is {-age:.0f} s behind that of {lease.holder}", mend="timedatectl")
 
 
-def central_announced(now: Installation) -> Iterator[Said]:
+def central_announced(now: Installation) -> Iterator[CheckResult]:
     """Check that the Service's endpoint is the replica that leads."""
     if isinstance(now.endpoints, Unread):
         yield unknown(f"EndpointSlice {now.namespace}/{CENTRAL}", now.endpoints.why)
@@ -171,7 +181,7 @@ def central_announced(now: Installation) -> Iterator[Said]:
         )
 
 
-def central_answers(now: Installation) -> Iterator[Said]:
+def central_answers(now: Installation) -> Iterator[CheckResult]:
     answers = {name: one for name, one in now.replicas.items() if isinstance(one, Replica)}
     for name, one in sorted(answers.items()):
         for condition in one.unready:
@@ -189,7 +199,7 @@ def central_answers(now: Installation) -> Iterator[Said]:
         )
 
 
-def central_bindings(now: Installation) -> Iterator[Said]:
+def central_bindings(now: Installation) -> Iterator[CheckResult]:
     bindings = sum(one.bindings_open or 0 for one in now.replicas.values() if isinstance(one, Replica))
     if bindings > _MANY_BINDINGS:
         yield degraded(
@@ -199,7 +209,7 @@ def central_bindings(now: Installation) -> Iterator[Said]:
         )
 
 
-def scheduler_asks_central(now: Installation) -> Iterator[Said]:
+def scheduler_asks_central(now: Installation) -> Iterator[CheckResult]:
     config = now.scheduler_config
     if isinstance(config, Unread):
         yield unknown("kube-scheduler's configuration", config.why)
@@ -211,7 +221,7 @@ def scheduler_asks_central(now: Installation) -> Iterator[Said]:
         )
 
 
-def scheduler_version(now: Installation) -> Iterator[Said]:
+def scheduler_version(now: Installation) -> Iterator[CheckResult]:
     if not isinstance(now.scheduler, Deployment) or not now.scheduler.tag:
         return
     judged = judge_scheduler(now.scheduler.tag, api_server=now.api_server)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubectl_lading.installation.control_checks import NAME_LABEL
-from kubectl_lading.installation.finding import Installation, Part, Said, checks, degraded, note, several, unknown
+from kubectl_lading.installation.finding import CheckResult, Installation, Part, checks, degraded, note, several, unknown
 from kubectl_lading.objects import DaemonSet, Unread
 from kubectl_lading.terminal.words import age, listed
 from lading.versions import go_together
@@ -33,7 +33,7 @@ _WHY: Final = {
 _INSTALL: Final = "kubectl apply --server-side -k deploy/node (docs/nodes.md)"
 
 
-def daemonsets_deployed(now: Installation) -> Iterator[Said]:
+def daemonsets_deployed(now: Installation) -> Iterator[CheckResult]:
     for name, found in now.daemonsets.items():
         if isinstance(found, Unread):
             yield unknown(f"DaemonSet {NODES_NAMESPACE}/{name}", found.why)
@@ -46,7 +46,7 @@ def daemonsets_deployed(now: Installation) -> Iterator[Said]:
         yield note(f"no node has the label {FRONT_END}={_ITS_LABEL[HOOKS]}", mend=f"kubectl label node NODE {FRONT_END}=nri")
 
 
-def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[Said]:
+def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[CheckResult]:
     ready, wanted = found.status.number_ready, found.status.desired_number_scheduled
     of = f"kubectl -n {NODES_NAMESPACE}"
     silent = {node for node in _nodes(now, name) if not now.nodes[node].ready}  # `nodes_reachable` reports these
@@ -80,7 +80,7 @@ def _nodes(now: Installation, name: str) -> list[str]:
     return sorted(node for node, one in now.nodes.items() if one.metadata.labels.get(FRONT_END) == _ITS_LABEL[name])
 
 
-def daemonsets_in_step(now: Installation) -> Iterator[Said]:
+def daemonsets_in_step(now: Installation) -> Iterator[CheckResult]:
     """Check the images: what a node reports, it reports as the version that it ran last."""
     for tag, names in images(now).items():
         if tag and not go_together(tag, now.cli):
@@ -103,7 +103,7 @@ def images(now: Installation) -> dict[str, list[str]]:
     return found
 
 
-def nodes_chosen_report(now: Installation) -> list[Said]:
+def nodes_chosen_report(now: Installation) -> list[CheckResult]:
     silent = set(_nodes(now, HOOKS)) - set(now.reports) - set(not_ready_on(now, HOOKS))
     return several(
         sorted(silent) if HOOKS in now.daemonsets else [],
@@ -115,7 +115,7 @@ def nodes_chosen_report(now: Installation) -> list[Said]:
     )
 
 
-def nodes_untainted(now: Installation) -> list[Said]:
+def nodes_untainted(now: Installation) -> list[CheckResult]:
     return several(
         [name for name, node in sorted(now.nodes.items()) if any(taint.key == NOT_READY for taint in node.spec.taints)],
         "node has",

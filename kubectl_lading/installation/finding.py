@@ -144,7 +144,7 @@ class Level(StrEnum):
 _ORDER: Final = tuple(Level)
 
 
-class Said(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check. A check that finds nothing yields nothing."""
 
     level: Level
@@ -156,10 +156,10 @@ class Said(NamedTuple):
 class Check(NamedTuple):
     code: str
     part: Part
-    decide: Callable[[Installation], Iterable[Said]]
+    decide: Callable[[Installation], Iterable[CheckResult]]
 
 
-def checks(part: Part, *decide: Callable[[Installation], Iterable[Said]]) -> tuple[Check, ...]:
+def checks(part: Part, *decide: Callable[[Installation], Iterable[CheckResult]]) -> tuple[Check, ...]:
     """Return a check for each function, with its name as code."""
     return tuple(Check(one.__name__.replace("_", "-"), part, one) for one in decide)
 
@@ -187,23 +187,30 @@ def worst(levels: Iterable[Level]) -> Level:
     return max(levels, key=_ORDER.index, default=Level.OK)
 
 
-def degraded(what: str, *, mend: str, why: str = "") -> Said:
-    return Said(Level.DEGRADED, what, mend, why)
+def degraded(what: str, *, mend: str, why: str = "") -> CheckResult:
+    return CheckResult(Level.DEGRADED, what, mend, why)
 
 
-def note(what: str, *, mend: str = "", why: str = "") -> Said:
-    return Said(Level.NOTE, what, mend, why)
+def note(what: str, *, mend: str = "", why: str = "") -> CheckResult:
+    return CheckResult(Level.NOTE, what, mend, why)
 
 
 def several(
-    names: Sequence[str], one: str, many: str, what: str, *, mend: str = "", why: str = "", say: Callable[..., Said] = degraded
-) -> list[Said]:
+    names: Sequence[str],
+    one: str,
+    many: str,
+    what: str,
+    *,
+    mend: str = "",
+    why: str = "",
+    say: Callable[..., CheckResult] = degraded,
+) -> list[CheckResult]:
     """Return one finding about all of these; none about none. `{0}` in `mend` is the first of them."""
     if not names:
         return []
     return [say(f"{count(len(names), one, many)} {what}: {listed(names)}", mend=mend.format(*names), why=why)]
 
 
-def unknown(what: str, why: str) -> Said:
+def unknown(what: str, why: str) -> CheckResult:
     mend = "an administrator can bind you the rights of deploy/rbac/reader.yaml"
-    return Said(Level.UNKNOWN, f"cannot read {what}", mend, why)
+    return CheckResult(Level.UNKNOWN, f"cannot read {what}", mend, why)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_lading.installation.finding import Installation, Part, Said, checks, degraded, note, several
+from kubectl_lading.installation.finding import CheckResult, Installation, Part, checks, degraded, note, several
 from kubectl_lading.objects import Report
 from kubectl_lading.terminal.words import count, listed
 from lading.versions import go_together
@@ -19,7 +19,7 @@ from lading.versions import go_together
 _DOCTOR: Final = "lading-doctor, on the node"
 
 
-def nodes_report(now: Installation) -> Iterator[Said]:
+def nodes_report(now: Installation) -> Iterator[CheckResult]:
     if not now.reports:
         mend = "docs/operations.md: install lading-hooks on a node, and set report"
         yield degraded("no node reports devices: there is nothing to give away", mend=mend)
@@ -35,7 +35,7 @@ def nodes_report(now: Installation) -> Iterator[Said]:
     yield from several(sorted(now.reports.keys() - now.nodes.keys()), "report", "reports", "of no node", mend=mend, say=note)
 
 
-def versions_in_step(now: Installation) -> Iterator[Said]:
+def versions_in_step(now: Installation) -> Iterator[CheckResult]:
     """Check that versions are compatible. Neighbours mean an upgrade in progress; larger distances were never tested
     together."""
     reporters = Counter(report.status.reporter for report in now.reports.values() if report.status.reporter)
@@ -60,7 +60,7 @@ def versions_in_step(now: Installation) -> Iterator[Said]:
         )
 
 
-def nodes_reconciled(now: Installation) -> list[Said]:
+def nodes_reconciled(now: Installation) -> list[CheckResult]:
     return several(
         sorted(name for name, report in now.reports.items() if not report.status.reconciled),
         "node does",
@@ -71,7 +71,7 @@ def nodes_reconciled(now: Installation) -> list[Said]:
     )
 
 
-def nodes_reachable(now: Installation) -> list[Said]:
+def nodes_reachable(now: Installation) -> list[CheckResult]:
     return several(
         sorted(name for name in now.reporting if not now.nodes[name].ready),
         "node with devices is",
@@ -82,7 +82,7 @@ def nodes_reachable(now: Installation) -> list[Said]:
     )
 
 
-def nodes_rebooted(now: Installation) -> list[Said]:
+def nodes_rebooted(now: Installation) -> list[CheckResult]:
     """Find nodes that have booted since their report: lading-hooks has not reported since then."""
     boots = {name: (now.reports[name].status.boot_id, now.nodes[name].status.node_info.boot_id) for name in now.reporting}
     return several(
@@ -95,7 +95,7 @@ def nodes_rebooted(now: Installation) -> list[Said]:
     )
 
 
-def nodes_problems(now: Installation) -> Iterator[Said]:
+def nodes_problems(now: Installation) -> Iterator[CheckResult]:
     troubled = sorted(name for name, report in now.reports.items() if report.status.problems)
     if troubled:
         first = now.reports[troubled[0]].status.problems[0]
@@ -105,7 +105,7 @@ def nodes_problems(now: Installation) -> Iterator[Said]:
         )
 
 
-def devices_healthy(now: Installation) -> Iterator[Said]:
+def devices_healthy(now: Installation) -> Iterator[CheckResult]:
     unhealthy = {name: devices for name, report in sorted(now.reports.items()) if (devices := _unhealthy(report))}
     yield from several(
         [f"{name}: {device}" for name, devices in unhealthy.items() for device in devices],
@@ -131,7 +131,7 @@ def _unhealthy(report: Report) -> list[str]:
     return [f"{name} ({why})" for name, why in named if why]
 
 
-def pods_assigned(now: Installation) -> list[Said]:
+def pods_assigned(now: Installation) -> list[CheckResult]:
     pods = now.workload.unassigned
     return several(
         pods,
@@ -143,13 +143,13 @@ def pods_assigned(now: Installation) -> list[Said]:
     )
 
 
-def pods_healthy(now: Installation) -> list[Said]:
+def pods_healthy(now: Installation) -> list[CheckResult]:
     pods = now.workload.unhealthy
     mend = f"kubectl lading pod {_flags(pods)}"
     return several(pods, "pod has", "pods have", "devices that became unhealthy", mend=mend)
 
 
-def pods_granted(now: Installation) -> list[Said]:
+def pods_granted(now: Installation) -> list[CheckResult]:
     """Check that nodes report the devices of running pods: a node grants them before the container exists."""
     return several(
         now.workload.ungranted,
@@ -161,14 +161,14 @@ def pods_granted(now: Installation) -> list[Said]:
     )
 
 
-def pods_started(now: Installation) -> list[Said]:
+def pods_started(now: Installation) -> list[CheckResult]:
     pods = now.workload.unstarted
     what = f"given devices long ago and {'has' if len(pods) == 1 else 'have'} not started"
     mend = f"kubectl lading why {_flags(pods)}"
     return several(pods, "pod was", "pods were", what, why="the devices are held meanwhile", mend=mend)
 
 
-def pods_apart(now: Installation) -> list[Said]:
+def pods_apart(now: Installation) -> list[CheckResult]:
     return several(
         now.workload.clashes,
         "device is",
@@ -179,12 +179,12 @@ def pods_apart(now: Installation) -> list[Said]:
     )
 
 
-def objects_readable(now: Installation) -> Iterator[Said]:
+def objects_readable(now: Installation) -> Iterator[CheckResult]:
     for problem in now.workload.problems:
         yield degraded(problem, mend="kubectl get it with -o yaml; only what its node reports of it counts")
 
 
-def pods_waiting(now: Installation) -> Iterator[Said]:
+def pods_waiting(now: Installation) -> Iterator[CheckResult]:
     if pending := now.workload.pending:
         reasons = ", ".join(f"{reason} {pods}" for reason, pods in sorted(pending.items(), key=lambda one: (-one[1], one[0])))
         yield note(

@@ -90,7 +90,7 @@ async def read_installation(client: KubeClient, namespace: str, named: Central |
         daemonsets = await asyncio.gather(*(_one(client, DAEMONSETS.path(NODES_NAMESPACE, name), DaemonSet) for name in NAMES))
         node_pods = await _some(client, PODS.path(NODES_NAMESPACE), SystemPod)
         config = await _scheduler_config(client, namespace, scheduler)
-        silent = await named.reckoning() if named is not None else None
+        silent = await named.configuration() if named is not None else None
         replicas = await read_replicas(client, namespace, names_of_replicas(system_pods))
         reports, nodes, pods = await asyncio.gather(
             _reports(client, progress), read_list(client, NODES, Node, progress), read_list(client, PODS, Pod, progress)

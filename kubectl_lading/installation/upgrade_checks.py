@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from kubectl_lading.installation import control_checks, daemonset_checks, node_checks
-from kubectl_lading.installation.finding import Installation, Level, Part, Said, checks, degraded, note, several
+from kubectl_lading.installation.finding import CheckResult, Installation, Level, Part, checks, degraded, note, several
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.objects import Crd, Deployment, Unread
 from kubectl_lading.terminal.words import count, listed
@@ -20,7 +20,7 @@ from lading import nodedevices
 from lading.versions import Judgement, Support, find_skews, go_together, judge_kubelet, judge_runtime, judge_step
 
 
-def parts_in_step(now: Installation) -> Iterator[Said]:
+def parts_in_step(now: Installation) -> Iterator[CheckResult]:
     versions = find_versions(now)
     running = {
         f"{part} {version}": version for part, found in versions.items() for version in found if part != "kubectl-lading"
@@ -33,7 +33,7 @@ def parts_in_step(now: Installation) -> Iterator[Said]:
         )
 
 
-def steps_allowed(now: Installation) -> Iterator[Said]:
+def steps_allowed(now: Installation) -> Iterator[CheckResult]:
     for part, found in find_versions(now).items():
         if part == "kubectl-lading":
             continue
@@ -48,12 +48,12 @@ def steps_allowed(now: Installation) -> Iterator[Said]:
                 case Support.LIMITED:
                     yield note(words, mend="keep /var/lib/lading/node.db of each node until you are sure")
                 case Support.UNKNOWN:
-                    yield Said(Level.UNKNOWN, words)
+                    yield CheckResult(Level.UNKNOWN, words)
                 case Support.FULL:
                     pass
 
 
-def this_command(now: Installation) -> Iterator[Said]:
+def this_command(now: Installation) -> Iterator[CheckResult]:
     if not go_together(now.cli, now.target):
         yield degraded(
             f"this kubectl-lading is {now.cli}: it does not know {now.target}",
@@ -61,7 +61,7 @@ def this_command(now: Installation) -> Iterator[Said]:
         )
 
 
-def resource_current(now: Installation) -> Iterator[Said]:
+def resource_current(now: Installation) -> Iterator[CheckResult]:
     """Check the resource against the definition in this command, which therefore must have the target's version."""
     if not isinstance(now.crd, Crd):
         return
@@ -83,18 +83,18 @@ def resource_current(now: Installation) -> Iterator[Said]:
         )
 
 
-def kubelets(now: Installation) -> Iterator[Said]:
+def kubelets(now: Installation) -> Iterator[CheckResult]:
     for version, nodes in _of_nodes(now, "kubelet_version").items():
         judged = judge_kubelet(version, api_server=now.api_server)
         yield from _platform(judged, nodes, mend="upgrade that node's kubelet first")
 
 
-def runtimes(now: Installation) -> Iterator[Said]:
+def runtimes(now: Installation) -> Iterator[CheckResult]:
     for version, nodes in _of_nodes(now, "container_runtime_version").items():
         yield from _platform(judge_runtime(version), nodes, mend="upgrade that node's containerd first")
 
 
-def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[Said]:
+def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[CheckResult]:
     words = f"{judged.why} ({count(len(nodes), 'node')}: {listed(nodes)})"
     match judged.support:
         case Support.NONE:
@@ -105,7 +105,7 @@ def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[Sai
             pass
 
 
-def disks(now: Installation) -> list[Said]:
+def disks(now: Installation) -> list[CheckResult]:
     return several(
         [name for name in now.reporting if now.nodes[name].is_true("DiskPressure")],
         "node has",
@@ -116,7 +116,7 @@ def disks(now: Installation) -> list[Said]:
     )
 
 
-def vfs_back(now: Installation) -> list[Said]:
+def vfs_back(now: Installation) -> list[CheckResult]:
     vfs = [(name, vf) for name, report in now.reports.items() for pf in report.status.pfs for vf in pf.vfs]
     return several(
         sorted(f"{name} {vf.bdf} ({vf.unhealthy})" for name, vf in vfs if vf.unhealthy),
@@ -128,7 +128,7 @@ def vfs_back(now: Installation) -> list[Said]:
     )
 
 
-def replicas_spare(now: Installation) -> Iterator[Said]:
+def replicas_spare(now: Installation) -> Iterator[CheckResult]:
     if isinstance(now.central, Deployment) and now.central.spec.replicas == 1:
         yield note(
             "central has one replica: while it is replaced, no pod gets devices for some 15 s",
@@ -136,7 +136,7 @@ def replicas_spare(now: Installation) -> Iterator[Said]:
         )
 
 
-def bindings_settled(now: Installation) -> Iterator[Said]:
+def bindings_settled(now: Installation) -> Iterator[CheckResult]:
     said = [one.bindings_open for one in now.replicas.values() if not isinstance(one, Unread)]
     if not any(one is not None for one in said):
         yield note(

@@ -15,7 +15,7 @@ from central.fit.model import Missing
 from central.ledger.model import Clash
 from central.page.waiting import count_reasons
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why import FITS
+from central.scheduling.why_pod import FITS
 from central.state.pending import Pending
 from kubectl_lading.cluster import Cluster
 from kubectl_lading.installation.finding import Workload

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
-from central.scheduling.why import ask_in_words
+from central.scheduling.why_pod import ask_in_words
 from central.state.budgets import Budget
 from central.state.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings

@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.scheduling.why import FITS, SENTENCES
+from central.scheduling.why_pod import FITS, SENTENCES
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import read_deciding

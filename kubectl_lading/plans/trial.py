@@ -18,7 +18,7 @@ from central.ask.model import BadAsk, Shape
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.ask.reasons import OfPod
-from central.scheduling.why import FITS, NodeWhy, Why, ask_in_words, why_pending
+from central.scheduling.why_pod import FITS, NodeWhy, Why, ask_in_words, why_pending
 from central.state.pending import Pending, pending_of
 from kubectl_lading.cluster import Cluster
 from kubectl_lading.plans.manifests import RefusedPod

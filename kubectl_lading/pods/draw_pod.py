@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from kubectl_lading.pods.given import GivenGpu
-from kubectl_lading.pods.pod_report import Container, PodReport, Said, Signature, SignatureState
+from kubectl_lading.pods.pod_report import Container, PodReport, ReportedEvent, Signature, SignatureState
 from kubectl_lading.pods.situation import Stand
 from kubectl_lading.terminal.output import Cell, facts, now, table, text
 from kubectl_lading.terminal.words import NONE, age, count, short_bdf, short_uuid
@@ -50,7 +50,9 @@ def _facts(report: PodReport) -> Iterator[tuple[str, str | Text]]:
     for key, value in report.by_hand.items():
         yield (
             key,
-            text(f"{value}   ! the pod has no such container: it gives nothing", "bad") if key in report.for_nobody else value,
+            text(f"{value}   ! the pod has no such container: it gives nothing", "bad")
+            if key in report.without_effect
+            else value,
         )
     if report.signature is not None:
         gen = f"generation {report.gen}, " if report.gen is not None else ""
@@ -129,7 +131,7 @@ def _short(device: str) -> str:
 # ---- Events and conditions
 
 
-def _event(said: Said) -> tuple[Cell, ...]:
+def _event(said: ReportedEvent) -> tuple[Cell, ...]:
     ago = age(now() - datetime.fromisoformat(said.last).timestamp()) if said.last else NONE
     times = f" (x{said.times})" if said.times > 1 else ""
     kind = text(said.type, "warn" if said.type == "Warning" else "")

@@ -10,10 +10,10 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.scheduling.why import FITS, SENTENCES, NodeWhy
+from central.scheduling.why_pod import FITS, SENTENCES, NodeWhy
 from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
-from kubectl_lading.pods.situation import Refusal, Situation
+from kubectl_lading.pods.situation import PodRefusal, Situation
 from kubectl_lading.pods.waiting import NEVER, Wait
 from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
 from kubectl_lading.terminal.words import age, count, gib, listed, pod_name
@@ -24,7 +24,7 @@ MOST_PODS: Final = 4  # of one set
 _MANY: Final = 1 << 30
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class WhyView(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     name: str
     uid: str
@@ -34,11 +34,11 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     wait: Wait | None = None
 
 
-def draw(answer: Answer, *, wide: bool) -> RenderableType:
+def draw(answer: WhyView, *, wide: bool) -> RenderableType:
     return Group(*_lines(answer, wide))
 
 
-def _lines(answer: Answer, wide: bool) -> Iterator[RenderableType]:
+def _lines(answer: WhyView, wide: bool) -> Iterator[RenderableType]:
     situation, wait = answer.situation, answer.wait
     ending = "; it is being deleted" if answer.deleting else ""
     yield text(f"{answer.namespace}/{answer.name} {situation.said}{_for_how_long(wait)}{ending}.", "head")
@@ -89,7 +89,7 @@ def _state(wait: Wait) -> Iterator[tuple[str, Text]]:
 # ---- refused by a node, or because of its request
 
 
-def _refusal(refusal: Refusal) -> Iterator[RenderableType]:
+def _refusal(refusal: PodRefusal) -> Iterator[RenderableType]:
     yield text("")
     where = f"container {refusal.container}: " if refusal.container else ""
     times = f" ({refusal.times} times)" if refusal.times > 1 else ""

@@ -12,7 +12,7 @@ from central.api.times import parse_seconds
 from central.ask.model import BadAsk
 from central.ask.parse import parse_ask
 from central.ask.reasons import OfPod
-from central.scheduling.why import ask_in_words
+from central.scheduling.why_pod import ask_in_words
 from central.state.pending import pending_of
 from central.view.model import NodeView
 from central.view.pods import PodState, PodView, view_pods

@@ -15,7 +15,7 @@ from central.ask.parse import parse_ask
 from central.ask.pod import DEVICES_HEALTHY, roles_of
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
-from central.scheduling.why import ask_in_words
+from central.scheduling.why_pod import ask_in_words
 from central.state.pending import pending_of
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.given import GivenGpu, Pair, given_of, pairs_of
@@ -52,7 +52,7 @@ class Container(msgspec.Struct, frozen=True, omit_defaults=True):
     pairs: tuple[Pair, ...] = ()
 
 
-class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+class ReportedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """An Event."""
 
     type: str
@@ -71,7 +71,7 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
     said: str  # the pod's state, in words
     asks: str = ""  # in words
     by_hand: Mapping[str, str] = {}  # annotations that name devices
-    for_nobody: tuple[str, ...] = ()  # annotations for a container that the pod does not have: they have no effect
+    without_effect: tuple[str, ...] = ()  # annotations for a container that the pod does not have: they have no effect
     node: str = ""
     gen: int | None = None  # of its assignment
     signature: Signature | None = None
@@ -80,7 +80,7 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
     healthy_said: str = ""
     reported: bool = True  # its node reports devices
     containers: tuple[Container, ...] = ()
-    events: tuple[Said, ...] = ()  # the oldest first
+    events: tuple[ReportedEvent, ...] = ()  # the oldest first
 
 
 def report_pod(
@@ -106,7 +106,7 @@ def report_pod(
         said=situation.said,
         asks="" if asked is None else asked.message if isinstance(asked, BadAsk) else ask_in_words(pending_of(pod, asked)),
         by_hand={key: value for key, value in metadata.annotations.items() if _is_by_hand(key)},
-        for_nobody=tuple(key for key in metadata.annotations if _is_by_hand(key) and not _has_container(pod, key)),
+        without_effect=tuple(key for key in metadata.annotations if _is_by_hand(key) and not _has_container(pod, key)),
         node=pod.spec.node_name,
         gen=gen,
         signature=None if text is None else _signature(text, metadata.annotations.get(ASSIGNMENT_SIGNATURE), keys),
@@ -195,8 +195,8 @@ def _as_placed(given: PlacedContainer, grant: Grant | None, devices: NodeDevices
     return PlacedContainer(gpus=tuple(gpus), vfs=tuple(vfs))
 
 
-def _said(event: PodEvent) -> Said:
-    return Said(
+def _said(event: PodEvent) -> ReportedEvent:
+    return ReportedEvent(
         type=event.type,
         reason=event.reason,
         message=event.message,

@@ -46,7 +46,7 @@ class Stand(StrEnum):
     WAITING = "waiting"
 
 
-class Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+class PodRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
     """A refusal by the node to which the pod is bound, or, of its request, by central."""
 
     code: str
@@ -61,7 +61,7 @@ class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
     stand: Stand
     said: str  # in words
     node: str = ""
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[PodRefusal, ...] = ()
     waits_for: tuple[str, ...] = ()  # of a pod that starts: containers, and why they wait
     scheduler_says: str = ""  # kube-scheduler's message, for a pod that is not bound
     hint: str = ""
@@ -105,9 +105,11 @@ def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
     return [one for one in found if one[1] not in _ONLY_STARTING] or found
 
 
-def _refusals(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent], unstarted: set[str]) -> Iterator[Refusal]:
+def _refusals(
+    pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent], unstarted: set[str]
+) -> Iterator[PodRefusal]:
     """Return the newest refusal of each container; its state is newer than Events."""
-    by_container: dict[str, Refusal] = {}
+    by_container: dict[str, PodRefusal] = {}
     for event in events:
         named = _CONTAINER.search(event.involved_object.field_path)
         if found := _parse(event.message, named[1] if named else "", times=event.times, last=event.last):
@@ -127,15 +129,15 @@ def _refusals(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEven
             yield found
 
 
-def _parse(text: str, container: str, *, times: int = 1, last: str = "") -> Refusal | None:
+def _parse(text: str, container: str, *, times: int = 1, last: str = "") -> PodRefusal | None:
     found = _REFUSAL.search(text)
     if found is None or found[1] not in set(Reason):
         return None
     return _refusal(Reason(found[1]), found[2].strip(), container=container, times=times, last=last)
 
 
-def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1, last: str = "") -> Refusal:
-    return Refusal(code=code.value, message=message, fix=FIXES[code.value], container=container, times=times, last=last)
+def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1, last: str = "") -> PodRefusal:
+    return PodRefusal(code=code.value, message=message, fix=FIXES[code.value], container=container, times=times, last=last)
 
 
 # ---- not bound
@@ -153,7 +155,7 @@ def _unbound(pod: FullPod, asked: Ask | BadAsk | None) -> Situation:
         )
     if isinstance(asked, BadAsk):
         code = OfPod.REQUEST_MALFORMED.value
-        refusal = Refusal(code=code, message=asked.message, fix=FIXES[code])
+        refusal = PodRefusal(code=code, message=asked.message, fix=FIXES[code])
         return Situation(stand=Stand.MALFORMED, said="has an invalid device request", refusals=(refusal,), scheduler_says=says)
     if asked is None:
         by_hand = any(key == one or key.startswith(f"{one}.") for key in pod.metadata.annotations for one in _BY_HAND)

@@ -16,7 +16,7 @@ from central.fit.model import Missing
 from central.ledger.model import NodeRoom
 from central.scheduling.preempt import Protection, plans
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why import FITS, NodeWhy, Why, why_pending
+from central.scheduling.why_pod import FITS, NodeWhy, Why, why_pending
 from central.state.budgets import NO_BUDGETS, Budgets
 from central.state.pending import Pending
 from central.view.helps import Ending, NodeHelp, find_helps

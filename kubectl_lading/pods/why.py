@@ -19,7 +19,7 @@ from central.ask.model import Ask, BadAsk
 from central.ask.parse import parse_ask
 from central.page.waiting import count_reasons
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why import FITS, Why, ask_in_words
+from central.scheduling.why_pod import FITS, Why, ask_in_words
 from central.state.budgets import Budgets
 from central.state.pending import pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
@@ -27,7 +27,7 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
 from kubectl_lading.flags import Flags, Output, Scope, command, refuse
 from kubectl_lading.objects import FullPod, Pod, Unread
-from kubectl_lading.pods.draw_why import Answer, draw
+from kubectl_lading.pods.draw_why import WhyView, draw
 from kubectl_lading.pods.given import given_to
 from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.read_pod import read_events, read_pod
@@ -74,7 +74,7 @@ async def _why(flags: Flags, pod: str) -> None:
         asked = parse_ask(own)
         situation = read_situation(own, asked, await read_events(client, own))
         wait = await _wait(client, flags, own, asked) if situation.stand is Stand.WAITING and isinstance(asked, Ask) else None
-    answer = Answer(
+    answer = WhyView(
         namespace=namespace,
         name=name,
         uid=own.metadata.uid,

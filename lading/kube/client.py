@@ -79,7 +79,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class ListPage:
     items: list[msgspec.Raw]
     resource_version: str  # the same for all pages of one list
     first: bool  # of a list: pages before it must be discarded
@@ -149,7 +149,7 @@ class KubeClient:
         log."""
         return await self._call("GET", path, query=query, timeout_s=timeout_s)
 
-    async def list_pages(self, path: str, *, limit: int = PAGE) -> AsyncGenerator[Page, None]:
+    async def list_pages(self, path: str, *, limit: int = PAGE) -> AsyncGenerator[ListPage, None]:
         """Yield a consistent list of now. A continuation that the server forgot (410) begins the list again, with a `first`
         page."""
         for _ in range(_LIST_RESTARTS):
@@ -161,7 +161,7 @@ class KubeClient:
                         _, body = await self._send("GET", path, query, None, _JSON, self._page_timeout_s)
                     page = await _parse_list(body, path)
                     items = [msgspec.Raw(await limit_depth(bytes(item))) for item in page.items or ()]
-                    yield Page(items=items, resource_version=page.metadata.resource_version, first=not token)
+                    yield ListPage(items=items, resource_version=page.metadata.resource_version, first=not token)
                     token = page.metadata.continue_
                     if not token:
                         return

@@ -14,7 +14,7 @@ from typing import Final
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import CallRefusal
 
 # What an annotation key may not start with: kubelet's own; CDI injection and systemd properties, which make the runtime act.
 RESERVED_ANNOTATIONS: Final = ("io.kubernetes.", "cdi.k8s.io/", "org.systemd.property.")
@@ -50,7 +50,7 @@ class Merged:
         return not self.owners
 
 
-def merge(adjustments: Sequence[tuple[str, hook.Adjustment]], stage: Stage) -> Merged | Refusal:
+def merge(adjustments: Sequence[tuple[str, hook.Adjustment]], stage: Stage) -> Merged | CallRefusal:
     """Merge (owner, adjustment) pairs, in hook order, into the adjustment for that stage's request."""
     claims: dict[Key, object] = {}
     owners: dict[Key, str] = {}
@@ -156,14 +156,14 @@ def _clean(path: str) -> bool:
     return not root and bool(names) and _NOT_NAMES.isdisjoint(names) and "\0" not in path
 
 
-def _conflict(key: Key, first: str, second: str, how: str = " differently") -> Refusal:
+def _conflict(key: Key, first: str, second: str, how: str = " differently") -> CallRefusal:
     kind, name = key
     if first == second:
         return _invalid(key, first, f"claimed twice{how}")
     message = f"hooks {first} and {second} both claim {kind} {name!r}{how}"
-    return Refusal(reason=Reason.HOOK_CONFLICT, message=message, hook=second)
+    return CallRefusal(reason=Reason.HOOK_CONFLICT, message=message, hook=second)
 
 
-def _invalid(key: Key, owner: str, problem: str) -> Refusal:
+def _invalid(key: Key, owner: str, problem: str) -> CallRefusal:
     kind, name = key
-    return Refusal(reason=Reason.HOOK_INVALID, message=f"hook {owner} answered {kind} {name!r}: {problem}", hook=owner)
+    return CallRefusal(reason=Reason.HOOK_INVALID, message=f"hook {owner} answered {kind} {name!r}: {problem}", hook=owner)

@@ -9,7 +9,7 @@ from lading.http2.messages import Status
 from lading.log import printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
-from runtimeproxy.call.subject import Subject
+from runtimeproxy.call.call_context import CallContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Forward:
     wants to see it."""
 
     message: bytes | None = None
-    observe: Subject | None = None
+    observe: CallContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ _STATUS_OF: Final[Mapping[str, Status]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class CallRefusal:
     """An expected "no", from a hook (`hook` names its registration; `reason` is then the hook's own code) or from the proxy."""
 
     reason: str
@@ -64,4 +64,4 @@ class Answers:
     """The answers of the hooks of a stage."""
 
     adjustments: tuple[tuple[str, hook.Adjustment], ...] = ()  # (name of the registration, its answer), in hook order
-    forgiven: Mapping[str, Refusal] = field(default_factory=dict)  # what failed and did not end the chain, by name
+    forgiven: Mapping[str, CallRefusal] = field(default_factory=dict)  # what failed and did not end the chain, by name

@@ -8,7 +8,7 @@ from typing import Final
 from lading.errors import RuntimeUnavailableError
 from lading.log import Event, Log
 from lading.runtime import RuntimeClient
-from runtimeproxy.call.known import Known
+from runtimeproxy.call.sandbox_cache import SandboxCache
 
 # How often calls that bypassed the proxy are looked for.
 RELIST_S: Final = 60.0
@@ -17,20 +17,20 @@ RELIST_RETRY_S: Final = 1.0
 
 
 class Relist:
-    def __init__(self, known: Known, runtime: RuntimeClient, log: Log) -> None:
+    def __init__(self, cache: SandboxCache, runtime: RuntimeClient, log: Log) -> None:
         self.tried = asyncio.Event()  # set after the first attempt, successful or not
         self.done = asyncio.Event()  # set after the first success
         self.problem = "not asked yet"
-        self._known = known
+        self._cache = cache
         self._runtime = runtime
         self._log = log
 
     async def keep(self) -> None:
         """Compare again and again. Never returns."""
         while True:
-            mark = self._known.mark()
+            mark = self._cache.mark()
             try:
-                self._known.relist(mark, await self._runtime.list_sandboxes(), await self._runtime.list_containers())
+                self._cache.relist(mark, await self._runtime.list_sandboxes(), await self._runtime.list_containers())
             except RuntimeUnavailableError as e:
                 self.problem = e.message
                 self._log.debug(Event.RUNTIME_UNREACHABLE, str(e))
@@ -39,7 +39,7 @@ class Relist:
                 continue
             self.problem = ""
             if not self.done.is_set():
-                self._log.info(Event.PODS_KNOWN, sandboxes=len(self._known), containers=self._known.containers)
+                self._log.info(Event.PODS_KNOWN, sandboxes=len(self._cache), containers=self._cache.containers)
                 self.tried.set()
                 self.done.set()
             await asyncio.sleep(RELIST_S)

@@ -16,7 +16,7 @@ from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Answers, Refusal
+from runtimeproxy.call.outcome import Answers, CallRefusal
 from runtimeproxy.chain.endpoint import RESTART_WAIT_S, Endpoint, Failure
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
@@ -52,13 +52,13 @@ class Chain:
 
     async def ask(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
-    ) -> Answers | Refusal:
+    ) -> Answers | CallRefusal:
         """Ask each in turn; `deadline` in loop.time(). `keep_going` (teardown) asks all of them, even after a refusal or
         failure."""
         loop = asyncio.get_running_loop()
         until = None if deadline is None else loop.time() + max(0.0, deadline - loop.time()) * SHARE_OF_CALLER
         adjustments: list[tuple[str, hook.Adjustment]] = []
-        forgiven: dict[str, Refusal] = {}
+        forgiven: dict[str, CallRefusal] = {}
         for question in questions:
             registration = question.registration
             own = loop.time() + registration.deadline_s(stage.pre)
@@ -68,7 +68,7 @@ class Chain:
                 ignored = registration.policy is FailurePolicy.IGNORE
                 self._report(stage, registration, answer, ignored=ignored)
                 message = f"hook {registration.name}: {answer.message}"
-                answer = Refusal(reason=answer.reason, message=message, hook=registration.name)
+                answer = CallRefusal(reason=answer.reason, message=message, hook=registration.name)
             if isinstance(answer, hook.Adjustment):
                 adjustments.append((registration.name, answer))
             elif ignored or keep_going:
@@ -102,7 +102,7 @@ class Chain:
             self._endpoints[path] = Endpoint(path, self._log, owner_uid=self._owner_uid)
         return self._endpoints[path]
 
-    async def _ask(self, question: Question, until: float) -> hook.Adjustment | Refusal | Failure:
+    async def _ask(self, question: Question, until: float) -> hook.Adjustment | CallRefusal | Failure:
         registration = question.registration
         patient = registration.policy is FailurePolicy.FAIL
         began = asyncio.get_running_loop().time()
@@ -122,7 +122,7 @@ class Chain:
         self._log.warning(event, failure.message, hook=registration.name, method=stage.value, reason=failure.reason.value)
 
 
-def _parse_answer(answer: bytes, registration: Registration) -> hook.Adjustment | Refusal | Failure:
+def _parse_answer(answer: bytes, registration: Registration) -> hook.Adjustment | CallRefusal | Failure:
     try:
         response = hook.AdjustResponse.FromString(answer)
     except DecodeError:
@@ -132,7 +132,7 @@ def _parse_answer(answer: bytes, registration: Registration) -> hook.Adjustment 
             return response.adjustment
         case "refusal":
             reason = response.refusal.reason
-            return Refusal(
+            return CallRefusal(
                 reason=reason if _REASON_CODE.fullmatch(reason) else Reason.HOOK_INVALID.value,
                 message=printable(response.refusal.message)[:MESSAGE_MAX],
                 hook=registration.name,

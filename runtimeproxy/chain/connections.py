@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from lading.http2.frames import MalformedError
-from runtimeproxy.chain.exchange import Answer, Exchange
+from runtimeproxy.chain.exchange import Exchange, HookReply
 from runtimeproxy.dial import dial
 
 # Concurrent calls; kubelet makes a few. The accept queue of a server is about as long.
@@ -32,7 +32,7 @@ class Connections:
         self._places = asyncio.Semaphore(MAX_OPEN)
         self._closed = False
 
-    async def call(self, method: bytes, message: bytes, *, timeout_s: float) -> Answer:
+    async def call(self, method: bytes, message: bytes, *, timeout_s: float) -> HookReply:
         async with asyncio.timeout(timeout_s), self._places:
             if self._idle:
                 connection = self._idle.pop()
@@ -76,7 +76,7 @@ class Connections:
 
 class _Connection(asyncio.Protocol):
     def __init__(self, limit: int, lost: Callable[["_Connection"], None]) -> None:
-        self.settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()  # of the call that was made last
+        self.settled: asyncio.Future[HookReply] = asyncio.get_running_loop().create_future()  # of the call that was made last
         self.settled.cancel()  # there was none
         self._exchange = Exchange(limit=limit)
         self._transport: asyncio.Transport | None = None
@@ -92,7 +92,7 @@ class _Connection(asyncio.Protocol):
     def _open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def call(self, method: bytes, message: bytes, timeout_s: float) -> Answer:
+    async def call(self, method: bytes, message: bytes, timeout_s: float) -> HookReply:
         if not self._open or self._transport is None:
             raise ConnectionResetError(errno.ECONNRESET, "the connection was closed")
         self.settled = asyncio.get_running_loop().create_future()

@@ -16,7 +16,7 @@ from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.chain.connections import ClosedError, Connections
-from runtimeproxy.chain.exchange import Answer
+from runtimeproxy.chain.exchange import HookReply
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_QUEUED: Final = 1024  # observations; a busy node makes a few a second
@@ -144,7 +144,7 @@ def _unreachable(path: str, error: OSError) -> Failure:
     return Failure(reason=Reason.HOOK_UNAVAILABLE, message=f"cannot reach {path}: {error.strerror}", passing=True)
 
 
-def _failure(path: str, answer: Answer, timeout_s: float) -> Failure:
+def _failure(path: str, answer: HookReply, timeout_s: float) -> Failure:
     details = printable(answer.message)[:200]
     match answer.status:
         case Status.DEADLINE_EXCEEDED:

@@ -34,7 +34,7 @@ _STATUS_OF_RESET: Final[dict[int, int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class HookReply:
     status: int  # google.rpc.Code
     message: str = ""  # of an error
     content: bytes = b""
@@ -43,7 +43,7 @@ class Answer:
 class Exchange:
     def __init__(self, *, limit: int) -> None:
         """Create the state of a new connection. `limit`: bytes of the largest accepted message."""
-        self.answer: Answer | None = None  # of the call that was begun last
+        self.answer: HookReply | None = None  # of the call that was begun last
         self.ended = False  # no other call can be made on this connection
         self._limit = limit
         self._out: list[bytes] = []
@@ -159,12 +159,12 @@ class Exchange:
         _, length = messages.parse_prefix(content)
         if content[0] or len(content) < messages.PREFIX_LENGTH + length:
             return self._fail(Status.INTERNAL, "the message is compressed or incomplete", over=True)
-        return self._end(Answer(status=Status.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])), over=True)
+        return self._end(HookReply(status=Status.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])), over=True)
 
     def _fail(self, status: int, message: str, *, over: bool = False) -> None:
-        self._end(Answer(status=status, message=message), over=over)
+        self._end(HookReply(status=status, message=message), over=over)
 
-    def _end(self, answer: Answer, *, over: bool) -> None:
+    def _end(self, answer: HookReply, *, over: bool) -> None:
         """End the call. `over`: the server ended the stream. A server that answers, or gives up, before it has read the whole
         question, or that still sends, would need a reset of the stream: the connection is closed instead."""
         self.answer = answer

@@ -28,7 +28,7 @@ from simulate.gangs.books import Books
 from simulate.gangs.model import Job
 from simulate.objects import card_of
 from simulate.product import Product, read_pod, uid_of
-from simulate.still import complete
+from simulate.stopped_clock import complete
 
 PATIENCE_S: Final = 600.0  # central's default
 

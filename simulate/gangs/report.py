@@ -12,9 +12,9 @@ from math import isfinite
 from statistics import fmean
 from typing import Any, Final
 
+from simulate.departure_report import Delay, delay_of, load_key
 from simulate.gangs.model import GangStay, Rules
 from simulate.report import Difference, difference_of
-from simulate.stays import Delay, delay_of, load_key
 from simulate.stream import Departures
 from simulate.table import align, signed
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from hooks.ledger.attachment import render_attachments
-from hooks.model.assignment import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf
+from hooks.model.assignment import ContainerRequest, Form, GpuRequest, GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Netdev, NetnsId, Step, VfConfig, VfSettings
 from hooks.model.grant import Grant, GrantKey, HeldBy, render_annotation
 from hooks.model.inventory import CharDevice, Vf
@@ -24,22 +24,24 @@ def vf_bdf(number: int) -> PciAddress:
     return PciAddress(f"0000:3b:{number // 8:02x}.{number % 8}")
 
 
-def whole(*numbers: int) -> Devices:
-    return Devices(gpus=tuple(GrantedGpu(uuid=gpu_uuid(n)) for n in numbers))
+def whole(*numbers: int) -> GrantedDevices:
+    return GrantedDevices(gpus=tuple(GrantedGpu(uuid=gpu_uuid(n)) for n in numbers))
 
 
-def share(number: int, *, memory_mib: int = 1024, mig_uuid: str = "") -> Devices:
-    return Devices(gpus=(GrantedGpu(uuid=gpu_uuid(number), memory_mib=None if mig_uuid else memory_mib, mig_uuid=mig_uuid),))
+def share(number: int, *, memory_mib: int = 1024, mig_uuid: str = "") -> GrantedDevices:
+    return GrantedDevices(
+        gpus=(GrantedGpu(uuid=gpu_uuid(number), memory_mib=None if mig_uuid else memory_mib, mig_uuid=mig_uuid),)
+    )
 
 
-def vfs(*numbers: int) -> Devices:
-    return Devices(vfs=tuple(GrantedVf(bdf=vf_bdf(n)) for n in numbers))
+def vfs(*numbers: int) -> GrantedDevices:
+    return GrantedDevices(vfs=tuple(GrantedVf(bdf=vf_bdf(n)) for n in numbers))
 
 
 def grant(
     pod: str = "pod-1",
     container: str = "train",
-    devices: Devices | None = None,
+    devices: GrantedDevices | None = None,
     *,
     sandbox: str = "",
     granted_at: int = LONG_AGO,

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from hooks.ledger.reconcile import ProblemKind, reconcile
-from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu
+from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu
 from hooks.model.grant import render_annotation
 from hooks.model.lists import Lists
 from lading.http2.messages import Status
@@ -21,7 +21,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import merge
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import CallRefusal
 from simnode.cri import CriError
 from tests.fakes import holders
 from tests.hostile import raw
@@ -71,7 +71,7 @@ def test_the_grant_is_nobodys_to_bring_and_the_rest_of_a_pod_that_is_not_ours_is
 def test_set_by_a_hook(key: str) -> None:
     answer = hook.Adjustment(annotations={key: "x"})
     merged = merge([("10.json", answer)], Stage.CREATE_CONTAINER)
-    assert isinstance(merged, Refusal) is (key not in OURS)
+    assert isinstance(merged, CallRefusal) is (key not in OURS)
 
 
 # Checkpoints
@@ -132,7 +132,7 @@ def test_an_adopted_grant_does_not_give_what_another_pod_holds(by_hand: Front) -
         forged = replace(
             holders.grant(thief.spec.uid, "main"),
             request=ContainerRequest(gpus=(GpuRequest(name="1", pod_wide=True),)),
-            devices=Devices(gpus=(GrantedGpu(uuid=GpuUuid(by_hand.gpu(0)), pod_wide=True),)),
+            devices=GrantedDevices(gpus=(GrantedGpu(uuid=GpuUuid(by_hand.gpu(0)), pod_wide=True),)),
         )
         restored = thief.create_container("main")
         by_hand.runtime.containers[restored.id].annotations[GRANT] = render_annotation(forged)

@@ -12,7 +12,7 @@ import pytest
 
 from lading.log import Event
 from lading.reasons import Reason
-from shares.wire import Kind, Refusal
+from shares.wire import Kind, WireRefusal
 from simnode.cri import Container, Pod
 from simnode.cuda import CudaDriver
 from simnode.daemons import LadingNode
@@ -170,7 +170,7 @@ def test_a_process_of_another_pod_is_not_served(site: Site, driver: CudaDriver) 
     with subprocess.Popen(stranger, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for folder in find_cgroups(b.id):
             (folder / "cgroup.procs").write_text(str(process.pid))
-        assert process.communicate("\n", timeout=20)[0].split() == [str(int(Kind.REFUSED)), str(int(Refusal.OTHER_POD))]
+        assert process.communicate("\n", timeout=20)[0].split() == [str(int(Kind.REFUSED)), str(int(WireRefusal.OTHER_POD))]
     site.await_log(site.lading.shares, Event.SHARE_REFUSED, f"of pod {second.spec.uid}")
     assert site.logged(site.lading.shares, Event.SHARE_REFUSED, first.spec.uid)
 

@@ -10,7 +10,7 @@ from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.apply import apply_adjustment
 from runtimeproxy.adjustment.merge import Merged, merge
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import CallRefusal
 from tests.unit.runtimeproxy.requests import golden, goldens
 
 CREATE = Stage.CREATE_CONTAINER
@@ -93,8 +93,8 @@ def test_merging_one_changes_nothing_and_merging_it_twice_neither(adjustment: ho
 def test_a_conflict_is_one_whoever_comes_first(first: hook.Adjustment, second: hook.Adjustment) -> None:
     there = merge([("1.json", first), ("2.json", second)], CREATE)
     back = merge([("2.json", second), ("1.json", first)], CREATE)
-    assert isinstance(there, Refusal) == isinstance(back, Refusal)
-    if isinstance(there, Refusal):
+    assert isinstance(there, CallRefusal) == isinstance(back, CallRefusal)
+    if isinstance(there, CallRefusal):
         assert "1.json" in there.message
         assert "2.json" in there.message
 

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from hooks.forms.annotations import parse_assignment
 from hooks.grant.choose import choose
-from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal, VfRequest
+from hooks.model.assignment import (
+    Assignment,
+    ContainerRequest,
+    Form,
+    GpuRequest,
+    GrantedDevices,
+    GrantedGpu,
+    Refusal,
+    VfRequest,
+)
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
 from hooks.model.trust import Trust
@@ -206,15 +215,15 @@ def test_no_sequence_of_requests_gives_a_device_twice(sequence: list[tuple[str, 
     held: dict[tuple[str, str], Holding] = {}
     for pod, container, request in sequence:
         others = [holding for key, holding in held.items() if key != (pod, container)]
-        result = choose(request, NODE, pod=PodUid(pod), held=others, foreign={})
-        again = choose(request, NODE, pod=PodUid(pod), held=list(reversed(others)), foreign={})
+        result = choose(request, NODE, pod=PodUid(pod), held=others, unmanaged={})
+        again = choose(request, NODE, pod=PodUid(pod), held=list(reversed(others)), unmanaged={})
         if isinstance(result, Refusal):  # its words may name another of those who are in the way
             assert isinstance(again, Refusal)
             assert again.reason is result.reason
         else:
             assert again == result
         held.pop((pod, container), None)
-        if isinstance(result, Devices):
+        if isinstance(result, GrantedDevices):
             held[pod, container] = Holding(pod=PodUid(pod), pod_name=f"ns/{pod}", container=container, devices=result)
             assert len(result.vfs) == len(request.vfs) + request.any_vfs
         check_holdings(list(held.values()), NODE)

@@ -15,11 +15,11 @@ from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.demand import Limits
 from central.fit.equivalence import class_in_any_order
+from central.fit.explain import explain
 from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
 from central.fit.score import score
 from central.fit.topology import Distance, distance
-from central.fit.why import explain
 from central.ledger.model import CardRoom, NodeRoom
 from lading.nodedevices import Gpu, NvLink
 from tests.fakes.rooms import MODEL, ask, card, gpu_uuid, port, rdma, room, share, vf, whole

@@ -10,7 +10,7 @@ from central.ask.model import Policy
 from central.scheduling.scheduler import Reservation
 from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose
-from hooks.model.assignment import Assignment, Devices, Form
+from hooks.model.assignment import Assignment, Form, GrantedDevices
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
 from lading.devices.isolation import IsolationName
@@ -73,8 +73,8 @@ def test_the_node_grants_what_central_assigns(
             read = parse_central(reserved.assignment, pod=uid_of(name), node="n1", form=Form.UNSIGNED)
             assert isinstance(read, Assignment), read
             (request,) = read.containers.values()
-            devices = choose(request, node, pod=uid_of(name), held=list(held.values()), foreign={})
-            assert isinstance(devices, Devices), devices
+            devices = choose(request, node, pod=uid_of(name), held=list(held.values()), unmanaged={})
+            assert isinstance(devices, GrantedDevices), devices
             held[name] = Holding(pod=uid_of(name), pod_name=f"default/{name}", container="main", devices=devices)
             written = json.loads(reserved.assignment)["containers"]["main"]["gpus"]
             for gpu_written, granted in zip(written, devices.gpus, strict=True):

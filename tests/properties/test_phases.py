@@ -11,7 +11,7 @@ from central.assignment.model import PlacedContainer, PlacedGpu
 from central.assignment.phases import add_up, take
 from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose
-from hooks.model.assignment import Assignment, ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, Refusal
+from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, GrantedDevices, GrantedGpu, Refusal
 from hooks.model.holding import Holding
 from lading.devices.assignment import LABEL
 from lading.devices.isolation import IsolationName
@@ -127,13 +127,13 @@ CARD = replace(gpu_of(0), uuid=uuid("A"), bdf=share("A", 1).bdf)
 OTHER, THIRD = PodUid("other"), PodUid("third")
 
 
-def part_of_card(mib: int, core: int) -> Devices:
+def part_of_card(mib: int, core: int) -> GrantedDevices:
     if not mib and not core:
-        return Devices()
-    return Devices(gpus=(GrantedGpu(uuid=CARD.uuid, memory_mib=mib or None, core_percent=core or None),))
+        return GrantedDevices()
+    return GrantedDevices(gpus=(GrantedGpu(uuid=CARD.uuid, memory_mib=mib or None, core_percent=core or None),))
 
 
-def hold(pod: PodUid, name: str, devices: Devices) -> Holding:
+def hold(pod: PodUid, name: str, devices: GrantedDevices) -> Holding:
     return Holding(pod=pod, pod_name=f"ns/{pod}", container=name, devices=devices)
 
 
@@ -152,10 +152,10 @@ def test_the_node_counts_what_central_counted(pod: tuple[Roles, Placed], data: s
     node = inventory(gpus=(CARD,))
     held = [hold(OTHER, "c", part_of_card(CARD.usable_mib - mib, 100 - core))]
     for name, request in read.containers.items():
-        devices = choose(request, node, pod=POD, held=held, foreign={})
-        assert isinstance(devices, Devices), devices
+        devices = choose(request, node, pod=POD, held=held, unmanaged={})
+        assert isinstance(devices, GrantedDevices), devices
         held.append(hold(POD, name, devices))
     for more in (GpuRequest(name=CARD.uuid, memory_mib=1), GpuRequest(name=CARD.uuid, core_percent=1)):
-        refused = choose(ContainerRequest(gpus=(more,)), node, pod=THIRD, held=held, foreign={})
+        refused = choose(ContainerRequest(gpus=(more,)), node, pod=THIRD, held=held, unmanaged={})
         assert isinstance(refused, Refusal), refused
         assert refused.reason == Reason.CAPACITY_EXCEEDED

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hooks.ledger.reconcile import GRACE_S, Actions, ProblemKind, held_twice, rebuild, reconcile
-from hooks.model.assignment import Devices
+from hooks.model.assignment import GrantedDevices
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
 from lading.vocabulary import PodUid, SandboxId
@@ -16,7 +16,7 @@ PODS = [f"pod-{n}" for n in range(4)]
 NAMES = ["train", "side"]
 
 numbers = st.integers(0, 3)
-devices = st.one_of(st.builds(whole, numbers), st.builds(share, numbers), st.builds(vfs, numbers), st.just(Devices()))
+devices = st.one_of(st.builds(whole, numbers), st.builds(share, numbers), st.builds(vfs, numbers), st.just(GrantedDevices()))
 keys = st.builds(GrantKey, st.sampled_from(PODS).map(PodUid), st.sampled_from(NAMES))
 
 
@@ -48,7 +48,7 @@ def containers(draw: st.DrawFn) -> list[ListedContainer]:
     listed = []
     for key, attempt in draw(st.sets(st.tuples(keys, st.integers(0, 1)), max_size=8)):
         worn = draw(st.one_of(devices, st.sampled_from([None, "junk"])))
-        wears = grant(*key, worn) if isinstance(worn, Devices) else worn
+        wears = grant(*key, worn) if isinstance(worn, GrantedDevices) else worn
         state = draw(st.sampled_from(ContainerState))
         listed.append(
             container(f"{key}-c{attempt}", pod=key.pod, name=key.container, state=state, wears=wears, created_at=attempt)

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from hypothesis.strategies import integers, sampled_from
 
-from shares.card import Card, Page, Token
+from shares.card import Card, PageUpdate, Token
 from shares.policy.fair import Fair
 from shares.policy.model import MILLION, MS, Share
 from shares.policy.window import Window
@@ -25,7 +25,7 @@ class Turns(RuleBasedStateMachine):
         for name, request, limit in zip(NAMES, (500_000, 300_000, 0), (MILLION, 300_000, MILLION), strict=True):
             self.card.join(name, Share(request_ppm=request, limit_ppm=limit), 0)
 
-    def carry_out(self, effects: list[Token[Process] | Page]) -> None:
+    def carry_out(self, effects: list[Token[Process] | PageUpdate]) -> None:
         for effect in effects:
             if isinstance(effect, Token):
                 assert effect.process in self.wanting

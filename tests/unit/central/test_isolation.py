@@ -8,7 +8,7 @@ from central.controllers.requeue import Waker
 from central.fit.model import Missing
 from central.ledger.model import CardRoom
 from central.scheduling.scheduler import Reservation
-from central.scheduling.why import why_pending
+from central.scheduling.why_pod import why_pending
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import ASSIGNMENT
 from tests.fakes.kube_objects import decoded, gpu_uuid, share

@@ -7,7 +7,7 @@ import pytest
 
 from central.fit.model import Missing
 from central.scheduling.scheduler import Reservation
-from central.scheduling.why import why_pending
+from central.scheduling.why_pod import why_pending
 from lading.nodedevices import Metadata, NodeDevices
 from lading.vocabulary import ASSIGNMENT
 from simnode.reported import read_status

@@ -12,7 +12,7 @@ from central.controllers.requeue import Waker
 from central.fit.model import Missing
 from central.ledger.model import Claim
 from central.scheduling.scheduler import PREDICTION_S, NotBound, Reservation
-from central.scheduling.why import ask_in_words, why_pending
+from central.scheduling.why_pod import ask_in_words, why_pending
 from lading.vocabulary import ASSIGNMENT, GpuUuid
 from tests.fakes.kube_objects import decoded, gpu_uuid, share
 from tests.fakes.simulated_time import run_simulated

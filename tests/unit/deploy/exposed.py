@@ -18,7 +18,7 @@ import runtimeproxy.metrics
 from hooks.attach.preparer import Operation
 from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.store import Ledger
-from hooks.model.assignment import Devices, GrantedGpu
+from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.report.reporter import Reporter, connect
 from lading.log import Log
 from lading.reasons import Reason
@@ -77,7 +77,7 @@ async def _of_hooks(folder: Path, log: Log, into: Names) -> None:
     with Ledger.open(folder / "node.db") as ledger:
         node = a_node(ledger, FakeRuntime(), folder, log)
         node.watch = Watch(inventory(gpus=(replace(gpu(0), used_mib=1, busy_percent=1),)))
-        ledger.record(grant("p", "c", Devices(gpus=(GrantedGpu(uuid=gpu_uuid(0), memory_mib=1, core_percent=1),))))
+        ledger.record(grant("p", "c", GrantedDevices(gpus=(GrantedGpu(uuid=gpu_uuid(0), memory_mib=1, core_percent=1),))))
         node.share_bypasses = (
             ShareBypass(pod=PodUid("p"), container="c", namespace="n", pod_name="a", card=gpu_uuid(0), how=How.MEMORY),
         )

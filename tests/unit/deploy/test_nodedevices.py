@@ -251,6 +251,6 @@ def test_a_field_that_is_missing_or_unknown_is_an_error() -> None:
 def test_a_node_that_says_too_much_is_cut_to_what_is_taken() -> None:
     words = "€" * (2 * MAX_TEXT)
     found = Inventory(problems=(words,) * (2 * MAX_PROBLEMS))
-    status = build_status(found, (), foreign={}, reconciled=True, boot_id=words, reporter="1")
+    status = build_status(found, (), unmanaged={}, reconciled=True, boot_id=words, reporter="1")
     assert errors(status) == []
     assert (len(status.problems), len(status.problems[0]), len(status.boot_id)) == (MAX_PROBLEMS, MAX_TEXT, MAX_TEXT)

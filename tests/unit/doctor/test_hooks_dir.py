@@ -18,7 +18,7 @@ from doctor.hooks_dir import (
 from doctor.host import read_folder
 from doctor.model import State
 from doctor.processes import Process
-from doctor.ready import Said
+from doctor.ready import DaemonReply
 from doctor.sockets import SocketSeen
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import Settings
@@ -132,7 +132,7 @@ def test_no_server() -> None:
 )
 def test_connections(used: int | None, rejected: int, state: State) -> None:
     text = f"lading_proxy_connections {used}.0\nlading_proxy_connections_rejected_total {rejected}.0\n"
-    said = Said(daemon="d", address="x", metrics=None if used is None else text)
+    said = DaemonReply(daemon="d", address="x", metrics=None if used is None else text)
     assert only(decide_connections(LoadSeen(said=said, most=10, socket=Path("/run/x.sock")))).state is state
 
 

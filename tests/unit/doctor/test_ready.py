@@ -6,7 +6,7 @@ import pytest
 
 from doctor.model import State
 from doctor.read import read_said
-from doctor.ready import MENDS, Said, decide_ready
+from doctor.ready import MENDS, DaemonReply, decide_ready
 from hooks.daemon.readiness import decide_ready as readiness_of_hooks
 from hooks.node.bypass import Bypassed
 from lading.vocabulary import ContainerId, PodUid
@@ -16,8 +16,8 @@ from tests.unit.doctor.verdicts import states
 METRICS = 'lading_build_info{version="1.2.3"} 1.0\nlading_proxy_connections 5.0\n'
 
 
-def said(*conditions: dict[str, object]) -> Said:
-    return Said(daemon="d", address="127.0.0.1:1", readyz=json.dumps({"conditions": conditions}).encode())
+def said(*conditions: dict[str, object]) -> DaemonReply:
+    return DaemonReply(daemon="d", address="127.0.0.1:1", readyz=json.dumps({"conditions": conditions}).encode())
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def said(*conditions: dict[str, object]) -> Said:
         (said({"name": "a", "ok": True}), [State.OK]),
         (said({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [State.FAILED]),
         (said({"name": "a", "ok": False, "required": False}), [State.WARNING]),
-        (Said(daemon="d", address=""), [State.SKIPPED]),
-        (Said(daemon="d", address="127.0.0.1:1"), [State.WARNING]),
-        (Said(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [State.WARNING]),
+        (DaemonReply(daemon="d", address=""), [State.SKIPPED]),
+        (DaemonReply(daemon="d", address="127.0.0.1:1"), [State.WARNING]),
+        (DaemonReply(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [State.WARNING]),
     ],
 )
-def test_conditions(given: Said, expected: list[State]) -> None:
+def test_conditions(given: DaemonReply, expected: list[State]) -> None:
     assert states(decide_ready(given)) == expected
 
 
@@ -79,11 +79,11 @@ def test_every_condition_has_its_mend() -> None:
 
 
 def test_what_a_daemon_tells_of_itself() -> None:
-    told = Said(daemon="d", address="x", metrics=METRICS)
+    told = DaemonReply(daemon="d", address="x", metrics=METRICS)
     assert told.version == "1.2.3"
     assert told.gauge("lading_proxy_connections") == 5
     assert told.gauge("lading_proxy") is None
-    assert Said(daemon="d", address="x").version == ""
+    assert DaemonReply(daemon="d", address="x").version == ""
 
 
 def test_reading() -> None:
@@ -92,7 +92,7 @@ def test_reading() -> None:
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n" + path)
         writer.close()
 
-    async def scenario() -> Said:
+    async def scenario() -> DaemonReply:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             return await read_said("d", f"127.0.0.1:{port}")
@@ -113,7 +113,7 @@ def test_whoever_has_no_end_to_what_he_says_is_cut_off(monkeypatch: pytest.Monke
                 writer.write(b"x" * 10_000)
                 await writer.drain()
 
-    async def scenario() -> Said:
+    async def scenario() -> DaemonReply:
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             return await read_said("d", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
 

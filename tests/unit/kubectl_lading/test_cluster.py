@@ -135,7 +135,7 @@ def test_it_is_decided_as_central_says_that_it_decides(
 
     async def scenario() -> Cluster:
         app = web.Application()
-        app.router.add_get("/v1/reckoning", told)
+        app.router.add_get("/v1/configuration", told)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -16,7 +16,7 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy import gate as gate_module
 from runtimeproxy.call.calls import HeldCall, Stage
-from runtimeproxy.call.outcome import Answers, Forward, Outcome, Refusal, Refuse
+from runtimeproxy.call.outcome import Answers, CallRefusal, Forward, Outcome, Refuse
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.registrations import FailurePolicy, HideUnassigned, Registration
 from runtimeproxy.gate import LARGE, Gate
@@ -70,7 +70,7 @@ class Runtime:
 class Scripted(Chain):
     """A chain that answers without a socket."""
 
-    def __init__(self, log: Log, answers: Answers | Refusal | Exception | None = None) -> None:
+    def __init__(self, log: Log, answers: Answers | CallRefusal | Exception | None = None) -> None:
         super().__init__(log)
         self.answers = Answers() if answers is None else answers
         self.questions: list[Question] = []
@@ -78,7 +78,7 @@ class Scripted(Chain):
 
     async def ask(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
-    ) -> Answers | Refusal:
+    ) -> Answers | CallRefusal:
         self.questions += questions
         if not questions:
             return Answers()
@@ -101,7 +101,7 @@ def registration(name: str = "10.json", **changes: object) -> Registration:
 
 
 def answered(*adjustments: tuple[str, hook.Adjustment], **forgiven: str) -> Answers:
-    refusals = {name: Refusal(reason=reason, message="down", hook=name) for name, reason in forgiven.items()}
+    refusals = {name: CallRefusal(reason=reason, message="down", hook=name) for name, reason in forgiven.items()}
     return Answers(adjustments=adjustments, forgiven=refusals)
 
 
@@ -111,7 +111,7 @@ KNOWN = cri.PodSandboxStatus(id="s1", runtime_handler="nvidia")
 def gate_with(log: Log, chain: Chain, *registrations: Registration, runtime: Runtime | None = None) -> Gate:
     gate = Gate(chain, runtime or Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"])
 
-    gate.known.relist(0, [], [])
+    gate.cache.relist(0, [], [])
 
     async def use() -> None:
         gate.use(registrations)
@@ -177,7 +177,7 @@ def test_a_large_message_is_searched_in_handle(log: Log) -> None:
 
 def test_a_guarded_container_is_adjusted(log: Log, records: Records) -> None:
     gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), registration())
-    gate.known.learn_sandbox(hook.PodSandbox(id=cri.CreateContainerRequest.FromString(golden(CREATE_GUARDED)).pod_sandbox_id))
+    gate.cache.learn_sandbox(hook.PodSandbox(id=cri.CreateContainerRequest.FromString(golden(CREATE_GUARDED)).pod_sandbox_id))
     outcome = outcome_of(gate, "CreateContainer", golden(CREATE_GUARDED))
     assert isinstance(outcome, Forward)
     assert outcome.observe
@@ -256,7 +256,7 @@ def test_an_invalid_answer_under_policy_ignore_is_forgiven_but_not_for_a_guarded
 
 
 def test_a_hooks_refusal_reaches_the_caller(log: Log, records: Records) -> None:
-    gate = gate_with(log, Scripted(log, Refusal(reason="device-held", message="by ns/x", hook="10.json")), registration())
+    gate = gate_with(log, Scripted(log, CallRefusal(reason="device-held", message="by ns/x", hook="10.json")), registration())
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
     assert outcome == Refuse(Status.FAILED_PRECONDITION, "lading: device-held: by ns/x", "device-held")
     fields = records.fields(Event.CALL_REFUSED)[0]
@@ -323,7 +323,7 @@ def test_a_guarded_request_that_can_not_be_read_is_refused(log: Log, name: str) 
 def test_a_container_without_its_sandboxs_configuration_is_refused(log: Log, missing: str) -> None:
     chain = Scripted(log, answered(("10.json", ASSIGNED)))
     gate = gate_with(log, chain, registration())
-    gate.known.learn_sandbox(hook.PodSandbox(id="s1", annotations=GUARDED))
+    gate.cache.learn_sandbox(hook.PodSandbox(id="s1", annotations=GUARDED))
     request = cri.CreateContainerRequest.FromString(create(GUARDED))
     (request if missing == "sandbox_config" else request.sandbox_config).ClearField(missing)
     assert reason(outcome_of(gate, "CreateContainer", request.SerializeToString())) == Reason.REQUEST_UNREADABLE
@@ -370,7 +370,7 @@ def test_a_container_whose_pod_lost_a_guarded_key_since_its_sandbox_was_made_is_
         observe(gate, "RunPodSandbox", run({**GUARDED, "lading.dev/vfs": "1"}), made)
     elif learn == "listed":
         listed = cri.PodSandbox(id="s1", annotations={**GUARDED, "lading.dev/vfs": "1"})
-        gate.known.relist(gate.known.mark(), [listed], [])
+        gate.cache.relist(gate.cache.mark(), [listed], [])
     assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.ASSIGNMENT_CHANGED
     if learn != "asked":  # else nothing in the request says that there is something to ask
         assert reason(outcome_of(gate, "CreateContainer", create())) == Reason.ASSIGNMENT_CHANGED
@@ -382,14 +382,14 @@ def test_an_unknown_sandbox_is_looked_up_until_the_runtimes_list_was_read(log: L
     """After a restart of the proxy, whose first list failed."""
     runtime = Runtime(cri.PodSandboxStatus(id="s1", annotations=GUARDED))
     gate = gate_with(log, Scripted(log), registration(), runtime=runtime)
-    gate.known.listed = listed
+    gate.cache.listed = listed
     outcome = outcome_of(gate, "CreateContainer", create())
     assert isinstance(outcome, Forward) if listed else reason(outcome) == Reason.ASSIGNMENT_CHANGED
 
 
 def test_removing_the_annotation_from_a_running_pod_unguards_nothing(log: Log) -> None:
     gate = gate_with(log, Scripted(log))
-    gate.known.learn_sandbox(hook.PodSandbox(id="s1", annotations=GUARDED))
+    gate.cache.learn_sandbox(hook.PodSandbox(id="s1", annotations=GUARDED))
     assert reason(outcome_of(gate, "CreateContainer", create())) == Reason.NO_REGISTRATION
     without = cri.CreateContainerRequest(pod_sandbox_id="s1").SerializeToString()
     assert reason(outcome_of(gate, "CreateContainer", without)) == Reason.REQUEST_UNREADABLE
@@ -431,8 +431,8 @@ def test_what_can_not_be_read_can_not_be_hidden_from(log: Log) -> None:
 
 
 def known_pod(gate: Gate) -> None:
-    gate.known.learn_sandbox(hook.PodSandbox(id="s1", name="p", annotations=GUARDED))
-    gate.known.learn_container("s1", hook.Container(id="c1", name="c"))
+    gate.cache.learn_sandbox(hook.PodSandbox(id="s1", name="p", annotations=GUARDED))
+    gate.cache.learn_container("s1", hook.Container(id="c1", name="c"))
 
 
 TEARDOWN = {
@@ -463,7 +463,7 @@ def test_teardown_is_asked_about_by_id_and_never_refused(log: Log, name: str) ->
 def test_a_pod_that_was_annotated_after_its_sandbox_was_made_is_torn_down_with_its_hook(log: Log, name: str) -> None:
     chain = Scripted(log, answered(("10.json", ASSIGNED)))
     gate = gate_with(log, chain, registration(hooks=frozenset({"PreCreateContainer", f"Pre{name}"})))
-    gate.known.learn_sandbox(hook.PodSandbox(id="s1", runtime_handler="nvidia"))
+    gate.cache.learn_sandbox(hook.PodSandbox(id="s1", runtime_handler="nvidia"))
     observe(gate, "CreateContainer", create(GUARDED), cri.CreateContainerResponse(container_id="c1").SerializeToString())
     assert forwarded(outcome_of(gate, name, TEARDOWN[name].SerializeToString())) == (None, False)
     assert [q.request.stage for q in chain.questions] == [hook.CREATE_CONTAINER, hook.Stage.Value(Stage(name).name)]
@@ -473,7 +473,7 @@ def test_a_grant_in_a_listed_container_is_enough_to_ask_at_teardown(log: Log) ->
     chain = Scripted(log)
     gate = gate_with(log, chain, registration(hooks=frozenset({"PreStopPodSandbox"})))
     container = cri.Container(id="c1", pod_sandbox_id="s1", annotations={"lading.dev/grant": "{}"})
-    gate.known.relist(gate.known.mark(), [cri.PodSandbox(id="s1")], [container])
+    gate.cache.relist(gate.cache.mark(), [cri.PodSandbox(id="s1")], [container])
     outcome_of(gate, "StopPodSandbox", TEARDOWN["StopPodSandbox"].SerializeToString())
     assert len(chain.questions) == 1
 
@@ -495,7 +495,7 @@ def test_teardown_of_what_is_not_known_asks_nobody_with_prefixes(log: Log, name:
 
 
 def test_a_start_can_be_refused_and_an_update_changed(log: Log) -> None:
-    chain = Scripted(log, Refusal(reason="sandbox-stopped", message="no"))
+    chain = Scripted(log, CallRefusal(reason="sandbox-stopped", message="no"))
     gate = gate_with(log, chain, registration(hooks=frozenset({"PreStartContainer", "PreUpdateContainerResources"})))
     known_pod(gate)
     assert reason(outcome_of(gate, "StartContainer", cri.StartContainerRequest(container_id="c1").SerializeToString())) == (
@@ -529,7 +529,7 @@ def test_an_error_while_judging_an_error_counts_as_guarded(log: Log, monkeypatch
     def broken(_: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr(gate.known, "sandbox", broken)
+    monkeypatch.setattr(gate.cache, "sandbox", broken)
     outcome = outcome_of(gate, "CreateContainer", create())
     assert isinstance(outcome, Refuse)
     assert outcome.status == Status.INTERNAL
@@ -537,7 +537,7 @@ def test_an_error_while_judging_an_error_counts_as_guarded(log: Log, monkeypatch
 
 def test_a_cancelled_call_is_cancelled_and_said(log: Log, records: Records) -> None:
     class Hanging(Scripted):
-        async def ask(self, *_: object, **__: object) -> Answers | Refusal:
+        async def ask(self, *_: object, **__: object) -> Answers | CallRefusal:
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -574,29 +574,29 @@ def test_a_pods_life_is_known_and_forgotten(log: Log) -> None:
         cri.RunPodSandboxResponse(pod_sandbox_id="s1").SerializeToString(),
     )
     observe(gate, "CreateContainer", create(GUARDED), cri.CreateContainerResponse(container_id="c1").SerializeToString())
-    found = gate.known.container("c1")
+    found = gate.cache.container("c1")
     assert found is not None
     assert (found[0].name, found[0].runtime_handler, found[1].name) == ("p", "nvidia", "c")
     assert found[1].annotations["lading.dev/grant"] == "{}"
     observe(gate, "RemoveContainer", TEARDOWN["RemoveContainer"].SerializeToString(), status=5)
-    assert gate.known.containers == 1
+    assert gate.cache.containers == 1
     observe(gate, "RemoveContainer", TEARDOWN["RemoveContainer"].SerializeToString())
-    assert gate.known.containers == 0
+    assert gate.cache.containers == 0
     observe(gate, "RemovePodSandbox", TEARDOWN["RemovePodSandbox"].SerializeToString())
-    assert len(gate.known) == 0
+    assert len(gate.cache) == 0
 
 
 def test_pods_that_concern_nobody_are_not_kept(log: Log) -> None:
     gate = gate_with(log, Scripted(log), registration(hide_unassigned=(HIDING,)))
     observe(gate, "RunPodSandbox", run(), cri.RunPodSandboxResponse(pod_sandbox_id="s1").SerializeToString())
     observe(gate, "CreateContainer", create(), cri.CreateContainerResponse(container_id="c1").SerializeToString())
-    assert (len(gate.known), gate.known.containers) == (0, 0)
+    assert (len(gate.cache), gate.cache.containers) == (0, 0)
 
 
 def test_a_failed_call_teaches_nothing(log: Log) -> None:
     gate = gate_with(log, Scripted(log))
     observe(gate, "RunPodSandbox", run(GUARDED), status=13)
-    assert len(gate.known) == 0
+    assert len(gate.cache) == 0
 
 
 def test_hooks_are_told_with_id_and_status(log: Log) -> None:
@@ -614,7 +614,7 @@ def test_hooks_are_told_with_id_and_status(log: Log) -> None:
 def test_a_reply_that_can_not_be_read_is_survived(log: Log, records: Records) -> None:
     gate = gate_with(log, Scripted(log))
     observe(gate, "RunPodSandbox", run(GUARDED), b"\xff")
-    assert len(gate.known) == 0
+    assert len(gate.cache) == 0
     assert records.fields(Event.CALL_FORWARDED)[-1]["reason"] == Reason.INTERNAL
 
 
@@ -622,7 +622,7 @@ def test_a_change_is_logged_once_the_call_is_on_its_way_and_a_refusal_at_once(lo
     later: list[Callable[[], None]] = []
     chain = Scripted(log, answered(("10.json", ASSIGNED)))
     gate = Gate(chain, Runtime(KNOWN), log, guarded_prefixes=["lading.dev/"], soon=later.append)
-    gate.known.relist(0, [], [])
+    gate.cache.relist(0, [], [])
     assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.NO_REGISTRATION
     assert (records.events().count(Event.CALL_REFUSED), later) == (1, [])
 

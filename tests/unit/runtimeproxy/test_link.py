@@ -18,9 +18,9 @@ from lading.http2.messages import prefixed
 from lading.log import Event, Log
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy import link as link_module
+from runtimeproxy.call.call_context import CallContext
 from runtimeproxy.call.calls import HeldCall, Method
 from runtimeproxy.call.outcome import Forward, Outcome, Refuse
-from runtimeproxy.call.subject import Subject
 from runtimeproxy.chain.chain import Chain
 from runtimeproxy.gate import LARGE, Gate, Later
 from runtimeproxy.link import Link
@@ -32,7 +32,7 @@ from tests.unit.runtimeproxy.test_gate import Runtime as NoSandboxes
 
 of_any_size = pytest.mark.parametrize("large", [1, LARGE], indirect=True, ids=["large", "small"])
 
-SUBJECT = Subject(sandbox=hook.PodSandbox())
+CONTEXT = CallContext(sandbox=hook.PodSandbox())
 STOP = b"/runtime.v1.RuntimeService/StopPodSandbox"
 SETTINGS = frames.frame(frames.SETTINGS, 0, 0)
 
@@ -75,7 +75,7 @@ class Scripted(Gate):
         assert self.outcome is not None
         return self.outcome
 
-    def observed(self, method: Method, subject: Subject, status: int, reply: bytes) -> None:
+    def observed(self, method: Method, context: CallContext, status: int, reply: bytes) -> None:
         self.seen.append((status, reply))
 
 
@@ -317,7 +317,7 @@ def test_a_held_call_goes_on_changed_and_its_reply_is_seen(play: Play) -> None:
             assert seen.data == prefixed(b"changed")
             await client.close()
 
-    gate = play(scenario, Forward(b"changed", observe=SUBJECT))
+    gate = play(scenario, Forward(b"changed", observe=CONTEXT))
     assert gate.seen == [(0, b"changed")]
 
 
@@ -739,7 +739,7 @@ def test_an_answer_without_its_message_is_not_observed_and_harms_nothing(play: P
             assert (await client.answer(client.call(FREE))).last(b"grpc-status") == b"0"
             await client.close()
 
-    assert play(scenario, Forward(None, observe=SUBJECT)).seen == []
+    assert play(scenario, Forward(None, observe=CONTEXT)).seen == []
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@ import pytest
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Answers, Refusal
+from runtimeproxy.call.outcome import Answers, CallRefusal
 from runtimeproxy.chain.registrations import HideUnassigned, Registration
 from runtimeproxy.screening import Screening
 from tests.unit.runtimeproxy.requests import golden, goldens
@@ -75,7 +75,7 @@ def test_the_first_annotation_that_nobody_claims_is_named() -> None:
 
 def test_one_of_two_claimants_is_enough() -> None:
     of = screening(registration("a", "lading.dev/"), registration("b", "lading.dev/"))
-    down = Refusal(reason=Reason.HOOK_UNAVAILABLE, message="down", hook="a")
+    down = CallRefusal(reason=Reason.HOOK_UNAVAILABLE, message="down", hook="a")
     adjustment = hook.Adjustment()
     assert of.refuse_unanswered(["lading.dev/x"], Answers(adjustments=(("b", adjustment),), forgiven={"a": down})) is None
     assert of.refuse_unanswered(["lading.dev/x"], Answers(forgiven={"a": down})) is down

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shares.card import GRACE_NS, NO_END, Card, Page, Token
+from shares.card import GRACE_NS, NO_END, Card, PageUpdate, Token
 from shares.policy.fair import Fair
 from shares.policy.model import MS, SHORTEST_NS, TURN_NS, Share
 
@@ -17,12 +17,12 @@ def card() -> Card[str]:
     return card
 
 
-def tokens(effects: list[Token[str] | Page]) -> dict[str, int]:
+def tokens(effects: list[Token[str] | PageUpdate]) -> dict[str, int]:
     return {effect.process: effect.until_ns for effect in effects if isinstance(effect, Token)}
 
 
-def pages(effects: list[Token[str] | Page]) -> dict[str, tuple[int, int]]:
-    return {effect.container: (effect.until_ns, effect.waiters) for effect in effects if isinstance(effect, Page)}
+def pages(effects: list[Token[str] | PageUpdate]) -> dict[str, tuple[int, int]]:
+    return {effect.container: (effect.until_ns, effect.waiters) for effect in effects if isinstance(effect, PageUpdate)}
 
 
 def test_one_alone_has_a_turn_without_end_until_another_comes(card: Card[str]) -> None:

@@ -18,7 +18,7 @@ from lading.sockets import Peer
 from shares import server as server_module
 from shares.policy.model import MS
 from shares.server import MAX_POSTPONED, MAX_PROCESSES
-from shares.wire import Frame, Kind, Refusal, pack
+from shares.wire import Frame, Kind, WireRefusal, pack
 from tests.fakes.share_rig import CARD, MIB, OTHER_CARD, POD, Client, ShareRig, ShareServer, eventually, share, shared
 
 OTHER_POD = "99999999-2222-3333-4444-555555555555"
@@ -62,7 +62,7 @@ def test_a_process_of_another_pod_is_refused_and_logged_with_both_pods(rig: Shar
     server = rig.serve()
     rig.say_pod(OTHER_POD)
     client = rig.dial(path)
-    assert client.receive() == Frame(Kind.REFUSED, a=Refusal.OTHER_POD)
+    assert client.receive() == Frame(Kind.REFUSED, a=WireRefusal.OTHER_POD)
     assert client.is_closed()
     (fields,) = refusals(server)
     assert fields["pod_uid"] == POD
@@ -79,14 +79,14 @@ def test_a_process_of_no_pod_or_one_that_cannot_be_read_is_refused(rig: ShareRig
         (rig.host_root / "proc" / str(os.getpid()) / "cgroup").unlink()
     else:
         rig.say_pod(pod)
-    assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=Refusal.OTHER_POD)
+    assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=WireRefusal.OTHER_POD)
 
 
 def test_one_process_too_many_is_refused_until_another_ends(rig: ShareRig) -> None:
     path = rig.grant(share())
     server = rig.serve()
     clients = [rig.join(path) for _ in range(MAX_PROCESSES)]
-    assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=Refusal.TOO_MANY)
+    assert rig.dial(path).receive() == Frame(Kind.REFUSED, a=WireRefusal.TOO_MANY)
     assert len(server.usage()[0].process_ids) == MAX_PROCESSES
     clients[0].close()
     eventually(lambda: len(server.usage()[0].process_ids) < MAX_PROCESSES)

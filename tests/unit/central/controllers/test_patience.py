@@ -8,7 +8,7 @@ import pytest
 from central.controllers.patience import LOOK_S, MOST_LEFT, REMEMBERED, TRIED
 from central.ledger.ledger import NOMINATION_S
 from central.scheduling.kept_room import PATIENCES, SEEN_S
-from central.scheduling.why import why_pending
+from central.scheduling.why_pod import why_pending
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
 from tests.fakes import kube_objects

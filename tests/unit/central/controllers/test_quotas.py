@@ -139,11 +139,11 @@ def test_a_quota_in_the_status_of_which_something_changes_is_the_same(tmp_path: 
     async def story(one: Led) -> None:
         await one.put_quota("team", most=1)
         await one.pause(2 * LOOK_S)
-        tree = (standing := one.term.quotas.standing()) and standing.tree
+        tree = (snapshot := one.term.quotas.snapshot()) and snapshot.tree
         made = one.server.objects[quota_path("team")]
         await one.server.put(quota_path("team"), made | {"status": {"used": {"cpu": "1"}}})
         await one.pause(2 * LOOK_S)
-        assert (again := one.term.quotas.standing()) is not None
+        assert (again := one.term.quotas.snapshot()) is not None
         assert again.tree is tree
 
     play(story, tmp_path)

@@ -44,9 +44,9 @@ async def ended(one: Led, *names: str) -> None:
 
 
 def runtime(one: Led, team: str) -> float:
-    standing = one.term.quotas.standing()
-    assert standing is not None
-    return standing.runtime[RESOURCE_GPU][next(quota for quota in standing.tree.quotas if quota == team)] / 1000
+    snapshot = one.term.quotas.snapshot()
+    assert snapshot is not None
+    return snapshot.runtime[RESOURCE_GPU][next(quota for quota in snapshot.tree.quotas if quota == team)] / 1000
 
 
 def test_lend_and_take_back(tmp_path: Path) -> None:

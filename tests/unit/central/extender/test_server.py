@@ -220,7 +220,7 @@ def test_no_names_are_a_wrong_configuration() -> None:
     play(story)
 
 
-@pytest.mark.parametrize("path", ["", "v1/cluster", "v1/reckoning", "v1/why/default/a"])
+@pytest.mark.parametrize("path", ["", "v1/cluster", "v1/configuration", "v1/why/default/a"])
 @pytest.mark.parametrize(("page", "named"), [("127.0.0.1:8081", "127.0.0.1:8081 (page_listen)"), ("", "page_listen is empty")])
 def test_what_people_read_is_not_here_and_the_answer_says_where(path: str, page: str, named: str) -> None:
     async def story(one: Http) -> None:

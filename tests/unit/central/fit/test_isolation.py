@@ -6,9 +6,9 @@ import pytest
 
 from central.ask.model import Ask, ContainerAsk, Policy, Role, Share, Sharing
 from central.fit.demand import Limits
+from central.fit.explain import explain
 from central.fit.fit import fit
 from central.fit.model import MAY_FIT_LATER, Missing, NoFit, Placement
-from central.fit.why import explain
 from central.ledger.model import CardRoom, NodeRoom
 from lading.devices.isolation import IsolationName, most_containers
 from lading.vocabulary import GpuUuid

@@ -10,11 +10,11 @@ from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
 from central.assignment.model import Part, PlacedGpu
 from central.fit.demand import Limits, read_demand
 from central.fit.equivalence import class_in_any_order
+from central.fit.explain import explain
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import score
 from central.fit.topology import Distance
-from central.fit.why import explain
 from central.ledger.model import CardRoom, NodeRoom
 from tests.fakes.rooms import ask, card, gpu_bdf, gpu_uuid, held, mig_card, mig_uuid, port, room, vf, vf_bdf, whole
 

@@ -3,9 +3,9 @@
 import pytest
 
 from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Scope
+from central.fit.explain import explain
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit
-from central.fit.why import explain
 from central.ledger.model import NodeRoom
 from tests.fakes.rooms import ask, card, eight_gpus, held, pf_bdf, rdma, room, share, vf, whole
 from tests.unit.central.fit.test_joint import node

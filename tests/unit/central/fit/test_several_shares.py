@@ -3,9 +3,9 @@
 import pytest
 
 from central.ask.model import Ask, Policy
+from central.fit.explain import explain
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
-from central.fit.why import explain
 from central.ledger.model import CardRoom, NodeRoom
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import NvLink

@@ -8,9 +8,9 @@ import pytest
 from central.ask.model import Ask, Policy, Role, Sharing
 from central.assignment.sharing import UNLABELLED, Labels
 from central.fit.demand import Limits
+from central.fit.explain import explain
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
-from central.fit.why import explain
 from central.ledger.model import CardRoom, NodeRoom
 from lading.vocabulary import GpuUuid
 from tests.fakes.rooms import CARD_MIB, ask, card, gpu_uuid, held, room, share, whole

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from central.ask.model import Requests
 from central.fit.columns import FULL, Kind, States, milli_asked
 from central.fit.cutting import worth_of_rests
-from central.fit.reserve import NUMBERS, OFTEN, Group, Groups
+from central.fit.scarcity import NUMBERS, OFTEN, Group, Groups
 from central.fit.workload import MASS, PodKind, Workload, workload_of
 from central.fit.worth import MOST_SIZES, Tables, _of_few_sizes
 

@@ -15,9 +15,9 @@ from central.ask.model import Policy
 from central.page import routes
 from central.page.files import STATIC
 from central.page.live import EVERY_S, Live
-from central.page.routes import Page
+from central.page.routes import PageRoutes
 from central.page.server import PageServer
-from central.scheduling.configuration import Reckoning, reckoning_of
+from central.scheduling.configuration import EffectiveConfiguration, effective_configuration
 from lading.health import Address
 from tests.unit.central.page.shown import Shown, names
 
@@ -32,12 +32,12 @@ class Answers:
     def quotas(self) -> bytes:
         return b'{"quotas":[]}'
 
-    def reckoning(self) -> bytes:
-        return msgspec.json.encode(reckoning_of(self._shown.world.scheduler))
+    def configuration(self) -> bytes:
+        return msgspec.json.encode(effective_configuration(self._shown.world.scheduler))
 
 
 class Http:
-    def __init__(self, session: aiohttp.ClientSession, url: str, shown: Shown, page: Page) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, shown: Shown, page: PageRoutes) -> None:
         self.session = session
         self.url = url
         self.shown = shown
@@ -68,7 +68,7 @@ async def serving() -> AsyncIterator[Http]:
     for name in ("n1", "n2"):
         shown.world.node(name, 1)
     one: Http
-    page = Page(lambda: one.live)
+    page = PageRoutes(lambda: one.live)
     server = PageServer(
         Answers(shown),
         leads=lambda: one.live is not None,
@@ -215,8 +215,8 @@ def test_why_a_pod_waits() -> None:
 
 def test_what_central_decides_by() -> None:
     async def story(one: Http) -> None:
-        status, _, body = await one.get("/v1/reckoning")
-        assert (status, msgspec.json.decode(body, type=Reckoning).policy) == (200, Policy.BINPACK)
+        status, _, body = await one.get("/v1/configuration")
+        assert (status, msgspec.json.decode(body, type=EffectiveConfiguration).policy) == (200, Policy.BINPACK)
 
     play(story)
 
@@ -233,7 +233,7 @@ def test_no_verb_of_the_extender_is_here(verb: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "HEAD"])
 def test_nothing_but_get(method: str) -> None:
     async def story(one: Http) -> None:
-        for path in ("/", "/main.js", "/v1/cluster", "/v1/why/default/a", "/v1/reckoning"):
+        for path in ("/", "/main.js", "/v1/cluster", "/v1/why/default/a", "/v1/configuration"):
             async with one.session.request(method, f"{one.url}{path}") as answer:
                 assert answer.status == 405
 
@@ -298,7 +298,7 @@ def test_a_replica_that_stands_by() -> None:
         status, answer, body = await one.get("/")
         assert (status, answer.content_type, answer.headers["Connection"]) == (503, "text/html", "close")
         assert body == (STATIC / "standby.html").read_bytes()
-        for path in ("/v1/cluster", "/v1/why/default/a", "/v1/reckoning"):
+        for path in ("/v1/cluster", "/v1/why/default/a", "/v1/configuration"):
             status, answer, _ = await one.get(path)
             assert (status, answer.headers["Connection"]) == (503, "close")
         assert (await one.get("/style.css"))[0] == 200

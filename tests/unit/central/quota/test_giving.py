@@ -8,10 +8,10 @@ from central.ask.requests import CPU, MEMORY
 from central.loop.steps import result
 from central.quota.giving import Member, Piece, Unit, beyond, choosing
 from central.quota.model import QuotaId
-from central.quota.standing import Standing
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.tree import build
 from lading.vocabulary import RESOURCE_GPU, PodUid
-from tests.unit.central.quota.test_checks import CARD, cards, flat, standing
+from tests.unit.central.quota.test_checks import CARD, cards, flat, snapshot
 from tests.unit.central.quota.trees import quota
 
 GPU = RESOURCE_GPU
@@ -44,7 +44,7 @@ def needs(count: int, gpus: int = 1) -> Callable[[Collection[PodUid]], bool]:
     return lambda gone: len(gone) * gpus >= count
 
 
-def give_back(now: Standing, units: Iterable[Unit], enough: Callable[[Collection[PodUid]], bool]) -> tuple[Piece, ...]:
+def give_back(now: QuotaSnapshot, units: Iterable[Unit], enough: Callable[[Collection[PodUid]], bool]) -> tuple[Piece, ...]:
     """Choose at once, with an `enough` of one step."""
 
     def in_a_step(gone: Collection[PodUid]) -> Generator[None, None, bool]:
@@ -61,7 +61,7 @@ def going(pieces: tuple[Piece, ...]) -> list[str]:
 def test_koordinators_example() -> None:
     """runtime (50, 0); p1 to p4 by priority 10, 9, 8, 7: p2 and p4 go."""
     tree = build([quota("q", max={CPU: 100, MEMORY: 100})])
-    now = Standing(
+    now = QuotaSnapshot(
         tree=tree,
         used={QuotaId("q"): {CPU: 90, MEMORY: 1}},
         runtime={CPU: {QuotaId("q"): 50}, MEMORY: {QuotaId("q"): 0}},
@@ -83,9 +83,9 @@ def test_koordinators_example() -> None:
     assert going(give_back(now, units, within)) == ["p2", "p4"]
 
 
-def lent() -> Standing:
+def lent() -> QuotaSnapshot:
     """16 cards, min 8 and max 16 each: a runs 4 gangs of 4, b waits for 6. a may use 10."""
-    return standing([cards("a", 8), cards("b", 8)], 16, {"a": 16}, {"b": 6})
+    return snapshot([cards("a", 8), cards("b", 8)], 16, {"a": 16}, {"b": 6})
 
 
 def test_as_many_whole_gangs_as_the_waiting_one_needs() -> None:
@@ -129,7 +129,7 @@ def test_pods_that_are_never_preempted_stay(preemptible: bool) -> None:
 
 
 def test_a_quota_within_what_it_may_use_gives_nothing() -> None:
-    now = standing([cards("a", 8), cards("b", 8), cards("c", 0)], 16, {"a": 8, "c": 8}, {"b": 6})
+    now = snapshot([cards("a", 8), cards("b", 8), cards("c", 0)], 16, {"a": 8, "c": 8}, {"b": 6})
     units = [gang("a", 4), gang("c", 4, team="c", priority=9)]
     assert going(give_back(now, units, needs(4))) == [f"c{n}" for n in range(4)]
 
@@ -141,7 +141,7 @@ def test_a_gang_whose_surplus_went_goes_whole_or_keeps_its_minimum() -> None:
 
 
 def test_scheduler_plugins_quotas_keep_their_min() -> None:
-    now = standing([flat("a", 4, 6), flat("b", 6, 8)], 10, {"a/q": 6}, {"b/q": 6})
+    now = snapshot([flat("a", 4, 6), flat("b", 6, 8)], 10, {"a/q": 6}, {"b/q": 6})
     units = [gang("a", 1, team="a/q", started=n) for n in range(6)]
     assert beyond(now, now.tree.quotas[QuotaId("a/q")]) == {GPU: 2000}
     assert len(give_back(now, units, lambda gone: len(gone) >= 1)) == 1

@@ -10,7 +10,7 @@ from central.fit.demand import Limits
 from central.fit.forecast import Forecast
 from central.fit.workload import PodKind
 from central.ledger.model import Claim
-from central.scheduling.configuration import Reckoning, reckoning_of
+from central.scheduling.configuration import EffectiveConfiguration, effective_configuration
 from central.scheduling.scheduler import Scheduler
 from tests.fakes.kube_objects import decoded, share
 from tests.unit.central.world import World, uid_of
@@ -23,8 +23,8 @@ PRIOR = {
 }
 
 
-def told(scheduler: Scheduler) -> Reckoning:
-    return msgspec.json.decode(msgspec.json.encode(reckoning_of(scheduler)), type=Reckoning)
+def told(scheduler: Scheduler) -> EffectiveConfiguration:
+    return msgspec.json.decode(msgspec.json.encode(effective_configuration(scheduler)), type=EffectiveConfiguration)
 
 
 @pytest.mark.parametrize("policy", Policy)

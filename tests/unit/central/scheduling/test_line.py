@@ -6,7 +6,7 @@ from central.ask.reasons import OfPod
 from central.controllers.gangs import GangFeed
 from central.loop.steps import exhaust
 from central.scheduling.line import Line, gang_lines, pod_line
-from central.scheduling.why import why_gang, why_pending
+from central.scheduling.why_pod import why_gang, why_pending
 from lading.vocabulary import GANG, GANG_MIN, RESOURCE_GPU
 from tests.unit.central.quota.trees import quota
 from tests.unit.central.state.test_tenants import created, waits

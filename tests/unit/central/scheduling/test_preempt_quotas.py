@@ -4,7 +4,7 @@ from typing import Any
 
 from central.quota.model import FLAT, LABEL_PREEMPTIBLE, Dialect, QuotaId
 from central.scheduling.preempt import can_preempt
-from central.scheduling.why import why_pending
+from central.scheduling.why_pod import why_pending
 from lading.vocabulary import RESOURCE_GPU
 from tests.fakes.kube_objects import WHOLE
 from tests.unit.central.quota.trees import quota

@@ -13,8 +13,8 @@ from central.ledger.model import Claim
 from central.loop.steps import exhaust
 from central.quota.amounts import model_key
 from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Dialect, Quota, QuotaId
+from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import ask_up
-from central.quota.standing import Standing
 from central.state.quotas import Quotas
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
 from tests.fakes.kube_objects import WHOLE, grant, share, vfs
@@ -68,14 +68,14 @@ class Teams:
         self.world.bind(name, node, limits, labels=of(team, **words.pop("labels", {})), **words)
 
     def used(self, team: str, key: str = GPU) -> int:
-        standing = self.world.quotas.standing()
-        assert standing is not None
-        return standing.used_of(QuotaId(team), key)
+        snapshot = self.world.quotas.snapshot()
+        assert snapshot is not None
+        return snapshot.used_of(QuotaId(team), key)
 
     def runtime(self, team: str) -> int | None:
-        standing = self.world.quotas.standing()
-        assert standing is not None
-        return standing.runtime_of(standing.tree.quotas[QuotaId(team)], GPU)
+        snapshot = self.world.quotas.snapshot()
+        assert snapshot is not None
+        return snapshot.runtime_of(snapshot.tree.quotas[QuotaId(team)], GPU)
 
     def woken(self) -> list[str]:
         return [pod.name for pod in run_simulated(self.waker.look())]
@@ -87,7 +87,7 @@ class Teams:
 def test_without_a_quota_nothing_is_counted() -> None:
     teams = Teams()
     assert teams.ask("a", "team") == ""
-    assert teams.world.quotas.standing() is None
+    assert teams.world.quotas.snapshot() is None
     assert teams.world.quotas.admits([teams.world.pending_pod("a")]) is None
 
 
@@ -202,9 +202,9 @@ def test_cpu_of_nodes_with_devices_is_divided() -> None:
     teams.world.readiness("n0", True, allocatable={"cpu": "6", "memory": "1Gi"})
     teams.world.readiness("no-devices", True, allocatable={"cpu": "60", "memory": "1Gi"})
     exhaust(teams.world.quotas.look())
-    standing = teams.world.quotas.standing()
-    assert standing is not None
-    assert standing.totals[ROOT] == {GPU: 16_000, model_key(MODEL): 16_000, "cpu": 6000, "memory": 1024}
+    snapshot = teams.world.quotas.snapshot()
+    assert snapshot is not None
+    assert snapshot.totals[ROOT] == {GPU: 16_000, model_key(MODEL): 16_000, "cpu": 6000, "memory": 1024}
 
 
 def test_what_a_node_grants_to_a_pod_that_ended_counts_until_it_is_free() -> None:
@@ -406,7 +406,7 @@ def test_what_is_kept_is_what_counting_anew_gives() -> None:
                 claim = teams.world.ledger.own_claim(uid_of(name), Claim.PREDICTED)
                 if claim is not None:
                     teams.world.scheduler.reserve(uid_of(name), claim.node)
-        kept, fresh = teams.world.quotas.standing(), counted_anew(teams.world)
+        kept, fresh = teams.world.quotas.snapshot(), counted_anew(teams.world)
         assert kept is not None
         assert without_nothing(kept.used) == without_nothing(fresh.used), number
         assert without_nothing(kept.fixed) == without_nothing(fresh.fixed)
@@ -416,16 +416,16 @@ def test_what_is_kept_is_what_counting_anew_gives() -> None:
         assert kept.runtime[GPU] == divide_down(kept.tree, GPU, {ROOT: kept.totals[ROOT].get(GPU, 0)}, limited, 1000)
 
 
-def counted_anew(world: World) -> Standing:
+def counted_anew(world: World) -> QuotaSnapshot:
     changed = world.pending.changed
     anew = Quotas(world.ledger, world.pending)
     world.pending.changed = changed
     for (_, uid), one in world.quotas.quotas.items():
         anew.set_quota(uid, one)
     exhaust(anew.look())
-    standing = anew.standing()
-    assert standing is not None
-    return standing
+    snapshot = anew.snapshot()
+    assert snapshot is not None
+    return snapshot
 
 
 def without_nothing(sums: Mapping[QuotaId, Mapping[str, int]]) -> dict[QuotaId, dict[str, int]]:

@@ -9,7 +9,7 @@ import pytest
 from hooks.attach import memory_limits
 from hooks.attach.memory_limits import MemoryLimits
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from lading.errors import HostError
@@ -46,7 +46,7 @@ class Rig:
         return folder
 
     def hold(self, container: str, *gpus: GrantedGpu, pod: str = POD) -> None:
-        self.grants.append(grant(pod, container, Devices(gpus=gpus)))
+        self.grants.append(grant(pod, container, GrantedDevices(gpus=gpus)))
 
     def create(self, *cards: int, parent: str = FLAT) -> Adjustment | Refusal:
         """Create the newest container, with a share of these cards."""

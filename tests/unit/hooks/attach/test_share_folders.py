@@ -8,7 +8,7 @@ from pathlib import Path
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.isolation.hami_core import LIBRARY
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from lading.devices.isolation import IsolationName
@@ -42,7 +42,7 @@ def fill(folders: ShareFolders, answer: Answer) -> Adjustment | Refusal:
 
 def granted(container: str = "train", *, pod_wide: bool = False, isolation: IsolationName = IsolationName.TOKENS) -> Grant:
     one = GrantedGpu(uuid=holders.gpu_uuid(0), memory_mib=1000, isolation=isolation, pod_wide=pod_wide)
-    return holders.grant("pod-1", container, Devices(gpus=(one,)))
+    return holders.grant("pod-1", container, GrantedDevices(gpus=(one,)))
 
 
 def reconcile(folders: ShareFolders, grants: Iterable[Grant]) -> None:

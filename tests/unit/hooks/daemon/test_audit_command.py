@@ -11,14 +11,14 @@ import pytest
 from hooks.ledger.period import End
 from hooks.ledger.store import Ledger
 from hooks.main import main
-from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.conftest import BuildNode
 from tests.fakes.holders import LONG_AGO, NOW, grant
 
 CARD = GpuUuid("GPU-00000001-4c61-6469-6e67-000000001efc")  # index 0, 0000:1a:00.0
 VF = PciAddress("0000:18:00.2")
-BOTH = Devices(gpus=(GrantedGpu(uuid=CARD),), vfs=(GrantedVf(bdf=VF),))
+BOTH = GrantedDevices(gpus=(GrantedGpu(uuid=CARD),), vfs=(GrantedVf(bdf=VF),))
 
 Run = Callable[..., tuple[int, str, str]]
 

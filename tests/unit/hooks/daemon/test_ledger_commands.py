@@ -25,7 +25,7 @@ from hooks.host.lists import read_lists
 from hooks.ledger.period import End, Ended
 from hooks.ledger.store import Ledger, read_history, read_journal, read_ledger
 from hooks.main import main
-from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
@@ -46,7 +46,7 @@ Shown = tuple[int, str, str]  # exit status, stdout, stderr
 JSON = ("-o", "json")
 CARD = GpuUuid("GPU-00000001-4c61-6469-6e67-000000001efc")  # index 0
 VF = PciAddress("0000:18:00.2")
-BOTH = Devices(gpus=(GrantedGpu(uuid=CARD),), vfs=(GrantedVf(bdf=VF),))
+BOTH = GrantedDevices(gpus=(GrantedGpu(uuid=CARD),), vfs=(GrantedVf(bdf=VF),))
 GRANT = holders.grant(devices=BOTH)
 
 
@@ -169,13 +169,13 @@ def test_the_table_is_for_a_person(desk: Desk) -> None:
     assert "0000:1a:00.0" in next(line for line in out.splitlines() if "name-of-pod-1" in line)
 
 
-def test_a_card_that_a_pod_uses_without_a_grant_is_foreign(desk: Desk) -> None:
+def test_a_card_that_a_pod_uses_without_a_grant_is_unmanaged(desk: Desk) -> None:
     state = desk.node.nvml_state
     state.write_text(state.read_text() + "process 0 42\n")
     cgroup = desk.node.root / "proc/42/cgroup"
     cgroup.parent.mkdir()
     cgroup.write_text("0::/kubepods.slice/kubepods-podaaaa_bbbb.slice/cri-containerd-" + "c" * 64 + ".scope\n")
-    assert desk.listed()[CARD]["state"] == "foreign"
+    assert desk.listed()[CARD]["state"] == "unmanaged"
 
 
 def take_netdev_away(desk: Desk) -> PciAddress:

@@ -15,7 +15,7 @@ from hooks.ledger.period import End
 from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.attachment import NetdevPolicy, Step
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.inventory import Inventory
@@ -140,7 +140,7 @@ def test_who_holds_which_device(play: Play) -> None:
 
     def scenario(node: Node, metrics: Metrics) -> None:
         assert not any("device_held" in name for name in samples(metrics))
-        devices = Devices(gpus=(GrantedGpu(uuid=uuid(0)), share_of, instance), vfs=vfs(3).vfs)
+        devices = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)), share_of, instance), vfs=vfs(3).vfs)
         node.ledger.record(grant("p", "c", devices))
         found = samples(metrics)
         who = "namespace=default,pod=name-of-p"
@@ -165,7 +165,9 @@ def test_what_a_container_uses_of_what_it_holds(play: Play) -> None:
         (node.host_root / "proc/7").mkdir()
         (node.host_root / "proc/7/cgroup").write_text(f"0::/kubepods/podp/{'a' * 64}\n")
         node.watch = Watch(inventory(gpus=(replace(gpu(0), processes=running(7, used_mib=513)), gpu(1))))
-        node.ledger.record(grant("p", "c", Devices(gpus=(GrantedGpu(uuid=uuid(0)), GrantedGpu(uuid=uuid(1))), vfs=vfs(3).vfs)))
+        node.ledger.record(
+            grant("p", "c", GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)), GrantedGpu(uuid=uuid(1))), vfs=vfs(3).vfs))
+        )
         found = {name: value for name, value in samples(metrics).items() if "device_used" in name}
         who = "namespace=default,pod=name-of-p"
         assert found == {f"lading_device_used_mib{{container=c,device={uuid(0)},kind=gpu,{who}}}": 513}

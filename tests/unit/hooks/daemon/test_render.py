@@ -16,7 +16,7 @@ from hooks.grant.decide import View
 from hooks.ledger.store import Ledger
 from hooks.main import main
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings
 from hooks.model.grant import Grant
 from lading.errors import ConfigError
@@ -290,7 +290,7 @@ def test_the_ledger_of_a_running_daemon_is_looked_at(command: Command, tmp_path:
     assert other.grant is not None
     card = GrantedGpu(uuid=GpuUuid("GPU-00000001-4c61-6469-6e67-000000001efc"))
     with Ledger.open(tmp_path / "state" / "node.db") as ledger:
-        ledger.record(replace(other.grant, devices=Devices(gpus=(card,))))
+        ledger.record(replace(other.grant, devices=GrantedDevices(gpus=(card,))))
         status, out, _ = command(annotations="lading.dev/gpus.train: '0', lading.dev/gpus.side: '1'")
         assert status == 3
         assert "refused (device-held)" in out

@@ -8,7 +8,7 @@ from hooks.daemon.retention import LOOK_S, PAUSE_S, REST_S, keep_forgetting
 from hooks.ledger.history import STEP
 from hooks.ledger.period import End
 from hooks.ledger.store import Ledger, read_history
-from hooks.node.telling import Telling
+from hooks.node.node_log import NodeLog
 from lading.log import Event, Log
 from tests.fakes.holders import grant
 from tests.unit.runtimeproxy.conftest import Records
@@ -29,7 +29,7 @@ def forget(
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(keep_forgetting(ledger.history, days=90, telling=Telling(log), clock=lambda: now, sleep=sleep))
+        asyncio.run(keep_forgetting(ledger.history, days=90, node_log=NodeLog(log), clock=lambda: now, sleep=sleep))
     return waits
 
 
@@ -84,7 +84,7 @@ def test_a_clock_that_jumps_costs_nothing_for_a_day(tmp_path: Path, log: Log) ->
         keep = keep_forgetting(
             ledger.history,
             days=90,
-            telling=Telling(log),
+            node_log=NodeLog(log),
             clock=lambda: 100 * DAY + seconds + years * 365 * DAY,
             monotonic=lambda: seconds,
             sleep=sleep,

@@ -6,7 +6,7 @@ import pytest
 
 from hooks.grant.choose import choose
 from hooks.grant.dirty import CleanCheck, Cleanness, CleanRule, HostProcess
-from hooks.model.assignment import ContainerRequest, Devices, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory, MigInstance, Pf
 from lading.devices.isolation import IsolationName
@@ -25,9 +25,9 @@ def ask(
     node: Inventory = NODE,
     *,
     held: Sequence[Holding] = (),
-    foreign: dict[GpuUuid, str] | None = None,
-) -> Devices | Refusal:
-    return choose(request, node, pod=ME, held=held, foreign=foreign or {})
+    unmanaged: dict[GpuUuid, str] | None = None,
+) -> GrantedDevices | Refusal:
+    return choose(request, node, pod=ME, held=held, unmanaged=unmanaged or {})
 
 
 def gpus(*names: str, **share: int) -> ContainerRequest:
@@ -40,23 +40,23 @@ def vfs(*names: str) -> ContainerRequest:
     return ContainerRequest(vfs=tuple(VfRequest(name=name) for name in names))
 
 
-def whole(*indices: int) -> Devices:
-    return Devices(gpus=tuple(GrantedGpu(uuid=uuid(i)) for i in indices))
+def whole(*indices: int) -> GrantedDevices:
+    return GrantedDevices(gpus=tuple(GrantedGpu(uuid=uuid(i)) for i in indices))
 
 
-def share(index: int, mib: int | None = None, core: int | None = None, *, pod_wide: bool = False) -> Devices:
-    return Devices(gpus=(GrantedGpu(uuid=uuid(index), memory_mib=mib, core_percent=core, pod_wide=pod_wide),))
+def share(index: int, mib: int | None = None, core: int | None = None, *, pod_wide: bool = False) -> GrantedDevices:
+    return GrantedDevices(gpus=(GrantedGpu(uuid=uuid(index), memory_mib=mib, core_percent=core, pod_wide=pod_wide),))
 
 
 def bdf(number: int) -> PciAddress:
     return vf(number).bdf
 
 
-def holding(pod: PodUid, devices: Devices, container: str = "c") -> Holding:
+def holding(pod: PodUid, devices: GrantedDevices, container: str = "c") -> Holding:
     return Holding(pod=pod, pod_name=f"ns/{pod}", container=container, devices=devices)
 
 
-def reason(result: Devices | Refusal, *named: str) -> Reason:
+def reason(result: GrantedDevices | Refusal, *named: str) -> Reason:
     assert isinstance(result, Refusal), result
     for name in named:
         assert name in result.message
@@ -74,7 +74,7 @@ def test_devices_are_in_the_order_asked() -> None:
 
 
 def test_nothing_asked_is_nothing_given() -> None:
-    assert ask(ContainerRequest()) == Devices()
+    assert ask(ContainerRequest()) == GrantedDevices()
 
 
 def test_unknown_cards_name_what_the_node_has() -> None:
@@ -112,7 +112,7 @@ def test_all_is_every_healthy_card_or_none() -> None:
 
 
 @pytest.mark.parametrize("devices", [whole(1), share(1, 100), share(1, core=1), share(1, 100, pod_wide=True)])
-def test_a_whole_card_is_given_only_where_no_other_pod_is_on_it(devices: Devices) -> None:
+def test_a_whole_card_is_given_only_where_no_other_pod_is_on_it(devices: GrantedDevices) -> None:
     assert reason(ask(gpus("1"), held=[holding(OTHER, devices)]), "ns/other", uuid(1)) == Reason.DEVICE_HELD
     assert ask(gpus("2"), held=[holding(OTHER, devices)]) == whole(2)
     assert ask(gpus("1"), held=[holding(ME, devices)]) == whole(1)
@@ -136,20 +136,20 @@ def test_shares_add_up_to_the_usable_memory() -> None:
     refused = ask(gpus("0", mib=usable - 80000 + 1), held=held)
     assert reason(refused, "ns/other/c", "ns/third/c", "1000") == Reason.CAPACITY_EXCEEDED
     assert reason(ask(gpus("0", mib=usable + 1))) == Reason.CAPACITY_EXCEEDED
-    assert isinstance(ask(gpus("1", mib=usable), held=held), Devices)
+    assert isinstance(ask(gpus("1", mib=usable), held=held), GrantedDevices)
 
 
 def test_shares_add_up_to_a_hundred_percent() -> None:
     held = [holding(OTHER, share(0, 100, 60)), holding(THIRD, share(0, 100))]
     assert ask(gpus("0", core=40), held=held) == share(0, core=40)
     assert reason(ask(gpus("0", core=41), held=held)) == Reason.CAPACITY_EXCEEDED
-    assert isinstance(ask(gpus("0", mib=5), held=held), Devices)
+    assert isinstance(ask(gpus("0", mib=5), held=held), GrantedDevices)
 
 
 def test_shares_of_one_pods_containers_are_each_counted() -> None:
     held = [holding(ME, share(0, 40000), "a"), holding(ME, share(0, 40000), "b")]
     assert reason(ask(gpus("0", mib=40000), held=held)) == Reason.CAPACITY_EXCEEDED
-    assert isinstance(ask(gpus("0", mib=1000), held=held), Devices)
+    assert isinstance(ask(gpus("0", mib=1000), held=held), GrantedDevices)
 
 
 def test_a_share_of_the_whole_pod_is_counted_once() -> None:
@@ -162,10 +162,12 @@ def test_a_share_of_the_whole_pod_is_counted_once() -> None:
     assert reason(ask(of_pod, held=[*theirs, holding(THIRD, share(0, 40000, pod_wide=True))])) == Reason.CAPACITY_EXCEEDED
 
 
-def at_once(index: int, mib: int, pod_mib: int | None = None, core: int | None = None, pod_core: int | None = None) -> Devices:
+def at_once(
+    index: int, mib: int, pod_mib: int | None = None, core: int | None = None, pod_core: int | None = None
+) -> GrantedDevices:
     """A share of a pod whose containers take turns."""
     card = GrantedGpu(uuid=uuid(index), memory_mib=mib, core_percent=core, pod_memory_mib=pod_mib, pod_core_percent=pod_core)
-    return Devices(gpus=(card,))
+    return GrantedDevices(gpus=(card,))
 
 
 def test_containers_that_take_turns_count_once() -> None:
@@ -175,12 +177,12 @@ def test_containers_that_take_turns_count_once() -> None:
     full = [*held, holding(ME, at_once(0, 50000, 60000), "c")]
     assert reason(ask(gpus("0", mib=1), held=full), "81000Mi") == Reason.CAPACITY_EXCEEDED
     assert reason(ask(turn, held=[*held, holding(THIRD, share(0, 1))]), "60000Mi") == Reason.CAPACITY_EXCEEDED
-    assert isinstance(ask(gpus("1", mib=81000), held=full), Devices)
+    assert isinstance(ask(gpus("1", mib=81000), held=full), GrantedDevices)
 
 
 def test_what_a_pod_takes_counts_from_its_first_container_on() -> None:
     first = ContainerRequest(gpus=(GpuRequest(name="0", memory_mib=1, pod_memory_mib=60000),))
-    assert isinstance(ask(first, held=[holding(OTHER, share(0, 21000))]), Devices)
+    assert isinstance(ask(first, held=[holding(OTHER, share(0, 21000))]), GrantedDevices)
     assert reason(ask(first, held=[holding(OTHER, share(0, 21001))])) == Reason.CAPACITY_EXCEEDED
 
 
@@ -206,13 +208,13 @@ def test_the_largest_figure_of_a_pod_counts_beside_its_other_shares() -> None:
 
 
 def test_mig_instances_are_held_one_by_one() -> None:
-    first = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(0)),))
-    second = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(1)),))
+    first = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(0)),))
+    second = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(1)),))
     assert ask(gpus(mig_uuid(0)), MIG_NODE) == first
     assert ask(gpus(mig_uuid(1)), MIG_NODE, held=[holding(OTHER, first)]) == second
     assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, held=[holding(OTHER, first)])) == Reason.DEVICE_HELD
     assert ask(gpus(mig_uuid(0)), MIG_NODE, held=[holding(ME, first)]) == first
-    assert ask(gpus(mig_uuid(0), mig_uuid(1)), MIG_NODE) == Devices(gpus=first.gpus + second.gpus)
+    assert ask(gpus(mig_uuid(0), mig_uuid(1)), MIG_NODE) == GrantedDevices(gpus=first.gpus + second.gpus)
 
 
 def test_of_positions_that_take_the_same_memory_one_is_held() -> None:
@@ -220,9 +222,9 @@ def test_of_positions_that_take_the_same_memory_one_is_held() -> None:
     names = {name: f"MIG-{uuid(0)}/{name}" for name in spans}
     positions = tuple(MigInstance(uuid=names[name], memory_mib=1000, span=span) for name, span in spans.items())
     node = inventory(gpus=(replace(gpu(0), mig=positions, mig_enabled=True),))
-    small = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=names["1g@0"]),))
+    small = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=names["1g@0"]),))
     assert ask(gpus(names["1g@0"]), node) == small
-    assert isinstance(ask(gpus(names["1g@1"]), node, held=[holding(OTHER, small)]), Devices)
+    assert isinstance(ask(gpus(names["1g@1"]), node, held=[holding(OTHER, small)]), GrantedDevices)
     for pod in (ME, OTHER):  # it is one card also for one pod
         refused = ask(gpus(names["2g@0"]), node, held=[holding(pod, small, "another")])
         assert reason(refused, names["1g@0"], "the same memory") == Reason.DEVICE_HELD
@@ -236,7 +238,7 @@ def test_a_mig_instance_of_a_card_that_was_given_before_it_was_cut() -> None:
 
 
 def test_a_card_whose_mig_instance_a_pod_still_holds() -> None:
-    instance = Devices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(0)),))
+    instance = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(0)),))
     for request in (gpus("0"), gpus("0", mib=1)):
         assert reason(ask(request, held=[holding(OTHER, instance)]), mig_uuid(0)) == Reason.DEVICE_HELD
 
@@ -249,17 +251,17 @@ def test_a_card_in_mig_mode_is_not_given_whole_nor_shared() -> None:
 
 
 def test_a_card_that_a_pod_uses_without_a_grant() -> None:
-    foreign = {uuid(1): "pod kube-system/old"}
+    unmanaged = {uuid(1): "pod kube-system/old"}
     for request in (gpus("1"), gpus("1", mib=1), gpus("all")):
-        assert reason(ask(request, foreign=foreign), "kube-system/old") == Reason.DEVICE_HELD
-    assert ask(gpus("0"), foreign=foreign) == whole(0)
-    assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, foreign={uuid(0): "x"})) == Reason.DEVICE_HELD
+        assert reason(ask(request, unmanaged=unmanaged), "kube-system/old") == Reason.DEVICE_HELD
+    assert ask(gpus("0"), unmanaged=unmanaged) == whole(0)
+    assert reason(ask(gpus(mig_uuid(0)), MIG_NODE, unmanaged={uuid(0): "x"})) == Reason.DEVICE_HELD
 
 
 def test_vfs_by_each_name() -> None:
-    assert ask(vfs(bdf(2), "mlx5_1")) == Devices(vfs=(GrantedVf(bdf=bdf(2)), GrantedVf(bdf=bdf(0))))
+    assert ask(vfs(bdf(2), "mlx5_1")) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(2)), GrantedVf(bdf=bdf(0))))
     named = ContainerRequest(vfs=(VfRequest(name=bdf(0), pf=PciAddress("0000:3b:00.0"), ifname="rdma0"),))
-    assert ask(named) == Devices(vfs=(GrantedVf(bdf=bdf(0), ifname="rdma0"),))
+    assert ask(named) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(0), ifname="rdma0"),))
 
 
 def test_ibdevs_are_compared_exactly() -> None:
@@ -282,19 +284,19 @@ def test_vfs_that_can_not_be_used() -> None:
     for broken in (vf(0, unhealthy="no carrier"), replace(vf(0), uverbs=None, driver="vfio-pci"), replace(vf(0), uverbs=None)):
         node = inventory(vfs=(broken, vf(1)))
         assert reason(ask(vfs(bdf(0)), node), broken.unhealthy or broken.driver) == Reason.DEVICE_UNHEALTHY
-        assert ask(ContainerRequest(any_vfs=1), node) == Devices(vfs=(GrantedVf(bdf=bdf(1)),))
+        assert ask(ContainerRequest(any_vfs=1), node) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(1)),))
 
 
 def test_a_vf_is_held_by_one_pod() -> None:
-    held = [holding(OTHER, Devices(vfs=(GrantedVf(bdf=bdf(0)),)))]
+    held = [holding(OTHER, GrantedDevices(vfs=(GrantedVf(bdf=bdf(0)),)))]
     assert reason(ask(vfs("mlx5_1"), held=held), "ns/other") == Reason.DEVICE_HELD
-    mine = [holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(0)),)))]
-    assert ask(vfs("mlx5_1"), held=mine) == Devices(vfs=(GrantedVf(bdf=bdf(0)),))
+    mine = [holding(ME, GrantedDevices(vfs=(GrantedVf(bdf=bdf(0)),)))]
+    assert ask(vfs("mlx5_1"), held=mine) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(0)),))
 
 
 def test_vfs_by_number_are_the_lowest_free_ones() -> None:
-    held = [holding(OTHER, Devices(vfs=(GrantedVf(bdf=bdf(0)), GrantedVf(bdf=bdf(2)))))]
-    assert ask(ContainerRequest(any_vfs=2), held=held) == Devices(vfs=(GrantedVf(bdf=bdf(1)), GrantedVf(bdf=bdf(3))))
+    held = [holding(OTHER, GrantedDevices(vfs=(GrantedVf(bdf=bdf(0)), GrantedVf(bdf=bdf(2)))))]
+    assert ask(ContainerRequest(any_vfs=2), held=held) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(1)), GrantedVf(bdf=bdf(3))))
     assert reason(ask(ContainerRequest(any_vfs=3), held=held)) == Reason.CAPACITY_EXCEEDED
     assert reason(ask(ContainerRequest(any_vfs=1), inventory())) == Reason.CAPACITY_EXCEEDED
 
@@ -303,36 +305,38 @@ def test_lowest_is_by_number_also_where_domains_are_longer() -> None:
     far = replace(vf(0), bdf=PciAddress("10000:01:00.1"))
     near = replace(vf(1), bdf=PciAddress("e000:01:00.1"))
     pf = Pf(bdf=PciAddress("0000:3b:00.0"), driver="mlx5_core", numa=None, vfs=(far, near))
-    assert ask(ContainerRequest(any_vfs=1), Inventory(pfs=(pf,))) == Devices(vfs=(GrantedVf(bdf=near.bdf),))
+    assert ask(ContainerRequest(any_vfs=1), Inventory(pfs=(pf,))) == GrantedDevices(vfs=(GrantedVf(bdf=near.bdf),))
 
 
 def test_a_number_without_a_suffix_is_the_pods() -> None:
     of_pod = ContainerRequest(any_vfs=2, any_vfs_pod_wide=True)
     first = ask(of_pod)
-    assert first == Devices(vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(1), pod_wide=True)))
+    assert first == GrantedDevices(vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(1), pod_wide=True)))
     assert ask(of_pod, held=[holding(ME, first, "init")]) == first
-    assert ask(of_pod, held=[holding(OTHER, first)]) == Devices(
+    assert ask(of_pod, held=[holding(OTHER, first)]) == GrantedDevices(
         vfs=(GrantedVf(bdf=bdf(2), pod_wide=True), GrantedVf(bdf=bdf(3), pod_wide=True))
     )
 
 
 def test_the_pods_vfs_come_before_lower_free_ones() -> None:
-    held = [holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(3), pod_wide=True),)), "init")]
+    held = [holding(ME, GrantedDevices(vfs=(GrantedVf(bdf=bdf(3), pod_wide=True),)), "init")]
     request = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
-    assert ask(request, held=held) == Devices(vfs=(GrantedVf(bdf=bdf(3), pod_wide=True),))
+    assert ask(request, held=held) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(3), pod_wide=True),))
 
 
 def test_the_pods_vfs_stay_its_own_when_a_container_names_one() -> None:
-    pool = Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
-    held = [holding(ME, pool, "init"), holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(1)),)), "named")]
+    pool = GrantedDevices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
+    held = [holding(ME, pool, "init"), holding(ME, GrantedDevices(vfs=(GrantedVf(bdf=bdf(1)),)), "named")]
     assert ask(ContainerRequest(any_vfs=1, any_vfs_pod_wide=True), held=held) == pool
 
 
 def test_a_number_with_a_suffix_is_that_containers_own() -> None:
-    held = [holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(1)))), "init")]
-    assert ask(ContainerRequest(any_vfs=1), held=held) == Devices(vfs=(GrantedVf(bdf=bdf(2)),))
+    held = [holding(ME, GrantedDevices(vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(1)))), "init")]
+    assert ask(ContainerRequest(any_vfs=1), held=held) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(2)),))
     of_pod = ContainerRequest(any_vfs=2, any_vfs_pod_wide=True)
-    assert ask(of_pod, held=held) == Devices(vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(2), pod_wide=True)))
+    assert ask(of_pod, held=held) == GrantedDevices(
+        vfs=(GrantedVf(bdf=bdf(0), pod_wide=True), GrantedVf(bdf=bdf(2), pod_wide=True))
+    )
 
 
 def test_messages_are_bounded_on_a_large_node() -> None:
@@ -346,25 +350,25 @@ def test_messages_are_bounded_on_a_large_node() -> None:
 
 
 def not_back(pod: PodUid, *numbers: int) -> Holding:
-    return holding(pod, Devices(vfs=tuple(GrantedVf(bdf=bdf(n)) for n in numbers)), container="")
+    return holding(pod, GrantedDevices(vfs=tuple(GrantedVf(bdf=bdf(n)) for n in numbers)), container="")
 
 
 def test_a_vf_that_is_not_back_is_its_pods() -> None:
     assert reason(ask(vfs(bdf(0)), held=[not_back(OTHER, 0)]), "ns/other", bdf(0)) == Reason.DEVICE_HELD
-    assert ask(vfs(bdf(0)), held=[not_back(ME, 0)]) == Devices(vfs=(GrantedVf(bdf=bdf(0)),))
+    assert ask(vfs(bdf(0)), held=[not_back(ME, 0)]) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(0)),))
 
 
 @pytest.mark.parametrize("pod", [ME, OTHER])
 def test_nor_is_it_free(pod: PodUid) -> None:
     """Also not for its own pod: nobody of it has it any more."""
     one = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
-    assert ask(one, held=[not_back(pod, 0)]) == Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
+    assert ask(one, held=[not_back(pod, 0)]) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
 
 
 def test_what_a_container_of_the_pod_has_by_number_is_shared_also_while_it_is_in_the_pod() -> None:
     one = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
-    has = holding(ME, Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),)), "init")
-    assert ask(one, held=[has, not_back(ME, 1)]) == Devices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
+    has = holding(ME, GrantedDevices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),)), "init")
+    assert ask(one, held=[has, not_back(ME, 1)]) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
 
 
 # what an earlier user left
@@ -383,7 +387,7 @@ def left(
     waits: str = "",
     since: int = 0,
     **words: Any,
-) -> Devices | Refusal:
+) -> GrantedDevices | Refusal:
     """Ask for card 0 as it is left; card 1 is in MIG mode, and left like it."""
     node = inventory(gpus=(replace(gpu(0), **words), replace(mig_gpu(1), **words)))
     cleanness = Cleanness(
@@ -392,7 +396,7 @@ def left(
         waits={uuid(0): waits} if waits else {},
         since={uuid(0): since} if since else {},
     )
-    return choose(request or gpus("0"), node, pod=ME, held=held, foreign={}, cleanness=cleanness)
+    return choose(request or gpus("0"), node, pod=ME, held=held, unmanaged={}, cleanness=cleanness)
 
 
 DIRT: dict[CleanCheck, dict[str, Any]] = {
@@ -421,7 +425,7 @@ def test_a_card_that_is_not_clean_is_given_neither_whole_nor_as_a_first_share(
     assert isinstance(refusal, Refusal)
     assert refusal.transient
     without = replace(ALL, checks=ALL.checks - {check})
-    assert isinstance(left(request_, rule=without, **DIRT[check]), Devices)
+    assert isinstance(left(request_, rule=without, **DIRT[check]), GrantedDevices)
 
 
 def test_all_that_is_not_clean_is_said_and_since_when() -> None:
@@ -446,8 +450,10 @@ def test_a_card_that_is_being_handed_over_waits_whatever_is_checked() -> None:
 
 
 def test_instances_and_further_shares_have_neighbours() -> None:
-    assert isinstance(left(gpus(mig_uuid(10)), used_mib=80_000), Devices)
-    assert isinstance(left(gpus("0", mib=1024), used_mib=80_000, held=[holding(PodUid("other"), share(0, 1), "x")]), Devices)
+    assert isinstance(left(gpus(mig_uuid(10)), used_mib=80_000), GrantedDevices)
+    assert isinstance(
+        left(gpus("0", mib=1024), used_mib=80_000, held=[holding(PodUid("other"), share(0, 1), "x")]), GrantedDevices
+    )
 
 
 def test_what_is_in_use_of_a_card_that_the_pod_has_is_its_own() -> None:
@@ -474,8 +480,8 @@ def isolated(*names: str, by: IsolationName | None = TOKENS) -> ContainerRequest
     return ContainerRequest(gpus=tuple(GpuRequest(name=name, core_percent=5, isolation=by) for name in names))
 
 
-def shared_by(isolation: IsolationName, index: int = 0) -> Devices:
-    return Devices(gpus=(GrantedGpu(uuid=uuid(index), core_percent=5, isolation=isolation),))
+def shared_by(isolation: IsolationName, index: int = 0) -> GrantedDevices:
+    return GrantedDevices(gpus=(GrantedGpu(uuid=uuid(index), core_percent=5, isolation=isolation),))
 
 
 def test_a_share_gets_the_isolation_that_it_asks_for_or_the_nodes_first() -> None:
@@ -486,7 +492,7 @@ def test_a_share_gets_the_isolation_that_it_asks_for_or_the_nodes_first() -> Non
 
 def test_a_limit_is_granted_as_it_was_asked_for() -> None:
     request = ContainerRequest(gpus=(GpuRequest(name="0", core_percent=30, core_limit_percent=60),))
-    assert ask(request) == Devices(gpus=(GrantedGpu(uuid=uuid(0), core_percent=30, core_limit_percent=60),))
+    assert ask(request) == GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0), core_percent=30, core_limit_percent=60),))
 
 
 def test_an_isolation_that_the_node_does_not_offer_is_refused() -> None:
@@ -507,13 +513,15 @@ def test_the_shares_of_a_container_have_one_isolation() -> None:
     request = ContainerRequest(gpus=(*isolated("0").gpus, *isolated("1", by=TRUST).gpus))
     assert reason(ask(request, BOTH), "none, tokens") is Reason.ISOLATION_CONFLICT
     with_whole = ContainerRequest(gpus=(*isolated("0").gpus, *gpus("1").gpus))
-    assert ask(with_whole, BOTH) == Devices(gpus=(*shared_by(TOKENS).gpus, GrantedGpu(uuid=uuid(1))))
+    assert ask(with_whole, BOTH) == GrantedDevices(gpus=(*shared_by(TOKENS).gpus, GrantedGpu(uuid=uuid(1))))
 
 
 def test_a_mig_instance_has_no_isolation_beside_a_share() -> None:
     request = ContainerRequest(gpus=(*gpus(mig_uuid(1)).gpus, *isolated("1").gpus))
     instance = GrantedGpu(uuid=uuid(0), mig_uuid=mig_uuid(1))
-    assert ask(request, replace(MIG_NODE, isolations=BOTH.isolations)) == Devices(gpus=(instance, *shared_by(TOKENS, 1).gpus))
+    assert ask(request, replace(MIG_NODE, isolations=BOTH.isolations)) == GrantedDevices(
+        gpus=(instance, *shared_by(TOKENS, 1).gpus)
+    )
 
 
 def test_sixteen_containers_take_turns_of_a_card_at_most() -> None:

@@ -14,7 +14,7 @@ from hooks.grant.rdma import NCCL_IB_HCA, RdmaInjection
 from hooks.grant.unhealthy import Unhealthy
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.answer import Answer
-from hooks.model.assignment import ContainerRequest, Devices, Form, GpuRequest, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.model.assignment import ContainerRequest, Form, GpuRequest, GrantedDevices, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.model.attachment import NetdevPolicy, VfConfig, VfSettings, WantedVf
 from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
 from hooks.model.grant import Grant, HeldBy, parse_annotation
@@ -126,7 +126,7 @@ def test_a_grant_says_what_is_recorded() -> None:
         form=Form.MANUAL,
         gen=0,
         request=ContainerRequest(gpus=(GpuRequest(name="1", pod_wide=True),), vfs=(VfRequest(name="mlx5_2"),)),
-        devices=Devices(gpus=(GrantedGpu(uuid=uuid(1), pod_wide=True),), vfs=(GrantedVf(bdf=vf(1).bdf),)),
+        devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1), pod_wide=True),), vfs=(GrantedVf(bdf=vf(1).bdf),)),
         granted_at=NOW,
         boot_id=BOOT,
     )
@@ -192,9 +192,11 @@ def test_a_refusal_of_any_part_is_the_answer(annotations: dict[str, str], expect
 
 
 def test_what_others_hold_is_not_given() -> None:
-    held = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=Devices(gpus=(GrantedGpu(uuid=uuid(0)),)))
+    held = Holding(
+        pod=PodUid("other"), pod_name="default/q", container="c", devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),))
+    )
     assert reason({"lading.dev/gpus": "0"}, replace(VIEW, held=(held,))) is Reason.DEVICE_HELD
-    assert reason({"lading.dev/gpus": "0"}, replace(VIEW, foreign={uuid(0): "process 1"})) is Reason.DEVICE_HELD
+    assert reason({"lading.dev/gpus": "0"}, replace(VIEW, unmanaged={uuid(0): "process 1"})) is Reason.DEVICE_HELD
 
 
 def test_a_pod_that_can_not_be_served() -> None:
@@ -241,9 +243,9 @@ def test_what_a_person_writes_has_no_generation() -> None:
 def test_an_existing_grant_wins_and_moves_to_the_newer_sandbox() -> None:
     """By then another pod holds every VF that was free then: it is not asked what would be chosen today."""
     own = granted({"lading.dev/vfs": "1"})
-    rest = Devices(vfs=tuple(GrantedVf(bdf=one.bdf) for one in NODE.vfs[1:]))
+    rest = GrantedDevices(vfs=tuple(GrantedVf(bdf=one.bdf) for one in NODE.vfs[1:]))
     held = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=rest)
-    view = replace(VIEW, own=own, held=(held,), foreign={uuid(0): "x"}, now=NOW + 100, boot_id="later")
+    view = replace(VIEW, own=own, held=(held,), unmanaged={uuid(0): "x"}, now=NOW + 100, boot_id="later")
     again = answered({"lading.dev/vfs": "1"}, view, sandbox="s1")
     assert again.reused
     assert again.grant == replace(own, sandbox=SandboxId("s1"))
@@ -282,7 +284,9 @@ def test_a_granted_card_that_fell_ill_is_refused() -> None:
 )
 def test_adjusting_twice_gives_the_same_answer(annotations: dict[str, str]) -> None:
     first = answered(annotations)
-    others = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=Devices(vfs=(GrantedVf(bdf=vf(2).bdf),)))
+    others = Holding(
+        pod=PodUid("other"), pod_name="default/q", container="c", devices=GrantedDevices(vfs=(GrantedVf(bdf=vf(2).bdf),))
+    )
     second = answered(annotations, replace(VIEW, own=first.grant, held=(others,), now=NOW + 9))
     assert (second.adjustment, second.grant) == (first.adjustment, first.grant)
 
@@ -338,7 +342,7 @@ def test_where_it_is_given_up_a_free_one_takes_its_place() -> None:
     view = replace(ILL, own=replace(own, containers=(HeldBy(id=ContainerId("c0"), sandbox=own.sandbox),)), now=NOW + 100)
     answer = answered({"lading.dev/vfs": "1"}, view, rules=gives_up)
     assert answer.grant == replace(
-        own, devices=Devices(vfs=(GrantedVf(bdf=vf(1).bdf, pod_wide=True),)), granted_at=NOW + 100, containers=()
+        own, devices=GrantedDevices(vfs=(GrantedVf(bdf=vf(1).bdf, pod_wide=True),)), granted_at=NOW + 100, containers=()
     )
     assert not answer.reused
     assert answered({"lading.dev/vfs": "1"}, replace(ILL, own=answer.grant), rules=gives_up).reused

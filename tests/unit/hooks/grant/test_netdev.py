@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hooks.grant.netdev import decide_netdevs, merge_settings
-from hooks.model.assignment import ContainerRequest, Devices, GrantedVf, Refusal, VfRequest
+from hooks.model.assignment import ContainerRequest, GrantedDevices, GrantedVf, Refusal, VfRequest
 from hooks.model.attachment import NetdevPolicy, Route, VfConfig, VfLinkState, VfSettings, WantedVf
 from hooks.model.container import Sandbox
 from hooks.model.inventory import Vf
@@ -29,7 +29,7 @@ def decide(
     """`by_number`: so many of the last were not named."""
     named = vfs[: len(vfs) - by_number]
     requests = tuple(VfRequest(name=one.bdf, netdev=netdev, settings=settings or VfSettings()) for one in named)
-    devices = Devices(vfs=tuple(GrantedVf(bdf=one.bdf, ifname="net7" if one is ETHERNET else "") for one in vfs))
+    devices = GrantedDevices(vfs=tuple(GrantedVf(bdf=one.bdf, ifname="net7" if one is ETHERNET else "") for one in vfs))
     sandbox = Sandbox(id="s0", uid="pod-1", name="p", namespace="default", host_network=host_network)
     return decide_netdevs(sandbox, ContainerRequest(vfs=requests, any_vfs=by_number), devices, NODE, policy)
 

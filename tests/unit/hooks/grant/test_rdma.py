@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hooks.grant.rdma import RdmaInjection, adjust_vfs, pcidevice_name
-from hooks.model.assignment import Devices, GrantedVf, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedVf, Refusal
 from hooks.model.container import Adjustment
 from hooks.model.inventory import Inventory
 from lading.reasons import Reason
@@ -11,7 +11,7 @@ from tests.unit.hooks.inventories import inventory, vf
 
 NODE = inventory(vfs=tuple(vf(i) for i in range(4)))
 PLAIN = RdmaInjection()
-TWO = Devices(vfs=(GrantedVf(bdf=vf(3).bdf), GrantedVf(bdf=vf(0).bdf)))
+TWO = GrantedDevices(vfs=(GrantedVf(bdf=vf(3).bdf), GrantedVf(bdf=vf(0).bdf)))
 
 
 def adjust(injection: RdmaInjection = PLAIN, user_env: frozenset[str] = frozenset(), node: Inventory = NODE) -> Adjustment:
@@ -25,7 +25,7 @@ def env(adjustment: Adjustment) -> dict[str, str]:
 
 
 def test_no_vfs_no_adjustment() -> None:
-    assert adjust_vfs(Devices(), NODE, PLAIN, frozenset()) == Adjustment()
+    assert adjust_vfs(GrantedDevices(), NODE, PLAIN, frozenset()) == Adjustment()
 
 
 def test_verbs_nodes_by_their_own_number() -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hooks.grant.unhealthy import choose_again, find_unhealthy
-from hooks.model.assignment import ContainerRequest, Devices, GrantedGpu, GrantedVf, Refusal, VfRequest
+from hooks.model.assignment import ContainerRequest, GrantedDevices, GrantedGpu, GrantedVf, Refusal, VfRequest
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory, Vf
 from lading.reasons import Reason
@@ -19,7 +19,7 @@ def ill(*numbers: int) -> Inventory:
 
 
 def holding(*numbers: int, pod: PodUid = POD, container: str = "train", pod_wide: bool = True) -> Holding:
-    devices = Devices(vfs=tuple(GrantedVf(bdf=vf(i).bdf, pod_wide=pod_wide) for i in numbers))
+    devices = GrantedDevices(vfs=tuple(GrantedVf(bdf=vf(i).bdf, pod_wide=pod_wide) for i in numbers))
     return Holding(pod=pod, pod_name="default/p", container=container, devices=devices)
 
 
@@ -42,21 +42,21 @@ def reason(answer: list[int] | Refusal) -> Reason:
 
 def test_what_can_be_used_is_well() -> None:
     gpus = (GrantedGpu(uuid=uuid(0)), GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(10)))
-    assert find_unhealthy(Devices(gpus=gpus, vfs=holding(1).devices.vfs), NODE) == {}
+    assert find_unhealthy(GrantedDevices(gpus=gpus, vfs=holding(1).devices.vfs), NODE) == {}
 
 
 @pytest.mark.parametrize(
     ("devices", "now", "named"),
     [
-        (Devices(gpus=(GrantedGpu(uuid=uuid(0)),)), inventory(gpus=(gpu(0, unhealthy="lost"),)), uuid(0)),
-        (Devices(gpus=(GrantedGpu(uuid=uuid(0)),)), Inventory(), uuid(0)),
-        (Devices(gpus=(GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(19)),)), NODE, mig_uuid(19)),
+        (GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),)), inventory(gpus=(gpu(0, unhealthy="lost"),)), uuid(0)),
+        (GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),)), Inventory(), uuid(0)),
+        (GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(19)),)), NODE, mig_uuid(19)),
         (holding(1).devices, ill(1), vf(1).bdf),
         (holding(1).devices, Inventory(), vf(1).bdf),
         (holding(1).devices, inventory(vfs=(replace(vf(1), uverbs=None),)), vf(1).bdf),
     ],
 )
-def test_what_can_not_is_named_with_the_reason(devices: Devices, now: Inventory, named: str) -> None:
+def test_what_can_not_is_named_with_the_reason(devices: GrantedDevices, now: Inventory, named: str) -> None:
     found = find_unhealthy(devices, now)
     assert list(found) == [named]
     assert found[named]
@@ -86,7 +86,7 @@ def test_its_own_rows_do_not_keep_it_from_what_it_has() -> None:
 def test_what_was_named_can_not_be_another() -> None:
     assert reason(again(holding(1), ill(1), named=(vf(1),))) is Reason.DEVICE_UNHEALTHY
     assert again(holding(0, 2, pod_wide=False), ill(2), named=(vf(0),)) == [0, 1]
-    card = replace(holding(1), devices=Devices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=holding(1).devices.vfs))
+    card = replace(holding(1), devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=holding(1).devices.vfs))
     assert reason(again(card, replace(ill(1), gpus=(gpu(0, unhealthy="lost"),)))) is Reason.DEVICE_UNHEALTHY
 
 

@@ -79,7 +79,7 @@ def a_node_of_three(build_node: BuildNode) -> SimNode:
 def reported(node: SimNode, configured: Mapping[str, int] | None = None) -> nodedevices.Status:
     """Return what the node with this configuration reports, as a reader of the API server gets it."""
     settings = Settings(host_root=str(node.root), rails=dict(configured or {}))
-    status = build_status(read_configured(settings, []), (), foreign={}, reconciled=True, boot_id="", reporter="")
+    status = build_status(read_configured(settings, []), (), unmanaged={}, reconciled=True, boot_id="", reporter="")
     return msgspec.json.decode(msgspec.json.encode(status), type=nodedevices.Status)
 
 

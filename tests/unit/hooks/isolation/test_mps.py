@@ -12,7 +12,7 @@ from hooks.isolation.mps import Limits, Mps, MpsFolders, largest_limits
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, Form, GrantedGpu, Refusal
+from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Container, EnvVar, Mount, Sandbox
 from hooks.model.grant import holding_of
 from hooks.model.holding import Holding
@@ -60,8 +60,8 @@ def env_of(answer: Answer) -> dict[str, str]:
     return {env.name: env.value for env in answer.adjustment.env}
 
 
-def mps(number: int = 0, **amounts: int) -> Devices:
-    return Devices(gpus=(GrantedGpu(uuid=uuid(number), isolation=IsolationName.MPS, **amounts),))  # type: ignore[arg-type]
+def mps(number: int = 0, **amounts: int) -> GrantedDevices:
+    return GrantedDevices(gpus=(GrantedGpu(uuid=uuid(number), isolation=IsolationName.MPS, **amounts),))  # type: ignore[arg-type]
 
 
 def test_a_share_has_its_limits_and_the_pipe_of_its_card() -> None:
@@ -120,7 +120,9 @@ def test_a_card_has_as_many_containers_as_a_server_has_clients() -> None:
 
 def test_a_card_whose_daemon_is_being_stopped_is_given_as_a_share_alone() -> None:
     rest = GrantedGpu(uuid=uuid(0), core_percent=0, isolation=IsolationName.MPS)
-    stopping = Holding(pod=PodUid(""), pod_name="", container="", devices=Devices(gpus=(rest,)), program="the MPS daemon")
+    stopping = Holding(
+        pod=PodUid(""), pod_name="", container="", devices=GrantedDevices(gpus=(rest,)), program="the MPS daemon"
+    )
     view = replace(VIEW, held=(stopping,))
     assert isinstance(ask("0:memory=8Gi,core=100", view=view), Answer)
     for gpus, why in (("0", Reason.DEVICE_HELD), ("0:memory=1Gi,isolation=none", Reason.ISOLATION_CONFLICT)):
@@ -135,7 +137,7 @@ def test_the_daemons_limits_fit_every_share_of_its_card() -> None:
         grant("a", devices=mps(memory_mib=1024, core_limit_percent=60)),
         grant("b", devices=mps(memory_mib=2048, core_percent=10, core_limit_percent=20)),
         grant("c", devices=mps(1, memory_mib=4096)),
-        grant("d", devices=Devices(gpus=(GrantedGpu(uuid=uuid(0), memory_mib=8192),))),
+        grant("d", devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0), memory_mib=8192),))),
     ]
     assert largest_limits(grants, uuid(0)) == Limits(2048, 60)
     assert largest_limits(grants, uuid(1)) == Limits(4096, 100)

@@ -7,7 +7,7 @@ import pytest
 
 from hooks.ledger.audit import as_json, as_text, list_entries, parse_since
 from hooks.ledger.period import Began, End, Ended, Period, period_of
-from hooks.model.assignment import Devices, Form, GrantedGpu
+from hooks.model.assignment import Form, GrantedDevices, GrantedGpu
 from lading.errors import ConfigError
 from tests.fakes.holders import LONG_AGO, NOW, gpu_uuid, grant, share, vf_bdf, vfs, whole
 
@@ -15,17 +15,19 @@ MIG = "MIG-00000001-1111-2222-3333-444444444444"
 GOLDEN = Path(__file__).with_name("audit.txt")
 
 
-def period(number: int, devices: Devices, end: End | None = None, *, form: Form = Form.MANUAL, key_id: str = "") -> Period:
+def period(
+    number: int, devices: GrantedDevices, end: End | None = None, *, form: Form = Form.MANUAL, key_id: str = ""
+) -> Period:
     one = replace(
         grant(f"pod-{number}", devices=devices, granted_at=LONG_AGO + number), form=form, gen=7 * (form is not Form.MANUAL)
     )
     return replace(period_of(one, began=Began.CREATED, key_id=key_id), end=end)
 
 
-SHARE = Devices(gpus=(GrantedGpu(uuid=gpu_uuid(1), memory_mib=8138, core_percent=30),))
+SHARE = GrantedDevices(gpus=(GrantedGpu(uuid=gpu_uuid(1), memory_mib=8138, core_percent=30),))
 PERIODS = (
     period(3, share(1, mig_uuid=MIG), End(at=NOW, how=Ended.GIVEN_UP), form=Form.UNSIGNED),
-    period(1, Devices(gpus=whole(0).gpus, vfs=vfs(4).vfs), End(at=NOW), form=Form.SIGNED, key_id="k-2026"),
+    period(1, GrantedDevices(gpus=whole(0).gpus, vfs=vfs(4).vfs), End(at=NOW), form=Form.SIGNED, key_id="k-2026"),
     period(2, SHARE, End(at=NOW + 1, how=Ended.FORCED, uid=1000)),
     replace(period(4, whole(0)), began=Began.ADOPTED),
     replace(period(5, whole(2), End(at=NOW, how=Ended.LOST)), pod_name="\x1b[31mred"),

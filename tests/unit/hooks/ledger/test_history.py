@@ -11,7 +11,7 @@ from hooks.ledger.history import STEP
 from hooks.ledger.period import Began, End, Ended, Period, period_of
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import Ledger, read_history, replace_ledger
-from hooks.model.assignment import Devices, Form
+from hooks.model.assignment import Form, GrantedDevices
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid
 from tests.fakes.holders import LONG_AGO, NOW, grant, share, vfs, whole
@@ -19,7 +19,7 @@ from tests.fakes.old_ledger import make_old_ledger
 from tests.unit.hooks.ledger.conftest import reopened
 
 POD = PodUid("pod-1")
-BOTH = Devices(gpus=share(0).gpus, vfs=vfs(1).vfs)
+BOTH = GrantedDevices(gpus=share(0).gpus, vfs=vfs(1).vfs)
 SIGNED = replace(grant(devices=BOTH), form=Form.SIGNED, gen=7)
 END = End(at=NOW)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hooks.ledger.foreign import Foreign
-from hooks.ledger.listing import Entry, Kind, Said, State, list_devices
-from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.ledger.listing import Entry, Kind, LedgerContent, State, list_devices
+from hooks.ledger.unmanaged import Unmanaged
+from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
@@ -17,13 +17,13 @@ from tests.fakes import holders
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
 
 NODE = inventory(gpus=(gpu(0), mig_gpu(1)), vfs=(vf(0), vf(1)))
-WHOLE = Devices(gpus=(GrantedGpu(uuid=uuid(0)),))
-SHARE = Devices(gpus=(GrantedGpu(uuid=uuid(0), memory_mib=8138, core_percent=30),))
-VF = Devices(vfs=(GrantedVf(bdf=vf(0).bdf),))
+WHOLE = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),))
+SHARE = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0), memory_mib=8138, core_percent=30),))
+VF = GrantedDevices(vfs=(GrantedVf(bdf=vf(0).bdf),))
 
 
-def mig(number: int, card: int = 1) -> Devices:
-    return Devices(gpus=(GrantedGpu(uuid=uuid(card), mig_uuid=mig_uuid(number)),))
+def mig(number: int, card: int = 1) -> GrantedDevices:
+    return GrantedDevices(gpus=(GrantedGpu(uuid=uuid(card), mig_uuid=mig_uuid(number)),))
 
 
 def row(step: Step = Step.ATTACHED, *, failure: str = "", pod: str = "pod-1") -> Attachment:
@@ -33,8 +33,8 @@ def row(step: Step = Step.ATTACHED, *, failure: str = "", pod: str = "pod-1") ->
 def listed(
     *grants: Grant, rows: Sequence[Attachment] = (), node: Inventory = NODE, stopped: Sequence[str] = (), **more: Any
 ) -> dict[str, Entry]:
-    said = Said(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
-    entries = list_devices(node, said, **{"foreign": Foreign(), **more})
+    said = LedgerContent(grants=grants, attachments=rows, stopped={SandboxId(one): 1 for one in stopped})
+    entries = list_devices(node, said, **{"unmanaged": Unmanaged(), **more})
     by_device = {entry.device: entry for entry in entries}
     assert len(by_device) == len(entries)
     return by_device
@@ -50,7 +50,7 @@ def test_a_node_of_which_nobody_holds_anything() -> None:
 
 
 @pytest.mark.parametrize(("devices", "state"), [(WHOLE, State.HELD), (SHARE, State.SHARED)])
-def test_a_card_is_held_whole_or_shared(devices: Devices, state: State) -> None:
+def test_a_card_is_held_whole_or_shared(devices: GrantedDevices, state: State) -> None:
     first, second = holders.grant("a", devices=devices, granted_at=5), holders.grant("b", devices=SHARE, granted_at=4)
     entry = listed(first, second)[uuid(0)]
     assert entry.state is state
@@ -67,7 +67,7 @@ def test_an_instance_is_held_and_its_card_only_divided() -> None:
 
 
 def test_a_card_that_was_given_whole_before_it_was_divided_has_its_instances() -> None:
-    entries = listed(holders.grant(devices=Devices(gpus=(GrantedGpu(uuid=uuid(1)),))))
+    entries = listed(holders.grant(devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1)),))))
     assert {entries[device].state for device in (uuid(1), mig_uuid(10), mig_uuid(11))} == {State.HELD}
 
 
@@ -115,18 +115,18 @@ def test_what_can_not_be_given_is_unhealthy_with_the_reason() -> None:
 
 
 def test_a_card_that_a_pod_uses_without_a_grant() -> None:
-    used = Foreign(held={uuid(0): "process 42 of pod x", uuid(1): "process 43 of pod y"})
-    entries = listed(foreign=used)
-    assert [entries[d].state for d in (uuid(0), uuid(1), mig_uuid(10))] == [State.FOREIGN] * 3
+    used = Unmanaged(held={uuid(0): "process 42 of pod x", uuid(1): "process 43 of pod y"})
+    entries = listed(unmanaged=used)
+    assert [entries[d].state for d in (uuid(0), uuid(1), mig_uuid(10))] == [State.UNMANAGED] * 3
     for device, word in ((uuid(0), "process 42"), (uuid(1), "process 43"), (mig_uuid(10), "process 43")):
         assert word in entries[device].why
-    beside = listed(holders.grant(devices=SHARE), foreign=used)[uuid(0)]
+    beside = listed(holders.grant(devices=SHARE), unmanaged=used)[uuid(0)]
     assert beside.state is State.SHARED
     assert "process 42" in beside.why
 
 
 def test_a_process_of_no_pod_is_said_and_holds_nothing() -> None:
-    entry = listed(foreign=Foreign(host={uuid(0): (7,)}))[uuid(0)]
+    entry = listed(unmanaged=Unmanaged(host={uuid(0): (7,)}))[uuid(0)]
     assert entry.state is State.FREE
     assert "7" in entry.why
 
@@ -155,7 +155,7 @@ def test_that_the_sandbox_is_stopped_is_said_of_what_is_still_held() -> None:
         (holders.vfs(7), holders.vf_bdf(7), Kind.VF),
     ],
 )
-def test_what_is_held_and_gone_is_listed(devices: Devices, device: GpuUuid | PciAddress | str, kind: Kind) -> None:
+def test_what_is_held_and_gone_is_listed(devices: GrantedDevices, device: GpuUuid | PciAddress | str, kind: Kind) -> None:
     entry = listed(holders.grant(devices=devices))[device]
     assert (entry.kind, entry.state) == (kind, State.HELD)
     assert entry.why
@@ -172,6 +172,6 @@ def test_everything_at_once_is_there_once() -> None:
     entries = listed(
         holders.grant("a", devices=mig(10)),
         holders.grant("b", devices=mig(99)),
-        holders.grant("c", devices=Devices(gpus=(GrantedGpu(uuid=uuid(1)),))),
+        holders.grant("c", devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1)),))),
     )
     assert [len(entries[device].holders) for device in (uuid(1), mig_uuid(10), mig_uuid(11), mig_uuid(99))] == [1, 2, 1, 1]

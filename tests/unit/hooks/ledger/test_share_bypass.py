@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hooks.ledger.share_bypass import SUSPECT_S, How, ShareBypass, Suspicions, find_share_bypasses, shared_cards
-from hooks.model.assignment import Devices, GrantedGpu
+from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.model.grant import Grant
 from hooks.model.inventory import GpuProcess
 from lading.devices.isolation import IsolationName
@@ -22,7 +22,7 @@ def sharer(
     pod: str, container: str = "train", *, memory_mib: int | None = 1000, ids: str = "", pod_wide: bool = False
 ) -> Grant:
     gpu = GrantedGpu(uuid=uuid(0), memory_mib=memory_mib, core_percent=10, isolation=IsolationName.TOKENS, pod_wide=pod_wide)
-    return grant(pod, container, Devices(gpus=(gpu,)), containers={ids: "s"} if ids else None)
+    return grant(pod, container, GrantedDevices(gpus=(gpu,)), containers={ids: "s"} if ids else None)
 
 
 def cgroup(pod: str, container: str = A) -> str:

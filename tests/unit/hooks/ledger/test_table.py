@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hooks.ledger.foreign import Foreign
-from hooks.ledger.listing import Entry, Kind, Said, State, list_devices
+from hooks.ledger.listing import Entry, Kind, LedgerContent, State, list_devices
 from hooks.ledger.table import as_json, as_text
-from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
+from hooks.ledger.unmanaged import Unmanaged
+from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Step
 from lading.vocabulary import PciAddress, SandboxId
 from tests.fakes import holders
@@ -21,23 +21,24 @@ NODE = inventory(
     gpus=(gpu(0), gpu(1), gpu(2, unhealthy="NVML: GPU is lost"), gpu(3), mig_gpu(4)),
     vfs=(vf(0), vf(1), vf(2), vf(3, unhealthy="elsewhere"), vf(4, unhealthy="no port is active")),
 )
-FOREIGN = Foreign(held={uuid(3): "process 42 of pod 0d9c"}, host={uuid(1): (99,)})
+UNMANAGED = Unmanaged(held={uuid(3): "process 42 of pod 0d9c"}, host={uuid(1): (99,)})
 STUCK = "its network device has not come back"
 
 
-def share(memory_mib: int | None, core_percent: int | None) -> Devices:
-    return Devices(gpus=(GrantedGpu(uuid=uuid(1), memory_mib=memory_mib, core_percent=core_percent),))
+def share(memory_mib: int | None, core_percent: int | None) -> GrantedDevices:
+    return GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1), memory_mib=memory_mib, core_percent=core_percent),))
 
 
 def entries() -> tuple[Entry, ...]:
-    both = Devices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=(GrantedVf(bdf=vf(0).bdf),))
-    said = Said(
+    both = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=(GrantedVf(bdf=vf(0).bdf),))
+    said = LedgerContent(
         grants=(
             replace(holders.grant("a", devices=both), form=Form.SIGNED, gen=7),
             holders.grant("b", devices=share(8138, 30), granted_at=NOW - 59),
             holders.grant("c", devices=share(None, 20), granted_at=NOW - 60 * 60 * 24 * 5),
             replace(
-                holders.grant("d", devices=Devices(gpus=(GrantedGpu(uuid=uuid(4), mig_uuid=mig_uuid(40)),))), form=Form.UNSIGNED
+                holders.grant("d", devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(4), mig_uuid=mig_uuid(40)),))),
+                form=Form.UNSIGNED,
             ),
         ),
         attachments=(
@@ -46,7 +47,7 @@ def entries() -> tuple[Entry, ...]:
         ),
         stopped={SandboxId("c-s0"): NOW},
     )
-    return list_devices(NODE, said, foreign=FOREIGN, strays={vf(3).bdf})
+    return list_devices(NODE, said, unmanaged=UNMANAGED, strays={vf(3).bdf})
 
 
 GOLDEN = Path(__file__).with_name("table.txt")
@@ -62,9 +63,11 @@ def test_a_node_without_devices_is_a_head() -> None:
 
 def test_names_are_harmless_on_a_terminal() -> None:
     grant = replace(holders.grant(devices=share(1, None)), pod_name="a\x1b[2J\nb")
-    shown = as_text(list_devices(NODE, Said(grants=[grant]), foreign=Foreign()), now=NOW)
+    shown = as_text(list_devices(NODE, LedgerContent(grants=[grant]), unmanaged=Unmanaged()), now=NOW)
     assert "\x1b" not in shown
-    assert len(shown.splitlines()) == len(as_text(list_devices(NODE, Said(), foreign=Foreign()), now=NOW).splitlines())
+    assert len(shown.splitlines()) == len(
+        as_text(list_devices(NODE, LedgerContent(), unmanaged=Unmanaged()), now=NOW).splitlines()
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,9 @@ def test_names_are_harmless_on_a_terminal() -> None:
     [(-5, "0s"), (0, "0s"), (119, "119s"), (120, "2m"), (7199, "119m"), (7200, "2h"), (172799, "47h"), (172800, "2d")],
 )
 def test_ages(seconds: int, age: str) -> None:
-    one = list_devices(NODE, Said(grants=[holders.grant(devices=share(1, None), granted_at=NOW - seconds)]), foreign=Foreign())
+    one = list_devices(
+        NODE, LedgerContent(grants=[holders.grant(devices=share(1, None), granted_at=NOW - seconds)]), unmanaged=Unmanaged()
+    )
     assert f"  {age}  " in as_text(one, now=NOW).splitlines()[2]
 
 

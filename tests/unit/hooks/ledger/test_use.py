@@ -7,7 +7,7 @@ import pytest
 
 from hooks.host.processes import sees_host_processes
 from hooks.ledger.use import Part, decide_use, find_use
-from hooks.model.assignment import Devices, GrantedGpu
+from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.model.grant import GrantKey
 from hooks.model.inventory import GpuProcess
 from lading.vocabulary import PodUid
@@ -15,7 +15,7 @@ from tests.fakes.holders import grant
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, running, uuid
 
 CARD = replace(gpu(0), processes=(*running(1, used_mib=100), *running(2, used_mib=30), *running(3, used_mib=7)))
-SHARE = Devices(gpus=(GrantedGpu(uuid=uuid(0), memory_mib=1024),))
+SHARE = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0), memory_mib=1024),))
 
 
 def cgroup(pod: str, container: str = "") -> str:
@@ -70,7 +70,7 @@ def test_a_process_whose_memory_is_not_told_makes_that_of_its_container_unknown(
 
 
 def test_instances_are_told_apart() -> None:
-    both = Devices(gpus=tuple(GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(number)) for number in (10, 11)))
+    both = GrantedDevices(gpus=tuple(GrantedGpu(uuid=uuid(1), mig_uuid=mig_uuid(number)) for number in (10, 11)))
     card = replace(
         mig_gpu(1),
         processes=(GpuProcess(pid=1, instance=(1, 0), used_mib=5), GpuProcess(pid=1, instance=(2, 0), used_mib=7)),

@@ -10,7 +10,7 @@ import pytest
 from hooks.mig import instances as module
 from hooks.mig.instances import MigInstances
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory, MigInstance
@@ -33,7 +33,7 @@ def position(start: int) -> str:
 
 def holding(*starts: int) -> Grant:
     gpus = tuple(GrantedGpu(uuid=CARD, mig_uuid=position(start)) for start in starts)
-    return grant(f"pod-{starts}", devices=Devices(gpus=gpus))
+    return grant(f"pod-{starts}", devices=GrantedDevices(gpus=gpus))
 
 
 class Rig:
@@ -182,7 +182,7 @@ def test_an_instance_that_was_granted_by_its_uuid_is_kept(rig: Rig) -> None:
     """Its pod is older than the setting by which its card is divided."""
     rig.made = {position(0): "MIG-old", position(1): "MIG-left"}
     gpus = (GrantedGpu(uuid=CARD, mig_uuid="MIG-old"),)
-    rig.grants.append(grant("older", devices=Devices(gpus=gpus)))
+    rig.grants.append(grant("older", devices=GrantedDevices(gpus=gpus)))
     rig.reconcile()
     assert rig.made == {position(0): "MIG-old"}
     assert not rig.instances.ending(lambda _: False, rig.grants)

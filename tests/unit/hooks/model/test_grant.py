@@ -8,9 +8,9 @@ from hooks.forms.signed import MAX_BYTES, parse_central
 from hooks.model.assignment import (
     Assignment,
     ContainerRequest,
-    Devices,
     Form,
     GpuRequest,
+    GrantedDevices,
     GrantedGpu,
     GrantedVf,
     VfRequest,
@@ -61,7 +61,7 @@ FULL = dataclasses.replace(
         any_vfs=2,
         any_vfs_pod_wide=True,
     ),
-    devices=Devices(
+    devices=GrantedDevices(
         gpus=(
             GrantedGpu(
                 uuid=gpu_uuid(1),
@@ -84,7 +84,7 @@ def parse(text: str, like: Grant = FULL) -> Grant:
     return parse_annotation(text, sandbox=like.sandbox, granted_at=like.granted_at, boot_id=BOOT)
 
 
-@pytest.mark.parametrize("value", [FULL, grant(), grant(devices=Devices())])
+@pytest.mark.parametrize("value", [FULL, grant(), grant(devices=GrantedDevices())])
 def test_both_written_forms_are_read_back(value: Grant) -> None:
     assert parse(render_annotation(value), value) == value
     assert parse_request(render_json(value.request)) == value.request
@@ -93,7 +93,7 @@ def test_both_written_forms_are_read_back(value: Grant) -> None:
 
 def test_every_field_of_request_and_devices_is_written() -> None:
     """A field that somebody adds to these types is covered above only if FULL sets it."""
-    items: list[ContainerRequest | GpuRequest | VfRequest | VfSettings | VfConfig | GrantedVf | Devices]
+    items: list[ContainerRequest | GpuRequest | VfRequest | VfSettings | VfConfig | GrantedVf | GrantedDevices]
     items = [FULL.request, FULL.devices, SETTINGS, SETTINGS.config]
     for item in (*items, *FULL.request.gpus, *FULL.request.vfs, *FULL.devices.vfs):
         kind: type = type(item)

@@ -12,7 +12,7 @@ import pytest
 
 from hooks.isolation.mps import MpsFolders
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.mps import control as control_module
@@ -37,7 +37,7 @@ PATIENT_S = 30.0  # for a slow machine, where nothing hangs
 
 def share(pod: str, number: int = 0, *, memory_mib: int = 1044, limit: int = 60) -> Grant:
     gpus = (GrantedGpu(uuid=uuid(number), memory_mib=memory_mib, core_limit_percent=limit, isolation=IsolationName.MPS),)
-    return grant(pod, devices=Devices(gpus=gpus))
+    return grant(pod, devices=GrantedDevices(gpus=gpus))
 
 
 class Rig:
@@ -560,7 +560,7 @@ async def _until(rig: Rig, done: Callable[[], bool], *, within_s: float = 30.0) 
 def test_other_isolations_have_no_daemon(rig: Rig) -> None:
     tokens = GrantedGpu(uuid=uuid(0), memory_mib=1, isolation=IsolationName.TOKENS)
     for gpus in ((tokens,), (GrantedGpu(uuid=uuid(0)),)):
-        one = grant("a", devices=Devices(gpus=gpus))
+        one = grant("a", devices=GrantedDevices(gpus=gpus))
         assert not rig.daemons.wants(Answer(adjustment=Adjustment(), grant=one))
     assert not rig.daemons.wants(Answer(adjustment=Adjustment()))
     assert not rig.daemons.has(Sandbox(id=SandboxId("s")))

@@ -24,7 +24,7 @@ from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.period import Began, End
 from hooks.ledger.store import Ledger, read_history
 from hooks.model.answer import Answer
-from hooks.model.assignment import Devices, Form, GrantedGpu, Refusal
+from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, Refusal
 from hooks.model.attachment import NetdevPolicy
 from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import DriverMount, Inventory
@@ -549,7 +549,7 @@ def test_only_cards_without_a_holder_and_without_instances_are_dirty(play: Play)
         async with rig.node(replace(DEVICES, gpus=left)) as node:
             assert node.watch
             assert node.hand_over.since == {uuid(0): NOW, uuid(1): NOW}
-            node.ledger.record(grant("pod-2", devices=Devices(gpus=(GrantedGpu(uuid=uuid(0)),))))
+            node.ledger.record(grant("pod-2", devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),))))
             await node.watch.refresh_now()
             assert node.hand_over.since == {uuid(1): NOW}
 
@@ -801,8 +801,8 @@ def test_a_card_that_a_pod_uses_without_a_grant_is_held_while_it_uses_it(play: P
             assert isinstance(rig.ask(node, "pod-1", "s0"), Answer)
 
     play(scenario)
-    (foreign,) = records.fields(Event.HOLDER_FOREIGN)  # said once
-    assert foreign["device"] == uuid(0)
+    (unmanaged,) = records.fields(Event.HOLDER_FOREIGN)  # said once
+    assert unmanaged["device"] == uuid(0)
 
 
 def test_a_process_of_the_host_or_of_the_pod_itself_holds_nothing(play: Play) -> None:

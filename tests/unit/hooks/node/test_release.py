@@ -10,7 +10,7 @@ import pytest
 from hooks.attach.attacher import Attacher
 from hooks.ledger.period import End, Ended
 from hooks.ledger.store import Ledger, read_history
-from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step, WantedVf
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
@@ -48,7 +48,7 @@ class Room:
             log=log,
             in_thread=inline,
         )
-        devices = Devices(gpus=(GrantedGpu(uuid=CARD),), vfs=(GrantedVf(bdf=self.vf.bdf),))
+        devices = GrantedDevices(gpus=(GrantedGpu(uuid=CARD),), vfs=(GrantedVf(bdf=self.vf.bdf),))
         self.grant = holders.grant("p1", devices=devices, sandbox=SANDBOX)
 
     @property

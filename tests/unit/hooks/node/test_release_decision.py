@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from hooks.ledger.listing import Said
-from hooks.model.assignment import Devices, GrantedGpu, GrantedVf
+from hooks.ledger.listing import LedgerContent
+from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
@@ -18,14 +18,14 @@ from tests.fakes import holders
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
 
 NODE = inventory(gpus=(gpu(0), mig_gpu(1)), vfs=(vf(0), vf(1)))
-BOTH = Devices(gpus=(GrantedGpu(uuid=holders.gpu_uuid(0)),), vfs=(GrantedVf(bdf=holders.vf_bdf(1)),))
+BOTH = GrantedDevices(gpus=(GrantedGpu(uuid=holders.gpu_uuid(0)),), vfs=(GrantedVf(bdf=holders.vf_bdf(1)),))
 NOBODY = Alive()
 CARD = Device(gpu=holders.gpu_uuid(0))
 FUNCTION = Device(vf=holders.vf_bdf(1))
 
 
 def decided(device: Device, grants: Sequence[Grant] = (), rows: Sequence[Attachment] = (), alive: Alive = NOBODY) -> Release:
-    return decide_release(device, Said(grants=grants, attachments=rows), alive)
+    return decide_release(device, LedgerContent(grants=grants, attachments=rows), alive)
 
 
 def living(sandboxes: Sequence[ListedSandbox], containers: Sequence[ListedContainer] = ()) -> Alive:
@@ -50,7 +50,7 @@ def ready(*pods: str) -> Alive:
     ],
 )
 def test_a_device_of_the_node_by_any_of_its_names(text: str, device: Device) -> None:
-    assert find_device(text, NODE, Said()) == device
+    assert find_device(text, NODE, LedgerContent()) == device
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_a_device_of_the_node_by_any_of_its_names(text: str, device: Device) -> 
 )
 def test_what_is_no_device_of_the_node_is_said(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as e:
-        find_device(text, NODE, Said())
+        find_device(text, NODE, LedgerContent())
     assert said in e.value.message
 
 
 def test_what_is_gone_can_be_released_while_somebody_holds_it() -> None:
-    said = Said(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
+    said = LedgerContent(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
     assert find_device(holders.gpu_uuid(9), NODE, said) == Device(gpu=holders.gpu_uuid(9))
     assert find_device(holders.vf_bdf(9), NODE, said) == Device(vf=holders.vf_bdf(9))
 

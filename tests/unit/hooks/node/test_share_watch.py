@@ -12,7 +12,7 @@ import pytest
 from hooks.inventory.read import read_inventory
 from hooks.ledger.share_bypass import SUSPECT_S
 from hooks.ledger.store import Ledger
-from hooks.model.assignment import Devices, GrantedGpu
+from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.node.share_watch import LOOK_S, ShareWatch
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
@@ -54,7 +54,7 @@ class World:
             node=self.node, vendors=[vendor], ask=self.ask, tolerance_mib=100, log=log, clock=lambda: self.now
         )
         share = GrantedGpu(uuid=self.card, memory_mib=1000, isolation=IsolationName.TOKENS)
-        ledger.record(grant(POD, "train", Devices(gpus=(share,)), containers={ID: "s"}))
+        ledger.record(grant(POD, "train", GrantedDevices(gpus=(share,)), containers={ID: "s"}))
 
     def ask(self) -> Sequence[ContainerUse]:
         return self.uses()

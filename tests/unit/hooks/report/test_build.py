@@ -14,7 +14,7 @@ from hooks.inventory.read import read_inventory
 from hooks.ledger.period import Began, End, past_of, period_of
 from hooks.ledger.share_bypass import How, ShareBypass
 from hooks.ledger.use import Part
-from hooks.model.assignment import Devices, Form, GrantedGpu, GrantedVf
+from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Inventory, NvLink, Partition, Pf
 from hooks.report.build import MAX_BYPASSES, MAX_CONTAINERS, MAX_TEXT, build_status, coarse_use
@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).with_name("demo-8gpu.json")
 
 
 def status(found: Inventory, *grants: Grant, **more: Any) -> Status:
-    return build_status(found, grants, **{"foreign": {}, "reconciled": True, "boot_id": BOOT, "reporter": "1.2.3", **more})
+    return build_status(found, grants, **{"unmanaged": {}, "reconciled": True, "boot_id": BOOT, "reporter": "1.2.3", **more})
 
 
 def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> None:
@@ -42,13 +42,13 @@ def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> 
     NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)).write(node.nvml_state)
     found = read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)])
     cards = [card.uuid for card in found.gpus]
-    train = Devices(gpus=(GrantedGpu(uuid=cards[0]),), vfs=(GrantedVf(bdf=PciAddress("0000:18:00.2"), ifname="rdma0"),))
-    side = Devices(gpus=(GrantedGpu(uuid=cards[1], memory_mib=8138, core_percent=30),))
+    train = GrantedDevices(gpus=(GrantedGpu(uuid=cards[0]),), vfs=(GrantedVf(bdf=PciAddress("0000:18:00.2"), ifname="rdma0"),))
+    side = GrantedDevices(gpus=(GrantedGpu(uuid=cards[1], memory_mib=8138, core_percent=30),))
     grants = (
         dataclasses.replace(grant("pod-2", "main", side), form=Form.SIGNED, gen=7),
         grant("pod-1", "train", train),
     )
-    built = build_status(found, grants, foreign={cards[7]: "process 42"}, reconciled=True, boot_id=BOOT, reporter="1.2.3")
+    built = build_status(found, grants, unmanaged={cards[7]: "process 42"}, reconciled=True, boot_id=BOOT, reporter="1.2.3")
     assert json.loads(msgspec.json.encode(built)) == json.loads(GOLDEN.read_text())
     assert msgspec.json.decode(GOLDEN.read_bytes(), type=Status) == built
 
@@ -63,9 +63,9 @@ def test_columns() -> None:
     down = dataclasses.replace(inventory(vfs=(vf(0), vf(1))).pfs[0], unhealthy="no port is active")
     well = inventory(gpus=(gpu(0), gpu(1, unhealthy="lost"), mig_gpu(2)), vfs=(vf(2), vf(3, unhealthy="vfio")))
     found = dataclasses.replace(well, pfs=(*well.pfs, down), problems=("cannot read",))
-    mine = Devices(gpus=(GrantedGpu(uuid=uuid(0)),))
+    mine = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),))
     built = status(
-        found, grant("a", devices=mine), grant("b", devices=mine), grant("c", devices=vfs(0)), foreign={uuid(2): "x"}
+        found, grant("a", devices=mine), grant("b", devices=mine), grant("c", devices=vfs(0)), unmanaged={uuid(2): "x"}
     )
     assert (built.summary.gpus, built.summary.models, built.summary.vfs) == ("2/3", "NVIDIA H100", "1/4")
     assert built.summary.held == "2 GPUs, 1 VF"
@@ -75,7 +75,7 @@ def test_columns() -> None:
 
 def test_a_dirty_card_says_why_unless_it_has_a_holder_or_instances() -> None:
     found = inventory(gpus=(gpu(0), gpu(1), mig_gpu(2), gpu(3)))
-    mine = Devices(gpus=(GrantedGpu(uuid=uuid(1)),))
+    mine = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1)),))
     built = status(found, grant("a", devices=mine), dirty={uuid(number): "90 MiB of it\n" for number in range(3)})
     assert [card.dirty for card in built.gpus] == ["90 MiB of it\\x0a", "", "", ""]
     assert built.summary.gpus == "4/4"
@@ -101,7 +101,7 @@ def test_partitions_are_those_of_which_every_gpu_is_there() -> None:
 
 
 def test_every_kind_of_share_is_told_apart() -> None:
-    held = Devices(
+    held = GrantedDevices(
         gpus=(
             GrantedGpu(uuid=uuid(0)),
             GrantedGpu(uuid=uuid(1), memory_mib=1024, pod_wide=True),
@@ -123,7 +123,7 @@ def test_every_kind_of_share_is_told_apart() -> None:
 
 def test_who_held_what_before() -> None:
     held = dataclasses.replace(
-        grant("a", devices=Devices(gpus=whole(0).gpus, vfs=vfs(1).vfs)), form=Form.SIGNED, pod_name="x\n" * 1000
+        grant("a", devices=GrantedDevices(gpus=whole(0).gpus, vfs=vfs(1).vfs)), form=Form.SIGNED, pod_name="x\n" * 1000
     )
     over = dataclasses.replace(period_of(held, began=Began.CREATED), end=End(at=NOW))
     card, vf_ = status(Inventory(), past=past_of([over])).past

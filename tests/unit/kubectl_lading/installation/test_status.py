@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from central.scheduling.configuration import Reckoning
+from central.scheduling.configuration import EffectiveConfiguration
 from kubectl_lading.installation.finding import Level, Part, Workload
 from kubectl_lading.installation.read_installation import CRDS, DAEMONSETS, DEPLOYMENTS
 from kubectl_lading.installation.status import AGAIN_S, wait_until_well
@@ -125,7 +125,7 @@ def test_a_central_that_runs_elsewhere_is_asked_where_a_person_says(cluster: Ins
     without_central(cluster)
     with served_installation(cluster, tmp_path) as cli:
         _, alone = seen(cli)
-        with answering(msgspec.json.encode(Reckoning())) as url:
+        with answering(msgspec.json.encode(EffectiveConfiguration())) as url:
             status, named = seen(cli, "--central", url)
             assert cli.run("preflight", "--central", url).exit_code == 0
         gone = seen(cli, "--central", url)[1]

@@ -125,4 +125,4 @@ def test_the_condition_of_its_devices(cluster: SmallCluster) -> None:
 
 def test_what_is_named_for_a_container_that_there_is_not(cluster: SmallCluster) -> None:
     said = report(cluster, annotated(cluster.pod("train-0"), **{f"{MANUAL_GPUS}.trian": "0", f"{MANUAL_GPUS}.train": "1"}))
-    assert said.for_nobody == (f"{MANUAL_GPUS}.trian",)
+    assert said.without_effect == (f"{MANUAL_GPUS}.trian",)

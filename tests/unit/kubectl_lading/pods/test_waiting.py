@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from central.fit.model import Missing
-from central.scheduling.why import Why
+from central.scheduling.why_pod import Why
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from kubectl_lading.pods.waiting import Wait, explain_wait
 from tests.fakes.kube_objects import WHOLE, budget, share

@@ -4,7 +4,7 @@ from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import Merged, merge
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import CallRefusal
 
 A, B = "10-a.json", "20-b.json"
 CREATE = Stage.CREATE_CONTAINER
@@ -35,9 +35,9 @@ def merged(*adjustments: tuple[str, hook.Adjustment], stage: Stage = CREATE) -> 
     return result
 
 
-def refused(*adjustments: tuple[str, hook.Adjustment], stage: Stage = CREATE) -> Refusal:
+def refused(*adjustments: tuple[str, hook.Adjustment], stage: Stage = CREATE) -> CallRefusal:
     result = merge(adjustments, stage)
-    assert isinstance(result, Refusal), result
+    assert isinstance(result, CallRefusal), result
     return result
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from lading.http2.messages import Status
 from lading.reasons import Reason
-from runtimeproxy.call.outcome import Refusal
+from runtimeproxy.call.outcome import CallRefusal
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,6 @@ from runtimeproxy.call.outcome import Refusal
     ],
 )
 def test_a_refusal_has_a_status_and_names_its_reason(reason: str, status: Status) -> None:
-    outcome = Refusal(reason=reason, message="because").outcome
+    outcome = CallRefusal(reason=reason, message="because").outcome
     assert outcome.status == status
     assert outcome.message == f"lading: {reason}: because"

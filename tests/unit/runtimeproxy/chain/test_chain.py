@@ -14,7 +14,7 @@ from lading.log import Event, Log
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage
-from runtimeproxy.call.outcome import Answers, Refusal
+from runtimeproxy.call.outcome import Answers, CallRefusal
 from runtimeproxy.chain.chain import Chain, Question
 from runtimeproxy.chain.endpoint import MAX_ANSWER_BYTES, MAX_QUEUED
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
@@ -64,7 +64,9 @@ def adjustment(value: str) -> hook.Adjustment:
     return hook.Adjustment(env=[hook.EnvUpsert(name=value, value=value)])
 
 
-async def ask(chain: Chain, *of: Registration, deadline_s: float | None = None, keep_going: bool = False) -> Answers | Refusal:
+async def ask(
+    chain: Chain, *of: Registration, deadline_s: float | None = None, keep_going: bool = False
+) -> Answers | CallRefusal:
     deadline = None if deadline_s is None else asyncio.get_running_loop().time() + deadline_s
     return await chain.ask(CREATE, [question(r) for r in of], deadline, keep_going=keep_going)
 
@@ -76,10 +78,10 @@ def refused_by(
     *,
     policy: FailurePolicy = FailurePolicy.FAIL,
     service: str = HOOK,
-) -> Refusal:
+) -> CallRefusal:
     """Of a chain with one hook, whose server answers by `script`."""
 
-    async def body() -> Answers | Refusal:
+    async def body() -> Answers | CallRefusal:
         chain = Chain(log)
         async with HookServer(path, service=service) as server:
             script(server)
@@ -88,7 +90,7 @@ def refused_by(
         return result
 
     refusal = go(body())
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, CallRefusal)
     return refusal
 
 
@@ -114,7 +116,7 @@ def test_a_refusal_ends_the_chain(sockets: Path, log: Log, records: Records) -> 
         async with HookServer(sockets / "a") as a, HookServer(sockets / "b") as b:
             a.refuse("device-held", "GPU-1 is held by\nns/other")
             refusal = await ask(chain, registration(sockets / "a"), registration(sockets / "b", "20.json"))
-            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal, CallRefusal)
             assert (refusal.reason, refusal.hook) == ("device-held", "10.json")
             assert "GPU-1 is held by" in refusal.message
             assert "\n" not in refusal.message
@@ -157,7 +159,7 @@ def test_a_hanging_hook_costs_its_deadline(sockets: Path, log: Log, records: Rec
             a.hang()
             started = asyncio.get_running_loop().time()
             refusal = await ask(chain, registration(sockets / "a", deadline_s=SHORT))
-            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal, CallRefusal)
             assert refusal.reason == Reason.HOOK_TIMEOUT
             assert "10.json" in refusal.message
             assert SHORT <= asyncio.get_running_loop().time() - started < LONG / 3
@@ -190,7 +192,7 @@ def test_no_time_left_is_a_timeout_at_once(sockets: Path, log: Log) -> None:
         chain = Chain(log)
         async with HookServer(sockets / "a") as a:
             refusal = await ask(chain, registration(sockets / "a"), deadline_s=-1)
-            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal, CallRefusal)
             assert refusal.reason == Reason.HOOK_TIMEOUT
             assert a.asked == []
             await chain.close()
@@ -277,7 +279,7 @@ def test_a_server_that_fails_is_unavailable_and_not_asked_twice(sockets: Path, l
         async with HookServer(sockets / "a") as a:
             a.fail(code)
             refusal = await ask(chain, registration(sockets / "a"))
-            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal, CallRefusal)
             assert refusal.reason == Reason.HOOK_UNAVAILABLE
             assert code.name in refusal.message
             assert len(a.asked) == 1
@@ -306,14 +308,14 @@ def test_a_server_that_goes_away_while_it_is_asked_is_asked_again(sockets: Path,
 
 
 def refused_socket(path: Path, log: Log) -> str:
-    async def body() -> Answers | Refusal:
+    async def body() -> Answers | CallRefusal:
         chain = Chain(log)
         result = await ask(chain, registration(path))
         await chain.close()
         return result
 
     refusal = go(body())
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, CallRefusal)
     return refusal.reason
 
 
@@ -426,7 +428,7 @@ def test_closing_the_chain_ends_a_question_with_a_refusal_not_a_cancellation(soc
             await a.arrived.wait()
             await chain.close()
             refusal = await waiting
-            assert isinstance(refusal, Refusal)
+            assert isinstance(refusal, CallRefusal)
             assert refusal.reason == Reason.HOOK_UNAVAILABLE
 
     go(body())

@@ -1,5 +1,5 @@
 from hooks.grant.cards import UnassignedPolicy, hide_cards
-from hooks.model.assignment import Devices
+from hooks.model.assignment import GrantedDevices
 from hooks.model.container import Adjustment, Container, Device, EnvVar, Sandbox
 from hooks.model.inventory import Inventory
 from hooks.vendors.nvidia.vendor import Nvidia
@@ -14,7 +14,7 @@ def visible(policy: UnassignedPolicy, *values: str, namespace: str = "default", 
     container = Container(
         env=tuple(EnvVar("NVIDIA_VISIBLE_DEVICES", value) for value in values), devices=(NVIDIA,) if devices else ()
     )
-    adjustment = hide_cards(Sandbox(namespace=namespace), container, Inventory(), Devices(), [Nvidia()], policy)
+    adjustment = hide_cards(Sandbox(namespace=namespace), container, Inventory(), GrantedDevices(), [Nvidia()], policy)
     if not adjustment.env:
         assert adjustment == Adjustment()
         return None

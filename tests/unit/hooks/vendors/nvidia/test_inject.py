@@ -5,7 +5,7 @@ import pytest
 from hooks.grant.cards import adjust_cards, find_cards
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
-from hooks.model.assignment import Devices, GrantedGpu, Refusal
+from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Container, Mount, Sandbox
 from hooks.model.inventory import Driver, DriverMount, Inventory
 from hooks.ports import Enforced
@@ -21,8 +21,8 @@ CONTROL = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
 (DRIVER,) = NODE.drivers
 DEVICES = Nvidia(mode=GpuMode.DEVICES)
 WITH_FILES = Nvidia(mode=GpuMode.DEVICES, driver_root="/opt/driver")
-TWO = Devices(gpus=(GrantedGpu(uuid=uuid(1)), GrantedGpu(uuid=uuid(0))))
-MIG = Devices(gpus=(GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(21)),))
+TWO = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1)), GrantedGpu(uuid=uuid(0))))
+MIG = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(21)),))
 EVERY_MODE = [
     DEVICES,
     Nvidia(mode=GpuMode.CDI, specs=SpecsBy.NVIDIA_CTK),
@@ -30,7 +30,7 @@ EVERY_MODE = [
 ]
 
 
-def adjust_gpus(devices: Devices, node: Inventory, injection: Nvidia, cdi_refusal: str = "") -> Adjustment | Refusal:
+def adjust_gpus(devices: GrantedDevices, node: Inventory, injection: Nvidia, cdi_refusal: str = "") -> Adjustment | Refusal:
     cards = find_cards(devices, node)
     if isinstance(cards, Refusal):
         return cards
@@ -50,7 +50,7 @@ def with_driver(driver: Driver) -> Inventory:
     return replace(NODE, drivers=(driver,))
 
 
-def adjust(devices: Devices, injection: Nvidia) -> Adjustment:
+def adjust(devices: GrantedDevices, injection: Nvidia) -> Adjustment:
     result = adjust_gpus(devices, NODE, injection)
     assert isinstance(result, Adjustment), result
     return result
@@ -64,7 +64,7 @@ def env(adjustment: Adjustment) -> dict[str, str]:
 
 @pytest.mark.parametrize("injection", EVERY_MODE)
 def test_no_gpus_no_adjustment(injection: Nvidia) -> None:
-    assert adjust(Devices(), injection) == Adjustment()
+    assert adjust(GrantedDevices(), injection) == Adjustment()
 
 
 def test_devices_mode_gives_the_nodes_of_the_minors() -> None:
@@ -84,7 +84,7 @@ def test_devices_mode_gives_the_caps_of_a_mig_instance() -> None:
 
 
 def test_two_instances_of_one_card_share_its_node() -> None:
-    both = Devices(gpus=(*MIG.gpus, GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20))))
+    both = GrantedDevices(gpus=(*MIG.gpus, GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(20))))
     paths = [d.container_path for d in adjust(both, DEVICES).devices]
     assert len(paths) == len(set(paths)) == 1 + 4 + 3
 
@@ -116,14 +116,14 @@ def test_devices_mode_gives_the_optional_groups() -> None:
     inventory_of_groups = replace(NODE, gpus=(*with_drm, mig_gpu(2)), drivers=(driver,))
     expected = {
         TWO: ["/dev/nvidia6", "/dev/nvidia7", "/dev/dri/renderD129", "/dev/dri/renderD128", *CONTROL, "/dev/gdrdrv"],
-        Devices(gpus=TWO.gpus[:1]): ["/dev/nvidia6", "/dev/dri/renderD129", *CONTROL, "/dev/gdrdrv"],
+        GrantedDevices(gpus=TWO.gpus[:1]): ["/dev/nvidia6", "/dev/dri/renderD129", *CONTROL, "/dev/gdrdrv"],
     }
     for devices, paths in expected.items():
         adjustment = adjust_gpus(devices, inventory_of_groups, DEVICES)
         assert isinstance(adjustment, Adjustment)
         assert [device.container_path for device in adjustment.devices] == paths
         assert [(mount.container_path, mount.readonly) for mount in adjustment.mounts] == [("/etc/cufile.json", True)]
-    assert adjust_gpus(Devices(), inventory_of_groups, DEVICES) == Adjustment()
+    assert adjust_gpus(GrantedDevices(), inventory_of_groups, DEVICES) == Adjustment()
 
 
 @pytest.mark.parametrize("gone", ["/dev/nvidiactl", "/dev/nvidia-uvm"])
@@ -173,7 +173,7 @@ def test_nvidia_runtime_mode_names_by_uuid() -> None:
 def test_shares_are_told_in_the_order_of_the_devices(injection: Nvidia) -> None:
     share = GrantedGpu(uuid=uuid(1), memory_mib=8138)
     cores = GrantedGpu(uuid=uuid(0), core_percent=30)
-    adjustment = adjust(Devices(gpus=(share, cores, *MIG.gpus)), injection)
+    adjustment = adjust(GrantedDevices(gpus=(share, cores, *MIG.gpus)), injection)
     usable = NODE.gpus[0].usable_mib
     assert env(adjustment)["LADING_GPU_MEMORY_MIB"] == f"8138,{usable},40000"
     assert env(adjustment)["LADING_GPU_CORE_PERCENT"] == "100,30,100"
@@ -184,7 +184,7 @@ def test_shares_are_told_in_the_order_of_the_devices(injection: Nvidia) -> None:
 @pytest.mark.parametrize("injection", EVERY_MODE)
 def test_a_card_that_left_since_it_was_granted(injection: Nvidia) -> None:
     for one in (GrantedGpu(uuid=uuid(9)), GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(29))):
-        result = adjust_gpus(Devices(gpus=(one,)), NODE, injection)
+        result = adjust_gpus(GrantedDevices(gpus=(one,)), NODE, injection)
         assert isinstance(result, Refusal)
         assert result.reason == Reason.DEVICE_UNKNOWN
         assert (one.mig_uuid or one.uuid) in result.message
@@ -193,7 +193,7 @@ def test_a_card_that_left_since_it_was_granted(injection: Nvidia) -> None:
 @pytest.mark.parametrize("injection", EVERY_MODE)
 def test_a_card_that_broke_since_it_was_granted(injection: Nvidia) -> None:
     for broken in (gpu(0, unhealthy="Xid 79"), replace(gpu(0), node=None)):
-        result = adjust_gpus(Devices(gpus=(GrantedGpu(uuid=uuid(0)),)), inventory(gpus=(broken,)), injection)
+        result = adjust_gpus(GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),)), inventory(gpus=(broken,)), injection)
         assert isinstance(result, Refusal)
         assert result.reason == Reason.DEVICE_UNHEALTHY
 
@@ -202,7 +202,7 @@ def test_a_share_beside_a_mig_instance_keeps_its_isolation() -> None:
     library = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
     node = with_driver(replace(DRIVER, mounts=(DriverMount(host_path="/opt/driver" + library, container_path=library),)))
     share = GrantedGpu(uuid=uuid(0), memory_mib=1000, isolation=IsolationName.TOKENS)
-    cards = find_cards(Devices(gpus=(*MIG.gpus, share)), node)
+    cards = find_cards(GrantedDevices(gpus=(*MIG.gpus, share)), node)
     assert not isinstance(cards, Refusal)
     enforced = adjust_cards(
         cards,

@@ -12,8 +12,8 @@ import msgspec
 
 from central.ask.model import Ask, ContainerAsk, RdmaPolicy, Scope, Sharing
 from central.assignment.sharing import groups_of
+from central.fit.explain import explain
 from central.fit.model import Missing, Placement
-from central.fit.why import explain
 from central.gang.model import Gang, Phase
 from central.ledger.model import Claim
 from central.scheduling.line import Line, gang_lines, pod_line

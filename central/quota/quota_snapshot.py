@@ -12,7 +12,7 @@ _NO_QUOTAS: ByQuota = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class QuotaSnapshot:
     """`used` and `fixed` are of a quota with all quotas below it; the others are by resource, then by quota."""
 
     tree: Tree = field(default_factory=Tree)

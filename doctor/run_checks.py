@@ -16,7 +16,7 @@ from lading.errors import LadingError
 H = TypeVar("H")
 
 
-async def look(checks: Sequence[Check[H]], host: H, *, deadline_s: float) -> tuple[Finding, ...]:
+async def run_checks(checks: Sequence[Check[H]], host: H, *, deadline_s: float) -> tuple[Finding, ...]:
     """Run the checks. `deadline_s` is for each check."""
     found = await asyncio.gather(*(_look_at(check, host, deadline_s) for check in checks))
     findings = (

@@ -6,10 +6,10 @@ import pytest
 
 from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.fit.demand import Limits
+from central.fit.explain import explain
 from central.fit.fit import fit
 from central.fit.joint import MOST_SETS
 from central.fit.model import Missing, NoFit
-from central.fit.why import explain
 from central.ledger.model import NodeRoom
 from lading.nodedevices import Partition
 from tests.fakes.rooms import MODEL, ask, card, eight_gpus, gpu_bdf, gpu_uuid, held, rdma, room, share, vf, whole

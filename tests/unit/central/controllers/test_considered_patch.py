@@ -10,7 +10,7 @@ import pytest
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
-from central.controllers.touch import CONDITION, Toucher
+from central.controllers.considered_patch import CONDITION, ConsideredPatch
 from central.state.pending import Pending, pending_of
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
@@ -32,7 +32,7 @@ def test_every_touch_is_a_new_version_and_no_other_pod_is_touched(tmp_path: Path
             access = open_access(server.write_kubeconfig(tmp_path / "kubeconfig"))
             async with KubeClient(access, user_agent="test") as client:
                 times = itertools.count()
-                touch = Toucher(client, now=lambda: f"2026-11-21T00:00:{next(times):02}.000000Z")
+                touch = ConsideredPatch(client, now=lambda: f"2026-11-21T00:00:{next(times):02}.000000Z")
                 await server.put(pod_path("a"), pod("a"))
                 known = pending(await client.get(pod_path("a")))
                 known.refused_at = 1.0

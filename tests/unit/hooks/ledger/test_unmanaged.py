@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hooks.ledger.foreign import Foreign, decide_foreign
+from hooks.ledger.unmanaged import Unmanaged, decide_unmanaged
 from hooks.model.inventory import Gpu
 from lading.cgroups import PodProcess, parse_cgroup, read_cgroups
 from lading.errors import HostError
@@ -101,30 +101,30 @@ POD = f"0::/kubepods/pod{UID}/{ID}\n"
 
 
 def test_a_pod_without_our_grant_holds_the_card() -> None:
-    foreign = decide_foreign([replace(GPU, processes=running(42))], {42: POD}, [grant("another")])
-    assert list(foreign.held) == [GPU.uuid]
+    unmanaged = decide_unmanaged([replace(GPU, processes=running(42))], {42: POD}, [grant("another")])
+    assert list(unmanaged.held) == [GPU.uuid]
     for word in ("42", UID, ID[:12]):
-        assert word in foreign.held[GPU.uuid]
+        assert word in unmanaged.held[GPU.uuid]
 
 
 @pytest.mark.parametrize("devices", [whole(0), share(0)])
 def test_a_pod_with_our_grant_of_that_card_does_not(devices: object) -> None:
     ours = grant(UID, devices=devices)  # type: ignore[arg-type]
-    assert decide_foreign([replace(GPU, processes=running(42))], {42: POD}, [ours]) == Foreign()
+    assert decide_unmanaged([replace(GPU, processes=running(42))], {42: POD}, [ours]) == Unmanaged()
 
 
 def test_a_pod_with_our_grant_of_another_card_does() -> None:
-    foreign = decide_foreign([replace(GPU, processes=running(42))], {42: POD}, [grant(UID, devices=whole(1))])
-    assert list(foreign.held) == [GPU.uuid]
+    unmanaged = decide_unmanaged([replace(GPU, processes=running(42))], {42: POD}, [grant(UID, devices=whole(1))])
+    assert list(unmanaged.held) == [GPU.uuid]
 
 
 def test_host_processes_are_reported_and_do_not_hold() -> None:
     gpus = [replace(GPU, processes=running(1, 2, 3))]
     cgroups = {1: "0::/system.slice/x.service\n", 2: POD, 3: "0::/\n"}
-    foreign = decide_foreign(gpus, cgroups, [])
-    assert foreign.host == {GPU.uuid: (1, 3)}
-    assert list(foreign.held) == [GPU.uuid]
+    unmanaged = decide_unmanaged(gpus, cgroups, [])
+    assert unmanaged.host == {GPU.uuid: (1, 3)}
+    assert list(unmanaged.held) == [GPU.uuid]
 
 
 def test_a_process_that_ended_holds_nothing() -> None:
-    assert decide_foreign([replace(GPU, processes=running(42))], {}, []) == Foreign()
+    assert decide_unmanaged([replace(GPU, processes=running(42))], {}, []) == Unmanaged()

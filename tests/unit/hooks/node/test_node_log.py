@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.model.assignment import Devices, GrantedGpu
+from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
-from hooks.node.telling import Telling, owner_fields
+from hooks.node.node_log import NodeLog, owner_fields
 from lading.log import Event, Level, Log
 from lading.vocabulary import ContainerId, PciAddress, PodUid
 from tests.fakes import holders
@@ -20,12 +20,12 @@ ILL = inventory(gpus=(gpu(0, unhealthy="XID 79"), gpu(1)))
 
 
 @pytest.fixture
-def telling(log: Log) -> Telling:
-    return Telling(log)
+def node_log(log: Log) -> NodeLog:
+    return NodeLog(log)
 
 
 def holding(index: int, pod: str, container: str = "train") -> Grant:
-    return holders.grant(pod, container, Devices(gpus=(GrantedGpu(uuid=uuid(index)),)))
+    return holders.grant(pod, container, GrantedDevices(gpus=(GrantedGpu(uuid=uuid(index)),)))
 
 
 def bypassed(number: int, container: str = "train") -> Bypassed:
@@ -41,64 +41,64 @@ def bypassed(number: int, container: str = "train") -> Bypassed:
 # ---- what is wrong: once, until it is over
 
 
-def test_a_problem_is_an_error_with_its_fields_and_said_once(telling: Telling, records: Records) -> None:
-    telling.once(Event.HOLDER_FOREIGN, "a pod uses GPU-1", device="GPU-1")
-    telling.once(Event.HOLDER_FOREIGN, "a pod uses GPU-1", device="GPU-1")
+def test_a_problem_is_an_error_with_its_fields_and_said_once(node_log: NodeLog, records: Records) -> None:
+    node_log.once(Event.HOLDER_FOREIGN, "a pod uses GPU-1", device="GPU-1")
+    node_log.once(Event.HOLDER_FOREIGN, "a pod uses GPU-1", device="GPU-1")
     assert records.written == [(Level.ERROR, Event.HOLDER_FOREIGN, "a pod uses GPU-1", {"device": "GPU-1"})]
 
 
-def test_what_is_over_is_said_again_and_what_is_not_is_not(telling: Telling, records: Records) -> None:
+def test_what_is_over_is_said_again_and_what_is_not_is_not(node_log: NodeLog, records: Records) -> None:
     problems = [(Event.LEDGER_FAILED, "cannot a"), (Event.LEDGER_FAILED, "cannot b"), (Event.INVENTORY_FAILED, "cannot a")]
 
     def said() -> list[tuple[Event, str]]:
         records.written.clear()
         for problem in problems:
-            telling.once(*problem)
+            node_log.once(*problem)
         return [(event, message) for _, event, message, _ in records.written]
 
     assert said() == problems
-    telling.over(Event.LEDGER_FAILED, "cannot a")
+    node_log.over(Event.LEDGER_FAILED, "cannot a")
     assert said() == problems[:1]
-    telling.over(Event.LEDGER_FAILED)
+    node_log.over(Event.LEDGER_FAILED)
     assert said() == problems[:2]
-    telling.over(Event.LEDGER_FAILED, "not a")  # amid the message is not how it begins
-    telling.over(Event.HOLDER_FOREIGN)
+    node_log.over(Event.LEDGER_FAILED, "not a")  # amid the message is not how it begins
+    node_log.over(Event.HOLDER_FOREIGN)
     assert said() == []
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([Event.LEDGER_FAILED, Event.VF_UNKNOWN_HOLDER]), st.text("ab"))))
 def test_nothing_is_lost_and_nothing_said_twice(steps: list[tuple[bool, Event, str]]) -> None:
     records, known = Records(), set[tuple[Event, str]]()
-    telling, expected = Telling(Log(records)), []
+    node_log, expected = NodeLog(Log(records)), []
     for over, event, message in steps:
         if over:
-            telling.over(event, message)
+            node_log.over(event, message)
             known = {said for said in known if not (said[0] is event and said[1].startswith(message))}
         else:
-            telling.once(event, message)
+            node_log.once(event, message)
             if (event, message) not in known:
                 known.add((event, message))
                 expected.append((event, message))
     assert [(event, message) for _, event, message, _ in records.written] == expected
 
 
-def test_however_many_there_are_each_is_said_and_they_do_not_pile_up(telling: Telling, records: Records) -> None:
+def test_however_many_there_are_each_is_said_and_they_do_not_pile_up(node_log: NodeLog, records: Records) -> None:
     texts = [f"problem {number}" for number in range(5000)]
     for text in texts:
-        telling.once(Event.LEDGER_FAILED, text)
+        node_log.once(Event.LEDGER_FAILED, text)
     assert [message for _, _, message, _ in records.written] == texts
-    telling.once(Event.LEDGER_FAILED, texts[0])  # the oldest was forgotten: what is remembered is bounded
+    node_log.once(Event.LEDGER_FAILED, texts[0])  # the oldest was forgotten: what is remembered is bounded
     assert len(records.written) == len(texts) + 1
-    telling.once(Event.LEDGER_FAILED, texts[0])
+    node_log.once(Event.LEDGER_FAILED, texts[0])
     assert len(records.written) == len(texts) + 1
 
 
 # ---- devices: each change as it is seen
 
 
-def test_at_first_there_are_numbers_and_what_is_wrong_already(telling: Telling, records: Records) -> None:
+def test_at_first_there_are_numbers_and_what_is_wrong_already(node_log: NodeLog, records: Records) -> None:
     first = inventory(gpus=(gpu(0), gpu(1, unhealthy="XID 79")), vfs=(vf(0),))
-    telling.changes(Inventory(), replace(first, problems=("cannot read PF",)), ())
+    node_log.changes(Inventory(), replace(first, problems=("cannot read PF",)), ())
     assert records.written == [
         (Level.INFO, Event.INVENTORY_CHANGED, "", {"gpus": "2", "pfs": "1", "vfs": "1"}),
         (Level.WARNING, Event.DEVICE_UNHEALTHY, "XID 79", {"device": uuid(1), "change": "unhealthy"}),
@@ -106,30 +106,30 @@ def test_at_first_there_are_numbers_and_what_is_wrong_already(telling: Telling, 
     ]
 
 
-def test_where_nothing_changed_nothing_is_said(telling: Telling, records: Records) -> None:
-    telling.changes(ILL, ILL, [holding(0, "p1")])
+def test_where_nothing_changed_nothing_is_said(node_log: NodeLog, records: Records) -> None:
+    node_log.changes(ILL, ILL, [holding(0, "p1")])
     assert records.written == []
 
 
-def test_what_comes_and_goes_later_is_said_device_by_device(telling: Telling, records: Records) -> None:
+def test_what_comes_and_goes_later_is_said_device_by_device(node_log: NodeLog, records: Records) -> None:
     before, after = inventory(gpus=(gpu(0),)), inventory(gpus=(gpu(1),))
-    telling.changes(before, after, ())
+    node_log.changes(before, after, ())
     assert records.written == [
         (Level.INFO, Event.INVENTORY_CHANGED, "", {"device": uuid(0), "change": "removed"}),
         (Level.INFO, Event.INVENTORY_CHANGED, "", {"device": uuid(1), "change": "added"}),
     ]
 
 
-def test_a_device_that_falls_ill_again_and_again_is_said_each_time(telling: Telling, records: Records) -> None:
+def test_a_device_that_falls_ill_again_and_again_is_said_each_time(node_log: NodeLog, records: Records) -> None:
     for _ in range(2):
-        telling.changes(TWO_CARDS, ILL, ())
-        telling.changes(ILL, TWO_CARDS, ())
+        node_log.changes(TWO_CARDS, ILL, ())
+        node_log.changes(ILL, TWO_CARDS, ())
     expected = [(Level.WARNING, Event.DEVICE_UNHEALTHY), (Level.INFO, Event.DEVICE_HEALTHY)]
     assert [(level, event) for level, event, _, _ in records.written] == 2 * expected
 
 
-def test_an_ill_device_is_said_for_each_container_that_has_it_and_no_other(telling: Telling, records: Records) -> None:
-    telling.changes(TWO_CARDS, ILL, [holding(0, "p1"), holding(0, "p2", "side"), holding(1, "p3")])
+def test_an_ill_device_is_said_for_each_container_that_has_it_and_no_other(node_log: NodeLog, records: Records) -> None:
+    node_log.changes(TWO_CARDS, ILL, [holding(0, "p1"), holding(0, "p2", "side"), holding(1, "p3")])
     told = {"device": uuid(0), "change": "unhealthy", "namespace": "default"}
     assert records.written == [
         (
@@ -147,10 +147,10 @@ def test_an_ill_device_is_said_for_each_container_that_has_it_and_no_other(telli
     ]
 
 
-def test_an_instance_of_a_card_is_told_with_its_own_holder(telling: Telling, records: Records) -> None:
+def test_an_instance_of_a_card_is_told_with_its_own_holder(node_log: NodeLog, records: Records) -> None:
     whole = mig_gpu(0)
-    mine = holders.grant("p1", devices=Devices(gpus=(GrantedGpu(uuid=whole.uuid, mig_uuid=mig_uuid(1)),)))
-    telling.changes(inventory(gpus=(whole,)), inventory(gpus=(replace(whole, unhealthy="XID 79"),)), [mine])
+    mine = holders.grant("p1", devices=GrantedDevices(gpus=(GrantedGpu(uuid=whole.uuid, mig_uuid=mig_uuid(1)),)))
+    node_log.changes(inventory(gpus=(whole,)), inventory(gpus=(replace(whole, unhealthy="XID 79"),)), [mine])
     owners = {fields["device"]: fields.get("pod_uid") for fields in records.fields(Event.DEVICE_UNHEALTHY)}
     assert owners == {whole.uuid: None, mig_uuid(0): None, mig_uuid(1): "p1"}
 
@@ -158,10 +158,10 @@ def test_an_instance_of_a_card_is_told_with_its_own_holder(telling: Telling, rec
 # ---- containers past the proxy, and VFs that are nowhere
 
 
-def test_a_container_past_the_proxy_is_said_once_with_whose_it_is(telling: Telling, records: Records) -> None:
+def test_a_container_past_the_proxy_is_said_once_with_whose_it_is(node_log: NodeLog, records: Records) -> None:
     one, other = bypassed(1), bypassed(2, "side")
-    telling.bypassed([one])
-    telling.bypassed([one, other])
+    node_log.bypassed([one])
+    node_log.bypassed([one, other])
     assert [(level, event) for level, event, _, _ in records.written] == 2 * [(Level.ERROR, Event.CONTAINER_BYPASSED)]
     assert one.id[:12] in records.written[0][2]
     owner = {"pod_uid": "pod-1", "namespace": "default", "pod": "name-of-pod-1"}
@@ -171,20 +171,20 @@ def test_a_container_past_the_proxy_is_said_once_with_whose_it_is(telling: Telli
 @given(st.lists(st.frozensets(st.sampled_from([vf(number).bdf for number in range(4)]))))
 def test_a_stray_is_said_each_time_it_goes_and_not_while_it_is_away(rounds: list[frozenset[PciAddress]]) -> None:
     records = Records()
-    telling, before, expected = Telling(Log(records)), frozenset[PciAddress](), []
+    node_log, before, expected = NodeLog(Log(records)), frozenset[PciAddress](), []
     for away in rounds:
-        telling.missing(dict.fromkeys(away, "gone"))
+        node_log.missing(dict.fromkeys(away, "gone"))
         expected += sorted(away - before)
         before = away
     assert [fields["device"] for fields in records.fields(Event.VF_UNKNOWN_HOLDER)] == expected
     assert all(level is Level.ERROR for level, _, _, _ in records.written)
 
 
-def test_strays_that_came_back_leave_what_else_was_said(telling: Telling, records: Records) -> None:
-    telling.once(Event.LEDGER_FAILED, "cannot write")
-    telling.missing({vf(0).bdf: "gone"})
-    telling.missing({})
-    telling.once(Event.LEDGER_FAILED, "cannot write")
+def test_strays_that_came_back_leave_what_else_was_said(node_log: NodeLog, records: Records) -> None:
+    node_log.once(Event.LEDGER_FAILED, "cannot write")
+    node_log.missing({vf(0).bdf: "gone"})
+    node_log.missing({})
+    node_log.once(Event.LEDGER_FAILED, "cannot write")
     assert records.events() == [Event.LEDGER_FAILED, Event.VF_UNKNOWN_HOLDER]
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from central.ask.model import Ask, Policy, Role
 from central.fit.cards import Card
+from central.fit.container_search import SearchDevices, SearchEndedError, places_of, search_containers
 from central.fit.demand import read_demand
 from central.fit.topology import lay_out
-from central.fit.turns import Devices, SearchEndedError, choose_in_turn, places_of
 from central.fit.vfs import FreeVfs
 from central.ledger.model import CardRoom
 from tests.fakes.rooms import ask, card, room, share, whole
@@ -22,8 +22,8 @@ def choose(
     numbers = {one.gpu.uuid: n for n, one in enumerate(cards)}
     layout = lay_out(room(*cards), vfs=False)
     given = [Card(cards[index], demand.phases, number) for number, index in enumerate(layout.cards)]
-    found = choose_in_turn(
-        Devices(layout.topology, given, 0, FreeVfs(), places_of(layout.topology, demand)), demand, policy, steps=steps
+    found = search_containers(
+        SearchDevices(layout.topology, given, 0, FreeVfs(), places_of(layout.topology, demand)), demand, policy, steps=steps
     )
     if found is None:
         return None

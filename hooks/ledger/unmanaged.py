@@ -1,7 +1,7 @@
 """Find cards in use by pods without a grant: pods from before Lading was installed, pods of a device plugin, or privileged
 pods.
 
-`lading/cgroups.py` reads which cgroup each GPU process is in; `decide_foreign` tells pods from host processes and leaves out
+`lading/cgroups.py` reads which cgroup each GPU process is in; `decide_unmanaged` tells pods from host processes and leaves out
 those that hold the card by a grant. A process that ended meanwhile holds nothing.
 """
 
@@ -18,16 +18,16 @@ from lading.vocabulary import GpuUuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
+class Unmanaged:
     held: Mapping[GpuUuid, str] = field(default_factory=dict)  # by whom, in words
     host: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)  # processes of no pod: reported, not held
 
 
-def find_foreign(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -> Foreign:
+def find_unmanaged(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -> Unmanaged:
     """Find cards held without a grant, and by whom, at this moment: a process of the inventory may have ended, and its pod's
     grant too."""
     pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
-    return decide_foreign(inventory.gpus, read_cgroups(host_root, pids), grants)
+    return decide_unmanaged(inventory.gpus, read_cgroups(host_root, pids), grants)
 
 
 def name_processes(host_root: Path, pids: Iterable[int]) -> list[tuple[int, str]]:
@@ -36,9 +36,9 @@ def name_processes(host_root: Path, pids: Iterable[int]) -> list[tuple[int, str]
     return [(pid, shown(name)) for pid, name in names if name is not None]
 
 
-def decide_foreign(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant]) -> Foreign:
+def decide_unmanaged(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Collection[Grant]) -> Unmanaged:
     if not cgroups:
-        return Foreign()
+        return Unmanaged()
     granted = {(grant.pod, gpu.uuid) for grant in grants for gpu in grant.devices.gpus}
     held: dict[GpuUuid, str] = {}
     host: dict[GpuUuid, tuple[int, ...]] = {}
@@ -52,4 +52,4 @@ def decide_foreign(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Coll
             elif (process.pod, gpu.uuid) not in granted:
                 container = f", container {process.container[:12]}" if process.container else ""
                 held.setdefault(gpu.uuid, f"process {pid} of pod {process.pod}{container}, without a grant of this node")
-    return Foreign(held=held, host=host)
+    return Unmanaged(held=held, host=host)

@@ -7,7 +7,7 @@ from typing import Final
 REMEMBERED: Final = 32768  # a cluster has 15,000 nodes
 
 
-class Numbers:
+class Interner:
     """The last ones. A number is given once: what was forgotten gets another, and is like nothing that has the old one."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from central.fit.joint import Found, Query, State, alternatives, find, sites_of
 from central.fit.mig import best_instances, instance_ranks, splits, with_vfs
 from central.fit.model import Missing
 from central.fit.prefer import preference, ranks
-from central.fit.topology import NEXT_TO, Apart, Topology, bits, link
+from central.fit.topology import NEXT_TO, Apart, NodeTopology, bits, link
 from central.fit.vfs import Choice, FreeVfs
 
 SETS_A_STEP = 8  # of cards, that are looked at once the best choice of a container turned out to be in the way
@@ -49,7 +49,7 @@ class Places(NamedTuple):
     ports: Sequence[int]
 
 
-def places_of(topology: Topology, demand: Demand) -> Places:
+def places_of(topology: NodeTopology, demand: Demand) -> Places:
     if not demand.bound:
         return _places_of(topology, Scope.ANY, each=False)
     per_switch = demand.vfs_peak > 0 and demand.rdma is RdmaPolicy.PER_SWITCH
@@ -58,7 +58,7 @@ def places_of(topology: Topology, demand: Demand) -> Places:
 
 
 @lru_cache(maxsize=1024)
-def _places_of(topology: Topology, scope: Scope, *, each: bool) -> Places:
+def _places_of(topology: NodeTopology, scope: Scope, *, each: bool) -> Places:
     """Return the place of each card and of each PF within the scope. With `each`, every card is a place of its own."""
     cards, ports = list(range(topology.cards)), [0] * (max(topology.port_of, default=-1) + 1)
     for site in sites_of(topology, scope):
@@ -69,10 +69,10 @@ def _places_of(topology: Topology, scope: Scope, *, each: bool) -> Places:
     return Places(cards, ports)
 
 
-class Devices:
+class SearchDevices:
     """The devices of one node during one search: what others left, and what this pod has so far."""
 
-    def __init__(self, topology: Topology, cards: Sequence[Card], untouched: int, vfs: FreeVfs, places: Places) -> None:
+    def __init__(self, topology: NodeTopology, cards: Sequence[Card], untouched: int, vfs: FreeVfs, places: Places) -> None:
         self.topology = topology
         self._places = places
         self.cards = cards  # that may be given, by address
@@ -142,8 +142,8 @@ class Devices:
         return tuple(kinds)
 
 
-def choose_in_turn(
-    devices: Devices, demand: Demand, policy: Policy, *, steps: int, first: bool = False
+def search_containers(
+    devices: SearchDevices, demand: Demand, policy: Policy, *, steps: int, first: bool = False
 ) -> Sequence[Chosen] | None:
     """Return the devices of each container, in the order of the demand; None if there is no choice. Change `devices`. Raise
     SearchEndedError after `steps` choices. With `first`, any choice will do; it need not be the best."""
@@ -152,7 +152,7 @@ def choose_in_turn(
 
 
 class _Search:
-    def __init__(self, devices: Devices, demand: Demand, policy: Policy, steps: int, *, first: bool) -> None:
+    def __init__(self, devices: SearchDevices, demand: Demand, policy: Policy, steps: int, *, first: bool) -> None:
         self._first = first
         self._devices = devices
         self._demand = demand

@@ -27,7 +27,7 @@ class _Sandbox:
     containers: dict[ContainerId, hook.Container] = field(default_factory=dict)
 
 
-class Known:
+class SandboxCache:
     def __init__(self, *, max_sandboxes: int = MAX_SANDBOXES, max_bytes: int = MAX_BYTES) -> None:
         self._sandboxes: dict[SandboxId, _Sandbox] = {}  # oldest first
         self._sandbox_of: dict[ContainerId, SandboxId] = {}

@@ -4,7 +4,7 @@ import pytest
 
 from central.fit.model import Missing
 from central.scheduling.scheduler import Reservation
-from central.scheduling.why import Why, ask_in_words, why_pending
+from central.scheduling.why_pod import Why, ask_in_words, why_pending
 from lading.amounts import format_mib
 from lading.vocabulary import REQUEST_ANNOTATIONS
 from tests.fakes.kube_objects import WHOLE, share, vfs

@@ -17,7 +17,7 @@ CONDITION: Final = "lading.dev/Considered"
 TIMEOUT_S: Final = 4.0
 
 
-class Toucher:
+class ConsideredPatch:
     """Touch a pod and return it as the API server then has it. ConflictError: another pod has the name."""
 
     def __init__(self, client: KubeClient, *, now: Callable[[], str]) -> None:

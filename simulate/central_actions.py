@@ -18,13 +18,13 @@ from central.state.pending import Pending
 from lading.log import Level, open_log
 from simulate.cluster import Cluster
 from simulate.product import Product, number_of, uid_of
-from simulate.still import complete
+from simulate.stopped_clock import complete
 
 UNIT_S: Final = 6000.0
 LOOK: Final = 0.05
 
 
-class Attended:
+class CentralActions:
     def __init__(self, cluster: Cluster, product: Product, patience: float) -> None:
         """Begin. `patience`: in units; 0: no room is kept."""
         self._product = product

@@ -1,4 +1,4 @@
-"""Find the pod sandbox of a call, and its container where the stage has one, from the request and from `Known`.
+"""Find the pod sandbox of a call, and its container where the stage has one, from the request and from `SandboxCache`.
 
 What neither contains is empty. A pod's annotation keys are those of the request and those that it was created with: removing
 one un-guards nothing.
@@ -13,93 +13,93 @@ from google.protobuf.message import Message
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage, read_id
-from runtimeproxy.call.known import Known
 from runtimeproxy.call.projection import container_identity, resources_of, sandbox_of_config
+from runtimeproxy.call.sandbox_cache import SandboxCache
 
 SANDBOX_STAGES = frozenset({Stage.RUN_POD_SANDBOX, Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class CallContext:
     sandbox: hook.PodSandbox
     container: hook.Container | None = None  # without env, mounts and devices
     keys: frozenset[str] = frozenset()  # of the pod's annotations
 
 
-def subject_of(request: Message, known: Known) -> Subject:
+def context_of(request: Message, cache: SandboxCache) -> CallContext:
     match request:
         case cri.RunPodSandboxRequest():
             shown = sandbox_of_config(request.config, runtime_handler=request.runtime_handler)
-            return Subject(sandbox=shown, keys=frozenset(shown.annotations))
+            return CallContext(sandbox=shown, keys=frozenset(shown.annotations))
         case cri.CreateContainerRequest():
-            return _of_create(request, known)
+            return _of_create(request, cache)
         case cri.UpdateContainerResourcesRequest():
-            subject = subject_by_id(Stage.UPDATE_CONTAINER_RESOURCES, request.container_id, known)
+            context = context_by_id(Stage.UPDATE_CONTAINER_RESOURCES, request.container_id, cache)
             container = hook.Container(resources=resources_of(request.linux))
-            container.MergeFrom(subject.container or hook.Container())
-            return Subject(sandbox=subject.sandbox, container=container, keys=subject.keys)
+            container.MergeFrom(context.container or hook.Container())
+            return CallContext(sandbox=context.sandbox, container=container, keys=context.keys)
         case cri.StopPodSandboxRequest() | cri.RemovePodSandboxRequest():
-            return subject_by_id(Stage.STOP_POD_SANDBOX, request.pod_sandbox_id, known)
+            return context_by_id(Stage.STOP_POD_SANDBOX, request.pod_sandbox_id, cache)
         case cri.StartContainerRequest() | cri.StopContainerRequest() | cri.RemoveContainerRequest():
-            return subject_by_id(Stage.STOP_CONTAINER, request.container_id, known)
+            return context_by_id(Stage.STOP_CONTAINER, request.container_id, cache)
         case _:
             raise TypeError(f"{request.DESCRIPTOR.full_name} belongs to no stage")
 
 
-def subject_by_id(stage: Stage, an_id: str, known: Known) -> Subject:
-    """Return the subject. `an_id` is the sandbox's or the container's, as the stage has it. An unknown one has its id and
+def context_by_id(stage: Stage, an_id: str, cache: SandboxCache) -> CallContext:
+    """Return the context. `an_id` is the sandbox's or the container's, as the stage has it. An unknown one has its id and
     nothing else."""
     if stage in SANDBOX_STAGES:
-        sandbox = known.sandbox(an_id) or hook.PodSandbox(id=an_id)
-        return Subject(sandbox=sandbox, keys=known.annotations(sandbox.id))
-    sandbox, container = known.container(an_id) or (hook.PodSandbox(), hook.Container(id=an_id))
-    return Subject(sandbox=sandbox, container=container, keys=known.annotations(sandbox.id))
+        sandbox = cache.sandbox(an_id) or hook.PodSandbox(id=an_id)
+        return CallContext(sandbox=sandbox, keys=cache.annotations(sandbox.id))
+    sandbox, container = cache.container(an_id) or (hook.PodSandbox(), hook.Container(id=an_id))
+    return CallContext(sandbox=sandbox, container=container, keys=cache.annotations(sandbox.id))
 
 
-def known_keys(stage: Stage | None, message: bytes, known: Known) -> frozenset[str]:
+def known_keys(stage: Stage | None, message: bytes, cache: SandboxCache) -> frozenset[str]:
     """Return the annotation keys with which the pod of an unparsed request was created, as far as its id is known."""
     match stage:
         case None | Stage.RUN_POD_SANDBOX:
             return frozenset()
         case Stage.CREATE_CONTAINER:
-            sandbox = known.sandbox(read_id(message))
+            sandbox = cache.sandbox(read_id(message))
             return frozenset(sandbox.annotations if sandbox else ())
         case _:
-            return subject_by_id(stage, read_id(message), known).keys
+            return context_by_id(stage, read_id(message), cache).keys
 
 
-def adjusted(subject: Subject, stage: Stage, adjustment: hook.Adjustment) -> Subject:
-    """Return the subject of a request to which this adjustment was applied. Changes the messages of `subject`."""
-    sandbox, container = subject.sandbox, subject.container
+def adjusted(context: CallContext, stage: Stage, adjustment: hook.Adjustment) -> CallContext:
+    """Return the context of a request to which this adjustment was applied. Changes the messages of `context`."""
+    sandbox, container = context.sandbox, context.container
     if stage is Stage.RUN_POD_SANDBOX:
         sandbox.annotations.MergeFrom(adjustment.annotations)
         sandbox.labels.MergeFrom(adjustment.labels)
-        return Subject(sandbox=sandbox, keys=subject.keys.union(adjustment.annotations))
+        return CallContext(sandbox=sandbox, keys=context.keys.union(adjustment.annotations))
     if container and stage is Stage.CREATE_CONTAINER:
         container.annotations.MergeFrom(adjustment.annotations)
         container.labels.MergeFrom(adjustment.labels)
     elif container and adjustment.HasField("resources"):
         container.resources.MergeFrom(adjustment.resources)
-    return subject
+    return context
 
 
-def subject_made(subject: Subject, stage: Stage, reply: bytes) -> Subject:
-    """Return the subject with the id from the runtime's reply."""
+def context_made(context: CallContext, stage: Stage, reply: bytes) -> CallContext:
+    """Return the context with the id from the runtime's reply."""
     if stage is Stage.RUN_POD_SANDBOX:
-        subject.sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
-    elif stage is Stage.CREATE_CONTAINER and subject.container is not None:
-        subject.container.id = cri.CreateContainerResponse.FromString(reply).container_id
-    return subject
+        context.sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
+    elif stage is Stage.CREATE_CONTAINER and context.container is not None:
+        context.container.id = cri.CreateContainerResponse.FromString(reply).container_id
+    return context
 
 
-def _of_create(request: cri.CreateContainerRequest, known: Known) -> Subject:
-    before = known.sandbox(request.pod_sandbox_id)
+def _of_create(request: cri.CreateContainerRequest, cache: SandboxCache) -> CallContext:
+    before = cache.sandbox(request.pod_sandbox_id)
     if request.HasField("sandbox_config"):
         handler = before.runtime_handler if before else ""
         shown = sandbox_of_config(request.sandbox_config, sandbox_id=request.pod_sandbox_id, runtime_handler=handler)
     else:
         shown = before or hook.PodSandbox(id=request.pod_sandbox_id)
-    return Subject(
+    return CallContext(
         sandbox=shown,
         container=container_identity(request.config),
         keys=frozenset(shown.annotations).union(before.annotations if before else ()),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from central.ask.model import NO_REQUESTS, Requests
-from central.fit.reserve import LEAST, MOST, MOST_TOLD, RAREST, Group, Groups, differ
+from central.fit.scarcity import LEAST, MOST, MOST_TOLD, RAREST, Group, Groups, differ
 from central.fit.workload import PodKind, workload_of
 
 EIGHT, FEW = Group(8), Group(8, ("A",))

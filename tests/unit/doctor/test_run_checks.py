@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import pytest
 
-from doctor.look import look
 from doctor.model import Check, Finding, State, Verdict, ok
 from doctor.reading import ElsewhereError, Readings, said_by
+from doctor.run_checks import run_checks
 from lading.errors import ConfigError, HostError
 
 Look = Callable[[None], Awaitable[Iterable[Verdict]]]
@@ -34,7 +34,7 @@ async def hangs(_: None) -> Iterable[Verdict]:
 
 
 def found(*checks: Check[None]) -> tuple[Finding, ...]:
-    return asyncio.run(look(checks, None, deadline_s=0.05))
+    return asyncio.run(run_checks(checks, None, deadline_s=0.05))
 
 
 def denied() -> ConfigError:

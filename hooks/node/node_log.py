@@ -19,7 +19,7 @@ _CHANGE_EVENT: Final = {
 }
 
 
-class Telling:
+class NodeLog:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._said: set[str] = set()
