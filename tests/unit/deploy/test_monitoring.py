@@ -15,6 +15,7 @@ import yaml
 
 import hooks.daemon.settings
 import runtimeproxy.settings
+import shares.settings
 from central.ask.reasons import OfPod
 from central.fit.model import Missing
 from lading.health import parse_address
@@ -166,7 +167,12 @@ def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
 
 def test_both_find_the_same_daemons_at_their_ports() -> None:
     ports = {}
-    for daemon, settings in (("hooks", hooks.daemon.settings.Settings()), ("proxy", runtimeproxy.settings.Settings())):
+    daemons = {
+        "hooks": hooks.daemon.settings.Settings(),
+        "proxy": runtimeproxy.settings.Settings(),
+        "shares": shares.settings.Settings(),
+    }
+    for daemon, settings in daemons.items():
         address = parse_address(settings.metrics)
         assert address is not None
         ports[f"lading-{daemon}"] = f"$1:{address.port}"
