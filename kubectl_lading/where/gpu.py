@@ -23,8 +23,11 @@ from lading.nodedevices import NodeDevices
 COLUMNS: Final = (
     ("HELD", "What the pod was given of the card: whole, memory, percent of compute and the isolation, or MIG instances."),
     ("USED", "Memory that its processes use, where the node tells it by container."),
-    ("BECAUSE", "bound: its assignment says so. granted: the node does. reserved, predicted, nominated: central is about to."),
-    ("FOR", "How long it held the card, by the node's ledger."),
+    (
+        "BECAUSE",
+        "bound: its assignment has it. granted: its node reports it. reserved, predicted, nominated: central plans it.",
+    ),
+    ("FOR", "For how long it has held the card, by the node's ledger."),
     ("BY", "Whose decision: signed and unsigned are central's, manual a person's."),
 )
 
