@@ -124,7 +124,7 @@ def _left(gpu: GpuView) -> str:
         free = [one.profile or gib(one.memory_mib) for one in gpu.mig if one.state is State.FREE]
         return f"MIG instances {', '.join(free)}" if free else "nothing"
     if gpu.state is State.WITHHELD:
-        return "nothing for new pods: its node gives nothing now"
+        return "nothing for new pods: its node assigns no devices now"
     if gpu.state in (State.HELD, State.UNUSABLE):
         return "nothing" + (" for new pods" if gpu.state is State.UNUSABLE else "")
     return f"{gib(gpu.memory_mib - gpu.held_mib)} of memory, {100 - gpu.held_percent}% of compute"
