@@ -167,13 +167,13 @@ def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
 
 def test_both_find_the_same_daemons_at_their_ports() -> None:
     ports = {}
-    daemons = {
-        "hooks": hooks.daemon.settings.Settings(),
-        "proxy": runtimeproxy.settings.Settings(),
-        "shares": shares.settings.Settings(),
+    listens = {
+        "hooks": hooks.daemon.settings.Settings().metrics,
+        "proxy": runtimeproxy.settings.Settings().metrics,
+        "shares": shares.settings.Settings().metrics,
     }
-    for daemon, settings in daemons.items():
-        address = parse_address(settings.metrics)
+    for daemon, metrics in listens.items():
+        address = parse_address(metrics)
         assert address is not None
         ports[f"lading-{daemon}"] = f"$1:{address.port}"
     plain = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())["scrape_configs"]
