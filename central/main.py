@@ -41,7 +41,8 @@ def serve(argv: Sequence[str]) -> None:
         description="The scheduler extender: assigns GPUs and RDMA VFs to pods, and binds them.",
         epilog="other commands: lading-central simulate --nodes nodes.csv --pods pods.csv | new-key --id ID | "
         "new-certificates (see --help).  "
-        "journalctl -t lading-central LADING_EVENT=pod.woken   shows which pods were woken when room appeared",
+        "kubectl -n lading-system logs -l app.kubernetes.io/name=lading-central --tail=-1 | grep event=pod.woken   shows which "
+        "pods were requeued when devices became free",
     )
     parser.add_argument("--version", action="version", version=f"lading-central {__version__}")
     add_flags(parser, Settings, config=CONFIG)

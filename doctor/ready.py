@@ -19,27 +19,27 @@ MENDS: Final = {
     "runtime": "lading-doctor --only runtime; systemctl restart containerd if it hangs (containers keep running)",
     "hooks-dir": "lading-doctor --only hooks-dir shows how to fix each file; without one: lading-hooks registration --write",
     "hook": "lading-doctor --only hooks; if it is 50-lading.json: systemctl restart lading-hooks.socket lading-hooks",
-    "inventory": "lading-doctor --only driver,gpus,vfs says which driver hangs, and what mends that; "
+    "inventory": "lading-doctor --only driver,gpus,vfs says which driver hangs, and how to fix it; "
     "journalctl -t lading-hooks LADING_EVENT=inventory.failed -n 5",
     "reconciled": "lading-doctor --only runtime; systemctl restart containerd where it hangs (containers go on); "
     "journalctl -t lading-hooks LADING_EVENT=ledger.failed -n 5",
-    "ledger": "lading-doctor --only ledger,disk says whether it is damaged or has no room, and what mends that; "
+    "ledger": "lading-doctor --only ledger,disk says whether it is damaged or has no room, and how to fix it; "
     "then systemctl restart lading-hooks",
     "no-bypass": "lading-doctor --only kubelet-endpoint, until that is ok; then kubectl -n NAMESPACE delete pod POD "
     "for each of them: made again, it goes through the proxy",
     "driver-files": "lading-doctor --only driver,driver-files names the running and the installed versions, and the fix",
-    "held-devices": "lading-doctor --only gpus,gpu-nodes,vfs says what mends the device; or its pod gets another one by "
+    "held-devices": "lading-doctor --only gpus,gpu-nodes,vfs says how to fix the device; or its pod gets another one by "
     "kubectl -n NAMESPACE delete pod POD (lading-hooks ledger has the pods)",
     "files": "systemctl edit {daemon} for the named line below [Service], or move the file below /etc/lading with the setting "
     "that names it; systemctl restart {daemon}",
     "socket": "systemctl restart {daemon}.socket {daemon}",
-    "nri": "lading-doctor --only nri says whether NRI is on, and what mends that; "
+    "nri": "lading-doctor --only nri says whether NRI is on, and how to fix it; "
     "journalctl -t lading-hooks LADING_EVENT=nri.lost -n 5",
     "nri-guard": "systemctl enable --now lading-nri-guard (or the second container beside lading-hooks); "
     "journalctl -t lading-nri-guard -n 20",
     "node-taint": "lading-doctor --only api; a token of lading-reporter that is bound to this node, as kubelets may not do it, "
     "or node_taint = false; journalctl -t lading-hooks LADING_EVENT=node.taint-failed -n 5",
-    "reported": "lading-doctor --only api says what is in the way, and what mends that; "
+    "reported": "lading-doctor --only api says what is in the way, and how to fix it; "
     "IPAddressAllow= of its unit, which has to have the API server's address; "
     "journalctl -t lading-hooks LADING_EVENT=report.failed -n 5",
 }

@@ -73,19 +73,21 @@ class Flags:
 
 
 _OPTIONS: Final = (
-    click.Option(["--kubeconfig"], metavar="FILE", help="As kubectl's; else $KUBECONFIG, else ~/.kube/config."),
-    click.Option(["--context"], metavar="NAME", help="Of the kubeconfig; else its current one."),
-    click.Option(["-n", "--namespace"], metavar="NAME", help="Of pods; else the context's."),
+    click.Option(
+        ["--kubeconfig"], metavar="FILE", help="Kubeconfig file. Default: $KUBECONFIG, then ~/.kube/config, as kubectl."
+    ),
+    click.Option(["--context"], metavar="NAME", help="Context of the kubeconfig. Default: its current one."),
+    click.Option(["-n", "--namespace"], metavar="NAME", help="Namespace of pods. Default: the context's."),
     click.Option(["-A", "--all-namespaces"], is_flag=True, default=None, help="Pods of all namespaces."),
     click.Option(
         ["-o", "--output"], type=Choice(Output), help="wide: more columns; json, yaml: for programs, keys are only added."
     ),
-    click.Option(["--central"], metavar="URL", help="Of lading-central; else it is asked through the API server."),
-    click.Option(["--lading-namespace"], metavar="NAME", help=f"Where Lading is installed; else {_SYSTEM}."),
+    click.Option(["--central"], metavar="URL", help="URL of lading-central. Default: through the API server."),
+    click.Option(["--lading-namespace"], metavar="NAME", help=f"Namespace of Lading. Default: {_SYSTEM}."),
     click.Option(
         ["--request-timeout", "request_timeout_s"],
         type=Duration(least=1),
-        help=f"Of one request to the API server; else {TIMEOUT_S:g}s, and {PAGE_TIMEOUT_S:g}s for a page of a list.",
+        help=f"Time limit of one request to the API server. Default: {TIMEOUT_S:g}s; {PAGE_TIMEOUT_S:g}s for a page of a list.",
     ),
 )
 _NAMES: Final = tuple(str(option.name) for option in _OPTIONS)

@@ -4,7 +4,7 @@ Signed is a domain prefix and the exact bytes of the annotation `lading.dev/assi
 texts that mean the same are two messages. The prefix prevents that a signature made for an assignment is valid for anything
 else that the same key may sign. Written as `ed25519:<key id>:<base64>`, so that keys can rotate: a node knows several by id.
 
-This module has only the mechanism, shared by central (signs) and the node (verifies); hooks/assignment decides what a node
+This module has only the mechanism, shared by central (signs) and the node (verifies); hooks/forms decides what a node
 accepts. Source: RFC 8032 (Ed25519), RFC 4648 §4 (base64), RFC 7468 (PEM).
 """
 

@@ -31,7 +31,7 @@ class ConsideredPatch:
             "type": CONDITION,
             "status": "True",
             "reason": "RoomAppeared" if pod.refused_at is not None else "BindingUnclear",
-            "message": f"lading-central looked at {at}",
+            "message": f"lading-central requeued this pod at {at}",
             "lastTransitionTime": at,
         }
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}

@@ -105,7 +105,7 @@ class Evictor:
             found = None if protection is None else await self._plan_new(pod, names, protection)
             if found is not None:
                 self._counts.nominated += 1
-                why = f"for {pod.namespace}/{pod.name} of higher priority"
+                why = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
                 self.make_room(found, pod, names, reason=PREEMPTED, why=why)
                 await asyncio.sleep(PAUSE_S)
             elif protection is None or protection.applied:
@@ -260,7 +260,11 @@ class Evictor:
             self._spared[victim.uid] = self._clock() + SPARED_S
             spared = isinstance(e, TooManyRequestsError)
             self._counts.evicted[reason, EvictOutcome.SPARED if spared else EvictOutcome.UNCLEAR] += 1
-            self._log.warning(Event.POD_EVICTED, f"{'not now' if spared else 'not known whether'}, {why}: {e}", **fields)
+            self._log.warning(
+                Event.POD_EVICTED,
+                f"{'cannot evict now' if spared else 'not known whether it was evicted'} ({why}): {e}",
+                **fields,
+            )
             return False
         if dry_run:
             return True

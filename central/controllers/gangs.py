@@ -2,8 +2,8 @@
 
     watch ─▶ GangFeed ─▶ gang ─▶ plan, in slices ─▶ members are requeued ─▶ filter names the node ─▶ bind ─▶ barrier ─▶ Bindings
 
-One gang is planned at a time, in the order of the queue: a gang of which some members are bound comes first, then by priority
-and age. A gang that cannot be placed lets the next one pass, and room is made for it (make_room.py).
+One gang is planned at a time, in the order of the queue: a gang of which some members are bound comes first, then by the
+line (gang/queue.py). A gang that cannot be placed lets the next one pass, and room is made for it (make_room.py).
 
 No plan is waited for without an end: if the first Binding is not possible in PLAN_S, the plan is dropped, and made again after
 a pause. If the minimum is not bound in time after the first Binding, the bound members of a strict gang are evicted.

@@ -136,7 +136,7 @@ class RoomMaker:
             return kept if now < kept.until else None
         kept.look(found, now)
         if not before >= kept.stays.keys():
-            self._log.info(Event.ROOM_KEPT, "for a gang", gang=str(gang.key), members=len(kept.nodes))
+            self._log.info(Event.ROOM_KEPT, "room is kept for a gang", gang=str(gang.key), members=len(kept.nodes))
         self._nominate(gang, found.where, kept.until, evicts=False)
         gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end")
         return kept
@@ -194,8 +194,10 @@ class RoomMaker:
 
     async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord], reason: str) -> None:
         """Evict all of these, after a dry run of all: none goes if one of them cannot."""
-        of_whom = "of higher priority" if reason == PREEMPTED else "of a quota that lent what they use"
-        why = f"for gang {gang.key} {of_whom}"
+        if reason == PREEMPTED:
+            why = f"gang {gang.key} of higher priority needs its devices"
+        else:
+            why = f"gang {gang.key} needs devices that this quota borrowed"
         for victim in victims:
             if not await self._evictions.evict(victim, reason, why, dry_run=True):
                 for member in gang.waiting():

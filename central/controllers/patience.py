@@ -163,7 +163,7 @@ class Patience:
             holders = self._keep_on(pod.uid, room)
             if holders is not None:
                 fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": name}
-                self._log.info(Event.ROOM_KEPT, f"{holders} pods hold some of it", **fields)
+                self._log.info(Event.ROOM_KEPT, f"waiting for {holders} pods on this node to end", **fields)
                 return room
         return None
 

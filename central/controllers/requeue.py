@@ -249,7 +249,7 @@ class Waker:
             except (NotFoundError, ConflictError):
                 return  # the watch will say so
             except KubeError as e:
-                self._log.warning(Event.POD_WOKEN, f"not yet: {e}", **fields)
+                self._log.warning(Event.POD_WOKEN, f"cannot requeue, retrying unless refused: {e}", **fields)
                 if isinstance(e, RefusedError) and not isinstance(e, TooManyRequestsError):
                     return  # once more would be refused once more; the next round asks again
                 await asyncio.sleep(backoff.failed(at_least_s=e.retry_after_s))

@@ -133,7 +133,7 @@ class TakeBack:
         quotas = sorted({piece.unit.quota for piece in found.pieces})
         why = f"quota {', '.join(quotas)} uses more than it may, and {pod.namespace}/{pod.name} of another quota needs it"
         fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": plan.node}
-        self._log.info(Event.QUOTA_TAKEN_BACK, f"{len(plan.victims)} pods of {', '.join(quotas)} go", **fields)
+        self._log.info(Event.QUOTA_TAKEN_BACK, f"evicting {len(plan.victims)} pods of quota {', '.join(quotas)}", **fields)
         self._evictor.make_room(plan, now, names, reason=TAKEN_BACK, why=why)
         return True
 

@@ -27,9 +27,9 @@ CONFIG: Final = Path("/etc/lading/central.toml")
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     listen: Annotated[str, Setting("address and port for kube-scheduler's requests")] = "127.0.0.1:8080"
-    page_listen: Annotated[
-        str, Setting("address and port for what people read: the page, and what kubectl lading asks; empty: none")
-    ] = "127.0.0.1:8081"
+    page_listen: Annotated[str, Setting("address and port of the page and of kubectl lading's requests; empty: none")] = (
+        "127.0.0.1:8081"
+    )
     tls_certificate: Annotated[str, Setting("PEM file, for both addresses; empty: plain HTTP")] = ""
     tls_key: Annotated[str, Setting("PEM file of its private key")] = ""
     tls_client_ca: Annotated[str, Setting("PEM file: callers need a certificate that it signed")] = ""
@@ -49,11 +49,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     patience: Annotated[
         int,
         msgspec.Meta(ge=0, le=604_800),
-        Setting("seconds until the room of a node is kept together for a pod that waits for several whole GPUs; 0: never"),
+        Setting(
+            "seconds that a pod for several whole GPUs waits before central keeps the free devices of one node for it; 0: never"
+        ),
     ] = 600
-    topology_keys: Annotated[
-        tuple[str, ...], Setting("labels of nodes that say which are near each other, for gangs that ask for one")
-    ] = KNOWN_KEYS
+    topology_keys: Annotated[tuple[str, ...], Setting("node labels that describe topology, which gangs may name")] = KNOWN_KEYS
     bypassed: Annotated[Bypassed, Setting("a pod that does not keep to its share of a card: report, or end: evict it too")] = (
         Bypassed.REPORT
     )
@@ -66,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     spread_containers_per_card: Annotated[
         int,
         msgspec.Meta(ge=0, le=100),
-        Setting("policy spread: how many containers that each request a whole card share one; 0: off"),
+        Setting("policy spread: number of containers that share a card when each requests one card; 0: off"),
     ] = 0
     nvswitch_partition: Annotated[
         PartitionPolicy, Setting("for pods without lading.dev/nvswitch-partition: prefer or honor")

@@ -130,7 +130,7 @@ def _no_cards(seen: CardsSeen) -> Verdict | None:
 def _without_nvml(seen: CardsSeen) -> Verdict | None:
     """Return the verdict of a check that needs an NVML session, if there is none."""
     if (nothing := _no_cards(seen)) is None and seen.nvml is not None and seen.nvml.error:
-        return skipped(f"NVML: {seen.nvml.why}; the check `driver` has what mends it")
+        return skipped(f"NVML: {seen.nvml.why}; the check `driver` says how to fix it")
     return nothing
 
 

@@ -64,8 +64,8 @@ def _configure(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[C
 def _park(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[Call]:
     """Yield the calls that park the device. Before anything else that may fail: another VF may be waiting for one of its
     names."""
-    yield Call("taking its other names from it", partial(kernel.set_altnames, link.name, original.altnames))
-    yield Call("naming it out of the way", partial(_rename_to_one_of, kernel, link.name, parking, original.name))
+    yield Call("removing its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
+    yield Call("giving it a temporary name", partial(_rename_to_one_of, kernel, link.name, parking, original.name))
 
 
 def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
@@ -73,7 +73,7 @@ def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
     another one."""
     ibdev, host = seen.rdma_host, seen.host
     if ibdev is not None and ibdev.name != row.vf.ibdev:
-        yield Call(f"naming {ibdev.name} {row.vf.ibdev} again", partial(_rename_ibdev, kernel, ibdev, row))
+        yield Call(f"restoring the name {row.vf.ibdev} of {ibdev.name}", partial(_rename_ibdev, kernel, ibdev, row))
     if not (config := reset_of(row)).empty:
         yield Call("resetting it at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
     if host is not None and row.netdev is not None:
@@ -88,7 +88,7 @@ def _restore_link(link: Link, original: Netdev, kernel: Kernel, *, parking: str)
     if set(link.altnames) != set(original.altnames):
         yield Call("restoring its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
     if link.name != original.name:
-        yield Call(f"naming it {original.name} again", partial(_rename, kernel, link.name, original.name, parking))
+        yield Call(f"restoring its name {original.name}", partial(_rename, kernel, link.name, original.name, parking))
     if original.up:
         yield Call("bringing it up again", partial(kernel.set_link, None, original.name, up=True))
 

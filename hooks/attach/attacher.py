@@ -149,7 +149,7 @@ class Attacher:
         await asyncio.wait({task}, timeout=max(0.0, work.deadline - _now()))
         if task.done():
             return task.result()
-        return refuse(work, Reason.ATTACH_FAILED, f"more than {self._deadline_s:g} s are over, and it is still {work.doing}")
+        return refuse(work, Reason.ATTACH_FAILED, f"not done within {self._deadline_s:g} s; current step: {work.doing}")
 
     async def _attach(self, work: Attaching) -> Outcome:
         async with self._locks[work.vf]:
@@ -199,7 +199,7 @@ class Attacher:
         if self._stopped(work.pod.sandbox):
             raise _AbandonedError(Reason.SANDBOX_STOPPED, "its sandbox is stopped, or about to be")
         if _now() >= work.deadline:
-            raise _AbandonedError(Reason.ATTACH_FAILED, f"it took more than {self._deadline_s:g} s; the last was {work.doing}")
+            raise _AbandonedError(Reason.ATTACH_FAILED, f"not done within {self._deadline_s:g} s; last step: {work.doing}")
 
     def _is_over(self, work: Attaching, row: Attachment) -> bool:
         return row.sandbox != work.pod.sandbox or row.step.releasing or row.boot_id != self._boot_id

@@ -30,7 +30,7 @@ class Work:
     """One attach or release that is in progress."""
 
     vf: PciAddress
-    doing: str = "waiting for what was begun with it before"  # what it hangs in, if it does
+    doing: str = "waiting for an earlier operation on this VF"  # what it hangs in, if it does
     generation: int | None = None  # of its row, once it has one
 
 

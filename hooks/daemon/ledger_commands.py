@@ -47,8 +47,8 @@ _ANSWER_S: Final = 120.0  # some kernel calls, each of which may take the attach
 def list_ledger(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         prog="lading-hooks ledger",
-        description="Who holds which device of this node, since when, and why what is not free is not. Reads the ledger and "
-        "the devices, with or without a daemon, and changes nothing.",
+        description="Show which pod holds which device of this node, since when, and why a device is not free. Reads the "
+        "ledger and the devices, with or without a daemon, and changes nothing.",
     )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     add_flags(parser, Settings, config=CONFIG)
@@ -91,7 +91,7 @@ def release(argv: Sequence[str]) -> None:
         "Exit status 0: done, or it was free; 3: still in use; 1: something failed; 2: no such device.",
     )
     parser.add_argument("device", help="PCI address, GPU UUID or MIG UUID, as lading-hooks ledger shows them")
-    parser.add_argument("--force", action="store_true", help="do it")
+    parser.add_argument("--force", action="store_true", help="release the device; without --force, only show the steps")
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
     add_flags(parser, Settings, config=CONFIG)
     args = parser.parse_args(argv)
@@ -136,7 +136,7 @@ def _refused(path: Path, error: grpc.RpcError) -> NoReturn:
         case grpc.StatusCode.NOT_FOUND:
             raise ConfigError(said, hint="lading-hooks ledger shows what there is") from error
         case grpc.StatusCode.UNAVAILABLE:
-            hint = f"is lading-hooks well, which listens at {path}? journalctl -t lading-hooks"
+            hint = f"is lading-hooks, which listens at {path}, healthy? journalctl -t lading-hooks"
             raise RuntimeUnavailableError(f"cannot release: {said}", hint=hint) from error
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             raise HostError(
@@ -191,5 +191,6 @@ def _print(answer: hook_pb2.ReleaseResponse, *, forced: bool) -> None:
         print(f"IN USE: {printable(holder)}", file=sys.stderr)
     if answer.in_use:
         print(
-            "  it is not taken from who can still use it: delete the pod, or end what is left of it (crictl)", file=sys.stderr
+            "  a device that a pod can still use is not released: delete the pod, or remove what is left of it (crictl)",
+            file=sys.stderr,
         )

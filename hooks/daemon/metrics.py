@@ -53,7 +53,10 @@ class Metrics:
             registry=self.registry,
         )
         self._decision = Histogram(
-            "lading_hooks_decision_seconds", "Deciding and recording.", buckets=_BUCKETS, registry=self.registry
+            "lading_hooks_decision_seconds",
+            "Seconds to decide about a container and record it.",
+            buckets=_BUCKETS,
+            registry=self.registry,
         )
         self._moves = Histogram(
             "lading_hooks_vf_move_seconds",
@@ -147,9 +150,13 @@ class _State(Collector):
         )
         yield GaugeMetricFamily("lading_bypassed_containers", "Containers without their pod's devices.", len(node.bypassed))
         age_s = node.watch.age_s if node.watch else float("inf")
-        yield GaugeMetricFamily("lading_hooks_inventory_age_seconds", "Since the last good look at the devices.", age_s)
         yield GaugeMetricFamily(
-            "lading_hooks_reconcile_age_seconds", "Since the ledger was last compared with the runtime.", node.reconcile_age_s
+            "lading_hooks_inventory_age_seconds", "Seconds since the devices were last read without an error.", age_s
+        )
+        yield GaugeMetricFamily(
+            "lading_hooks_reconcile_age_seconds",
+            "Seconds since the ledger was last compared with the runtime.",
+            node.reconcile_age_s,
         )
         yield CounterMetricFamily("lading_hooks_reconcile_failures", "Comparisons that failed.", node.reconcile_failures)
         yield CounterMetricFamily(
@@ -167,8 +174,14 @@ class _Reports(Collector):
 
     def collect(self) -> Iterator[Metric]:
         reporter = self._reporter
-        yield GaugeMetricFamily("lading_hooks_report_age_seconds", "Since the API server took a report.", reporter.age_s)
-        yield GaugeMetricFamily("lading_hooks_report_stale_seconds", "Since it may lack the newest state.", reporter.stale_s)
+        yield GaugeMetricFamily(
+            "lading_hooks_report_age_seconds", "Seconds since the API server accepted a report.", reporter.age_s
+        )
+        yield GaugeMetricFamily(
+            "lading_hooks_report_stale_seconds",
+            "Seconds for which the API server may lack a change of this node; 0: none.",
+            reporter.stale_s,
+        )
         yield CounterMetricFamily("lading_hooks_report_failures", "Failed reports.", reporter.failures)
 
 
@@ -244,11 +257,13 @@ def _share_bypasses(bypasses: Iterable[ShareBypass]) -> GaugeMetricFamily:
 
 def _services(services: Iterable[CardService]) -> Iterator[Metric]:
     labels = ["service", "uuid"]
-    up = GaugeMetricFamily("lading_gpu_service_up", "1 if the program that the card needs runs.", labels=labels)
-    clients = GaugeMetricFamily("lading_gpu_service_clients", "Processes that use the card by it.", labels=labels)
-    fault = GaugeMetricFamily("lading_gpu_service_fault", "1 if a fault keeps it from taking more.", labels=labels)
+    up = GaugeMetricFamily("lading_gpu_service_up", "1 if the daemon that the card needs runs.", labels=labels)
+    clients = GaugeMetricFamily("lading_gpu_service_clients", "Processes that use the card through the daemon.", labels=labels)
+    fault = GaugeMetricFamily("lading_gpu_service_fault", "1 while a fault blocks the card's daemon.", labels=labels)
     failures = CounterMetricFamily(
-        "lading_gpu_service_failures", "It could not be started, asked or stopped, or died.", labels=labels
+        "lading_gpu_service_failures",
+        "Failures to start, query or stop the card's daemon, and its unexpected ends.",
+        labels=labels,
     )
     for one in services:
         values = ((up, one.runs), (clients, one.clients), (fault, one.fault), (failures, one.failures))

@@ -40,7 +40,7 @@ def decide_ready(
     reported. `taint_failure`: why the node's taint may not be as it should, or None if it has none. `front_ends`: their own
     conditions, and what is wrong."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
-    went_past = f"made past Lading, without their devices: {_some(names, ', ')}" if bypassed else ""
+    went_past = f"containers that run without their devices: {_some(names, ', ')}" if bypassed else ""
     return (
         Condition.unless(_too_old(inventory_age_s, inventory_interval_s, "devices were last read"), name="inventory"),
         Condition.unless(

@@ -59,7 +59,10 @@ class FrontEndName(StrEnum):
 
 class Settings(NvidiaSettings, frozen=True, kw_only=True):
     front_end: Annotated[
-        FrontEndName, Setting("how containers come to this node's devices: cri-hook, by lading-runtimeproxy; or nri")
+        FrontEndName,
+        Setting(
+            "which program asks lading-hooks about containers: cri-hook (lading-runtimeproxy) or nri (the container runtime)"
+        ),
     ] = FrontEndName.CRI_HOOK
     nri_socket: Annotated[str, Setting("front_end nri: the container runtime's NRI socket")] = "/var/run/nri/nri.sock"
     nri_plugin_path: Annotated[
@@ -95,7 +98,10 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True):
     ] = (IsolationName.NONE,)
     shares_dir: Annotated[str, Setting("isolation tokens: folder of the grants that lading-shares reads")] = str(FOLDER)
     share_libraries: Annotated[
-        str, Setting("isolation tokens: folder of the libraries that stand before the driver's; by default those of Lading")
+        str,
+        Setting(
+            "isolation tokens: folder of the libraries that replace libcuda and NVML in containers; empty: those of Lading"
+        ),
     ] = ""
     shares_socket: Annotated[str, Setting("isolation tokens: socket of lading-shares, its setting listen")] = SOCKET_PATH
     share_tolerance: Annotated[
@@ -123,10 +129,12 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True):
     unsupported_handlers: Annotated[
         tuple[str, ...], Setting("runtime handlers (patterns) whose containers cannot be given devices")
     ] = PodPolicy().unsupported_handlers
-    rdma_resource: Annotated[str, Setting("the resource name of which PCIDEVICE_… is made")] = RdmaInjection().resource
-    rdma_mad: Annotated[bool, Setting("umad and issm nodes too")] = False
+    rdma_resource: Annotated[str, Setting("resource name in the environment variable PCIDEVICE_… of containers with VFs")] = (
+        RdmaInjection().resource
+    )
+    rdma_mad: Annotated[bool, Setting("give containers with VFs the umad and issm device nodes too")] = False
     rdma_memlock: Annotated[bool, Setting("front_end nri: no limit of locked memory for containers with VFs")] = False
-    rdma_ipc_lock: Annotated[bool, Setting("CAP_IPC_LOCK for containers with VFs")] = False
+    rdma_ipc_lock: Annotated[bool, Setting("give containers with VFs the capability IPC_LOCK")] = False
     netdev: Annotated[
         bool | None,
         Setting("move a VF's network device into its pod; by default only if host_root is /"),
@@ -157,7 +165,9 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True):
     ] = ("nvidia-cuda-mps-server", "nv-hostengine", "dcgm-exporter")
     hand_over_command: Annotated[
         tuple[str, ...],
-        Setting("program, and its arguments, for a card whose last holder is gone, before it is granted again; {uuid}, {bdf}"),
+        Setting(
+            "program, with arguments, to run for a card after its last grant ended, before it is granted again; {uuid}, {bdf}"
+        ),
     ] = ()
     hand_over_deadline: Annotated[
         float, msgspec.Meta(ge=1, le=600), Setting("seconds after which the hand_over_command is ended, and has failed")
@@ -172,11 +182,11 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True):
         int, msgspec.Meta(ge=1, le=3650), Setting("days for which lading-hooks audit shows which pod held which device")
     ] = 90
     report: Annotated[bool, Setting("report devices and grants to the API server, as NodeDevices, for central")] = False
-    kubeconfig: Annotated[str, Setting("report: the kubeconfig to do so with; empty: in-cluster service account")] = ""
+    kubeconfig: Annotated[str, Setting("report: kubeconfig file; empty: in-cluster service account")] = ""
     report_use_interval: Annotated[
         float,
         msgspec.Meta(ge=0, le=86400),
-        Setting("report: at least so many seconds before a change of use alone is reported; 0: use is not reported"),
+        Setting("report: least seconds between two reports that change only the use of cards; 0: use is not reported"),
     ] = 60.0
     node_taint: Annotated[
         bool | None,
@@ -224,13 +234,11 @@ def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
     missing: dict[str, str] = {}
     of_central = sorted(trust.accepted & {Form.SIGNED, Form.UNSIGNED})
     if not settings.node_name and (of_central or settings.report):
-        needed = (
-            f"assignments = {', '.join(of_central)} are for one node" if of_central else "report = true reports as this node"
-        )
-        missing[f"node_name is empty, and {needed}"] = "node_name = the name that `kubectl get nodes` shows for this machine"
+        needed = "an assignment names the node that it is for" if of_central else "report = true needs it"
+        missing[f"node_name is empty: {needed}"] = "node_name = the name that `kubectl get nodes` shows for this machine"
     if Form.SIGNED in trust.accepted and not trust.keys:
         hint = 'below [keys]: k1 = "/etc/lading/keys/k1.pem" (or assignments = ["manual"], for testing)'
-        missing["keys is empty, and assignments = signed are checked with them"] = hint
+        missing["keys is empty: signed assignments are checked with these keys"] = hint
     return missing
 
 

@@ -229,10 +229,16 @@ def _check_shared(containers: Mapping[str, ContainerRequest]) -> None:
             path = f"containers.{name}.vfs[{i}]"
             at, same = first.setdefault(vf.name, (path, vf))
             if (same.ifname, same.netdev, same.settings) != (vf.ifname, vf.netdev, vf.settings):
-                raise _WrongError(f"{path} and {at} want {vf.name} differently; containers of one pod share it as it is")
+                raise _WrongError(
+                    f"{path} and {at} give {vf.name} different settings; all containers of a pod must use the same settings "
+                    "for one VF"
+                )
             at, other = named.setdefault(vf.ifname or vf.name, (path, vf))
             if other.name != vf.name:
-                raise _WrongError(f"{path}.ifname is {shown(vf.ifname)}, as {at}.ifname is; a pod has a name once")
+                raise _WrongError(
+                    f"{path}.ifname is {shown(vf.ifname)}, as {at}.ifname is; two VFs of one pod cannot have the same "
+                    "interface name"
+                )
 
 
 def _gpu(value: object, path: str) -> GpuRequest:

@@ -195,8 +195,8 @@ def _held_twice(own: Grant, held: Sequence[Holding]) -> Refusal | None:
         for device in both_hold(own.devices, other.devices) if other.pod != own.pod else ():
             return Refusal(
                 reason=Reason.DEVICE_HELD,
-                message=f"cannot give {device} again: this container's grant says so, and {other.holds('it')}; delete the pod "
-                "that should not have it",
+                message=f"cannot give {device} again: two grants have it, this container's and another: {other.holds('it')}; "
+                "delete the pod that should not have it",
             )
     return None
 

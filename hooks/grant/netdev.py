@@ -108,7 +108,8 @@ def _check(sandbox: Sandbox, one: WantedVf, asked: VfRequest, policy: NetdevPoli
     if one.netdev and (conflict := settings_conflict(one.settings)):
         return Refusal(
             reason=Reason.ANNOTATION_MALFORMED,
-            message=f"cannot set {words}: {conflict}; what the assignment leaves open is of [vf] in the node's hooks.toml",
+            message=f"cannot set {words}: {conflict}; settings that the assignment does not have come from [vf] in the "
+            "node's hooks.toml",
         )
     return None
 

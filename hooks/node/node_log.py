@@ -59,8 +59,8 @@ class NodeLog:
         for one in containers:
             self.once(
                 Event.CONTAINER_BYPASSED,
-                f"container {one.id[:12]} was made past Lading and runs without the devices of its pod's annotations; is "
-                "kubelet's --container-runtime-endpoint still the proxy's socket, or by NRI, was the guard there?",
+                f"container {one.id[:12]} bypassed Lading: it runs without the devices of its pod's annotations. Proxy: check "
+                "kubelet's --container-runtime-endpoint. NRI: check that a guard is connected",
                 pod_uid=one.pod,
                 namespace=one.namespace,
                 pod=one.pod_name,

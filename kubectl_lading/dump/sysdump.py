@@ -56,7 +56,12 @@ class _First(msgspec.Struct):
 
 @command("sysdump", formats=False)
 @click.option(
-    "-o", "--output", "folder", type=click.Path(path_type=Path), metavar="FOLDER", help="To be made; else lading-sysdump-TIME."
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Folder to create. Default: lading-sysdump-TIME.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask on a large cluster.")
 async def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:

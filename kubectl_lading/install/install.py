@@ -50,18 +50,29 @@ class Options:
 @command(
     "install",
     columns=(
-        ("KIND, NAMESPACE, NAME", "Of each object of deploy/, and of what it needs."),
+        ("KIND, NAMESPACE, NAME", "Each object of deploy/, and what it needs."),
         ("WHAT", "created, changed, unchanged, deleted, absent; with --dry-run, what would be."),
     ),
 )
 @click.option(
-    "--image", "images", type=Image(), multiple=True, metavar="NAME=IMAGE", help="Where the cluster gets an image from."
+    "--image",
+    "images",
+    type=Image(),
+    multiple=True,
+    metavar="NAME=IMAGE",
+    help="Image to use in place of the default; may be repeated.",
 )
-@click.option("--dry-run", is_flag=True, help="Says what would be done, and changes nothing.")
-@click.option("--wait", is_flag=True, help="Until all pods of Lading are ready.")
-@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, help="Of --wait and --uninstall.")
-@click.option("--uninstall", is_flag=True, help="Remove it all, from the nodes with the label lading.dev/front-end too.")
-@click.option("--force", is_flag=True, help="Overwrite what others changed; with --uninstall, although pods hold devices.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and change nothing.")
+@click.option("--wait", is_flag=True, help="Wait until all pods of Lading are ready.")
+@click.option(
+    "--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, help="Time limit of --wait and --uninstall."
+)
+@click.option("--uninstall", is_flag=True, help="Remove Lading, also from the nodes with the label lading.dev/front-end.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Overwrite fields that other clients changed; with --uninstall, uninstall even if pods hold devices.",
+)
 async def install(
     flags: Flags,
     images: tuple[tuple[str, str], ...],

@@ -110,7 +110,7 @@ def nodes_chosen_report(now: Installation) -> list[CheckResult]:
         "node runs",
         "nodes run",
         f"{HOOKS} and do not report",
-        why="central gives nothing there",
+        why="central assigns no devices there",
         mend=f"kubectl -n {NODES_NAMESPACE} logs daemonset/{HOOKS} -c hooks | grep report; is report = true in hooks.toml?",
     )
 

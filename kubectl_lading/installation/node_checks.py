@@ -22,13 +22,13 @@ _DOCTOR: Final = "lading-doctor, on the node"
 def nodes_report(now: Installation) -> Iterator[CheckResult]:
     if not now.reports:
         mend = "docs/operations.md: install lading-hooks on a node, and set report"
-        yield degraded("no node reports devices: there is nothing to give away", mend=mend)
+        yield degraded("no node reports devices: no pod can get devices", mend=mend)
     yield from several(
         now.workload.unreported,
         "node has",
         "nodes have",
         "pods with devices and no report",
-        why="central gives nothing there, and does not see what its ledger holds",
+        why="central assigns no devices there, and does not see what its ledger holds",
         mend=_DOCTOR,
     )
     mend = "kubectl delete nodedevices {0}, if that node is gone for good"
@@ -51,7 +51,7 @@ def versions_in_step(now: Installation) -> Iterator[CheckResult]:
             )
     if len(reporters) > 1:
         shown = ", ".join(f"{version} on {count(number, 'node')}" for version, number in sorted(reporters.items()))
-        yield note(f"nodes run different versions of lading-hooks: {shown}", why="so it is during an upgrade")
+        yield note(f"nodes run different versions of lading-hooks: {shown}", why="this is normal during an upgrade")
     if now.central_version and not go_together(now.central_version, now.cli):
         yield degraded(
             f"central {now.central_version} does not go with this kubectl-lading {now.cli}",
@@ -66,8 +66,8 @@ def nodes_reconciled(now: Installation) -> list[CheckResult]:
         "node does",
         "nodes do",
         "not know yet who holds which devices",
-        why="nothing is given there",
-        mend="a moment after a start that is so; else curl -s http://127.0.0.1:9441/readyz, on the node",
+        why="no devices are assigned there",
+        mend="normal for some seconds after a start; otherwise: curl -s http://127.0.0.1:9441/readyz, on the node",
     )
 
 
@@ -77,7 +77,7 @@ def nodes_reachable(now: Installation) -> list[CheckResult]:
         "node with devices is",
         "nodes with devices are",
         "not reachable",
-        why="what is held there stays held, and nothing is given",
+        why="devices that pods hold there stay held, and no others are assigned",
         mend="kubectl describe node {0}",
     )
 
@@ -90,7 +90,7 @@ def nodes_rebooted(now: Installation) -> list[CheckResult]:
         "node has",
         "nodes have",
         "not reported since the last boot",
-        why="what is known of it is of another boot",
+        why="the report is from before the reboot",
         mend="systemctl status lading-hooks; journalctl -t lading-hooks -p err, on the node",
     )
 

@@ -67,7 +67,14 @@ class Target(click.ParamType[str]):
         ("GOES", "full, limited, none or unknown: with the target; what is not Lading's, with Lading and the API server."),
     ),
 )
-@click.option("--to", "target", type=Target(), default=__version__, metavar="VERSION", help="Else that of this kubectl-lading.")
+@click.option(
+    "--to",
+    "target",
+    type=Target(),
+    default=__version__,
+    metavar="VERSION",
+    help="Target version. Default: that of this kubectl-lading.",
+)
 async def preflight(flags: Flags, target: str) -> None:
     """Check before an upgrade which versions run and work together, and what must not be in progress.
 

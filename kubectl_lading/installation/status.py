@@ -40,14 +40,14 @@ V = TypeVar("V")
 @command(
     "status",
     columns=(
-        ("PART", "Of the installation; each needs those above it."),
+        ("PART", "Part of the installation; each needs those above it."),
         ("STATE", "ok; note: worth knowing; unknown: could not be read; degraded: what to do stands below the table."),
-        ("VERSION", "That runs: central's as it says itself, else its image's; of nodes, that of lading-hooks."),
+        ("VERSION", "Version that runs: of central, what it says itself, else its image's; of nodes, that of lading-hooks."),
         ("CHANGED", "With -o wide: when what the node reports changed last; on a quiet node that is long ago."),
     ),
 )
-@click.option("--wait", is_flag=True, help="Look again until all is well.")
-@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, help="With --wait: for how long.")
+@click.option("--wait", is_flag=True, help="Wait until no part is degraded or unknown.")
+@click.option("--timeout", "timeout_s", type=Duration(), default="5m", show_default=True, help="Time limit of --wait.")
 async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
     """Show the whole installation on one screen: is it healthy, and if not, what to do.
 

@@ -28,7 +28,7 @@ def parts_in_step(now: Installation) -> Iterator[CheckResult]:
     for skew in find_skews(running):
         yield degraded(
             f"{skew.parts[0]} and {skew.parts[1]} are more than one minor version apart",
-            why="these were never tried together",
+            why="these versions were not tested together",
             mend="bring the older one to the minor version between them first",
         )
 
@@ -122,8 +122,8 @@ def vfs_back(now: Installation) -> list[CheckResult]:
         sorted(f"{name} {vf.bdf} ({vf.unhealthy})" for name, vf in vfs if vf.unhealthy),
         "VF",
         "VFs",
-        "did not come or go as asked, or broke",
-        why="what was done to it so far is known best to the daemon that did it",
+        "could not be attached or released, or are unhealthy",
+        why="only the running version knows how far the operation got",
         mend="journalctl -t lading-hooks LADING_EVENT=vf.attach-failed + LADING_EVENT=vf.release-failed, on the node",
     )
 

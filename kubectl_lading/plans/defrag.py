@@ -42,8 +42,8 @@ NOT_LOOKED_AT: Final = (
     "are kube-scheduler's, and cpu and memory where a Node does not say what it has."
 )
 HOW: Final = (
-    "A pod that is deleted is made again by its controller, and placed anew where central finds it best then. Who of those "
-    "that wait takes the room first: the highest priority, then the namespace that holds the least, then the oldest."
+    "When you delete a pod, its controller creates it again, and central places it on the best node at that time. Waiting pods "
+    "get the free devices in this order: the highest priority, the namespace that holds the least, the oldest pod."
 )
 
 

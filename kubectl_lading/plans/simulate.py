@@ -49,8 +49,10 @@ class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @command("simulate", scope=Scope.POD)
-@click.option("-f", "--filename", "files", metavar="FILE", multiple=True, required=True, help="A manifest; - is stdin.")
-@click.option("--pairs", "in_pairs", is_flag=True, help="Each pair of devices with its distance, in JSON and YAML too.")
+@click.option(
+    "-f", "--filename", "files", metavar="FILE", multiple=True, required=True, help="Manifest; - is stdin. May be repeated."
+)
+@click.option("--pairs", "in_pairs", is_flag=True, help="Show each pair of devices with its distance, in JSON and YAML too.")
 async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None:
     """Show where the pods of a manifest would go now, and with which devices, without creating them.
 
@@ -89,7 +91,8 @@ def draw(simulation: Simulation, *, wide: bool) -> RenderableType:
     for _, alike in groupby(simulation.pods, key=_alike):
         lines += [*_trial(list(alike), simulation.verdicts, wide=wide), text("")]
     if simulation.passed_over:
-        lines.append(text(f"Passed over, without pods that can be counted: {', '.join(simulation.passed_over)}.", "warn"))
+        skipped = ", ".join(simulation.passed_over)
+        lines.append(text(f"Skipped, because they create no pods, or an unknown number: {skipped}.", "warn"))
     placed = sum(bool(trial.node) for trial in simulation.pods)
     lines.append(text(f"{placed} of {count(len(simulation.pods), 'pod')} would be placed now. {NOT_LOOKED_AT}", "dim"))
     return Group(*lines)

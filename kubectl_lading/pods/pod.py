@@ -27,7 +27,7 @@ from lading.signature import load_public_keys
 
 COLUMNS: Final = (
     ("ASSIGNED", "What central gave to the container: its assignment, an annotation of the pod."),
-    ("GRANTED", "What the node says that it gave to the container: its report. Differs where it did not start there yet."),
+    ("GRANTED", "What the node reports that it gave to the container. It differs while the container has not started there."),
     ("DISTANCE", "Between two devices of one container: NVLinks of two GPUs, else what of the machine they have in common."),
 )
 

@@ -30,7 +30,7 @@ COLUMNS: Final = (
     ("NODE", "Where it holds devices."),
     ("GPUS", "Cards that it holds, or a part of."),
     ("VFS", "RDMA VFs that it holds."),
-    ("IDLE", "Of its cards those that the driver saw unused / those whose use the node reports."),
+    ("IDLE", "Its cards that the driver saw unused / those whose use the node reports."),
     ("AGE", "Since the pod was created."),
     ("ASKS", "Its request, in words."),
 )
@@ -49,7 +49,7 @@ class PodsView(msgspec.Struct, frozen=True):
 
 @command("pods", columns=(("POD", "Its name; with -A also its namespace."), *COLUMNS, *WIDE), scope=Scope.PODS)
 @click.option("--state", "states", type=Choice(PodState), multiple=True, help="Only pods in this state. May be repeated.")
-@click.option("-w", "--watch", is_flag=True, help="Goes on, with a row whenever a pod comes, changes or goes.")
+@click.option("-w", "--watch", is_flag=True, help="Watch: print a row whenever a pod comes, changes or goes.")
 async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
     """List pods that wait for devices, or hold some.
 

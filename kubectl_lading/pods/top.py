@@ -67,7 +67,7 @@ class TopView(msgspec.Struct, frozen=True, kw_only=True):
 async def top(flags: Flags, of: Of, sort: Sort) -> None:
     """Show what pods, namespaces or nodes hold, how much of it they use, and what is idle.
 
-    HELD is what was given away, USED what the driver saw at the node's last look. `top namespaces` is about all namespaces
+    HELD is what was assigned, USED what the driver saw at the node's last look. `top namespaces` is about all namespaces
     unless -n names one."""
     if of is Of.NODES:
         refuse(flags, Scope.CLUSTER)

@@ -147,14 +147,14 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
     if why.state == "reserved":
         return "nothing: it is being bound."
     if why.gang is not None:
-        return "nothing for this pod alone: it starts with its gang."
+        return 'nothing: the pod starts together with its gang; see the line "gang".'
     if not able:
         return "ask for less cpu or memory, or wait until pods end there."
     if silent:
         return "central did not answer, and without it no pod gets devices: `kubectl lading status` says what is wrong."
     return (
-        "look at what kube-scheduler says of it: a taint, a selector, an affinity or a volume keeps it off these nodes; "
-        "where it says nothing, `kubectl lading status`."
+        "read kube-scheduler's message: a taint, selector, affinity or volume may exclude these nodes. If there is no message: "
+        "`kubectl lading status`."
     )
 
 

@@ -40,7 +40,7 @@ TRIES: Final = 5  # of one patch, against other clients that edit the same objec
 COLUMNS: Final = (
     ("NODE", "Where the device is."),
     ("DEVICE", "The UUID of a GPU or MIG instance, the PCI address of a PF or VF."),
-    ("CORDON", "What is so from now on, and whether it was before."),
+    ("CORDON", "Whether the device is cordoned from now on, and whether it was before."),
     ("HELD BY", "Pods that hold it, or a part of it: a cordon does not evict them."),
 )
 
@@ -58,10 +58,14 @@ class Change(msgspec.Struct, frozen=True):
 _REPORTS = msgspec.json.Decoder(NodeDevices)
 _devices = click.argument("devices", nargs=-1, metavar="[DEVICE]...")
 _node = click.option(
-    "--node", metavar="NAME", default="", shell_complete=complete_nodes, help="Where DEVICES are, by PCI address or index."
+    "--node",
+    metavar="NAME",
+    default="",
+    shell_complete=complete_nodes,
+    help="Node of the devices; DEVICE is then a PCI address or an index.",
 )
 _all = click.option("--all", "everything", is_flag=True, help="Every device of --node.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Says what would be so, and changes nothing.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 
 
 @command("cordon", columns=COLUMNS)

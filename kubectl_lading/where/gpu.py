@@ -23,8 +23,11 @@ from lading.nodedevices import NodeDevices
 COLUMNS: Final = (
     ("HELD", "What the pod was given of the card: whole, memory, percent of compute and the isolation, or MIG instances."),
     ("USED", "Memory that its processes use, where the node tells it by container."),
-    ("BECAUSE", "bound: its assignment says so. granted: the node does. reserved, predicted, nominated: central is about to."),
-    ("FOR", "How long it held the card, by the node's ledger."),
+    (
+        "BECAUSE",
+        "bound: its assignment has it. granted: its node reports it. reserved, predicted, nominated: central plans it.",
+    ),
+    ("FOR", "For how long it has held the card, by the node's ledger."),
     ("BY", "Whose decision: signed and unsigned are central's, manual a person's."),
 )
 
@@ -121,7 +124,7 @@ def _left(gpu: GpuView) -> str:
         free = [one.profile or gib(one.memory_mib) for one in gpu.mig if one.state is State.FREE]
         return f"MIG instances {', '.join(free)}" if free else "nothing"
     if gpu.state is State.WITHHELD:
-        return "nothing for new pods: its node gives nothing now"
+        return "nothing for new pods: its node assigns no devices now"
     if gpu.state in (State.HELD, State.UNUSABLE):
         return "nothing" + (" for new pods" if gpu.state is State.UNUSABLE else "")
     return f"{gib(gpu.memory_mib - gpu.held_mib)} of memory, {100 - gpu.held_percent}% of compute"

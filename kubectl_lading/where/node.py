@@ -33,8 +33,8 @@ COLUMNS: Final = (
 )
 _STATES: Final = {
     NodeState.READY: ("ready", "good"),
-    NodeState.UNREACHABLE: ("not reachable: what is held there stays held, and nothing new is given", "bad"),
-    NodeState.REBOOTED: ("has booted since its last report: nothing is given until lading-hooks reports again", "bad"),
+    NodeState.UNREACHABLE: ("not reachable: devices that pods hold there stay held, and no others are assigned", "bad"),
+    NodeState.REBOOTED: ("has booted since its last report: no devices are assigned until lading-hooks reports again", "bad"),
     NodeState.NOT_RECONCILED: ("does not know yet which pods hold its devices: none is given until it does", "bad"),
     NodeState.NO_REPORT: ("reports no devices: lading-hooks with report = true writes them", "bad"),
 }

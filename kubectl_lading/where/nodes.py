@@ -19,7 +19,7 @@ from kubectl_lading.terminal.output import COUNTS, Cell, now, show, table, text,
 from kubectl_lading.terminal.words import NONE, age, count, counts, counts_in_words, of_gib, percent, use_in_words
 
 COLUMNS: Final = (
-    ("GPUS", f"Cards: {counts_in_words()}. Held is in whole or in part; a node that gives nothing now has no free ones."),
+    ("GPUS", f"Cards: {counts_in_words()}. Held is in whole or in part; a node that assigns nothing now has no free ones."),
     ("VFS", f"RDMA VFs: {counts_in_words()}."),
     ("HELD", "Of all cards: memory that pods were given / there is, and percent of compute. A share without percent counts 0."),
     ("USED", "Memory that the driver saw in use when the node last looked, and how busy the cards were; - where not reported."),

@@ -290,9 +290,9 @@ CUresult link_up(void) {
     while (!(result = dial()) && now_ns() < until) usleep(REDIAL_MS * 1000);
     if (result <= 0) {
       fprintf(stderr, "lading: this container's share of a card cannot be used: %s (%s)\n",
-              result == -OTHER_POD  ? "the share server does not take this process for one of its pod"
+              result == -OTHER_POD  ? "the share server refused this process: it is not in a cgroup of the grant's pod"
               : result == -TOO_MANY ? "too many processes of the container use the card"
-              : result              ? "the share server knows no grant of it"
+              : result              ? "the share server has no grant for this container"
                                     : "no share server answers; is lading-shares running on the node?",
               SOCKET_PATH);
       pthread_mutex_unlock(&dialling);

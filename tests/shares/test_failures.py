@@ -76,7 +76,7 @@ def test_a_process_of_another_pod_has_no_cuda_and_is_told_why(site: Site) -> Non
     process = site.container("a").start(init=False)
     site.admit(process.pid, pod=OTHER_POD)
     assert process.call("init") == SYSTEM_NOT_READY
-    assert "does not take this process for one of its pod (s.sock)" in site.errors.read_text()
+    assert "refused this process: it is not in a cgroup of the grant's pod (s.sock)" in site.errors.read_text()
     (refused,) = (line for line in site.server.log.read_text().splitlines() if "event=share.refused" in line)
     assert POD in refused
     assert OTHER_POD in refused

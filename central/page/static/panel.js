@@ -71,7 +71,7 @@ export class Panel {
     const devices = nodes.flatMap((node) => node.pods.get(pod.uid).map((device) => ({ node, device })));
     const claims = new Set(devices.flatMap(({ device }) => device.holder.claims));
     const facts = [
-      ["Believed because", [...claims].map(clean).join(", ")],
+      ["Held because", [...claims].map(clean).join(", ")],
       ["uid", clean(pod.uid)],
     ];
     const rows = devices.map(({ node, device }) => this.#deviceRow(node, device));
@@ -82,7 +82,7 @@ export class Panel {
   }
 
   #showWaiting(store, pod) {
-    const refused = pod.since === null ? "not since it last fitted" : duration((Date.now() - pod.since) / 1000);
+    const refused = pod.since === null ? "not refused since it last fit" : duration((Date.now() - pod.since) / 1000);
     const facts = [
       ["Asks for", clean(pod.asks)],
       ["Refused for", refused],

@@ -31,7 +31,7 @@ function why(pod, sentences) {
   if (pod.quota) return [clean(pod.quota)];
   if (pod.gang) return [`gang ${clean(pod.gang)}`];
   const reasons = Object.entries(pod.reasons);
-  if (!reasons.length) return ["not judged yet"];
+  if (!reasons.length) return ["not evaluated yet"];
   return reasons.map(([code, nodes]) => {
     const title = clean(sentences[code] ?? "");
     return el("span", { class: "reason", title }, el("code", { text: clean(code) }), ` ${nodes}`);

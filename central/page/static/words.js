@@ -52,7 +52,7 @@ export function held(gpu) {
       ? `${amount(gpu.held_mib)} and ${gpu.held_percent}% held`
       : "";
   const unusable = gpu.state === "unusable" ? `unusable: ${clean(gpu.why) || "no reason given"}` : "";
-  const withheld = gpu.state === "withheld" ? "withheld: its node gives nothing now" : "";
+  const withheld = gpu.state === "withheld" ? "withheld: its node assigns no devices now" : "";
   return [unusable, withheld, amounts].filter(Boolean).join(", ");
 }
 

@@ -33,8 +33,8 @@ def check_container(sandbox: Sandbox, annotations: Mapping[str, str], rules: Gua
         return None
     return Refusal(
         reason=Reason.UNGRANTED,
-        message="cannot have the container: its pod has annotations of Lading, and Lading's plugin has not answered; this is "
-        "retried automatically",
+        message="cannot create or start the container: its pod has lading.dev/ annotations, and lading-hooks has not answered; "
+        "this is retried automatically",
     )
 
 

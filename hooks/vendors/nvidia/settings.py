@@ -68,14 +68,16 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = LimitsBy.AUTO
     mig_cards: Annotated[
         tuple[str, ...],
-        Setting("cards in MIG mode where instances are made on demand, and others removed: UUIDs, PCI addresses, or all"),
+        Setting(
+            "cards in MIG mode where Lading makes instances on demand and removes all others: UUIDs, PCI addresses, or all"
+        ),
     ] = ()
     clocks: Annotated[
-        Clocks, Setting("of a card whose last holder is gone: keep, or default: unlock them and reset application clocks")
+        Clocks, Setting("clocks of a card after its last grant ended: keep, or default (unlock, and reset application clocks)")
     ] = Clocks.KEEP
-    power_limit: Annotated[str, Setting("of a card whose last holder is gone: keep, default (the card's own), or watts")] = (
-        _KEEP
-    )
+    power_limit: Annotated[
+        str, Setting("power limit of a card after its last grant ended: keep, default (the card's own), or watts")
+    ] = _KEEP
 
     @property
     def by_cdi(self) -> bool:

@@ -15,6 +15,7 @@ import yaml
 
 import hooks.daemon.settings
 import runtimeproxy.settings
+import shares.settings
 from central.ask.reasons import OfPod
 from central.fit.model import Missing
 from lading.health import parse_address
@@ -166,8 +167,13 @@ def test_prometheus_takes_the_scrape_configuration(tmp_path: Path) -> None:
 
 def test_both_find_the_same_daemons_at_their_ports() -> None:
     ports = {}
-    for daemon, settings in (("hooks", hooks.daemon.settings.Settings()), ("proxy", runtimeproxy.settings.Settings())):
-        address = parse_address(settings.metrics)
+    listens = {
+        "hooks": hooks.daemon.settings.Settings().metrics,
+        "proxy": runtimeproxy.settings.Settings().metrics,
+        "shares": shares.settings.Settings().metrics,
+    }
+    for daemon, metrics in listens.items():
+        address = parse_address(metrics)
         assert address is not None
         ports[f"lading-{daemon}"] = f"$1:{address.port}"
     plain = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())["scrape_configs"]

@@ -322,7 +322,7 @@ def test_a_refusal_is_the_last_error_in_the_log(handler: Handler) -> None:
     before, last = handler.logged()
     assert before["msg"] == "before"
     assert last["level"] == "error"
-    assert last["msg"].startswith("lading: ungranted: cannot have the container: ")
+    assert last["msg"].startswith("lading: ungranted: cannot create or start the container: ")
     assert datetime.fromisoformat(last["time"]).tzinfo is not None
     missing = handler.bundle / 'a"\\\x01'
     handler.run("--log", handler.log, "--log-format=json", "create", "-b", missing, "id")
