@@ -27,6 +27,8 @@ from runtimeproxy.relay.local import LocalAnswer
 
 # Bytes that may wait for a slow reader before the other side is no longer read.
 HIGH_WATER: Final = 1 << 20
+# The time for which the HEADERS of a held call wait for the decision, to be sent with its message: each write wakes its reader.
+WITH_DECISION_S: Final = 0.005
 # The time in which a client must send its whole preface; kubelet sends it at once.
 PREFACE_TIMEOUT_S: Final = 10.0
 # A peer that does not read the rest, or does not close after it, is disconnected.
@@ -137,6 +139,7 @@ class Link:
         self._starting: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._resting = False  # a flush of the rest is scheduled
+        self._waiting: asyncio.TimerHandle | None = None  # a flush of what waits for a decision
         self._over = False
 
     # ---- beginning
@@ -204,6 +207,10 @@ class Link:
         self._resting = False
         self._flush()
 
+    def _flush_waiting(self) -> None:
+        self._waiting = None
+        self._flush()
+
     def _flush(self) -> None:
         """Send what the relay has for either side, and answer its events, until it has nothing more."""
         if self._client.transport is None:
@@ -223,15 +230,18 @@ class Link:
                         ended.append(event)
                     case CallCancelled():
                         self._cancelled(event)
-        if asked:
-            self._flush_soon()  # after the question, for whose answer the call waits
-        else:
+        if not asked or self.relay.broken:
             self._write()
+        elif self._waiting is None:
+            self._waiting = self._loop.call_later(WITH_DECISION_S, self._flush_waiting)
         for event in ended:  # the caller has its answer, and has not made another call yet
             self._observed(event)
 
     def _write(self) -> None:
         relay = self.relay
+        if self._waiting:
+            self._waiting.cancel()
+            self._waiting = None
         if data := relay.to_runtime():
             self._runtime.write(data)
         if data := relay.to_client():
@@ -357,8 +367,8 @@ class Link:
         if self._over:
             return
         self._over = True
-        if self._silence:
-            self._silence.cancel()
+        for timer in filter(None, (self._silence, self._waiting)):
+            timer.cancel()
         for task in list(self._deciding.values()):
             task.cancel()
         for stream in list(self._held_since):

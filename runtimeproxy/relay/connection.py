@@ -7,10 +7,10 @@
 
 Every frame is forwarded unchanged unless one of these holds:
 
-* a call whose `:path` is in `held_paths`: its HEADERS are forwarded at once (so the runtime's deadline runs and its HPACK table
-  stays the client's), its DATA are taken until the message is complete (holding.py), then `CallHeld` says so. `forward` sends
-  it, changed or not; `refuse` resets the call at the runtime and answers the client. If the client gives up, or the runtime
-  answers first, the hold is cancelled and `CallCancelled` says so. A hold ends in no other way.
+* a call whose `:path` is in `held_paths`: its HEADERS are forwarded in their place (so the runtime's deadline runs and its
+  HPACK table stays the client's), its DATA are taken until the message is complete (holding.py), then `CallHeld` says so.
+  `forward` sends it, changed or not; `refuse` resets the call at the runtime and answers the client. If the client gives up, or
+  the runtime answers first, the hold is cancelled and `CallCancelled` says so. A hold ends in no other way.
 * DATA that the runtime's window does not allow, which can only happen after the relay sent bytes of its own: queued (flow.py).
 * WINDOW_UPDATEs of the runtime for bytes that the relay sent: withheld (windows.py).
 * everything that either side still sends on a refused call: dropped, its credit given back (refused.py).

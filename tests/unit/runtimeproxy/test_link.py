@@ -396,6 +396,41 @@ def test_the_runtime_knows_of_a_call_while_it_is_decided(play: Play) -> None:
 
 
 @of_any_size
+def test_the_headers_of_a_held_call_wait_for_what_is_sent_next(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "WITH_DECISION_S", 3600.0)
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            await client.answer(client.call(FREE))
+            await asyncio.sleep(0.1)  # so that both have the other's SETTINGS acknowledged
+            stream = client.call(HELD)
+            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.1)
+            assert stream not in rig.servers[0].peer.streams
+            await client.answer(client.call(FREE))
+            assert stream in rig.servers[0].peer.streams
+            await client.close()
+
+    play(scenario)
+
+
+def test_they_wait_only_for_a_moment_while_calls_keep_coming(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        async with rig.runtime():
+            client = await rig.client()
+            first = client.call(HELD)
+            await rig.gate.asked.wait()  # type: ignore[attr-defined]
+            server = rig.servers[0]
+            while first not in server.peer.streams:
+                client.call(HELD)
+                await asyncio.sleep(link_module.WITH_DECISION_S / 4)
+            await client.close()
+
+    play(scenario)
+
+
+@of_any_size
 def test_a_decision_that_hangs_ends_with_the_connection(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.runtime():
