@@ -19,6 +19,7 @@ from central.fit.sharing import group_cards, is_open
 from central.fit.shortage import asked_cards, short_of_cards, with_several_shares
 from central.ledger.model import CardRoom, NodeRoom
 from lading.amounts import format_mib
+from lading.devices.identity import pci_order
 
 _LISTED: Final = 8  # amounts in one line
 _FREE: Final = "free"
@@ -162,7 +163,7 @@ def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
     size = max(1, card.gpu.usable_mib)
     mib = max(0, need.mib_of(card.gpu.usable_mib) - card.free_mib)
     core = max(0, (need.core_percent or 0) - card.free_core)
-    return mib / size + core / 100, (len(card.gpu.bdf), card.gpu.bdf)
+    return mib / size + core / 100, pci_order(card.gpu.bdf)
 
 
 def _asked(need: Wanted, card: CardRoom | None = None) -> str:

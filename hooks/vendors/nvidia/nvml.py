@@ -33,7 +33,6 @@ from hooks.vendors.nvidia.positions import divide, find_position, read_positions
 from hooks.vendors.nvidia.procfs import (
     is_driver_loaded,
     mig_capabilities,
-    pci_order,
     read_kernel_card,
     read_kernel_card_addresses,
     read_majors,
@@ -41,7 +40,7 @@ from hooks.vendors.nvidia.procfs import (
     read_system_memory,
 )
 from hooks.vendors.nvidia.session import WITHHELD, LibraryError, ask, session, session_to
-from lading.devices.identity import parse_pci_address
+from lading.devices.identity import parse_pci_address, pci_order
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
 
