@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from central.ask.model import PartitionPolicy, Policy, Scope
+from lading.amounts import first_few
 from lading.errors import ConfigError, HostError
 from simulate.cluster_file import read_cluster
 from simulate.flags import Options, parse_flags
@@ -121,11 +122,10 @@ def warn_of_models(trace: Trace) -> None:
     """Warn once on stderr of the pods that fit nowhere under any policy."""
     nowhere = nodeless_models(trace)
     if nowhere:
-        listed = ", ".join(f"{models!r:.{_SHOWN}}" for models, _ in nowhere.most_common(_LISTED))
-        more = f" and {len(nowhere) - _LISTED} more" if len(nowhere) > _LISTED else ""
+        listed = first_few([f"{models!r:.{_SHOWN}}" for models, _ in nowhere.most_common()], _LISTED)
         print(
             f"warning: {nowhere.total()} of {len(trace.pods)} pods ask in gpu_spec for models that no node has, and fit "
-            f"nowhere: {listed}{more}",
+            f"nowhere: {listed}",
             file=sys.stderr,
         )
 
