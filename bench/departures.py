@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from central.ask.model import Policy
-from simulate.command import replay_all_departures
-from simulate.departure_report import load_key, render_policies
+from simulate.departure_report import load_key, make_stay_reports, render_policies
 from simulate.model import AnyPolicy, Baseline, Prior
+from simulate.runs import DeparturesTask, run_all
 from simulate.stream import Departures, Durations
 from simulate.trace import Trace, TraceNode, read_lifetimes, read_pods
 
@@ -38,7 +38,6 @@ def replay_cells(
 ) -> dict[str, Any]:
     """Replay all cells. `times`: the file of pods whose times those of files without times have. ONLINE is the product's policy
     without any knowledge of the pods that come; POOLED is what would come of a cluster that is one node."""
-    jobs = os.cpu_count() or 1
     found: dict[str, Any] = {}
     for name, path in workloads.items():
         pods = read_pods(path)
@@ -51,12 +50,19 @@ def replay_cells(
         for load in LOADS:
             for durations in Durations:
                 game, what = Departures(durations=durations, load=load), f"{name}, load {load}, {durations.value}"
-                play = partial(replay_all_departures, seeds=seeds, game=game, jobs=jobs, what=what)
-                cell = render_policies(play(trace, POLICIES, prior=Prior.WORKLOAD))
+                play = partial(_replay, seeds=seeds, game=game, what=what)
+                cell = play(trace, POLICIES, prior=Prior.WORKLOAD)
                 for key, (on, policy, prior) in beside.items():
-                    cell[key] = render_policies(play(on, [policy], prior=prior))[policy.value]
+                    cell[key] = play(on, [policy], prior=prior)[policy.value]
                 found.setdefault(name, {}).setdefault(load_key(load), {})[durations.value] = cell
     return found
+
+
+def _replay(
+    trace: Trace, policies: Sequence[AnyPolicy], *, seeds: Sequence[int], game: Departures, prior: Prior, what: str
+) -> dict[str, Any]:
+    tasks = [DeparturesTask(policy, seed, game, prior) for policy in policies for seed in seeds]
+    return render_policies(make_stay_reports(run_all(trace, tasks, jobs=os.cpu_count() or 1, what=what), prior))
 
 
 def pooled(trace: Trace) -> Trace:

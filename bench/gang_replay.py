@@ -16,10 +16,11 @@ from bench.placement import DOCS, find_workloads
 from bench.placement_table import signed, write_docs
 from central.ask.model import Policy
 from lading.errors import ConfigError, LadingError, die
-from simulate.command import replay_all_gangs
 from simulate.gangs.model import Rules
-from simulate.gangs.report import gangs_as_json
+from simulate.gangs.replay import GangsTask
+from simulate.gangs.report import gangs_as_json, make_gang_reports
 from simulate.model import Prior
+from simulate.runs import run_all
 from simulate.stream import Departures, Durations
 from simulate.trace import Trace, read_pods
 
@@ -65,8 +66,8 @@ def run(folder: Path, seeds: Sequence[int]) -> dict[str, Any]:
     loads: dict[str, Any] = {}
     for load in LOADS:
         game = Departures(durations=Durations.EXPONENTIAL, load=load)
-        jobs, prior = os.cpu_count() or 1, Prior.WORKLOAD
-        reports = replay_all_gangs(trace, [*Rules], Policy.FRAGMENTATION, seeds, game=game, prior=prior, jobs=jobs, what=name)
+        tasks = [GangsTask(rules, Policy.FRAGMENTATION, seed, game, Prior.WORKLOAD) for rules in Rules for seed in seeds]
+        reports = make_gang_reports(run_all(trace, tasks, jobs=os.cpu_count() or 1, what=f"{name}, gangs"))
         loads |= gangs_as_json(reports, name, game)["gangs"][name]
     return {"every": EVERY, "gangs": {name: loads}}
 

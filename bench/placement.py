@@ -26,10 +26,11 @@ from bench.joint import measure_joint
 from bench.placement_table import render, render_baselines, render_markdown, workloads_of, write_docs
 from central.ask.model import Policy
 from lading.errors import ConfigError, LadingError, die
-from simulate.command import replay_all, write_pictures
+from simulate.command import write_pictures
 from simulate.model import AnyPolicy, Baseline, Prior
 from simulate.pictures import draw_arrivals
 from simulate.report import Report, make_reports, percent_of, render_allocation
+from simulate.runs import ArrivalsTask, run_all
 from simulate.trace import Trace, TraceNode, TracePod, read_nodes, read_pods
 
 OUT: Final = Path("bench/out/placement.json")
@@ -165,15 +166,15 @@ def measure_replays(nodes: tuple[TraceNode, ...], workloads: Mapping[str, Path],
 
 def replay_workload(trace: Trace, name: str, seeds: Sequence[int], pictures: Path) -> dict[str, Any]:
     jobs = os.cpu_count() or 1
-    reports = replay_all(trace, list(KEYS), seeds, ratio=RATIO, prior=Prior.WORKLOAD, jobs=jobs, what=name)
+    tasks = [ArrivalsTask(policy, seed, RATIO, Prior.WORKLOAD) for policy in KEYS for seed in seeds]
+    reports = make_reports(run_all(trace, tasks, jobs=jobs, what=name), Prior.WORKLOAD)
     write_pictures(pictures, draw_arrivals(name, reports))
     fgd = next(report for report in reports if report.policy is Baseline.FGD)
     found = {KEYS[report.policy]: figures(report) for report in reports}
     for key, prior in LEARNING.items():
-        (learning,) = replay_all(
-            trace, [Policy.FRAGMENTATION], seeds, ratio=RATIO, prior=prior, jobs=jobs, what=f"{name}, {prior.value} prior"
-        )
-        compared, _ = make_reports([*learning.runs, *fgd.runs], prior)
+        tasks = [ArrivalsTask(Policy.FRAGMENTATION, seed, RATIO, prior) for seed in seeds]
+        learning = run_all(trace, tasks, jobs=jobs, what=f"{name}, {prior.value} prior")
+        compared, _ = make_reports([*learning, *fgd.runs], prior)
         found[key] = figures(compared)
     return found
 

@@ -9,7 +9,6 @@ Source: proc_pid_cmdline(5), systemctl(1) show, sd_booted(3), runtime.v1 (Versio
 
 import argparse
 import asyncio
-import os
 import socket
 import stat
 import subprocess
@@ -87,7 +86,7 @@ def _read_file(nothing: SocketSeen) -> SocketSeen:
     is_socket = stat.S_ISSOCK(there.st_mode)
     pid = read_listener(path) if is_socket else None
     holder = None if pid is None else read_process(PROC, pid)
-    return replace(nothing, found=_access(there), is_socket=is_socket, folder=_access(folder), holder=holder)
+    return replace(nothing, found=Access.of(there), is_socket=is_socket, folder=Access.of(folder), holder=holder)
 
 
 def read_listener(path: Path) -> int | None:
@@ -104,10 +103,6 @@ def read_listener(path: Path) -> int | None:
         except (TimeoutError, BlockingIOError) as e:  # its queue is full
             raise HostError(f"cannot connect to {path}: no process accepts connections", hint=f"ss -xlp src {path}") from e
         return peer_credentials(dial).pid
-
-
-def _access(status: os.stat_result) -> Access:
-    return Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
 
 
 # ---- what a daemon says of itself
@@ -216,7 +211,6 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
 
 def read_access(path: Path) -> Access | None:
     try:
-        found = path.stat()
+        return Access.of(path.stat())
     except OSError:
         return None
-    return Access(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))

@@ -64,7 +64,7 @@ def read_file(path: Path, *, most: int = 64 << 10) -> FileSeen:
         raise
     except OSError as e:
         return FileSeen(path=path, problem=e.strerror or str(e))
-    return FileSeen(path=path, access=Access(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)), content=content)
+    return FileSeen(path=path, access=Access.of(found), content=content)
 
 
 # ---- the ledger and its disk
@@ -95,7 +95,7 @@ def read_disk(folder: Path) -> DiskSeen:
     return DiskSeen(
         folder=folder,
         there=True,
-        access=Access(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)),
+        access=Access.of(status),
         free=found.f_bavail * found.f_frsize,
         free_inodes=found.f_favail if found.f_files else None,
         read_only=bool(found.f_flag & os.ST_RDONLY),

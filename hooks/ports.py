@@ -220,13 +220,14 @@ class Preparer(Protocol):
         ...
 
     def has(self, sandbox: Sandbox) -> bool:
-        """Return whether there is something to undo for this sandbox."""
-        ...
+        """Return whether there is something to undo for this sandbox. Its containers may still run: what they use is undone by
+        `reconcile`."""
+        return False
 
     async def undo(self, sandbox: Sandbox) -> None:
         """Undo it while the sandbox, which is about to be stopped, exists; in a bounded time, without an error. What is not
         undone then is undone by `reconcile`."""
-        ...
+        return
 
     def under_way(self) -> frozenset[int]:
         """Return numbers of what is done or begun now, for the `reconcile` that follows."""

@@ -6,8 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
-from central.api.objects import Metadata
-from central.api.watch import Named, Unreadable
+from central.api.watch import Named, Unreadable, decode_object
 from kubectl_lading.terminal.output import warn
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
@@ -56,7 +55,7 @@ async def read_list(client: KubeClient, resource: Resource, kind: type[N], progr
     decoder = msgspec.json.Decoder(kind)
     try:
         return await _read(
-            client, resource.path(), lambda raw: _parse(decoder, raw), lambda count: progress.say(resource.plural, count)
+            client, resource.path(), lambda raw: decode_object(decoder, raw), lambda count: progress.say(resource.plural, count)
         )
     except NotFoundError as e:  # an empty list is false
         if resource != NODE_DEVICES:  # a Kubernetes type is missing: this is not an API server
@@ -77,20 +76,3 @@ async def _read(
             version = page.resource_version
             tell(len(objects))
     return objects, version
-
-
-class _Bare(msgspec.Struct):
-    metadata: Metadata = Metadata()
-
-
-def _parse(decoder: msgspec.json.Decoder[N], raw: msgspec.Raw) -> N | Unreadable:
-    """Decode one object. One that cannot be decoded exists all the same, and may hold devices."""
-    try:
-        return decoder.decode(raw)
-    except msgspec.DecodeError as e:
-        why = str(e)
-    try:
-        metadata = msgspec.json.decode(raw, type=_Bare).metadata
-    except msgspec.DecodeError:
-        metadata = Metadata()
-    return Unreadable(metadata=metadata, why=why)

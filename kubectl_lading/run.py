@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from lading.amounts import first_few
 from lading.errors import LadingError, die
 
 T = TypeVar("T")
@@ -28,11 +29,6 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 def not_found(kind: str, name: str, names: Sequence[str]) -> LadingError:
     """Return the error to raise: exit status 1, with the nearest existing names."""
     near = get_close_matches(name, names, n=3, cutoff=0.5) or [one for one in names if name and name in one][:3]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there {'are' if names else 'is'} {_listed(names)}"
+    there = first_few(sorted(names), 6, rest=", and {} more") or "none"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there {'are' if names else 'is'} {there}"
     return LadingError(f"cannot find {kind} {name}", hint=hint)
-
-
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return "none"
-    return ", ".join(sorted(names)[:6]) + (f", and {len(names) - 6} more" if len(names) > 6 else "")

@@ -1,5 +1,13 @@
 """Format amounts for people, rounded by one rule: half is rounded up, as the page's JavaScript rounds."""
 
+from collections.abc import Sequence
+
+
+def first_few(names: Sequence[str], most: int, *, between: str = ", ", rest: str = " and {} more") -> str:
+    """Return the first few of them as text, and how many more there are."""
+    more = len(names) - most
+    return between.join(names[:most]) + (rest.format(more) if more > 0 else "")
+
 
 def format_mib(mib: int) -> str:
     """Format an amount exactly, as a pod's author does: 200Gi, or 8138Mi where it is not a whole number of Gi."""

@@ -4,6 +4,7 @@ Exceptions mean broken input, environment or code; an expected "no" (a refusal) 
 """
 
 import sys
+import traceback
 from typing import NoReturn
 
 from lading.log import printable
@@ -35,6 +36,12 @@ class RuntimeUnavailableError(LadingError):
 
 class StateError(LadingError):
     """The node's state is damaged, or was written by a newer version."""
+
+
+def place_of(error: BaseException) -> str:
+    """Return type and place of an error that was raised. Not its text, which may quote a pod's values."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
 
 
 def die(error: LadingError | str, *, hint: str = "") -> NoReturn:

@@ -7,7 +7,6 @@ device in a request would be honoured: containerd 1.6 and 1.7.0 ignore it silent
 
 import contextlib
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from lading.errors import RuntimeUnavailableError
+from lading.versions import CDI_CONTAINERD, parse_version
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 _LARGEST_ANSWER: Final = 64 * 1024 * 1024  # kubelet accepts 16 MiB; a node with more containers must not lose its ledger
@@ -119,18 +119,16 @@ class CdiSupport:
 
 
 _DEFAULT_SPEC_DIRS: Final = ("/etc/cdi", "/var/run/cdi")
-_HONOURS_FIELD: Final = (1, 7, 2)  # containerd; 1.7.0 and 1.7.1 read annotations only, 1.6 nothing
 _ON_BY_DEFAULT: Final = (2, 0, 0)
 
 
 def decide_cdi_support(version: cri.VersionResponse, status: cri.StatusResponse) -> CdiSupport:
     """Decide whether `CDI_devices` of a CreateContainer request is honoured, from Version and a verbose Status."""
     name = f"{version.runtime_name} {version.runtime_version}"
-    numbers = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version.runtime_version)
-    if version.runtime_name != "containerd" or numbers is None:
+    release = parse_version(version.runtime_version)
+    if version.runtime_name != "containerd" or release is None:
         return CdiSupport(problem=f"{name} is not known to honour CDI devices; containerd 1.7.2 and newer does")
-    release = tuple(int(n or 0) for n in numbers.groups())
-    if release < _HONOURS_FIELD:
+    if release < CDI_CONTAINERD:
         return CdiSupport(problem=f"{name} silently ignores CDI devices; 1.7.2 is the first that honours them")
     config = _runtime_config(status)
     dirs = config.get("cdiSpecDirs")

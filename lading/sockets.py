@@ -19,7 +19,7 @@ import stat
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from lading.errors import ConfigError, HostError
 
@@ -41,6 +41,10 @@ class Access(NamedTuple):
     uid: int
     gid: int
     mode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Self:
+        return cls(status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode))
 
 
 class Listener(socket.socket):
@@ -117,7 +121,7 @@ def wanted_access(*, mode: int = 0o600, like: Path | None = None) -> Access:
         with contextlib.suppress(FileNotFoundError):
             found = like.stat()
             if stat.S_ISSOCK(found.st_mode):
-                return Access(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
+                return Access.of(found)
     return Access(os.geteuid(), os.getegid(), mode)
 
 

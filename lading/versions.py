@@ -27,7 +27,7 @@ KUBELET_BEHIND: Final = 3
 SCHEDULER_BEHIND: Final = 1
 # CRI `runtime.v1`, which the node's daemons ask by themselves, is served from 1.6 on,
 OLDEST_CONTAINERD: Final = (1, 6, 0)
-# and CDI devices of a request are honoured from 1.7.2 on (lading.runtime.decide_cdi_support).
+# and CDI devices of a request are honoured from 1.7.2 on; 1.7.0 and 1.7.1 read annotations only, 1.6 nothing.
 CDI_CONTAINERD: Final = (1, 7, 2)
 
 _SHAPE: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?![\d.])", re.ASCII)

@@ -4,12 +4,11 @@ An internal error refuses a guarded pod's call and forwards all others; teardown
 """
 
 import asyncio
-import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
-from lading.errors import RuntimeUnavailableError
+from lading.errors import RuntimeUnavailableError, place_of
 from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -94,7 +93,7 @@ class Gate:
         try:
             self._observe(method, context, status, reply)
         except Exception as e:  # noqa: BLE001  the caller has its answer; only `cache` lacks this call
-            self._log.error(Event.CALL_FORWARDED, f"cannot observe: {_where(e)}", method=method.name, reason=Reason.INTERNAL)
+            self._log.error(Event.CALL_FORWARDED, f"cannot observe: {place_of(e)}", method=method.name, reason=Reason.INTERNAL)
 
     async def _wait(self, call: HeldCall, screening: Screening, planned: Decided | Ask | Find | None = None) -> Outcome:
         try:
@@ -168,7 +167,7 @@ class Gate:
             cache.forget_container(context.container.id)
 
     def _say_error(self, call: HeldCall, error: Exception) -> None:
-        where = f"internal error: {_where(error)}"
+        where = f"internal error: {place_of(error)}"
         self._log.error(Event.CALL_REFUSED, where, method=call.method.name, reason=Reason.INTERNAL)
 
     def _end(self, call: HeldCall, decided: Decided) -> Outcome:
@@ -238,9 +237,3 @@ def _large(call: HeldCall) -> bool:
 async def _run(call: HeldCall, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a function that looks at a message or at what was parsed from it; for a large one in a thread."""
     return await asyncio.to_thread(function, *args, **kwargs) if _large(call) else function(*args, **kwargs)
-
-
-def _where(error: Exception) -> str:
-    """Return type and place of an error. Not its text, which may quote the message of a pod."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"

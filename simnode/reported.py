@@ -14,6 +14,7 @@ import msgspec
 from hooks.inventory.read import read_inventory
 from hooks.report.build import build_status
 from hooks.vendors.nvidia.nvswitch import read_partitions
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.nodedevices import Status
 from simnode.build import SimNode, build
@@ -32,7 +33,7 @@ def build_reported(node: SimNode, nvml_library: Path) -> Status:
     starts, are left out."""
     partitions = read_partitions(node.profile.nvswitch_partitions)
     divided = frozenset(gpu.uuid for _, gpu in node.profile.gpus if gpu.mig == ())
-    nvidia = Nvidia(nvml_library=nvml_library, partitions=partitions, divided=divided)
+    nvidia = Nvidia(NvidiaSettings(nvml_library=str(nvml_library), mig_cards=tuple(divided)), partitions=partitions)
     found = read_inventory(node.root, vendors=[nvidia])
     return build_status(found, (), unmanaged={}, reconciled=True, boot_id="", reporter="")
 

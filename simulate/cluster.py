@@ -75,6 +75,9 @@ class Cluster:
         self._fits = np.zeros((len(kinds), len(nodes)), dtype=np.bool_)
         self._changed = set(range(len(nodes)))  # since it was asked where pods fit
 
+    def percent(self, milli: float) -> float:
+        return 100 * milli / self.capacity
+
     @property
     def fits(self) -> NDArray[np.bool_]:
         """Return whether a pod fits on a node, as an array [kind, node]."""

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from central.ask.model import PartitionPolicy, Policy, Scope
+from lading.amounts import first_few
 from lading.errors import ConfigError, HostError
 from simulate.cluster_file import read_cluster
-from simulate.departure_report import StayReport, make_stay_reports, stays_as_json
+from simulate.departure_report import make_stay_reports, stays_as_json
 from simulate.flags import Options, parse_flags
-from simulate.gangs.model import Rules
 from simulate.gangs.replay import GangsTask
-from simulate.gangs.report import GangReport, gangs_as_json, make_gang_reports, render_gangs
-from simulate.model import AnyPolicy, Baseline, Prior
+from simulate.gangs.report import gangs_as_json, make_gang_reports, render_gangs
+from simulate.model import AnyPolicy, Baseline
 from simulate.pictures import draw_arrivals, draw_departures
-from simulate.report import Report, as_json, make_reports, name_nodeless, nodeless_models
+from simulate.report import as_json, make_reports, name_nodeless, nodeless_models
 from simulate.runs import ArrivalsTask, DeparturesTask, run_all
 from simulate.stream import Departures, Durations
 from simulate.table import render_stays, render_table
@@ -54,14 +54,17 @@ def _show(options: Options, trace: Trace) -> _Shown:
     what, game, ratio = options.pods.stem.removeprefix(_PREFIX), options.departures, options.ratio
     policies, seeds, prior, jobs = options.policies, options.seeds, options.prior, options.jobs
     if game is None:
-        reports = replay_all(trace, policies, seeds, ratio=ratio, prior=prior, jobs=jobs, what=what)
+        arrivals = [ArrivalsTask(policy, seed, ratio, prior) for policy in policies for seed in seeds]
+        reports = make_reports(run_all(trace, arrivals, jobs=jobs, what=what), prior)
         table = render_table(reports, trace, ratio=ratio)
         return _Shown(as_json(reports, trace, ratio=ratio), table, draw_arrivals(what, reports))
     if options.gangs:
         (policy,) = (policy for policy in policies if isinstance(policy, Policy))
-        found = replay_all_gangs(trace, options.gangs, policy, seeds, game=game, prior=prior, jobs=jobs, what=what)
+        gangs = [GangsTask(rules, policy, seed, game, prior) for rules in options.gangs for seed in seeds]
+        found = make_gang_reports(run_all(trace, gangs, jobs=jobs, what=f"{what}, gangs"))
         return _Shown(gangs_as_json(found, what, game) | name_nodeless(trace), render_gangs(found, what, game), {})
-    stays = replay_all_departures(trace, policies, seeds, game=game, prior=prior, jobs=jobs, what=what)
+    departures = [DeparturesTask(policy, seed, game, prior) for policy in policies for seed in seeds]
+    stays = make_stay_reports(run_all(trace, departures, jobs=jobs, what=what), prior)
     return _Shown(stays_as_json(stays, trace, what, game), render_stays(stays, trace, game), draw_departures(what, stays, game))
 
 
@@ -119,59 +122,12 @@ def warn_of_models(trace: Trace) -> None:
     """Warn once on stderr of the pods that fit nowhere under any policy."""
     nowhere = nodeless_models(trace)
     if nowhere:
-        listed = ", ".join(f"{models!r:.{_SHOWN}}" for models, _ in nowhere.most_common(_LISTED))
-        more = f" and {len(nowhere) - _LISTED} more" if len(nowhere) > _LISTED else ""
+        listed = first_few([f"{models!r:.{_SHOWN}}" for models, _ in nowhere.most_common()], _LISTED)
         print(
             f"warning: {nowhere.total()} of {len(trace.pods)} pods ask in gpu_spec for models that no node has, and fit "
-            f"nowhere: {listed}{more}",
+            f"nowhere: {listed}",
             file=sys.stderr,
         )
-
-
-def replay_all(
-    trace: Trace,
-    policies: Sequence[AnyPolicy],
-    seeds: Sequence[int],
-    *,
-    ratio: float,
-    prior: Prior,
-    jobs: int,
-    what: str,
-) -> list[Report]:
-    """Replay every policy on the same arrivals, with progress on stderr."""
-    tasks = [ArrivalsTask(policy, seed, ratio, prior) for policy in policies for seed in seeds]
-    return make_reports(run_all(trace, tasks, jobs=jobs, what=what), prior)
-
-
-def replay_all_departures(
-    trace: Trace,
-    policies: Sequence[AnyPolicy],
-    seeds: Sequence[int],
-    *,
-    game: Departures,
-    prior: Prior,
-    jobs: int,
-    what: str,
-) -> list[StayReport]:
-    """Replay every policy on the same stream of pods, which end, with progress on stderr."""
-    tasks = [DeparturesTask(policy, seed, game, prior) for policy in policies for seed in seeds]
-    return make_stay_reports(run_all(trace, tasks, jobs=jobs, what=what), prior)
-
-
-def replay_all_gangs(
-    trace: Trace,
-    gangs: Sequence[Rules],
-    policy: Policy,
-    seeds: Sequence[int],
-    *,
-    game: Departures,
-    prior: Prior,
-    jobs: int,
-    what: str,
-) -> list[GangReport]:
-    """Replay the same jobs under all of these rules, with progress on stderr."""
-    tasks = [GangsTask(rules, policy, seed, game, prior) for rules in gangs for seed in seeds]
-    return make_gang_reports(run_all(trace, tasks, jobs=jobs, what=f"{what}, gangs"))
 
 
 def write_pictures(folder: Path, pictures: Mapping[str, str]) -> None:

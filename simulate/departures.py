@@ -232,13 +232,12 @@ class _Record:
             self._evicted += pods
 
     def pass_time(self, until: float) -> None:
+        cluster = self._cluster
         while len(self._curve) * self._span.end / POINTS <= until:
             at = len(self._curve) * self._span.end / POINTS
-            self._curve.append(
-                Moment(at=at, allocated=self._percent(self._cluster.allocated), queued=self._percent(self.queued))
-            )
+            self._curve.append(Moment(at=at, allocated=cluster.percent(cluster.allocated), queued=cluster.percent(self.queued)))
         counted = max(0.0, until - max(self.now, self._span.warm_up))
-        self._allocated += counted * self._cluster.allocated
+        self._allocated += counted * cluster.allocated
         self._queued += counted * self.queued
         self.now = until
 
@@ -251,12 +250,9 @@ class _Record:
         return Stay(
             policy=policy,
             seed=seed,
-            allocated=self._percent(self._allocated / units),
-            queued=self._percent(self._queued / units),
+            allocated=self._cluster.percent(self._allocated / units),
+            queued=self._cluster.percent(self._queued / units),
             waits={label: tuple(waits) for label, waits in self._waits.items()},
             curve=tuple(self._curve),
             evicted=self._evicted,
         )
-
-    def _percent(self, milli: float) -> float:
-        return 100 * milli / self._cluster.capacity

@@ -94,7 +94,7 @@ class _Record:
         return Run(
             policy=policy,
             seed=seed,
-            at_end=self._percent(self._cluster.allocated),
+            at_end=self._cluster.percent(self._cluster.allocated),
             vf_allocation=self._cluster.vf_allocation,
             arrived=dict(self._arrived),
             failed=dict(self._failed),
@@ -109,10 +109,7 @@ class _Record:
             self._curve.append(
                 Point(
                     asked=len(self._curve) * STEP * 100,
-                    allocated=self._percent(self._cluster.allocated),
-                    fragments=self._percent(float(lost.sum())),
+                    allocated=cluster.percent(cluster.allocated),
+                    fragments=cluster.percent(float(lost.sum())),
                 )
             )
-
-    def _percent(self, milli: float) -> float:
-        return 100 * milli / self._cluster.capacity

@@ -67,11 +67,11 @@ class Sink(Protocol[T_contra]):
         """Remove an object. It was gone by that version at the latest."""
 
 
-class Both(Generic[T]):
-    """Pass everything to two sinks, in order."""
+class Sinks(Generic[T]):
+    """Pass everything to these sinks, in order."""
 
-    def __init__(self, first: Sink[T], second: Sink[T]) -> None:
-        self._sinks = first, second
+    def __init__(self, *sinks: Sink[T]) -> None:
+        self._sinks = sinks
 
     def replaced(self, objects: Sequence[T | Unreadable], version: str) -> None:
         for sink in self._sinks:
@@ -93,6 +93,19 @@ class _Bare(msgspec.Struct):
 
 
 _BARE: Final = msgspec.json.Decoder(_Bare)
+
+
+def decode_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unreadable:
+    """Decode one object. One that cannot be decoded exists all the same, and may hold devices."""
+    try:
+        return decoder.decode(raw)
+    except msgspec.DecodeError as e:
+        why = str(e)
+    try:
+        metadata = _BARE.decode(raw).metadata
+    except msgspec.DecodeError:
+        metadata = Metadata()
+    return Unreadable(metadata=metadata, why=why)
 
 
 class Reflector(Generic[T]):
@@ -259,19 +272,15 @@ class Reflector(Generic[T]):
             raise MalformedError(f"cannot watch {self._resource.path()}: {event.type} without metadata: {e}") from e
 
     def _parse(self, raw: msgspec.Raw) -> T | Unreadable:
-        try:
-            return self._read(self._decoder.decode(raw))
-        except msgspec.DecodeError as e:
-            why = str(e)
-        try:
-            metadata = _BARE.decode(raw).metadata
-        except msgspec.DecodeError:
-            metadata = Metadata()
+        obj = decode_object(self._decoder, raw)
+        if not isinstance(obj, Unreadable):
+            return self._read(obj)
+        metadata = obj.metadata
         if metadata.uid not in self._unreadable:
             self._unreadable.add(metadata.uid)
             whom = {"namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid}
-            self._log.error(Event.OBJECT_UNREADABLE, why, resource=self.resource, **whom)
-        return Unreadable(metadata=metadata, why=why)
+            self._log.error(Event.OBJECT_UNREADABLE, obj.why, resource=self.resource, **whom)
+        return obj
 
     def _succeeded(self, message: str, *, always: bool = False) -> None:
         if self._failing or always:

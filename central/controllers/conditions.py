@@ -19,6 +19,7 @@ from central.ask.pod import DEVICES_HEALTHY, Pod
 from central.assignment.model import Taken
 from central.ledger.model import Held, Holder, NodeRoom, version_of
 from central.ledger.views import FACTS
+from lading.amounts import first_few
 from lading.vocabulary import PodUid
 
 UNHEALTHY: Final = "DeviceUnhealthy"  # reasons, of the condition and of the Event
@@ -173,5 +174,4 @@ def _devices_in(taken: Taken, known: Mapping[str, str]) -> Iterator[str]:
 
 
 def _listed(unhealthy: Sequence[str]) -> str:
-    shown = "; ".join(unhealthy[:_NAMED])
-    return shown if len(unhealthy) <= _NAMED else f"{shown}; and {len(unhealthy) - _NAMED} more"
+    return first_few(unhealthy, _NAMED, between="; ", rest="; and {} more")

@@ -15,7 +15,7 @@ from central.api.kueue import AdmissionCheck, ResourceFlavor, Workload
 from central.api.objects import Node
 from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.api.times import micro_time_now, time_now
-from central.api.watch import Both, Reflector
+from central.api.watch import Reflector, Sinks
 from central.ask.model import Ask, Policy
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod, without_annotations
@@ -190,7 +190,7 @@ class Leadership:
             client,
             PODS,
             Pod,
-            Both(Both(feed, Both(GangFeed(self.gangs, self.ledger), PlaceFeed(queued.rooms))), self.seen),
+            Sinks(feed, GangFeed(self.gangs, self.ledger), PlaceFeed(queued.rooms), self.seen),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
@@ -210,7 +210,7 @@ class Leadership:
         )
         use = UseFeed()
         self.gpu_hours = GpuHours(self.ledger, self.pending, use, clock=clock)
-        devices = Both(DevicesFeed(self.ledger, reports), Both(bypasses, use))
+        devices = Sinks(DevicesFeed(self.ledger, reports), bypasses, use)
         self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
         self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology, nodes), log=log)
         self._gang_watches = tuple(

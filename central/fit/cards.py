@@ -7,8 +7,8 @@ Nothing is decided here but whether there is room.
 import sys
 
 from central.fit.demand import Wanted
-from central.fit.topology import address
 from central.ledger.model import CardRoom
+from lading.devices.identity import pci_order
 from lading.nodedevices import Gpu
 
 CardState = tuple[object, ...]
@@ -35,7 +35,7 @@ class Card:
         gpu = room.gpu
         self.gpu: Gpu = gpu
         self.number = number  # in the node's topology
-        self.address = address(gpu.bdf)
+        self.address = pci_order(gpu.bdf)
         self.usable_mib = gpu.usable_mib
         self.free = room.pods == 0  # of other pods
         self.free_mib = room.free_mib

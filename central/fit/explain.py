@@ -18,7 +18,8 @@ from central.fit.nearby import count_of, explain_partition, explain_pfs, explain
 from central.fit.sharing import group_cards, is_open
 from central.fit.shortage import asked_cards, short_of_cards, with_several_shares
 from central.ledger.model import CardRoom, NodeRoom
-from lading.amounts import format_mib
+from lading.amounts import first_few, format_mib
+from lading.devices.identity import pci_order
 
 _LISTED: Final = 8  # amounts in one line
 _FREE: Final = "free"
@@ -162,7 +163,7 @@ def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
     size = max(1, card.gpu.usable_mib)
     mib = max(0, need.mib_of(card.gpu.usable_mib) - card.free_mib)
     core = max(0, (need.core_percent or 0) - card.free_core)
-    return mib / size + core / 100, (len(card.gpu.bdf), card.gpu.bdf)
+    return mib / size + core / 100, pci_order(card.gpu.bdf)
 
 
 def _asked(need: Wanted, card: CardRoom | None = None) -> str:
@@ -181,8 +182,7 @@ def _asked(need: Wanted, card: CardRoom | None = None) -> str:
 
 def _asked_together(demand: Demand) -> str:
     asked = [_asked(wanted) for wanted in demand.cards]
-    more = f" and {len(asked) - _LISTED} more" if len(asked) > _LISTED else ""
-    return f"asked by the containers: {'; '.join(asked[:_LISTED])}{more}"
+    return f"asked by the containers: {first_few(asked, _LISTED, between='; ')}"
 
 
 def _states(room: NodeRoom, demand: Demand) -> str:

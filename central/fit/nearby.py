@@ -13,8 +13,9 @@ from central.ask.model import Scope
 from central.fit.demand import Demand, Wanted
 from central.fit.joint import sites_of
 from central.fit.shortage import is_asked, short_of_cards, vfs_by_pf
-from central.fit.topology import Layout, Site, address, bits, lay_out
+from central.fit.topology import Layout, Site, bits, lay_out
 from central.ledger.model import CardRoom, NodeRoom
+from lading.devices.identity import pci_order
 from lading.nodedevices import Partition, Place
 
 _CALLED: Final = {Scope.SWITCH: "switch", Scope.NUMA: "NUMA node", Scope.SOCKET: "socket", Scope.ANY: "node"}
@@ -65,7 +66,7 @@ def explain_switches(room: NodeRoom, demand: Demand, *, now: bool) -> str:
 def explain_pfs(room: NodeRoom, demand: Demand, *, now: bool) -> str:
     ports = vfs_by_pf(room)
     free = {pf: sum(vf.free for vf in vfs) for pf, vfs in ports.items()}
-    fewest = min(ports, key=lambda pf: (free[pf] if now else len(ports[pf]), address(pf)), default=None)
+    fewest = min(ports, key=lambda pf: (free[pf] if now else len(ports[pf]), pci_order(pf)), default=None)
     words = f"{_counted(0, demand.vfs_peak, 'free ' if now else '')} of each PF asked"
     return f"{words}; PF {fewest} has {free[fewest]} free of {len(ports[fewest])}" if fewest else words
 

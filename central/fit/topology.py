@@ -20,6 +20,7 @@ from operator import is_
 from typing import Final, NamedTuple
 
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from lading.devices.identity import pci_order
 from lading.nodedevices import Gpu, Partition, Pf, Place
 
 MOST_NVLINKS: Final = 18  # of one GPU, from H100 to B200; more would count as so many
@@ -184,18 +185,13 @@ def lay_out(room: NodeRoom, *, vfs: bool) -> Layout:
 
 
 def _lay_out(cards: Sequence[CardRoom], vfs: Sequence[VfRoom], partitions: Sequence[Partition]) -> Layout:
-    card_order = sorted(range(len(cards)), key=lambda n: address(cards[n].gpu.bdf))
-    vf_order = sorted(range(len(vfs)), key=lambda n: address(vfs[n].vf.bdf))
+    card_order = sorted(range(len(cards)), key=lambda n: pci_order(cards[n].gpu.bdf))
+    vf_order = sorted(range(len(vfs)), key=lambda n: pci_order(vfs[n].vf.bdf))
     gpus = [cards[n].gpu for n in card_order]
-    pfs = sorted({vf.pf.bdf: vf.pf for vf in vfs}.values(), key=lambda pf: address(pf.bdf))
+    pfs = sorted({vf.pf.bdf: vf.pf for vf in vfs}.values(), key=lambda pf: pci_order(pf.bdf))
     number = {pf.bdf: n for n, pf in enumerate(pfs)}
     port_of = tuple(number[vfs[n].pf.bdf] for n in vf_order)
     return Layout(_topology(gpus, pfs, port_of, partitions), tuple(card_order), tuple(vf_order))
-
-
-def address(bdf: str) -> tuple[int, str]:
-    """Return a sort key by which PCI addresses sort as numbers: a domain of five digits comes after those of four."""
-    return len(bdf), bdf
 
 
 def _topology(

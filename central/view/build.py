@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 
-from central.fit.topology import address
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardRoom, Claim, Clash, Held, NodeRoom
 from central.ledger.room import EVERYTHING, ReportedDevices, inventory_of
@@ -30,6 +29,7 @@ from central.view.model import (
     VfView,
 )
 from lading.amounts import divide
+from lading.devices.identity import pci_order
 from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, GrantedGpu, NodeDevices, Pf, Place, Status, Vf
 from lading.vocabulary import CORDON
@@ -185,14 +185,14 @@ def _devices(gpu: GrantedGpu) -> Iterable[str]:
 
 
 def _in_order(devices: Iterable[Pf]) -> list[Pf]:
-    return sorted(devices, key=lambda one: address(one.bdf))
+    return sorted(devices, key=lambda one: pci_order(one.bdf))
 
 
 def _gpus(room: NodeRoom, holders: Holders, inventory: ReportedDevices, status: Status) -> tuple[GpuView, ...]:
     use = {
         one.uuid: Use(memory_mib=one.memory_used_mib, busy_percent=one.busy_percent, at=status.used_at) for one in status.use
     }
-    cards = sorted(room.cards, key=lambda card: address(card.gpu.bdf))
+    cards = sorted(room.cards, key=lambda card: pci_order(card.gpu.bdf))
     gives = room.serving
     return tuple(_gpu(card, index, holders, inventory, use.get(card.gpu.uuid), gives=gives) for index, card in enumerate(cards))
 
@@ -278,7 +278,7 @@ def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: ReportedDevices) ->
     cordoned = inventory.is_cordoned(pf.bdf)
     why = _why(pf, cordoned=cordoned)
     free = State.FREE if room.serving else State.WITHHELD
-    vfs = sorted(pf.vfs, key=lambda one: address(one.bdf))
+    vfs = sorted(pf.vfs, key=lambda one: pci_order(one.bdf))
     return PfView(
         bdf=pf.bdf,
         ibdev=pf.ibdev,
@@ -316,7 +316,7 @@ def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
 def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[Group, ...]:
     """Return the GPUs and PFs in groups, one for each switch. `all_pfs` are in the order of their addresses."""
     found: dict[str, tuple[list[Gpu], list[Pf]]] = {}
-    for gpu in sorted(all_gpus, key=lambda one: address(one.bdf)):
+    for gpu in sorted(all_gpus, key=lambda one: pci_order(one.bdf)):
         found.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)
     for pf in all_pfs:
         found.setdefault(_switch(pf.place), ([], []))[1].append(pf)
@@ -344,7 +344,7 @@ def _group(name: str, gpus: Sequence[Gpu], pfs: Sequence[Pf]) -> Group:
 
 def _where(group: Group) -> tuple[int, int, tuple[int, str]]:
     socket, numa = (_UNKNOWN if number is None else number for number in (group.socket, group.numa))
-    return socket, numa, address(group.name)
+    return socket, numa, pci_order(group.name)
 
 
 # ---- in words

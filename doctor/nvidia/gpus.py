@@ -18,6 +18,7 @@ from hooks.model.cdi import GPU_KIND, MIG_KIND, full_name
 from hooks.model.inventory import Gpu
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.supplied import CDI_KIND
+from lading.amounts import first_few
 
 _NAMED: Final = 8  # cards or nodes in one finding
 _RELOAD: Final = (
@@ -60,8 +61,9 @@ def decide_gpus(seen: CardsSeen) -> Iterator[Verdict]:
         if gpu.unhealthy and not _only_its_node(gpu):
             unhealthy.setdefault(gpu.unhealthy, []).append(gpu)
     for why, gpus in unhealthy.items():
-        who = f"GPU {gpus[0].uuid} ({gpus[0].bdf})" if len(gpus) == 1 else f"{len(gpus)} GPUs ({_named([g.bdf for g in gpus])})"
-        yield failed(f"{who}: {why}", mend=f"nvidia-smi -q -i {','.join(g.bdf for g in gpus)}; dmesg | grep -i xid")
+        bdfs = [gpu.bdf for gpu in gpus]
+        who = f"GPU {gpus[0].uuid} ({bdfs[0]})" if len(gpus) == 1 else f"{len(gpus)} GPUs ({first_few(bdfs, _NAMED)})"
+        yield failed(f"{who}: {why}", mend=f"nvidia-smi -q -i {','.join(bdfs)}; dmesg | grep -i xid")
     known = {gpu.bdf for gpu in seen.nvml.gpus}
     for bdf in (bdf for bdf in seen.on_bus if bdf not in known):
         what = f"card {bdf} is on the bus, and the driver does not have it"
@@ -95,7 +97,7 @@ def _said(nodes: Sequence[BadNode]) -> str:
     by_words: dict[str, list[str]] = {}
     for node in nodes:
         by_words.setdefault(node.why.replace(node.path, "{}", 1), []).append(node.path)
-    return "; ".join(words.format(_named(paths)) if "{}" in words else words for words, paths in by_words.items())
+    return "; ".join(words.format(first_few(paths, _NAMED)) if "{}" in words else words for words, paths in by_words.items())
 
 
 def _makes(nodes: Sequence[BadNode]) -> str:
@@ -104,11 +106,6 @@ def _makes(nodes: Sequence[BadNode]) -> str:
     minors = [0, *cards] if of_driver and 0 not in cards else cards
     command = f"nvidia-modprobe {' '.join(f'-c {minor}' for minor in minors)}{' -u' if of_driver else ''}"
     return f"{command} (package nvidia-modprobe); at each boot: systemctl enable nvidia-persistenced"
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
 
 
 def decide_persistence(seen: CardsSeen) -> Iterator[Verdict]:

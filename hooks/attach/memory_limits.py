@@ -55,12 +55,6 @@ class MemoryLimits(Preparer):
                 return Refusal(reason=Reason.ISOLATION_UNAVAILABLE, message=message)
         return Adjustment()
 
-    def has(self, sandbox: Sandbox) -> bool:
-        """Return False: a limit ends with its cgroup."""
-        return False
-
-    async def undo(self, sandbox: Sandbox) -> None: ...
-
 
 def _limited(answer: Answer) -> list[SharedGpu]:
     return [gpu for gpu in answer.share.gpus if gpu.driver_limits] if answer.share else []

@@ -46,12 +46,6 @@ class ShareFolders(Preparer):
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=message)
         return Adjustment()
 
-    def has(self, sandbox: Sandbox) -> bool:
-        """Return False: containers may still run. `reconcile` removes folders with their grants."""
-        return False
-
-    async def undo(self, sandbox: Sandbox) -> None: ...
-
     async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
         self._stuck.clear()
         for folder in self._unheld(seen.grants):

@@ -18,6 +18,7 @@ from hooks.host.cdi_files import remove_specs
 from hooks.isolation.tokens import LIBRARIES
 from hooks.ledger.file import lock_directory
 from hooks.ledger.store import read_journal, read_ledger
+from lading.amounts import first_few
 from lading.errors import HostError
 from lading.files import replace_file
 from lading.settings import add_flags, load
@@ -56,9 +57,9 @@ def remove_state(argv: Sequence[str]) -> None:
         return
     with lock_directory(state):
         if held := sorted(_held(settings)):
-            more = f", and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+            named = first_few(held, _NAMED, rest=", and {} more")
             raise HostError(
-                f"cannot remove {ledger_path(settings)}: these hold devices of this node: {', '.join(held[:_NAMED])}{more}",
+                f"cannot remove {ledger_path(settings)}: these hold devices of this node: {named}",
                 hint="delete these pods while lading-hooks runs, which then gives their devices back",
             )
         remove_program(settings)

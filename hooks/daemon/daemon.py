@@ -96,6 +96,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
             netns: dict[SandboxId, str] = {}
             host = Host(
                 settings=settings,
+                vendors=vendors,
                 ledger=ledger,
                 runtime=runtime,
                 attacher=make_attacher(settings, kernel or HostKernel(host_root), runtime, ledger, boot_id, log, netns),
@@ -367,7 +368,7 @@ def _conditions(
         driver_files="; ".join(filter(None, (vendor.problem(node.inventory or Inventory()) for vendor in vendors))),
         cdi=cdi.refusal if settings.by_cdi else None,
         unhealthy=node.unhealthy,
-        denied=tuple(find_denied(list_needed(settings))),
+        denied=tuple(find_denied(list_needed(settings, vendors))),
         report_stale_s=reporter.stale_s if reporter else None,
         report_failure=reporter.failure if reporter else "",
         taint_failure=tainter.failure if tainter else None,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from hooks.daemon.parts import guard_rules
+from hooks.daemon.parts import guard_rules, make_vendors
 from hooks.daemon.settings import CONFIG, FrontEndName, Settings, guard_lock
 from hooks.frontends.nri.guard_plugin import GuardLock, GuardPlugin
 from hooks.frontends.nri.launched.program import GUARD, PROGRAM, install, remove
@@ -36,7 +36,7 @@ def guard(argv: Sequence[str]) -> None:
 async def _run(settings: Settings, log: Log) -> None:
     """Guard until a signal."""
     with closing(GuardLock(guard_lock(settings))) as lock:
-        plugin = GuardPlugin(rules=guard_rules(settings))
+        plugin = GuardPlugin(rules=guard_rules(settings, make_vendors(settings)))
         link = Link(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=log, changed=lock.show)
         stop = stop_asked()
         log.info(Event.DAEMON_STARTED, version=__version__)

@@ -10,6 +10,7 @@ from pathlib import Path
 from hooks.daemon.settings import CONFIG, Settings
 from hooks.frontends.nri.handler.program import HANDLER, PROGRAM, RUNC, install
 from hooks.host.lists import find_pods_of_handler
+from lading.amounts import first_few
 from lading.errors import HostError
 from lading.runtime import RuntimeClient
 from lading.settings import add_flags, load
@@ -54,9 +55,9 @@ def remove_program(settings: Settings) -> bool:
     path = handler_program(settings)
     RUNC.check_ours(path)
     if path.exists() and (pods := asyncio.run(_running(settings))):
-        more = f", and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
+        named = first_few(pods, _NAMED, rest=", and {} more")
         raise HostError(
-            f"cannot remove {path}: these pods run by the runtime handler {HANDLER}: {', '.join(pods[:_NAMED])}{more}",
+            f"cannot remove {path}: these pods run by the runtime handler {HANDLER}: {named}",
             hint="delete these pods first; the runtime needs it to end them",
         )
     return RUNC.remove(path)

@@ -1,12 +1,12 @@
 """List the files of the node that the hook server uses: those of its settings, and the kernel's."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import FrontEndName, Settings, attaches
+from hooks.ports import Vendor
 from lading.cgroups import ROOT as CGROUPS
 from lading.devices.isolation import IsolationName
 from lading.needed import Needed
@@ -15,7 +15,7 @@ from lading.sockets import parse_endpoint
 _LIST: Final = os.R_OK | os.X_OK
 
 
-def list_needed(settings: Settings) -> Iterator[Needed]:
+def list_needed(settings: Settings, vendors: Iterable[Vendor]) -> Iterator[Needed]:
     """Yield what these settings use. A setting that is empty uses nothing."""
     root = Path(settings.host_root)
     yield Needed(path=parse_endpoint(settings.runtime_endpoint), what="runtime_endpoint", mode=os.W_OK, optional=True)
@@ -25,7 +25,7 @@ def list_needed(settings: Settings) -> Iterator[Needed]:
     files = {f"keys.{key_id}": path for key_id, path in settings.keys.items()}
     files |= {"kubeconfig": settings.kubeconfig if settings.report else ""}
     yield from (Needed(path=Path(path), what=key) for key, path in files.items() if "/" in path)
-    for vendor in make_vendors(settings):
+    for vendor in vendors:
         yield from vendor.needed(root)
     if settings.writes_specs:
         yield Needed(path=Path(settings.cdi_dir), what="cdi_dir", mode=_LIST | os.W_OK, optional=True)

@@ -57,6 +57,7 @@ class Host:
     """The parts from which preparers and front ends are made."""
 
     settings: Settings
+    vendors: Sequence[Vendor]
     ledger: Ledger
     runtime: RuntimeClient
     attacher: Attacher
@@ -79,6 +80,10 @@ def _nvidia(settings: Settings) -> Nvidia:
     return Nvidia.of(settings, host_root=Path(settings.host_root), has_shares=IsolationName.TOKENS in settings.isolations)
 
 
+def _nvidia_of(host: Host) -> Nvidia:
+    return next(vendor for vendor in host.vendors if isinstance(vendor, Nvidia))
+
+
 def _unenforced(_: Settings) -> Isolation:
     return Unenforced()
 
@@ -97,8 +102,8 @@ def _vfs(host: Host) -> Preparer:
 
 
 def _memory_limits(host: Host) -> Preparer:
-    vendor = _nvidia(host.settings)
-    return MemoryLimits(host_root=Path(host.settings.host_root), limit=vendor.limit_memory, grants=host.ledger.grants)
+    limit = _nvidia_of(host).limit_memory
+    return MemoryLimits(host_root=Path(host.settings.host_root), limit=limit, grants=host.ledger.grants)
 
 
 def _share_folders(host: Host) -> Preparer:
@@ -114,7 +119,7 @@ def _mps_daemons(host: Host) -> Preparer:
     return MpsDaemons(
         folders=folders,
         control=lambda uuid: Control(uuid=uuid, folders=folders, command=settings.mps_control),
-        set_exclusive=_nvidia(settings).set_exclusive,
+        set_exclusive=_nvidia_of(host).set_exclusive,
         grants=host.ledger.grants,
         log=host.log,
     )
@@ -131,7 +136,7 @@ def _hami_folders(host: Host) -> Preparer:
 
 
 def _mig_instances(host: Host) -> Preparer:
-    vendors = {vendor.name: vendor for vendor in make_vendors(host.settings)}
+    vendors = {vendor.name: vendor for vendor in host.vendors}
     host_root = Path(host.settings.host_root)
     return MigInstances(
         divide=lambda gpu, granted: vendors[gpu.vendor].divide(host_root, gpu, granted), grants=host.ledger.grants, log=host.log
@@ -150,9 +155,8 @@ def _nri(node: Node, host: Host, _: Door) -> FrontEnd | None:
     settings = host.settings
     if settings.front_end is not FrontEndName.NRI:
         return None
-    plugin = LadingPlugin(
-        node=node, rules=guard_rules(settings), netns=host.netns, log=host.log, has_ended=partial(has_ended, host.runtime)
-    )
+    rules, is_over = guard_rules(settings, host.vendors), partial(has_ended, host.runtime)
+    plugin = LadingPlugin(node=node, rules=rules, netns=host.netns, log=host.log, has_ended=is_over)
     link = Link(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=host.log, answered=host.asked)
     return NriFrontEnd(link=link, plugin=plugin, find_guard=partial(find_guard, guard_lock(settings)))
 
@@ -182,9 +186,9 @@ def make_front_ends(node: Node, host: Host, door: Door) -> tuple[FrontEnd, ...]:
     return tuple(filter(None, (make(node, host, door) for make in FRONT_ENDS)))
 
 
-def guard_rules(settings: Settings) -> GuardRules:
+def guard_rules(settings: Settings, vendors: Sequence[Vendor]) -> GuardRules:
     """Return what NRI's guard, and Lading's own validation, go by."""
-    hidden = {name: value for vendor in make_vendors(settings) for name, value in vendor.hidden_env.items()}
+    hidden = {name: value for vendor in vendors for name, value in vendor.hidden_env.items()}
     return GuardRules(
         prefixes=prefixes(),
         hidden=hidden if settings.hide_unassigned else {},

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from hooks.daemon.settings import max_age_s
 from hooks.node.bypass import Bypassed
+from lading.amounts import first_few
 from lading.health import Condition
 
 _NAMED = 3  # of the bypassed containers, of the devices that became unhealthy
@@ -40,7 +41,7 @@ def decide_ready(
     reported. `taint_failure`: why the node's taint may not be as it should, or None if it has none. `front_ends`: their own
     conditions, and what is wrong."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
-    went_past = f"containers that run without their devices: {_some(names, ', ')}" if bypassed else ""
+    went_past = f"containers that run without their devices: {first_few(names, _NAMED)}" if bypassed else ""
     return (
         Condition.unless(_too_old(inventory_age_s, inventory_interval_s, "devices were last read"), name="inventory"),
         Condition.unless(
@@ -52,16 +53,11 @@ def decide_ready(
         Condition.unless(went_past, name="no-bypass"),
         Condition.unless(driver_files, name="driver-files"),
         *([] if cdi is None else [Condition.unless(cdi, name="cdi")]),
-        Condition.unless(_some(unhealthy, "; "), name="held-devices", required=False),
+        Condition.unless(first_few(unhealthy, _NAMED, between="; "), name="held-devices", required=False),
         Condition.unless("; ".join(denied), name="files", required=False),
         *([] if taint_failure is None else [Condition.unless(taint_failure, name="node-taint", required=False)]),
         *([] if report_stale_s is None else [_reported(report_stale_s, report_failure)]),
     )
-
-
-def _some(names: Sequence[str], between: str) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return between.join(names[:_NAMED]) + more
 
 
 def _reported(stale_s: float, failure: str) -> Condition:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from hooks.model.assignment import Refusal
 from hooks.model.trust import Trust
+from lading.amounts import first_few
 from lading.devices.identity import shown
 from lading.reasons import Reason
 
@@ -18,8 +19,7 @@ def not_accepted(what: str, keys: Iterable[str], trust: Trust) -> Refusal:
 
 
 def listed_keys(keys: Iterable[str]) -> str:
-    names = sorted(keys)
-    return ", ".join(shown_key(key) for key in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return first_few([shown_key(key) for key in sorted(keys)], 4)
 
 
 def shown_key(key: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from hooks.model.assignment import ContainerRequest, GrantedVf, Refusal, VfRequest
 from hooks.model.holding import Holding, listed
 from hooks.model.inventory import Inventory, Vf
+from lading.devices.identity import pci_order
 from lading.reasons import Reason
 from lading.vocabulary import PciAddress, PodUid
 
@@ -81,12 +82,7 @@ def _free_vfs(
             if holding.container or holding.pod != pod or granted.bdf not in kept:
                 (by_pod if shared else taken).add(granted.bdf)
     usable = [vf for vf in inventory.vfs if vf.bdf not in taken - by_pod and not vf.problem]
-    return sorted(usable, key=lambda vf: (vf.bdf not in kept, vf.bdf not in by_pod, _pci_order(vf.bdf)))
-
-
-def _pci_order(bdf: PciAddress) -> tuple[int, str]:
-    """Return a key that sorts as numbers do: a domain of five digits comes after those of four."""
-    return len(bdf), bdf
+    return sorted(usable, key=lambda vf: (vf.bdf not in kept, vf.bdf not in by_pod, pci_order(vf.bdf)))
 
 
 def _too_few_vfs(asked: int, free: int, inventory: Inventory) -> Refusal:

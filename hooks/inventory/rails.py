@@ -17,6 +17,7 @@ from itertools import count
 from typing import Final
 
 from hooks.model.inventory import Pf
+from lading.devices.identity import pci_order
 from lading.vocabulary import PciAddress
 
 FEWEST: Final = 3
@@ -30,7 +31,7 @@ def with_rails(pfs: Sequence[Pf], configured: Mapping[PciAddress, int]) -> tuple
     match kinds.most_common(2):
         case [(kind, size), *others] if size >= FEWEST and not any(other == size for _, other in others):
             numbers = count()
-            in_order = sorted(pfs, key=lambda pf: (len(pf.bdf), pf.bdf))  # a domain of five digits comes after those of four
+            in_order = sorted(pfs, key=lambda pf: pci_order(pf.bdf))
             rails = {pf.bdf: next(numbers) for pf in in_order if _kind(pf) == kind}
             return tuple(replace(pf, rail=rails.get(pf.bdf)) for pf in pfs)
         case _:

@@ -20,6 +20,7 @@ from typing import Final
 from hooks.ledger.use import Part, sort_processes, sum_mib
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Gpu, GpuProcess
+from lading.amounts import first_few
 from lading.cgroups import parse_cgroup
 from lading.devices.isolation import IsolationName
 from lading.sharestatus import ContainerUse
@@ -51,9 +52,8 @@ class ShareBypass:
     def words(self) -> str:
         if self.how is How.MEMORY:
             return f"uses more memory of GPU {self.card} than its share of {self.limit_mib} MiB"
-        named = ", ".join(map(str, self.process_ids[:_NAMED]))
-        more = f" and {len(self.process_ids) - _NAMED} more" if len(self.process_ids) > _NAMED else ""
-        return f"uses GPU {self.card} past the share server: process {named}{more}"
+        named = first_few([*map(str, self.process_ids)], _NAMED)
+        return f"uses GPU {self.card} past the share server: process {named}"
 
     @property
     def key(self) -> tuple[PodUid, str, GpuUuid, How]:

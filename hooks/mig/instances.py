@@ -50,12 +50,6 @@ class MigInstances(Preparer):
                 return Refusal(reason=Reason.ISOLATION_UNAVAILABLE, message=cause)
         return Adjustment()
 
-    def has(self, sandbox: Sandbox) -> bool:
-        """Return False: containers may still run. `reconcile` removes instances after the grants."""
-        return False
-
-    async def undo(self, sandbox: Sandbox) -> None: ...
-
     def shown(self, inventory: Inventory) -> Inventory:
         if not self._gone:
             return inventory

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hooks.model.assignment import GrantedDevices
+from lading.amounts import first_few
 from lading.vocabulary import PodUid
 
 _LISTED: Final = 16  # devices in one message
@@ -30,7 +31,4 @@ class Holding:
 
 
 def listed(names: Sequence[str]) -> str:
-    if not names:
-        return "none"
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    return first_few(names, _LISTED) or "none"

@@ -130,12 +130,6 @@ class MpsDaemons(Preparer):
                 return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give a share of {gpu.uuid}: {_FAULT}")
         return Adjustment()
 
-    def has(self, sandbox: Sandbox) -> bool:
-        """Return False: containers may still run. `reconcile` stops daemons after the grants."""
-        return False
-
-    async def undo(self, sandbox: Sandbox) -> None: ...
-
     async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
         """Settle each card that has, or needs, a daemon. What takes long, or hangs, keeps no other work waiting."""
         needed = {gpu.uuid for gpu in mps_cards(seen.grants)}

@@ -17,6 +17,7 @@ from kubectl_lading.install.nodes import clean, find_chosen, find_holders, label
 from kubectl_lading.install.rollout import await_ready
 from kubectl_lading.terminal.output import show, table, text
 from kubectl_lading.terminal.progress import Progress
+from lading.amounts import first_few
 from lading.errors import ConfigError, LadingError
 from lading.kube.client import KubeClient
 from lading.log import printable
@@ -116,9 +117,9 @@ async def remove(client: KubeClient, objects: list[Manifest], options: Options) 
     devices."""
     holders = await find_holders(client)
     if holders and not options.force:
-        more = f", and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
+        named = first_few(holders, _NAMED, rest=", and {} more")
         raise LadingError(
-            f"cannot uninstall: these pods hold devices: {', '.join(holders[:_NAMED])}{more}",
+            f"cannot uninstall: these pods hold devices: {named}",
             hint="delete them first; with --force they keep their devices, and their nodes keep the ledger",
         )
     left: dict[str, str] = {}

@@ -7,7 +7,7 @@ from central.fit.topology import Distance
 from central.view.helps import Ending
 from central.view.model import Counts, Holder, Past, Use
 from central.view.pods import PodView
-from lading.amounts import divide, format_gib
+from lading.amounts import divide, first_few, format_gib
 
 _NAMED: Final = 5  # of a list; a screen is to hold all findings
 DISTANCES: Final = {  # as in docs/reference.md
@@ -37,9 +37,7 @@ def count(number: int, one: str, many: str = "") -> str:
 
 
 def listed(names: Sequence[str], most: int = _NAMED) -> str:
-    """Return the first few of them as text, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    return first_few(names, most)
 
 
 def of_gib(mib: int, all_mib: int) -> str:

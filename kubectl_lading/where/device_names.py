@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from central.fit.topology import address
 from kubectl_lading.run import not_found
+from lading.amounts import first_few
+from lading.devices.identity import pci_order
 from lading.errors import LadingError
 from lading.nodedevices import NodeDevices
 
@@ -46,7 +47,7 @@ class Device:
 
 def devices_of(report: NodeDevices) -> Iterator[Device]:
     node = report.metadata.name
-    for index, gpu in enumerate(sorted(report.status.gpus, key=lambda gpu: address(gpu.bdf))):
+    for index, gpu in enumerate(sorted(report.status.gpus, key=lambda gpu: pci_order(gpu.bdf))):
         yield Device(node=node, kind=Kind.GPU, name=gpu.uuid, bdf=gpu.bdf, index=index)
         for mig in gpu.mig:
             yield Device(node=node, kind=Kind.MIG, name=mig.uuid, bdf=gpu.bdf, of=gpu.uuid)
@@ -136,5 +137,4 @@ def _full(word: str) -> str:
 
 
 def _either(names: Sequence[str]) -> str:
-    shown = " or ".join(names[:_FEW])
-    return f"{shown} or {len(names) - _FEW} more" if len(names) > _FEW else shown
+    return first_few(names, _FEW, between=" or ", rest=" or {} more")

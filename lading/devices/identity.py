@@ -44,6 +44,11 @@ def parse_pci_address(text: str) -> PciAddress | None:
     return PciAddress(f"{int(domain, 16):04x}:{bus}:{device}.{function}".lower())
 
 
+def pci_order(bdf: str) -> tuple[int, str]:
+    """Return a sort key by which PCI addresses sort as numbers: a domain of five digits comes after those of four."""
+    return len(bdf), bdf
+
+
 def parse_gpu_uuid(text: str) -> GpuUuid | None:
     match = _GPU.fullmatch(text.lower())
     return GpuUuid(f"GPU-{match[1]}") if match else None

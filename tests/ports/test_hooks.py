@@ -79,15 +79,16 @@ async def serving(settings: Settings, runtime: FakeRuntime) -> AsyncIterator[Ask
     log = Log(Records(), Level.DEBUG)
     with Ledger.open(folder_of(settings) / "state" / "node.db") as ledger, listen(Path(settings.listen[7:])) as listener:
         attacher = make_attacher(settings, ModelKernel([]), runtime, ledger, BOOT, log)  # type: ignore[arg-type]
+        vendors = parts.make_vendors(settings)
         host = parts.Host(
             settings=settings,
+            vendors=vendors,
             ledger=ledger,
             runtime=runtime,  # type: ignore[arg-type]
             attacher=attacher,
             boot_id=BOOT,
             log=log,
         )
-        vendors = parts.make_vendors(settings)
         rules = parts.make_rules(settings, read_trust(settings), vendors, cdi_refusal="")
         node = Node(
             ledger=ledger,

@@ -6,7 +6,6 @@ own. The listening socket is systemd's, or one that drops untrusted peers (ladin
 """
 
 import asyncio
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol, cast
 
@@ -17,6 +16,7 @@ from hooks.frontends.cri_hook.wire import CallError, Conversation, Later, Method
 from hooks.model.assignment import Refusal
 from hooks.model.container import Sandbox
 from hooks.ports import NodePort
+from lading.errors import place_of
 from lading.http2.frames import MalformedError
 from lading.http2.messages import Status
 from lading.log import Event, Log
@@ -173,10 +173,7 @@ class HookServer:
         return methods
 
     def _failed(self, error: Exception) -> None:
-        """Log the type and place of an error, not its text, which may quote a pod's values."""
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{type(error).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        self._log.error(Event.GRANT_REFUSED, f"internal error: {where}", reason=Reason.INTERNAL)
+        self._log.error(Event.GRANT_REFUSED, f"internal error: {place_of(error)}", reason=Reason.INTERNAL)
 
 
 class _Connection(asyncio.Protocol):

@@ -8,7 +8,6 @@ Source: containerd/nri, pkg/api (AccessString: a device is given `rw`); containe
 and a pod in the host's network look like.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -19,9 +18,9 @@ from hooks.model.container import Adjustment, Container, Device, EnvVar, Sandbox
 from lading.http2.messages import Status
 from lading.log import printable
 from lading.reasons import Reason
+from lading.versions import parse_version
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
-_RELEASE: Final = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 _CDI_1_7: Final = (1, 7, 26)  # the first of 1.7 with NRI 0.7, whose adjustments have CDI devices; 2.0 has it as well
 _VALIDATES: Final = (2, 2, 0)  # NRI 0.10
 _BIND: Final = ("rbind", "rprivate")
@@ -47,8 +46,7 @@ class Runtime:
 
     @property
     def _release(self) -> tuple[int, ...]:
-        found = _RELEASE.match(self.version) if self.name == "containerd" else None
-        return tuple(int(number or 0) for number in found.groups()) if found else (0, 0, 0)
+        return (parse_version(self.version) if self.name == "containerd" else None) or (0, 0, 0)
 
     @property
     def honours_cdi(self) -> bool:

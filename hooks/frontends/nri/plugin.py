@@ -7,7 +7,6 @@ error that was not expected refuses the call.
 Source: containerd/nri, pkg/api/api.proto; pkg/adaptation (order of registration: RegisterPlugin, Configure, Synchronize).
 """
 
-import traceback
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -16,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 
 from hooks.frontends.nri.conversation import Call, CallError
 from hooks.frontends.nri.messages import Runtime
+from lading.errors import place_of
 from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -135,10 +135,7 @@ class Service:
 
 
 def log_internal(log: Log, error: BaseException) -> None:
-    """Log the type and place of an error, not its text, which may quote a pod's values."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{type(error).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
-    log.error(Event.GRANT_REFUSED, f"internal error: {where}", reason=Reason.INTERNAL)
+    log.error(Event.GRANT_REFUSED, f"internal error: {place_of(error)}", reason=Reason.INTERNAL)
 
 
 def event_mask(events: Collection[nri.Event]) -> int:

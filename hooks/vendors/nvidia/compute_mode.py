@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pynvml
 
-from hooks.vendors.nvidia.nvml import LibraryError, session
-from lading.errors import HostError
+from hooks.vendors.nvidia.session import session_to
 from lading.vocabulary import GpuUuid
 
 
@@ -17,8 +16,5 @@ def set_exclusive(uuid: GpuUuid, exclusive: bool, *, library: Path | None) -> No
     """Set EXCLUSIVE_PROCESS, or the default. Processes that have the card keep it. May be repeated, and can take seconds. Raise
     HostError."""
     mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
-    try:
-        with session(library):
-            pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid), mode)
-    except (pynvml.NVMLError, LibraryError) as e:
-        raise HostError(f"cannot set the compute mode of {uuid}: NVML: {e}") from e
+    with session_to(f"set the compute mode of {uuid}", library):
+        pynvml.nvmlDeviceSetComputeMode(pynvml.nvmlDeviceGetHandleByUUID(uuid), mode)

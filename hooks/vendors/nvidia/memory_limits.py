@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import pynvml
 
 from hooks.model.inventory import Gpu
-from hooks.vendors.nvidia.nvml import LibraryError, session
+from hooks.vendors.nvidia.session import UNSUPPORTED, session, session_to
 from lading.cgroups import ROOT
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
@@ -30,18 +30,14 @@ NO_LIMIT: Final = 2**64 - 1
 _MIB: Final = 1 << 20
 _TRIED_BYTES: Final = 64 * _MIB
 _TRIED_CGROUP: Final = "lading-probe"
-_ABSENT: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 def limit_memory(uuid: GpuUuid, cgroup: Path, limit_mib: int | None, *, library: Path | None) -> None:
     """Limit the memory of a card for a cgroup; None: take the limit away. May be repeated, and can take seconds. Raise
     HostError if the driver does not, or says another limit afterwards."""
     limit_bytes = NO_LIMIT if limit_mib is None else limit_mib * _MIB
-    try:
-        with session(library):
-            _limit(pynvml.nvmlDeviceGetHandleByUUID(uuid), cgroup, limit_bytes)
-    except (pynvml.NVMLError, LibraryError) as e:
-        raise HostError(f"cannot limit the memory of GPU {uuid}: NVML: {e}") from e
+    with session_to(f"limit the memory of GPU {uuid}", library):
+        _limit(pynvml.nvmlDeviceGetHandleByUUID(uuid), cgroup, limit_bytes)
 
 
 def _limit(handle: Any, cgroup: Path, limit_bytes: int) -> None:
@@ -96,7 +92,7 @@ def _try_card(card: GpuUuid, cgroup: Path) -> _Tried:
     except HostError as e:
         return _Tried(str(e), lasts=False)
     except pynvml.NVMLError as e:
-        return _Tried(f"NVML: {e}", lasts=e.value in _ABSENT)
+        return _Tried(f"NVML: {e}", lasts=e.value in UNSUPPORTED)
     return _Tried("", lasts=True)
 
 

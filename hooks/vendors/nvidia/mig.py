@@ -15,27 +15,22 @@ from typing import Any, Final
 
 import pynvml
 
+from hooks.vendors.nvidia.session import UNKNOWN, ask
 from lading.devices.identity import MIG_PROFILE_SHAPE
 
 _NAMED: Final = re.compile(rf" MIG ({MIG_PROFILE_SHAPE})$")
-_SILENT: Final = (
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,
-)
 _EIGHTHS: Final = 8
 
 
 def read_profile(handle: Any, *, card_mib: int) -> str:
     """Return the profile's name. `card_mib`: all memory of the instance's card. Raise NVMLError."""
-    try:
-        if named := _NAMED.search(str(pynvml.nvmlDeviceGetName(handle))):
-            return named[1]
-        has = pynvml.nvmlDeviceGetAttributes_v2(handle)
-    except pynvml.NVMLError as e:
-        if e.value in _SILENT:
-            return ""
-        raise
+    return ask(lambda: _read_profile(handle, card_mib), "", absent=UNKNOWN)
+
+
+def _read_profile(handle: Any, card_mib: int) -> str:
+    if named := _NAMED.search(str(pynvml.nvmlDeviceGetName(handle))):
+        return named[1]
+    has = pynvml.nvmlDeviceGetAttributes_v2(handle)
     return name_profile(
         compute_slices=has.computeInstanceSliceCount,
         gpu_slices=has.gpuInstanceSliceCount,

@@ -9,16 +9,14 @@ Source: NVML API reference, NvLink Methods. Which link leads where may change wi
 """
 
 from collections import Counter
-from typing import Any, Final
+from typing import Any
 
 import pynvml
 
 from hooks.model.inventory import NvLink
+from hooks.vendors.nvidia.session import UNKNOWN, ask
 from lading.devices.identity import parse_pci_address
 from lading.vocabulary import PciAddress
-
-# INVALID_ARGUMENT: this driver or card has fewer links than the header that pynvml was made from.
-_NONE: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 def read_links(handle: Any) -> tuple[NvLink, ...]:
@@ -39,22 +37,15 @@ def read_links(handle: Any) -> tuple[NvLink, ...]:
 
 
 def _is_active(handle: Any, link: int) -> bool:
-    try:
-        return bool(pynvml.nvmlDeviceGetNvLinkState(handle, link) == pynvml.NVML_FEATURE_ENABLED)
-    except pynvml.NVMLError as e:
-        if e.value in _NONE:
-            return False
-        raise
+    """Return False also where this driver or card has fewer links than the header that pynvml was made from."""
+    state = ask(lambda: pynvml.nvmlDeviceGetNvLinkState(handle, link), None, absent=UNKNOWN)
+    return bool(state == pynvml.NVML_FEATURE_ENABLED)
 
 
 def _read_kind(handle: Any, link: int) -> int:
     """Return the kind of the other end. Older drivers do not report it: then its address decides."""
-    try:
-        return int(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
-    except pynvml.NVMLError as e:
-        if e.value in _NONE:
-            return int(pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN)
-        raise
+    unknown = pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN
+    return int(ask(lambda: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), unknown, absent=UNKNOWN))
 
 
 def _text(value: str | bytes) -> str:

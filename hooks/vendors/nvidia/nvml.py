@@ -7,19 +7,17 @@ A card that answers with an error is unhealthy, with the reason, and the others 
 named by the driver's procfs. A call that a card does not support says nothing about its health. No driver at all is a node
 without GPUs. Xids need a session that waits for events: `xid` reads them from the kernel log.
 
-Source: NVML API reference (nvml.h), through nvidia-ml-py. One read at a time: another thread's waits.
+Source: NVML API reference (nvml.h), through nvidia-ml-py.
 """
 
 import contextlib
 import ctypes
-import functools
 import os
 import stat
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import pynvml
 
@@ -35,14 +33,14 @@ from hooks.vendors.nvidia.positions import divide, find_position, read_positions
 from hooks.vendors.nvidia.procfs import (
     is_driver_loaded,
     mig_capabilities,
-    pci_order,
     read_kernel_card,
     read_kernel_card_addresses,
     read_majors,
     read_mig_minors,
     read_system_memory,
 )
-from lading.devices.identity import parse_pci_address
+from hooks.vendors.nvidia.session import WITHHELD, LibraryError, ask, session, session_to
+from lading.devices.identity import parse_pci_address, pci_order
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -51,9 +49,7 @@ CAPS: Final = "/dev/nvidia-caps"
 CAPS_DRIVER: Final = "nvidia-caps"
 ALL_CARDS: Final = "all"
 
-T = TypeVar("T")
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-_UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 _NO_INSTANCE_ID = 0xFFFFFFFF  # of a process on a card that is not in MIG mode
 _MODES: Final = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "EXCLUSIVE_THREAD",
@@ -81,10 +77,6 @@ class _Failure:
 
     index: int
     reason: str
-
-
-class LibraryError(HostError):
-    """The configured NVML library does not load."""
 
 
 def _read_host(host_root: Path, driver_root: str) -> _Host:
@@ -124,43 +116,14 @@ def read_gpus(
     return driver, tuple(sorted(cards, key=lambda card: pci_order(card.bdf))), tuple(problems)
 
 
-_ONE_SESSION: Final = threading.Lock()
-
-
-@contextlib.contextmanager
-def session(library: Path | None) -> Iterator[None]:
-    """Open NVML until the end of the block. Raise NVMLError or LibraryError."""
-    with _ONE_SESSION:
-        if library is not None:
-            _load(library)
-        pynvml.nvmlInit()
-        try:
-            yield
-        finally:
-            pynvml.nvmlShutdown()
-
-
 def read_processes(cards: Iterable[GpuUuid], *, library: Path | None) -> dict[GpuUuid, tuple[GpuProcess, ...]]:
     """Return the processes of these cards, without those that do not tell them. Raise HostError."""
     found = {}
-    try:
-        with session(library):
-            for uuid in cards:
-                with contextlib.suppress(pynvml.NVMLError):  # what is wrong with a card is for `read_gpus` to say
-                    found[uuid] = _list_processes(pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError as e:
-        raise HostError(f"cannot read the processes of GPUs: NVML: {e}") from e
+    with session_to("read the processes of GPUs", library):
+        for uuid in cards:
+            with contextlib.suppress(pynvml.NVMLError):  # what is wrong with a card is for `read_gpus` to say
+                found[uuid] = _list_processes(pynvml.nvmlDeviceGetHandleByUUID(uuid))
     return found
-
-
-@functools.cache
-def _load(library: Path) -> ctypes.CDLL:
-    """Load the library before pynvml does: it opens `libnvidia-ml.so.1`, and the loader returns a library of that SONAME that
-    is loaded already."""
-    try:
-        return ctypes.CDLL(str(library))
-    except OSError as e:
-        raise LibraryError(f"cannot load {library}: {e}") from e
 
 
 def _hint(error: Exception) -> str:
@@ -196,7 +159,7 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
     memory_mib, reserved_mib, used_mib = _read_memory(handle)
     if not memory_mib:
         memory_mib = read_system_memory(host.root)
-    mig_enabled = _supported(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE, False)
+    mig_enabled = ask(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE, False)
     mig = _read_mig(host, handle, minor, memory_mib, problems) if mig_enabled else ()
     if mig_enabled and host.divided & {ALL_CARDS, uuid, bdf}:
         mig = _put_at_positions(handle, uuid, memory_mib, mig, problems)
@@ -210,14 +173,15 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         reasons.append(str(e))
     numa = read_numa(host.root, bdf)
     module_id, links = _read_board(handle, uuid, problems)
-    *_, remapping_pending, remapping_failed = _supported(lambda: pynvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
+    *_, remapping_pending, remapping_failed = ask(lambda: pynvml.nvmlDeviceGetRemappedRows(handle), (0, 0, 0, 0))
     if remapping_failed:
         reasons.append("a memory row could not be remapped: the card needs service")
     elif remapping_pending:
         reasons.append("a memory row is remapped at the next reset of the card")
-    if _told(lambda: pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle) == pynvml.NVML_FEATURE_ENABLED):
+    pending = ask(lambda: pynvml.nvmlDeviceGetRetiredPagesPendingStatus(handle), None, absent=WITHHELD)
+    if pending == pynvml.NVML_FEATURE_ENABLED:
         reasons.append("a memory page is retired at the next reset of the card")
-    reasons += _supported(lambda: _fabric_problem(handle), [])
+    reasons += ask(lambda: _fabric_problem(handle), [])
     return Gpu(
         uuid=uuid,
         vendor=NAME,
@@ -238,11 +202,13 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
         module_id=module_id,
         links=links,
         binding=binding,
-        compute_mode=_MODES.get(_told(lambda: pynvml.nvmlDeviceGetComputeMode(handle)) or 0, ""),
-        uncorrected_errors=_told(
+        compute_mode=_MODES.get(ask(lambda: pynvml.nvmlDeviceGetComputeMode(handle), 0, absent=WITHHELD), ""),
+        uncorrected_errors=ask(
             lambda: pynvml.nvmlDeviceGetTotalEccErrors(
                 handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-            )
+            ),
+            None,
+            absent=WITHHELD,
         ),
         used_mib=used_mib,
         busy_percent=_read_busy(handle),
@@ -252,9 +218,9 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
 def _read_memory(handle: Any) -> tuple[int, int, int | None]:
     """Return MiB in all, reserved, and used by others than the driver. Drivers before 510 have no second version of the call,
     and their used memory includes the reserved part."""
-    memory = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2), None)
+    memory = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2), None)
     if memory is None:
-        first = _supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
+        first = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
         return first.total >> 20 if first else 0, 0, None  # a card that uses the system's memory (GB10) has none to tell
     used_mib = memory.used >> 20 if memory.used <= memory.total else None  # all ones: NVML_VALUE_NOT_AVAILABLE
     return memory.total >> 20, memory.reserved >> 20, used_mib
@@ -273,7 +239,7 @@ def _read_board(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int | 
     """Return the card's place on an NVSwitch board and its links. They help to choose well: a card without them is still
     healthy."""
     try:
-        module_id = _supported(lambda: int(pynvml.nvmlDeviceGetModuleId(handle)), 0)
+        module_id = ask(lambda: int(pynvml.nvmlDeviceGetModuleId(handle)), 0)
         return module_id or None, read_links(handle)  # boards count from 1; NVML answers 0 for a card that is on none
     except pynvml.NVMLError as e:
         problems.append(f"cannot read module id and NVLinks of GPU {uuid}: NVML: {e}")
@@ -347,13 +313,10 @@ def divide_card(
     """Remove the instances of the card that are not granted, and make those that are, with their device nodes. Return what
     could not be done, by position. It can take seconds, and may be repeated. Raise HostError."""
     host = _read_host(host_root, driver_root)
-    try:
-        with session(library):
-            card = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
-            positions = read_positions(card, gpu.uuid, card_mib=gpu.memory_mib)
-            numbers, problems = divide(card, positions, granted)
-    except (pynvml.NVMLError, LibraryError) as e:
-        raise HostError(f"cannot divide GPU {gpu.uuid}: NVML: {e}") from e
+    with session_to(f"divide GPU {gpu.uuid}", library):
+        card = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        positions = read_positions(card, gpu.uuid, card_mib=gpu.memory_mib)
+        numbers, problems = divide(card, positions, granted)
     for position, (gi, ci) in numbers.items():
         try:
             for capability in mig_capabilities(gpu.minor, gi, ci):
@@ -381,7 +344,7 @@ def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[Gp
     try:
         return _list_processes(handle)
     except pynvml.NVMLError as e:
-        if e.value not in (*_UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
+        if e.value not in WITHHELD:
             raise
         problems.append(f"cannot read the processes of GPU {uuid}: NVML: {e}")
         return None
@@ -392,7 +355,7 @@ def _list_processes(handle: Any) -> tuple[GpuProcess, ...]:
     NVMLError."""
     found = [
         *pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
-        *_supported(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle), []),
+        *ask(lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle), []),
     ]
     used: dict[tuple[int, tuple[int, int] | None], int | None] = {}
     for one in found:
@@ -476,22 +439,3 @@ def _fabric_problem(handle: Any) -> list[str]:
         case pynvml.NVML_GPU_FABRIC_STATE_COMPLETED if info.status != pynvml.NVML_SUCCESS:
             return [f"Fabric Manager failed to set up its NVLink fabric: {pynvml.NVMLError(info.status)}"]
     return []
-
-
-def _told(call: Callable[[], T]) -> T | None:
-    """Return what a card tells; None if it does not support that, or it is for administrators only."""
-    try:
-        return call()
-    except pynvml.NVMLError as e:
-        if e.value in (*_UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION):
-            return None
-        raise
-
-
-def _supported(call: Callable[[], T], otherwise: T) -> T:
-    try:
-        return call()
-    except pynvml.NVMLError as e:
-        if e.value in _UNSUPPORTED:
-            return otherwise
-        raise

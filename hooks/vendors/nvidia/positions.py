@@ -13,19 +13,16 @@ import contextlib
 import ctypes
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import pynvml
 
 from hooks.vendors.nvidia.mig import name_profile
+from hooks.vendors.nvidia.session import UNKNOWN, ask
 from lading.devices.mig import Span, position_name
 from lading.vocabulary import GpuUuid
 
-_NO_PROFILE: Final = (
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-)
 _NAMED: Final = "MIG "
 _MOST: Final = 32  # instances or positions of one profile; cards have 8 memory slices
 
@@ -44,12 +41,9 @@ def read_positions(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Posi
     """Return the positions of a card by name, whether or not there is an instance. Raise NVMLError."""
     found = {}
     for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        try:
-            info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, number)
-        except pynvml.NVMLError as e:
-            if e.value in _NO_PROFILE:
-                continue
-            raise
+        info = ask(partial(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, card, number), None, absent=UNKNOWN)
+        if info is None:
+            continue
         spans = _read_spans(card, info.id)
         if info.instanceCount < len(spans):
             continue

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hooks.host.attributes import read_attribute, read_names
-from lading.devices.identity import parse_gpu_uuid, parse_pci_address
+from lading.devices.identity import parse_gpu_uuid, parse_pci_address, pci_order
 from lading.vocabulary import GpuUuid, PciAddress
 
 
@@ -86,7 +86,3 @@ def read_system_memory(host_root: Path) -> int:
             case _:
                 pass
     return 0
-
-
-def pci_order(bdf: PciAddress) -> tuple[int, str]:
-    return len(bdf), bdf  # a domain above ffff has more digits

@@ -7,15 +7,12 @@ Source: NVML API reference, "Device Commands".
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pynvml
 
-from hooks.vendors.nvidia.nvml import session
-from lading.errors import HostError
+from hooks.vendors.nvidia.session import UNSUPPORTED, session_to
 from lading.vocabulary import GpuUuid
-
-_UNSUPPORTED: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +23,9 @@ class PowerLimit:
 def restore(cards: Iterable[GpuUuid], *, library: Path | None, clocks: bool, power_limit: PowerLimit | None) -> tuple[str, ...]:
     """Return what could not be set, in words. Raise HostError."""
     problems: list[str] = []
-    try:
-        with session(library):
-            for uuid in sorted(cards):
-                problems += _restore_card(uuid, clocks=clocks, power_limit=power_limit)
-    except pynvml.NVMLError as e:
-        raise HostError(f"cannot set clocks and power limits: NVML: {e}") from e
+    with session_to("set clocks and power limits", library):
+        for uuid in sorted(cards):
+            problems += _restore_card(uuid, clocks=clocks, power_limit=power_limit)
     return tuple(problems)
 
 
@@ -54,7 +48,7 @@ def _restore_card(uuid: GpuUuid, *, clocks: bool, power_limit: PowerLimit | None
         try:
             step()
         except pynvml.NVMLError as e:
-            if e.value not in _UNSUPPORTED:
+            if e.value not in UNSUPPORTED:
                 yield f"cannot {what} of GPU {uuid}: NVML: {e}"
 
 

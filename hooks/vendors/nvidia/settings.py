@@ -99,6 +99,11 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether only the driver may limit the memory of shares."""
         return self.memory_limits is LimitsBy.DRIVER
 
+    @property
+    def resets_clocks(self) -> bool:
+        """Return whether the clocks of a card are reset after its last holder."""
+        return self.clocks is Clocks.DEFAULT
+
     def check_cards(self) -> None:
         """Raise ConfigError for settings of the cards that do not go together."""
         self._check_cdi()

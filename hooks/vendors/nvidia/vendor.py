@@ -16,13 +16,13 @@ from hooks.vendors.nvidia.cdi import render_specs
 from hooks.vendors.nvidia.cdi_hook import make_hooks, read_commands
 from hooks.vendors.nvidia.compute_mode import set_exclusive
 from hooks.vendors.nvidia.driver import files_problem, find_nvml, name_on_host, read_driver_files, read_driver_mounts
-from hooks.vendors.nvidia.groups import DriverGroup, add_groups
+from hooks.vendors.nvidia.groups import add_groups
 from hooks.vendors.nvidia.hide import VOID, hide
-from hooks.vendors.nvidia.inject import GpuMode, SpecsBy, inject
+from hooks.vendors.nvidia.inject import inject
 from hooks.vendors.nvidia.memory_limits import LimitProbe, limit_memory
 from hooks.vendors.nvidia.nvml import NAME, divide_card, read_gpus, read_processes
-from hooks.vendors.nvidia.restore import PowerLimit, restore
-from hooks.vendors.nvidia.settings import Clocks, LimitsBy, NvidiaSettings
+from hooks.vendors.nvidia.restore import restore
+from hooks.vendors.nvidia.settings import LimitsBy, NvidiaSettings
 from hooks.vendors.nvidia.supplied import SUPPLIED, VISIBLE_DEVICES, supplied_by_kubelet
 from hooks.vendors.nvidia.xid import KernelLog
 from lading.errors import HostError
@@ -30,26 +30,18 @@ from lading.needed import Needed
 from lading.vocabulary import GpuUuid
 
 _DEVICES: Final = ("dev/nvidiactl", "dev/nvidia-uvm", "dev/kmsg")
+_DEFAULTS: Final = NvidiaSettings()
 _NO_LOG: Final = KernelLog(Path("/nonexistent"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Nvidia:
     """The vendor, as a node's configuration sets it."""
 
-    mode: GpuMode = GpuMode.DEVICES
-    nvml_library: Path | None = None  # None: the dynamic loader's
-    driver_root: str = ""  # has the driver's libraries, and a driver container's device nodes
-    driver_mount: str = ""  # where this process sees the driver root, if it is in a container of its own
-    driver_groups: tuple[DriverGroup, ...] = ()  # mode devices, or specs by Lading
-    specs: SpecsBy = SpecsBy.LADING  # mode cdi
-    cdi_hook: Path | None = None  # specs by Lading: the program that makes links and the library cache in containers
+    settings: NvidiaSettings = _DEFAULTS
     partitions: tuple[Partition, ...] = ()  # of the board's NVSwitches; no file of the host has them
     kernel_log: KernelLog = _NO_LOG
-    reset_clocks: bool = False  # of a card whose last holder is gone
-    power_limit: PowerLimit | None = None  # likewise; None: as it is
     limits: LimitProbe | None = None  # of cards whose driver may limit memory; None: it is not asked to
-    divided: frozenset[str] = frozenset()  # cards whose MIG instances are made on demand: UUIDs, PCI addresses, or "all"
 
     name: ClassVar[str] = NAME
     hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}
@@ -62,50 +54,42 @@ class Nvidia:
         """Make the vendor. `has_shares`: shares of its cards may be limited by the driver."""
         probes = has_shares and settings.memory_limits is not LimitsBy.LIBRARY
         return cls(
-            mode=settings.gpu_mode,
-            nvml_library=Path(settings.nvml_library) if settings.nvml_library else None,
-            driver_root=settings.driver_root,
-            driver_mount=settings.driver_mount,
-            driver_groups=settings.driver_groups,
-            specs=settings.cdi_specs,
-            cdi_hook=Path(settings.cdi_hook),
+            settings=settings,
             partitions=settings.read_partitions(),
             kernel_log=KernelLog(host_root),
-            reset_clocks=settings.clocks is Clocks.DEFAULT,
-            power_limit=settings.read_power_limit(),
-            divided=frozenset(settings.mig_cards),
             limits=LimitProbe(required=settings.limits_by_driver) if probes else None,
         )
 
     @property
-    def _writes_specs(self) -> bool:
-        return self.mode is GpuMode.CDI and self.specs is SpecsBy.LADING
-
-    @property
     def _gives_files(self) -> bool:
-        return bool(self.driver_root) and (self.mode is GpuMode.DEVICES or self._writes_specs)
+        return bool(self.settings.driver_root) and (self.settings.mounts_driver or self.settings.writes_specs)
 
     @property
     def _seen_root(self) -> Path:
-        return Path(self.driver_mount or self.driver_root)
+        return Path(self.settings.driver_mount or self.settings.driver_root)
 
     @property
     def library(self) -> Path | None:
         """Return the NVML to load, as it is there now; None: the dynamic loader's."""
-        return self.nvml_library or (find_nvml(Path(self.driver_mount)) if self.driver_mount else None)
+        if self.settings.nvml_library:
+            return Path(self.settings.nvml_library)
+        return find_nvml(Path(self.settings.driver_mount)) if self.settings.driver_mount else None
 
     def needed(self, host_root: Path) -> Iterator[Needed]:
-        if self.nvml_library and len(self.nvml_library.parts) > 1:  # else the loader looks for it
-            yield Needed(path=self.nvml_library, what="nvml_library")
+        settings = self.settings
+        if len((library := Path(settings.nvml_library)).parts) > 1:  # else the loader looks for it
+            yield Needed(path=library, what="nvml_library")
         if self._gives_files:
-            what = "driver_mount" if self.driver_mount else "driver_root"
+            what = "driver_mount" if settings.driver_mount else "driver_root"
             yield Needed(path=self._seen_root, what=what, mode=os.R_OK | os.X_OK)
-        if self._writes_specs and self.cdi_hook:
-            yield Needed(path=self.cdi_hook, what="cdi_hook", mode=os.R_OK | os.X_OK, optional=True)
+        if settings.writes_specs:
+            yield Needed(path=Path(settings.cdi_hook), what="cdi_hook", mode=os.R_OK | os.X_OK, optional=True)
         yield from (Needed(path=host_root / path, what="device node", optional=True) for path in _DEVICES)
 
     def read(self, host_root: Path) -> VendorInventory:
-        driver, gpus, problems = read_gpus(host_root, library=self.library, driver_root=self.driver_root, divided=self.divided)
+        settings = self.settings
+        driver_root, seen_root = settings.driver_root, self._seen_root
+        driver, gpus, problems = read_gpus(host_root, library=self.library, driver_root=driver_root, divided=settings.mig_cards)
         if gpus:
             gpus, log_problems = self._with_xids(gpus)
             problems += log_problems
@@ -115,27 +99,27 @@ class Nvidia:
         if driver and self._gives_files:
             driver, file_problems = self._with_files(driver)
             problems += file_problems
-        if driver and self.driver_groups:
+        if driver and settings.driver_groups:
             driver, gpus, group_problems = add_groups(
-                driver, gpus, self.driver_groups, host_root=host_root, driver_root=self.driver_root, files_root=self._seen_root
+                driver, gpus, settings.driver_groups, host_root=host_root, driver_root=driver_root, files_root=seen_root
             )
             problems += group_problems
-        if driver and self.driver_mount:
-            named = partial(name_on_host, seen_at=self._seen_root, driver_root=Path(self.driver_root))
+        if driver and settings.driver_mount:
+            named = partial(name_on_host, seen_at=seen_root, driver_root=Path(driver_root))
             driver = replace(driver, mounts=named(driver.mounts), group_mounts=named(driver.group_mounts))
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
 
     def _with_files(self, driver: Driver) -> tuple[Driver, tuple[str, ...]]:
         """Return the driver with its files, in the form that its hooks need if there is the program for these."""
-        root, problems = self._seen_root, list[str]()
+        root, cdi_hook, problems = self._seen_root, Path(self.settings.cdi_hook), list[str]()
         commands: frozenset[str] = frozenset()
-        if self._writes_specs and self.cdi_hook:
+        if self.settings.writes_specs:
             try:
-                commands = read_commands(self.cdi_hook)
+                commands = read_commands(cdi_hook)
             except HostError as e:
                 problems.append(f"{e.message}; containers get links to libraries as mounts")
-        if self.cdi_hook and commands and (files := read_driver_files(root, driver.version)):
-            hooks = make_hooks(self.cdi_hook, commands, files, driver.version)
+        if commands and (files := read_driver_files(root, driver.version)):
+            hooks = make_hooks(cdi_hook, commands, files, driver.version)
             return replace(driver, mounts=files.mounts, hooks=hooks), tuple(problems)
         driver = replace(driver, mounts=read_driver_mounts(root, driver.version))
         if not driver.mounts:
@@ -146,14 +130,15 @@ class Nvidia:
         return read_processes(cards, library=self.library)
 
     def divide(self, host_root: Path, gpu: Gpu, granted: Collection[str]) -> Mapping[str, str]:
-        return divide_card(host_root, gpu, granted, library=self.library, driver_root=self.driver_root)
+        return divide_card(host_root, gpu, granted, library=self.library, driver_root=self.settings.driver_root)
 
     @property
     def restores(self) -> bool:
-        return self.reset_clocks or self.power_limit is not None
+        return self.settings.resets_clocks or self.settings.read_power_limit() is not None
 
     def restore(self, cards: Collection[GpuUuid]) -> Sequence[str]:
-        return restore(cards, library=self.library, clocks=self.reset_clocks, power_limit=self.power_limit)
+        power_limit = self.settings.read_power_limit()
+        return restore(cards, library=self.library, clocks=self.settings.resets_clocks, power_limit=power_limit)
 
     def limit_memory(self, uuid: GpuUuid, cgroup: Path, limit_mib: int | None) -> None:
         limit_memory(uuid, cgroup, limit_mib, library=self.library)
@@ -175,7 +160,7 @@ class Nvidia:
             return ""
         if driver.mounts:
             return self._unwritten(inventory)
-        return f"no libcuda.so.{driver.version} below driver_root {self.driver_root}: containers with GPUs are refused"
+        return f"no libcuda.so.{driver.version} below driver_root {self.settings.driver_root}: containers with GPUs are refused"
 
     def _unwritten(self, inventory: Inventory) -> str:
         """Describe that cards have no CDI name, because a spec could not be written; empty if they have, or need none."""
@@ -185,14 +170,13 @@ class Nvidia:
 
     def render_specs(self, inventory: Inventory) -> tuple[Sequence[Spec], Sequence[str]]:
         driver = inventory.driver_of(NAME)
-        if not self._writes_specs or driver is None or not driver.mounts:
+        if not self.settings.writes_specs or driver is None or not driver.mounts:
             return (), ()
         return render_specs(driver, [gpu for gpu in inventory.gpus if gpu.vendor == NAME])
 
     def inject(self, cards: Sequence[Card], inventory: Inventory, *, cdi_refusal: str) -> Adjustment | Refusal:
-        return inject(
-            cards, inventory, mode=self.mode, specs=self.specs, driver_files=self._gives_files, cdi_refusal=cdi_refusal
-        )
+        mode, specs = self.settings.gpu_mode, self.settings.cdi_specs
+        return inject(cards, inventory, mode=mode, specs=specs, driver_files=self._gives_files, cdi_refusal=cdi_refusal)
 
     def hide(self, container: Container, *, coexist: bool) -> Adjustment:
         return hide(container, coexist=coexist)

@@ -23,6 +23,7 @@ from hooks.model.answer import Answer
 from hooks.model.assignment import Form
 from hooks.model.container import Container, Sandbox
 from hooks.model.trust import Trust
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.nodedevices import Gpu, Pf, Status
 from lading.vocabulary import ASSIGNMENT, PodUid
@@ -147,7 +148,7 @@ def test_what_central_places_there_the_node_grants(
         isolations=(Unenforced(),),
         rdma=RdmaInjection(),
     )
-    view = View(inventory=read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)]))
+    view = View(inventory=read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]))
     answer = decide(sandbox, Container(name="train"), rules, view)
     assert isinstance(answer, Answer), answer
     assert answer.grant

@@ -1,6 +1,7 @@
 import pytest
 
 from hooks.daemon.needed import list_needed
+from hooks.daemon.parts import make_vendors
 from hooks.daemon.settings import Settings
 from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
 from hooks.vendors.nvidia.settings import LimitsBy
@@ -28,4 +29,4 @@ ALWAYS = {"runtime_endpoint", "state_dir", "device node"}
     ],
 )
 def test_what_settings_use(settings: Settings, named: set[str]) -> None:
-    assert {one.what for one in list_needed(settings)} == ALWAYS | named
+    assert {one.what for one in list_needed(settings, make_vendors(settings))} == ALWAYS | named

@@ -243,7 +243,7 @@ def test_rules_are_the_settings() -> None:
     assert made.node_name == "n1"
     (vendor,) = made.vendors
     assert isinstance(vendor, Nvidia)
-    assert (vendor.mode, vendor.driver_root, made.cdi_refusal) == (GpuMode.CDI, "/run/nvidia/driver", "too old")
+    assert (vendor.settings, made.cdi_refusal) == (settings, "too old")
     assert made.trust.accepted == {Form.MANUAL}
     assert (made.pod.allow_privileged, made.pod.coexist, made.pod.unsupported_handlers) == (True, True, ("kata-*",))
     assert (made.unassigned.hide, made.unassigned.coexist) == (False, True)
@@ -291,7 +291,7 @@ def test_what_is_checked_of_a_card_that_changes_hands() -> None:
 def test_what_is_set_on_a_card_that_changes_hands(settings: Settings, clocks: bool, limit: PowerLimit | None) -> None:
     (made,) = make_vendors(settings)
     assert isinstance(made, Nvidia)
-    assert (made.reset_clocks, made.power_limit, made.restores) == (clocks, limit, clocks or limit is not None)
+    assert (settings.resets_clocks, settings.read_power_limit(), made.restores) == (clocks, limit, clocks or limit is not None)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "350 W", "default ", "10000"])

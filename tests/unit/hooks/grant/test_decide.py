@@ -22,6 +22,7 @@ from hooks.model.holding import Holding
 from hooks.model.trust import Trust
 from hooks.vendors.nvidia.hide import VOID
 from hooks.vendors.nvidia.inject import GpuMode
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.supplied import VISIBLE_DEVICES
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.reasons import Reason
@@ -206,7 +207,7 @@ def test_a_pod_that_can_not_be_served() -> None:
 
 def test_a_device_that_can_not_be_injected_is_no_grant() -> None:
     """The choice was possible, the injection is not: nothing may be recorded."""
-    rules = replace(RULES, vendors=(Nvidia(mode=GpuMode.CDI),), cdi_refusal="too old")
+    rules = replace(RULES, vendors=(Nvidia(NvidiaSettings(gpu_mode=GpuMode.CDI)),), cdi_refusal="too old")
     assert reason({"lading.dev/gpus": "0"}, rules=rules) is Reason.CDI_UNAVAILABLE
 
 

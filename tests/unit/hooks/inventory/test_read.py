@@ -9,6 +9,7 @@ from hooks.host.mounts import recheck_mounts
 from hooks.inventory.rails import with_rails
 from hooks.inventory.read import read_inventory
 from hooks.model.inventory import CharDevice, Gpu, Inventory, MigInstance, NvLink, Pf, Vf
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
@@ -111,7 +112,7 @@ def expected(node: SimNode) -> Inventory:
 @pytest.mark.parametrize("name", sorted(path.stem for path in PROFILES.glob("*.json")))
 def test_built_node_is_read_back(build_node: BuildNode, fake_nvml: Path, name: str) -> None:
     node = build_node(name)
-    inventory = read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)])
+    inventory = read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))])
     assert inventory.problems == ()
     assert (inventory.gpus, inventory.pfs) == (expected(node).gpus, expected(node).pfs)
     (driver,) = inventory.drivers
@@ -129,7 +130,7 @@ def test_driver_files_of_another_version_are_a_problem(build_node: BuildNode, fa
     (tmp_path / "driver/usr/bin").mkdir()
     (tmp_path / "driver/usr/bin/nvidia-smi").touch()
     root, driver_root = build_node("workstation").root, str(tmp_path / "driver")
-    inventory = read_inventory(root, vendors=[Nvidia(nvml_library=fake_nvml, driver_root=driver_root)])
+    inventory = read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml), driver_root=driver_root))])
     (driver,) = inventory.drivers
     assert driver.mounts == ()
     assert [driver.version in problem and "560.35.03" in problem for problem in inventory.problems] == [True]
@@ -142,7 +143,7 @@ def test_in_a_container_the_driver_is_read_where_it_is_mounted_and_named_as_on_t
     library = root / LIBRARIES / "libnvidia-ml.so.1"
     library.unlink()
     shutil.copy(fake_nvml, library)
-    (driver,) = read_inventory(root, vendors=[Nvidia(driver_root="/", driver_mount=str(root))]).drivers
+    (driver,) = read_inventory(root, vendors=[Nvidia(NvidiaSettings(driver_root="/", driver_mount=str(root)))]).drivers
     cuda = f"/{LIBRARIES}/libcuda.so.{driver.version}"
     assert cuda in {mount.host_path for mount in driver.mounts}
     assert recheck_mounts(driver) is driver
@@ -153,7 +154,7 @@ def test_in_a_container_the_driver_is_read_where_it_is_mounted_and_named_as_on_t
 def test_node_with_neither_gpu_nor_nic(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = build_node({"name": "bare"})
     monkeypatch.delenv("FAKE_NVML_STATE")
-    assert read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)]) == Inventory()
+    assert read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]) == Inventory()
 
 
 @pytest.mark.parametrize("gone", ["sys", "proc", "dev"])
@@ -161,7 +162,7 @@ def test_a_folder_that_is_no_host_root(tmp_path: Path, gone: str) -> None:
     for part in {"sys", "proc", "dev"} - {gone}:
         (tmp_path / part).mkdir()
     with pytest.raises(HostError) as caught:
-        read_inventory(tmp_path, vendors=[Nvidia(nvml_library=None)])
+        read_inventory(tmp_path, vendors=[Nvidia()])
     assert str(tmp_path / gone) in str(caught.value)
 
 
@@ -169,4 +170,4 @@ def test_unreadable_sysfs_is_an_error_not_an_empty_inventory(tmp_path: Path) -> 
     for part in ("sys/bus/pci", "proc/devices", "dev"):
         (tmp_path / part).mkdir(parents=True)  # proc/devices is a folder: EISDIR
     with pytest.raises(HostError):
-        read_inventory(tmp_path, vendors=[Nvidia(nvml_library=None)])
+        read_inventory(tmp_path, vendors=[Nvidia()])

@@ -12,6 +12,7 @@ from hooks.inventory import watch as watch_module
 from hooks.inventory.read import read_inventory
 from hooks.inventory.watch import InventoryWatch, watched_folders
 from hooks.model.inventory import Inventory
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.errors import HostError
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
@@ -223,7 +224,7 @@ def test_gpu_lost_and_back_on_a_node(build_node: BuildNode, fake_nvml: Path) -> 
     async def scenario() -> None:
         seen = Seen()
         watch = watching(
-            lambda: read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)]),
+            lambda: read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]),
             seen,
             folders=watched_folders(node.root, [Nvidia()]),
         )

@@ -32,6 +32,7 @@ from hooks.model.trust import Trust
 from hooks.node import node as node_module
 from hooks.node.bypass import Bypassed
 from hooks.node.node import Node
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.log import Event, Level, Log
 from lading.reasons import Reason
@@ -435,7 +436,7 @@ def test_without_an_inventory_nothing_is_given(play: Play) -> None:
 
 def with_files(rig: Rig, *names: str, socket: Path | None = None) -> Inventory:
     """Devices whose driver has these files, below the rig's folder, and perhaps a socket."""
-    rig.rules = replace(RULES, vendors=(Nvidia(driver_root=str(rig.folder)),))
+    rig.rules = replace(RULES, vendors=(Nvidia(NvidiaSettings(driver_root=str(rig.folder))),))
     for name in names:
         (rig.folder / name).touch()
     mounts = [DriverMount(host_path=str(rig.folder / name), container_path=f"/usr/lib64/{name}") for name in names]

@@ -14,6 +14,7 @@ from hooks.ledger.share_bypass import SUSPECT_S
 from hooks.ledger.store import Ledger
 from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.node.share_watch import LOOK_S, ShareWatch
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError
@@ -42,7 +43,7 @@ CGROUP = f"0::/kubepods/pod{POD}/{ID}\n"
 class World:
     def __init__(self, sim: SimNode, nvml: Path, ledger: Ledger, log: Log) -> None:
         self.sim = sim
-        vendor = Nvidia(nvml_library=nvml)
+        vendor = Nvidia(NvidiaSettings(nvml_library=str(nvml)))
         self.show()
         found = read_inventory(sim.root, vendors=[vendor])
         self.card = found.gpus[0].uuid

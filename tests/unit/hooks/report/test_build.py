@@ -18,6 +18,7 @@ from hooks.model.assignment import Form, GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.inventory import Inventory, NvLink, Partition, Pf
 from hooks.report.build import MAX_BYPASSES, MAX_CONTAINERS, MAX_TEXT, build_status, coarse_use
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import ContainerUse, Status, Summary, Use
@@ -40,7 +41,7 @@ def test_the_demo_node_as_it_is_sent(build_node: BuildNode, fake_nvml: Path) -> 
     """With one card lost, one used by a stranger, one given whole with a VF, one shared."""
     node = build_node("demo-8gpu")
     NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)).write(node.nvml_state)
-    found = read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml)])
+    found = read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))])
     cards = [card.uuid for card in found.gpus]
     train = GrantedDevices(gpus=(GrantedGpu(uuid=cards[0]),), vfs=(GrantedVf(bdf=PciAddress("0000:18:00.2"), ifname="rdma0"),))
     side = GrantedDevices(gpus=(GrantedGpu(uuid=cards[1], memory_mib=8138, core_percent=30),))

@@ -5,6 +5,7 @@ import platform
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hooks.host.cdi_spec import render_spec
@@ -17,6 +18,7 @@ from hooks.ports import Card
 from hooks.vendors.nvidia.cdi_hook import read_commands
 from hooks.vendors.nvidia.groups import DriverGroup
 from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.errors import HostError
 from lading.reasons import Reason
@@ -30,14 +32,14 @@ pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the simu
 
 
 def vendor(node: SimNode, library: Path, **changes: object) -> Nvidia:
-    own = Nvidia(
-        mode=GpuMode.CDI,
-        specs=SpecsBy.LADING,
-        nvml_library=library,
+    own = NvidiaSettings(
+        gpu_mode=GpuMode.CDI,
+        cdi_specs=SpecsBy.LADING,
+        nvml_library=str(library),
         driver_root=str(node.root),
-        cdi_hook=node.root / "usr/bin/nvidia-cdi-hook",
+        cdi_hook=str(node.root / "usr/bin/nvidia-cdi-hook"),
     )
-    return replace(own, **changes)  # type: ignore[arg-type]
+    return Nvidia(msgspec.structs.replace(own, **changes))
 
 
 def with_files(node: SimNode, *, hook: bool = True) -> SimNode:
@@ -240,6 +242,6 @@ def test_optional_groups_are_in_the_specs(build_node: BuildNode, fake_nvml: Path
 
 def test_specs_by_others_are_left_to_them(build_node: BuildNode, fake_nvml: Path) -> None:
     node = build_node("demo-8gpu")
-    for other in ({"specs": SpecsBy.NVIDIA_CTK}, {"mode": GpuMode.DEVICES}):
+    for other in ({"cdi_specs": SpecsBy.NVIDIA_CTK}, {"gpu_mode": GpuMode.DEVICES}):
         nvidia = vendor(node, fake_nvml, **other)
         assert nvidia.render_specs(read(node, nvidia)) == ((), ())

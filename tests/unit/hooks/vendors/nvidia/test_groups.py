@@ -14,6 +14,7 @@ from hooks.inventory.read import read_inventory
 from hooks.model.inventory import Driver, Gpu
 from hooks.vendors.nvidia.driver import read_driver_mounts
 from hooks.vendors.nvidia.groups import DriverGroup, add_groups
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from tests.conftest import BuildNode
 from tests.unit.hooks.inventories import gpu, mig_gpu, node
@@ -304,16 +305,16 @@ def test_a_file_of_a_group_that_is_gone_is_left_out(root: Path) -> None:
 
 def test_the_inventory_has_them_where_they_are_configured(build_node: BuildNode, fake_nvml: Path) -> None:
     root = build_node("workstation").root
-    plain = read_inventory(root, vendors=[Nvidia(nvml_library=fake_nvml)])
+    plain = read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))])
     devices = root / "proc/devices"
     devices.write_text(devices.read_text().replace("Character devices:\n", "Character devices:\n236 gdrdrv\n226 drm\n"))
     make_node(root, "/dev/gdrdrv", "gdrdrv", 0)
     make_node(root, "/dev/nvidia-modeset", "nvidia", 254)
     for number, card in enumerate(plain.gpus, 128):
         make_drm(root, card, number)
-    assert read_inventory(root, vendors=[Nvidia(nvml_library=fake_nvml)]) == plain
+    assert read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)))]) == plain
     groups = (DriverGroup.GDRCOPY, DriverGroup.GRAPHICS, DriverGroup.IMEX)
-    found = read_inventory(root, vendors=[Nvidia(nvml_library=fake_nvml, driver_groups=groups)])
+    found = read_inventory(root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml), driver_groups=groups))])
     more = found.drivers[0].control[len(plain.drivers[0].control) :]
     assert [one.path for one in more] == ["/dev/gdrdrv", "/dev/nvidia-modeset"]
     assert drm(found.gpus) == [[f"/dev/dri/renderD{number}"] for number, _ in enumerate(plain.gpus, 128)]

@@ -10,6 +10,7 @@ from hooks.model.container import Adjustment, Container, Mount, Sandbox
 from hooks.model.inventory import Driver, DriverMount, Inventory
 from hooks.ports import Enforced
 from hooks.vendors.nvidia.inject import GpuMode, SpecsBy
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
@@ -19,14 +20,14 @@ CDI_NAMES = frozenset(f"nvidia.com/gpu={name}" for name in (uuid(0), uuid(1), mi
 NODE = replace(inventory(gpus=(gpu(0), gpu(1), mig_gpu(2))), cdi_names=CDI_NAMES)
 CONTROL = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"]
 (DRIVER,) = NODE.drivers
-DEVICES = Nvidia(mode=GpuMode.DEVICES)
-WITH_FILES = Nvidia(mode=GpuMode.DEVICES, driver_root="/opt/driver")
+DEVICES = Nvidia(NvidiaSettings(gpu_mode=GpuMode.DEVICES))
+WITH_FILES = Nvidia(NvidiaSettings(gpu_mode=GpuMode.DEVICES, driver_root="/opt/driver"))
 TWO = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(1)), GrantedGpu(uuid=uuid(0))))
 MIG = GrantedDevices(gpus=(GrantedGpu(uuid=uuid(2), mig_uuid=mig_uuid(21)),))
 EVERY_MODE = [
     DEVICES,
-    Nvidia(mode=GpuMode.CDI, specs=SpecsBy.NVIDIA_CTK),
-    Nvidia(mode=GpuMode.NVIDIA_RUNTIME),
+    Nvidia(NvidiaSettings(gpu_mode=GpuMode.CDI, cdi_specs=SpecsBy.NVIDIA_CTK)),
+    Nvidia(NvidiaSettings(gpu_mode=GpuMode.NVIDIA_RUNTIME)),
 ]
 
 

@@ -8,7 +8,8 @@ import pynvml
 import pytest
 
 from hooks.model.inventory import Gpu, MigInstance
-from hooks.vendors.nvidia.nvml import divide_card, read_gpus, session
+from hooks.vendors.nvidia.nvml import divide_card, read_gpus
+from hooks.vendors.nvidia.session import session
 from lading.devices.mig import Span
 from lading.errors import HostError
 from simnode.build import SimNode

@@ -6,12 +6,12 @@ import pytest
 
 from hooks.vendors.nvidia.procfs import (
     KernelCard,
-    pci_order,
     read_kernel_card,
     read_kernel_card_addresses,
     read_majors,
     read_mig_minors,
 )
+from lading.devices.identity import pci_order
 from lading.vocabulary import PciAddress
 
 BDF = PciAddress("0000:1a:00.0")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hooks.inventory.read import read_inventory
+from hooks.vendors.nvidia.settings import NvidiaSettings
 from hooks.vendors.nvidia.vendor import Nvidia
 from hooks.vendors.nvidia.xid import KernelLog, Xids
 from tests.conftest import BuildNode
@@ -98,7 +99,7 @@ def test_a_log_that_can_not_be_read_is_a_problem(
 
     kernel_log = KernelLog(node.root)
     monkeypatch.setattr(kernel_log, "read", denied)
-    inventory = read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml, kernel_log=kernel_log)])
+    inventory = read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)), kernel_log=kernel_log)])
     assert ([gpu.unhealthy for gpu in inventory.gpus], len(inventory.problems)) == ([""], 1)
 
 
@@ -106,5 +107,5 @@ def test_a_card_with_a_critical_xid_is_unhealthy(build_node: BuildNode, fake_nvm
     node = build_node("demo-8gpu")
     kernel_log = KernelLog(node.root)
     kernel_log.read().add(record(OFF_THE_BUS))
-    inventory = read_inventory(node.root, vendors=[Nvidia(nvml_library=fake_nvml, kernel_log=kernel_log)])
+    inventory = read_inventory(node.root, vendors=[Nvidia(NvidiaSettings(nvml_library=str(fake_nvml)), kernel_log=kernel_log)])
     assert [gpu.bdf for gpu in inventory.gpus if gpu.unhealthy] == [BDF]
