@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from central.ask.model import BadAsk
 from central.ask.parse import parse_ask
-from central.ask.pod import DEVICES_HEALTHY, roles_of
+from central.ask.pod import roles_of
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.scheduling.why import ask_in_words
@@ -97,7 +97,7 @@ def report_pod(
     elif own is not None:
         placed, gen = own.placed, own.gen
         problem = _misplaced((own.pod, own.node), (metadata.uid, pod.spec.node_name))
-    healthy = pod.condition(DEVICES_HEALTHY)
+    healthy = pod.status.healthy
     return PodReport(
         namespace=metadata.namespace,
         name=metadata.name,

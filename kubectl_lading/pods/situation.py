@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 
 from central.ask.model import Ask, BadAsk
-from central.ask.pod import DEVICES_HEALTHY
 from central.ask.reasons import OfPod
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.read_pod import PodEvent
@@ -87,7 +86,7 @@ def _on_its_node(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodE
     if refusals:
         return Situation(stand=Stand.REFUSED, said=f"is refused on node {node}", node=node, refusals=refusals)
     if runs:
-        healthy = pod.condition(DEVICES_HEALTHY)
+        healthy = pod.status.healthy
         unhealthy = healthy.message if healthy is not None and healthy.status == "False" else ""
         said = f"runs on node {node}" + (", with devices that became unhealthy" if unhealthy else "")
         return Situation(stand=Stand.RUNNING, said=said, node=node, hint=unhealthy)
