@@ -44,7 +44,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "VENDORS", (*parts.VENDORS, lambda _: Acme()))
     monkeypatch.setattr(annotations, "DIALECTS", (*annotations.DIALECTS, Cards()))
     monkeypatch.setattr(parts, "ISOLATIONS", (*parts.ISOLATIONS, lambda _: Quota()))
-    monkeypatch.setattr(parts, "PREPARERS", (*parts.PREPARERS, lambda host: Scratch(folder_of(host.settings) / "scratch")))
+    scratch = parts.PreparerKind(make=lambda host: Scratch(folder_of(host.settings) / "scratch"), wait_s=lambda _: 0.0)
+    monkeypatch.setattr(parts, "PREPARERS", (*parts.PREPARERS, scratch))
     monkeypatch.setattr(parts, "FRONT_ENDS", (*parts.FRONT_ENDS, lambda node, host, _: Lines(node, lines_of(host.settings))))
 
 
