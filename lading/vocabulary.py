@@ -72,6 +72,7 @@ WORKLOAD: Final = "lading.dev/workload"  # <uid of the Workload>/<pod set>
 GRANT: Final = "lading.dev/grant"
 NOTHING: Final = ""  # the grant of a container that went through the hooks and gets no device
 ATTACHMENTS: Final = "lading.dev/attachments"
+RESERVED: Final = (GRANT, ATTACHMENTS)
 
 # Multus' annotation: a pod's networks besides the cluster's. Central adds a pod's VFs where CNI moves them into pods.
 NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
