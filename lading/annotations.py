@@ -14,18 +14,17 @@ from lading.vocabulary import (
     ASSIGNMENT,
     ASSIGNMENT_SIGNATURE,
     GANG_ANNOTATIONS,
-    MANUAL_GPUS,
-    MANUAL_VFS,
+    MANUAL_ANNOTATIONS,
     PREFIX,
     REQUEST_ANNOTATIONS,
     RESERVED,
     WORKLOAD,
+    is_manual,
     is_request_annotation,
 )
 
-_BY_HAND: Final = (f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")  # a container's name follows
 _WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, WORKLOAD, *RESERVED})  # by central or by nodes
-_OF_PEOPLE: Final = REQUEST_ANNOTATIONS | GANG_ANNOTATIONS | {MANUAL_GPUS, MANUAL_VFS}
+_OF_PEOPLE: Final = REQUEST_ANNOTATIONS | GANG_ANNOTATIONS | MANUAL_ANNOTATIONS
 _LONGEST: Final = 128  # characters of a key that are compared; Kubernetes allows 63 after the slash
 
 
@@ -53,4 +52,4 @@ def nearest_key(key: str) -> str:
 
 
 def _is_known(key: str) -> bool:
-    return key in _OF_PEOPLE or key in _WRITTEN or key.startswith(_BY_HAND) or is_request_annotation(key)
+    return key in _OF_PEOPLE or key in _WRITTEN or is_manual(key) or is_request_annotation(key)

@@ -21,6 +21,7 @@ ASSIGNMENT_SIGNATURE: Final = "lading.dev/assignment-signature"
 # Written by a person; with ".<container>" behind it, for that container only.
 MANUAL_GPUS: Final = "lading.dev/gpus"
 MANUAL_VFS: Final = "lading.dev/vfs"
+MANUAL_ANNOTATIONS: Final = frozenset({MANUAL_GPUS, MANUAL_VFS})
 
 # Options of a request to central. On the node they say that the pod expects an assignment.
 RDMA_POLICY: Final = "lading.dev/rdma-policy"
@@ -49,6 +50,11 @@ REQUEST_ANNOTATIONS: Final = frozenset(
         GPU_CORE_LIMIT,
     }
 )
+
+
+def is_manual(key: str) -> bool:
+    """Return whether it names devices by hand, for the pod or for one container."""
+    return key in MANUAL_ANNOTATIONS or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}."))
 
 
 def is_request_annotation(key: str) -> bool:

@@ -28,8 +28,6 @@ from lading.vocabulary import (
     GPU_CORE_LIMIT,
     GPU_MODEL,
     ISOLATION,
-    MANUAL_GPUS,
-    MANUAL_VFS,
     MIG_PROFILE,
     NVSWITCH_PARTITION,
     POLICY,
@@ -44,6 +42,7 @@ from lading.vocabulary import (
     SHARE_ANTI_AFFINITY,
     SHARE_EXCLUSION,
     TOPOLOGY,
+    is_manual,
     is_request_annotation,
 )
 
@@ -329,7 +328,7 @@ def _check_nobody_else_gives(annotations: Mapping[str, str]) -> None:
     if reserved := say_reserved(annotations):
         raise _BadAskError(reserved)
     for key in annotations:
-        if key in {MANUAL_GPUS, MANUAL_VFS} or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")):
+        if is_manual(key):
             raise _BadAskError(f"cannot use {_shown(key)}: the pod asks for devices in resources.limits; keep one of the two")
 
 

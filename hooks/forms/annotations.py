@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hooks.forms.manual import Manual, is_manual
+from hooks.forms.manual import Manual
 from hooks.forms.messages import listed_keys, shown_key
 from hooks.forms.signed import Central
 from hooks.model.assignment import Assignment, Refusal
@@ -20,7 +20,7 @@ from hooks.model.trust import Trust
 from hooks.ports import Dialect
 from lading.annotations import find_unknown, nearest_key, say_reserved
 from lading.reasons import Reason
-from lading.vocabulary import MAX_KEYS, PREFIX, PodUid
+from lading.vocabulary import MAX_KEYS, PREFIX, PodUid, is_manual
 
 # Singular for plural, another separator before the container, another case: gpu, vf.train, gpus-train, VFs.
 _NEAR_MISS: Final = re.compile(r"(gpu|vf)s?(?:\.(.*))?|(gpu|vf)s[-_](.*)", re.IGNORECASE | re.DOTALL)
