@@ -147,7 +147,8 @@ def _rebuild_ledger(argv: Sequence[str]) -> None:
 async def _rebuild(settings: Settings) -> None:
     path, now = ledger_path(settings), int(time.time())
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
-        actions = rebuild(await read_lists(runtime, prefixes=prefixes()), now=now, boot_id=read_boot_id(Path(settings.host_root)))
+        lists = await read_lists(runtime, prefixes=prefixes())
+    actions = rebuild(lists, now=now, boot_id=read_boot_id(Path(settings.host_root)))
     for problem in actions.problems:
         print(f"problem: {problem.message}", file=sys.stderr)
     aside, history = replace_ledger(path, actions.adopt, actions.restore, now=now)

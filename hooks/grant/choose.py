@@ -173,8 +173,9 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, foreign: Mapping[Gp
         )
     if gpu.uuid in foreign:
         return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: it is used by {foreign[gpu.uuid]}")
+    own = _granted(one, IsolationName.NONE)
     for holding, granted in holders:
-        if holding.pod != pod and _excludes(one, granted):
+        if holding.pod != pod and own.excludes(granted):
             return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {_holder(holding, granted)}")
     return None if one.request.whole else _check_capacity(one, pod, holders)
 
@@ -208,13 +209,6 @@ def _check_clean(wanted: Sequence[_Wanted], held: Sequence[Holding], cleanness: 
             message = f"cannot give {_words(one.gpu, None)}: {dirt}"
             return Refusal(reason=Reason.DEVICE_DIRTY, message=message, transient=True)
     return None
-
-
-def _excludes(one: _Wanted, other: GrantedGpu) -> bool:
-    """Return whether another pod's grant on the same card excludes this request."""
-    if one.mig is not None:
-        return other.mig_uuid in {"", one.mig.uuid}
-    return one.request.whole or other.whole or bool(other.mig_uuid)
 
 
 _THIS: Final = "*"  # stands for the container that is decided about; no container has such a name
