@@ -230,3 +230,8 @@ class Metadata(_Wire, frozen=True):
 class NodeDevices(_Wire, frozen=True):
     metadata: Metadata
     status: Status = Status()
+
+
+def is_other_boot(one: str, other: str) -> bool:
+    """Return whether the two are known and differ: what was reported in one boot may be over in the other."""
+    return bool(one and other) and one != other
