@@ -62,7 +62,6 @@ class Host:
     ledger: Ledger
     runtime: RuntimeClient
     attacher: Attacher
-    boot_id: str
     log: Log
     moved: Callable[[Operation, float, bool], object] = lambda *_: None
     netns: MutableMapping[SandboxId, str] = field(default_factory=dict)  # those that a front end knows, for the attacher

@@ -85,7 +85,6 @@ async def serving(settings: Settings, runtime: FakeRuntime) -> AsyncIterator[Ask
             ledger=ledger,
             runtime=runtime,  # type: ignore[arg-type]
             attacher=attacher,
-            boot_id=BOOT,
             log=log,
         )
         vendors = parts.make_vendors(settings)
