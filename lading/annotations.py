@@ -6,7 +6,7 @@ silently lack what its author requested. A node does not check the keys of a pod
 more keys.
 """
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Container, Iterable
 from difflib import SequenceMatcher
 from typing import Final
 
@@ -28,10 +28,9 @@ _OF_PEOPLE: Final = REQUEST_ANNOTATIONS | GANG_ANNOTATIONS | MANUAL_ANNOTATIONS
 _LONGEST: Final = 128  # characters of a key that are compared; Kubernetes allows 63 after the slash
 
 
-def find_unknown(keys: Iterable[str], foreign: Collection[str] = ()) -> str:
-    """Return the first unknown key below `lading.dev/` that is not in `foreign`; empty if there is none."""
-    ours = (key for key in keys if key.startswith(PREFIX) and not _is_known(key))
-    return min((key for key in ours if key not in foreign), default="")
+def find_unknown(keys: Iterable[str]) -> str:
+    """Return the first unknown key below `lading.dev/`; empty if there is none."""
+    return min((key for key in keys if key.startswith(PREFIX) and not _is_known(key)), default="")
 
 
 def say_reserved(keys: Container[str]) -> str:

@@ -10,7 +10,7 @@ Every resource is divided on its own. No unit is lost or given twice: what propo
 largest remainders, then by name. The result does not depend on the order of the siblings.
 
 Source: Koordinator a7a1b76, pkg/scheduler/plugins/elasticquota/core (runtime_quota_calculator.go and
-scale_minquota_when_over_root_res.go); its proposals multi-hierarchy-elastic-quota-management and elastic-quota-guarantee-usage.
+scale_minquota_when_over_root_res.go); its proposal multi-hierarchy-elastic-quota-management.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
