@@ -100,6 +100,11 @@ def adds_sys_admin(capabilities: Iterable[str]) -> bool:
     return any(name.upper().removeprefix("CAP_") in _OPENS_DEVICES for name in capabilities)
 
 
+# The names of an installation, as deploy/ has them.
+SYSTEM_NAMESPACE: Final = "lading-system"
+NODES_NAMESPACE: Final = "lading-nodes"
+CENTRAL: Final = "lading-central"  # its program, Deployment, Secret, lease and field manager
+
 # A taint of nodes that may not start pods with devices now.
 NOT_READY: Final = "lading.dev/not-ready"
 
