@@ -25,10 +25,10 @@ from typing import Any, Final
 from bench.placement_real import ASSETS, DEPLOY, LEADS_S, add_node, render_scheduler_config
 from lading.errors import ConfigError, LadingError, die
 from lading.kube.resource import PODS
-from lading.vocabulary import GANG, GANG_MIN, RESOURCE_GPU
+from lading.vocabulary import CENTRAL, GANG, GANG_MIN, RESOURCE_GPU, SYSTEM_NAMESPACE
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeError
-from simnode.scheduling import CENTRAL, SCHEDULER, SYSTEM, Replica, SigningKey, install
+from simnode.scheduling import SCHEDULER, Replica, SigningKey, install
 from simulate.objects import NAMESPACE
 from simulate.trace import TraceNode
 
@@ -78,7 +78,7 @@ def run(members: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _central(plane: ControlPlane) -> Iterator[Replica]:
-    kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
+    kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM_NAMESPACE, CENTRAL)
     central = Replica(CENTRAL, folder=plane.folder, kubeconfig=kubeconfig, key=SigningKey(plane.folder / "keys"))
     plane.logs.append(central.log)
     central.start()

@@ -26,9 +26,10 @@ from bench.placement import RATIO, find_workloads
 from central.ask.model import Policy
 from lading.errors import ConfigError, HostError, LadingError, die
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
+from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
 from simnode.control_plane import ControlPlane
 from simnode.daemons import render_flat_toml
-from simnode.scheduling import CENTRAL, SCHEDULER, SYSTEM, Replica, SigningKey, install
+from simnode.scheduling import SCHEDULER, Replica, SigningKey, install
 from simulate.arrivals import draw_arrivals
 from simulate.model import Prior
 from simulate.objects import NAMESPACE, render_devices, render_node, render_pod
@@ -146,7 +147,7 @@ def _add_pod(plane: ControlPlane, number: int, pod: TracePod) -> None:
 def _start_central(plane: ControlPlane, trace: Trace) -> Replica:
     workload = plane.folder / "workload.json"
     workload.write_text(json.dumps({"pods": list(expected_pods(trace.pods))}))
-    kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
+    kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM_NAMESPACE, CENTRAL)
     central = Replica(CENTRAL, folder=plane.folder, kubeconfig=kubeconfig, key=SigningKey(plane.folder / "keys"))
     more = {"policy": Policy.FRAGMENTATION.value, "workload": str(workload), "learn_workload": False}
     config = central.log.with_suffix(".toml")
@@ -171,7 +172,7 @@ def expected_pods(pods: Sequence[TracePod]) -> Iterator[dict[str, Any]]:
 def render_scheduler_config(plane: ControlPlane, port: int) -> Mapping[str, Any]:
     """Return the deployed configuration, with other addresses."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scheduler/config.yaml").read_text())
-    config["clientConnection"]["kubeconfig"] = str(plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
+    config["clientConnection"]["kubeconfig"] = str(plane.sign_in_account(SCHEDULER, SYSTEM_NAMESPACE, SCHEDULER))
     for extender in config["extenders"]:
         extender["urlPrefix"] = f"http://127.0.0.1:{port}"
         del extender["enableHTTPS"], extender["tlsConfig"]

@@ -14,6 +14,7 @@ from lading import __version__
 from lading.errors import LadingError, die
 from lading.log import open_log
 from lading.settings import add_flags, parse_args
+from lading.vocabulary import CENTRAL
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def serve(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
-        prog="lading-central",
+        prog=CENTRAL,
         description="The scheduler extender: assigns GPUs and RDMA VFs to pods, and binds them.",
         epilog="other commands: lading-central simulate --nodes nodes.csv --pods pods.csv | new-key --id ID | "
         "new-certificates (see --help).  "
@@ -48,7 +49,7 @@ def serve(argv: Sequence[str]) -> None:
     add_flags(parser, Settings, config=CONFIG)
     settings = parse_args(Settings, parser.parse_args(argv), check)
     faulthandler.enable()
-    asyncio.run(run(settings, open_log("lading-central", settings.log_level)))
+    asyncio.run(run(settings, open_log(CENTRAL, settings.log_level)))
 
 
 if __name__ == "__main__":

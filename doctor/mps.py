@@ -10,15 +10,13 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from doctor.model import Verdict, failed, ok, warning
 from hooks.isolation.mps import MpsFolders
 from hooks.mps.control import ANSWER_S, Control
+from lading.devices.isolation import MPS_CLIENTS
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
-
-MOST_CLIENTS: Final = 48  # of one server, from Volta on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +105,6 @@ def _decide_daemon(daemon: DaemonSeen) -> Iterator[Verdict]:
     elif daemon.fault:
         what = f"a fault of one process blocks {daemon.uuid} until all that share it have ended"
         yield failed(what, mend=f"lading-hooks ledger names the pods of {daemon.uuid}: delete them")
-    elif daemon.clients >= MOST_CLIENTS:
-        what = f"{daemon.clients} processes use {daemon.uuid} by MPS, and a server takes {MOST_CLIENTS}"
+    elif daemon.clients >= MPS_CLIENTS:
+        what = f"{daemon.clients} processes use {daemon.uuid} by MPS, and a server takes {MPS_CLIENTS}"
         yield warning(what, mend="fewer processes in a container, or a smaller shares_per_gpu in hooks.toml")

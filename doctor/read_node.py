@@ -31,6 +31,7 @@ from lading.sockets import Access
 _TIME_ERROR: Final = 5  # the clock is not synchronised
 _TIMEX_BYTES: Final = 512  # struct timex has 208
 _MAX_ERROR_AT: Final = 24  # of maxerror, microseconds, behind modes, offset and freq
+_READ_BYTES: Final = 64 << 10  # of a file of keys
 _RELEASE: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _DMA_BUF_SINCE: Final = (5, 12)
 _KUBELETS: Final = "kubelet.sock"
@@ -52,14 +53,14 @@ def _key_files(folder: Path) -> Iterable[Path]:
     return (path for path in folder.iterdir() if path.suffix in _KEY_SUFFIXES) if folder.is_dir() else ()
 
 
-def read_file(path: Path, *, most: int = 64 << 10) -> FileSeen:
+def read_file(path: Path) -> FileSeen:
     """Return the beginning of a file; open only regular files."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             return FileSeen(path=path, problem="no regular file")
         with path.open("rb") as file:
-            content = file.read(most)
+            content = file.read(_READ_BYTES)
     except PermissionError:
         raise
     except OSError as e:

@@ -24,6 +24,7 @@ from hooks.daemon.parts import make_rules, make_vendors
 from hooks.daemon.proxy_command import install_proxy
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import CONFIG, REGISTRATION, Settings, check, ledger_path, read_trust
+from hooks.forms.annotations import prefixes
 from hooks.grant.decide import Rules, View
 from hooks.host.boot import read_boot_id
 from hooks.host.lists import read_lists
@@ -146,7 +147,8 @@ def _rebuild_ledger(argv: Sequence[str]) -> None:
 async def _rebuild(settings: Settings) -> None:
     path, now = ledger_path(settings), int(time.time())
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
-        actions = rebuild(await read_lists(runtime), now=now, boot_id=read_boot_id(Path(settings.host_root)))
+        lists = await read_lists(runtime, prefixes=prefixes())
+    actions = rebuild(lists, now=now, boot_id=read_boot_id(Path(settings.host_root)))
     for problem in actions.problems:
         print(f"problem: {problem.message}", file=sys.stderr)
     aside, history = replace_ledger(path, actions.adopt, actions.restore, now=now)

@@ -26,9 +26,9 @@ from lading.health import NO_SUCH_PAGE
 from lading.kube.client import KubeClient
 from lading.kube.errors import ForbiddenError, KubeError, NotFoundError, RefusedError, UnclearError, parse_failure
 from lading.kube.resource import LEASES, PODS
+from lading.vocabulary import CENTRAL
 
 TIMEOUT_S: Final = 2.0  # twice, where it has a certificate
-LEASE: Final = "lading-central"
 PORT: Final = "page"  # by name of the pod
 DEFAULT_PORT: Final = 8081
 _STANDBY: Final = b"not the leader\n"  # as central.http.server writes it
@@ -74,7 +74,7 @@ class Central:
         except NotFoundError as e:
             if not e.reason:  # an error of central itself: it has no Status
                 return None
-            why = f"there is no pod in namespace {self._namespace} that holds the lease {LEASE}"
+            why = f"there is no pod in namespace {self._namespace} that holds the lease {CENTRAL}"
             return Unread(why=f"{why} (--lading-namespace, --central: where else it is)")
         except ForbiddenError:
             where = f"leases and pods/proxy in namespace {self._namespace}"
@@ -97,10 +97,10 @@ class Central:
         raise failed or UnclearError(f"cannot get {path}")
 
     async def _find_leader(self) -> _Leader:
-        lease = await self._client.get(LEASES.path(self._namespace, LEASE), timeout_s=self._timeout_s)
+        lease = await self._client.get(LEASES.path(self._namespace, CENTRAL), timeout_s=self._timeout_s)
         holder = msgspec.json.decode(lease, type=Lease).holder
         if not holder:
-            raise NotFoundError(f"no pod holds the lease {LEASE}", status=404, reason="NotFound")
+            raise NotFoundError(f"no pod holds the lease {CENTRAL}", status=404, reason="NotFound")
         pod = await self._client.get(PODS.path(self._namespace, holder), timeout_s=self._timeout_s)
         ports = (port for container in msgspec.json.decode(pod, type=SystemPod).spec.containers for port in container.ports)
         return _Leader(holder, next((port.container_port for port in ports if port.name == PORT), DEFAULT_PORT))

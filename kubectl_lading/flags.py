@@ -19,10 +19,10 @@ import click
 
 from kubectl_lading.run import run
 from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S
+from lading.vocabulary import SYSTEM_NAMESPACE
 
 _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 E = TypeVar("E", bound=StrEnum)
-_SYSTEM: Final = "lading-system"
 
 
 class Duration(click.ParamType[float]):
@@ -68,7 +68,7 @@ class Flags:
     all_namespaces: bool = False
     output: Output = Output.TABLE
     central: str = ""  # its URL; empty: through the API server
-    lading_namespace: str = _SYSTEM
+    lading_namespace: str = SYSTEM_NAMESPACE
     request_timeout_s: float | None = None  # of one request to the API server; None: the limit of that kind of request
 
 
@@ -83,7 +83,7 @@ _OPTIONS: Final = (
         ["-o", "--output"], type=Choice(Output), help="wide: more columns; json, yaml: for programs, keys are only added."
     ),
     click.Option(["--central"], metavar="URL", help="URL of lading-central. Default: through the API server."),
-    click.Option(["--lading-namespace"], metavar="NAME", help=f"Namespace of Lading. Default: {_SYSTEM}."),
+    click.Option(["--lading-namespace"], metavar="NAME", help=f"Namespace of Lading. Default: {SYSTEM_NAMESPACE}."),
     click.Option(
         ["--request-timeout", "request_timeout_s"],
         type=Duration(least=1),

@@ -6,34 +6,37 @@ silently lack what its author requested. A node does not check the keys of a pod
 more keys.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Container, Iterable
 from difflib import SequenceMatcher
 from typing import Final
 
 from lading.vocabulary import (
     ASSIGNMENT,
     ASSIGNMENT_SIGNATURE,
-    ATTACHMENTS,
     GANG_ANNOTATIONS,
-    GRANT,
-    MANUAL_GPUS,
-    MANUAL_VFS,
+    MANUAL_ANNOTATIONS,
     PREFIX,
     REQUEST_ANNOTATIONS,
+    RESERVED,
     WORKLOAD,
+    is_manual,
     is_request_annotation,
 )
 
-_BY_HAND: Final = (f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")  # a container's name follows
-_WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, WORKLOAD})  # by central or by nodes
-_OF_PEOPLE: Final = REQUEST_ANNOTATIONS | GANG_ANNOTATIONS | {MANUAL_GPUS, MANUAL_VFS}
+_WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, WORKLOAD, *RESERVED})  # by central or by nodes
+_OF_PEOPLE: Final = REQUEST_ANNOTATIONS | GANG_ANNOTATIONS | MANUAL_ANNOTATIONS
 _LONGEST: Final = 128  # characters of a key that are compared; Kubernetes allows 63 after the slash
 
 
-def find_unknown(keys: Iterable[str], foreign: Collection[str] = ()) -> str:
-    """Return the first unknown key below `lading.dev/` that is not in `foreign`; empty if there is none."""
-    ours = (key for key in keys if key.startswith(PREFIX) and not _is_known(key))
-    return min((key for key in ours if key not in foreign), default="")
+def find_unknown(keys: Iterable[str]) -> str:
+    """Return the first unknown key below `lading.dev/`; empty if there is none."""
+    return min((key for key in keys if key.startswith(PREFIX) and not _is_known(key)), default="")
+
+
+def say_reserved(keys: Container[str]) -> str:
+    """Return what is wrong with keys of a pod that only the node may write, for the pod's author; empty if it has none."""
+    reserved = next((key for key in RESERVED if key in keys), "")
+    return f"cannot use {reserved}: only the node writes it, into the container; remove it from the pod" if reserved else ""
 
 
 def nearest_key(key: str) -> str:
@@ -48,4 +51,4 @@ def nearest_key(key: str) -> str:
 
 
 def _is_known(key: str) -> bool:
-    return key in _OF_PEOPLE or key in _WRITTEN or key.startswith(_BY_HAND) or is_request_annotation(key)
+    return key in _OF_PEOPLE or key in _WRITTEN or is_manual(key) or is_request_annotation(key)

@@ -44,12 +44,10 @@ async def find_silence(
             return f"cannot connect to {path}: {e.strerror}"
 
 
-async def find_own_silence(
-    path: Path, *, hello: bytes = b"", probe: socket.socket | None = None, timeout_s: float = PROBE_TIMEOUT_S
-) -> str:
+async def find_own_silence(path: Path, *, hello: bytes = b"", probe: socket.socket | None = None) -> str:
     """Return the same for a daemon's own socket. A missing file is not a failure: connected clients are served, and under
     socket activation a restart would only end that, because systemd created the file. `missing_socket` reports it."""
-    silence = await find_silence(path, hello=hello, probe=probe, timeout_s=timeout_s)
+    silence = await find_silence(path, hello=hello, probe=probe)
     return "" if missing_socket(path) else silence
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from lading.devices.isolation import MPS_CLIENTS
 from lading.devices.mig import Span
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
@@ -61,7 +62,7 @@ class NvLink(_Wire, frozen=True):
     to: GpuUuid = GpuUuid("")
 
 
-SHARES_PER_GPU: Final = 48  # where a node does not report it: clients of one MPS server (Multi-Process Service, "Limitations")
+SHARES_PER_GPU: Final = MPS_CLIENTS  # where a node does not report it
 
 
 class Gpu(_Wire, frozen=True):
@@ -230,3 +231,8 @@ class Metadata(_Wire, frozen=True):
 class NodeDevices(_Wire, frozen=True):
     metadata: Metadata
     status: Status = Status()
+
+
+def is_other_boot(one: str, other: str) -> bool:
+    """Return whether the two are known and differ: what was reported in one boot may be over in the other."""
+    return bool(one and other) and one != other

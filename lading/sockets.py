@@ -125,9 +125,9 @@ def wanted_access(*, mode: int = 0o600, like: Path | None = None) -> Access:
     return Access(os.geteuid(), os.getegid(), mode)
 
 
-def access_problems(path: Path, *, mode: int = 0o600, like: Path | None = None) -> tuple[str, ...]:
+def access_problems(path: Path, *, like: Path | None = None) -> tuple[str, ...]:
     """Return how owner and mode of the socket at `path` differ from what was requested, in words; empty where they do not."""
-    wanted = wanted_access(mode=mode, like=like)
+    wanted = wanted_access(like=like)
     try:
         found = path.lstat()
     except OSError as e:

@@ -21,6 +21,7 @@ ASSIGNMENT_SIGNATURE: Final = "lading.dev/assignment-signature"
 # Written by a person; with ".<container>" behind it, for that container only.
 MANUAL_GPUS: Final = "lading.dev/gpus"
 MANUAL_VFS: Final = "lading.dev/vfs"
+MANUAL_ANNOTATIONS: Final = frozenset({MANUAL_GPUS, MANUAL_VFS})
 
 # Options of a request to central. On the node they say that the pod expects an assignment.
 RDMA_POLICY: Final = "lading.dev/rdma-policy"
@@ -51,6 +52,11 @@ REQUEST_ANNOTATIONS: Final = frozenset(
 )
 
 
+def is_manual(key: str) -> bool:
+    """Return whether it names devices by hand, for the pod or for one container."""
+    return key in MANUAL_ANNOTATIONS or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}."))
+
+
 def is_request_annotation(key: str) -> bool:
     """Return whether it is an option of a request to central, for the pod or for one container."""
     return key in REQUEST_ANNOTATIONS or key.startswith(f"{GPU_CORE_LIMIT}.")
@@ -72,6 +78,7 @@ WORKLOAD: Final = "lading.dev/workload"  # <uid of the Workload>/<pod set>
 GRANT: Final = "lading.dev/grant"
 NOTHING: Final = ""  # the grant of a container that went through the hooks and gets no device
 ATTACHMENTS: Final = "lading.dev/attachments"
+RESERVED: Final = (GRANT, ATTACHMENTS)
 
 # Multus' annotation: a pod's networks besides the cluster's. Central adds a pod's VFs where CNI moves them into pods.
 NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
@@ -92,6 +99,11 @@ def adds_sys_admin(capabilities: Iterable[str]) -> bool:
     """Return whether a list of added capabilities, as Kubernetes and runtimes accept them, has CAP_SYS_ADMIN."""
     return any(name.upper().removeprefix("CAP_") in _OPENS_DEVICES for name in capabilities)
 
+
+# The names of an installation, as deploy/ has them.
+SYSTEM_NAMESPACE: Final = "lading-system"
+NODES_NAMESPACE: Final = "lading-nodes"
+CENTRAL: Final = "lading-central"  # its program, Deployment, Secret, lease and field manager
 
 # A taint of nodes that may not start pods with devices now.
 NOT_READY: Final = "lading.dev/not-ready"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from lading.reasons import Reason
-from lading.vocabulary import ATTACHMENTS, GRANT, MAX_KEYS
+from lading.vocabulary import MAX_KEYS, RESERVED
 from protos.cri.runtime.v1 import api_pb2 as cri
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.adjustment.merge import RESERVED_ANNOTATIONS
@@ -20,8 +20,6 @@ from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.chain.unassigned import decide_hidden
 from runtimeproxy.protobuf.wire import contains
 
-# Only the node writes these; its ledger is rebuilt from them.
-_OURS = frozenset({GRANT, ATTACHMENTS})
 # A pod with our annotations may not set these: both make the runtime act on devices and properties without any check.
 _SMUGGLED = tuple(prefix for prefix in RESERVED_ANNOTATIONS if prefix != "io.kubernetes.")
 
@@ -93,10 +91,10 @@ class Screening:
         """Refuse keys that only the node writes, set by the caller. Lading's keys are refused for every container."""
         container, sandbox = context.container, context.sandbox
         for key in sorted(container.annotations) if container else ():
-            if key in _OURS or (guarded and key.startswith(_SMUGGLED)):
+            if key in RESERVED or (guarded and key.startswith(_SMUGGLED)):
                 return _reserved(key, f"container {container.name!r}" if container else "")
         for key in sorted(sandbox.annotations) if guarded else ():
-            if key in _OURS or key.startswith(_SMUGGLED):
+            if key in RESERVED or key.startswith(_SMUGGLED):
                 return _reserved(key, f"pod {sandbox.namespace}/{sandbox.name}")
         return None
 

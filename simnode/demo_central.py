@@ -31,6 +31,7 @@ from lading.kube.config import open_access
 from lading.kube.resource import EVENTS, LEASES, NODE_DEVICES, NODES, PODS
 from lading.nodedevices import Status
 from lading.signature import load_public_keys
+from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
 from simnode import kept
 from simnode.api_server import ApiServer, write_kubeconfig
 from simnode.api_store import Store
@@ -54,7 +55,7 @@ from simnode.extender_calls import ExtenderCalls, Outcome
 from simnode.node_agents import NodeAgents
 from simnode.picture import COLUMNS, decision_rows, draw_node, gib, letters
 from simnode.reported import read_status
-from simnode.scheduling import CENTRAL, KEY_ID, SYSTEM, Replica, SigningKey
+from simnode.scheduling import KEY_ID, Replica, SigningKey
 from simnode.terminal import Terminal
 
 WAKE_S: Final = 2.0  # what central promises (p99), from a release that it saw to the bound pod
@@ -308,7 +309,7 @@ def load(store: Store) -> None:
     for node, profile in PROFILES.items():
         store.load(NODES.path(name=node), {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
         store.load(NODE_DEVICES.path(name=node), {"status": msgspec.to_builtins(read_status(profile))})
-    store.load(LEASES.path(SYSTEM, CENTRAL), {"spec": {"leaseDurationSeconds": 1}})
+    store.load(LEASES.path(SYSTEM_NAMESPACE, CENTRAL), {"spec": {"leaseDurationSeconds": 1}})
 
 
 def node_row(node: str, status: Status) -> tuple[str, ...]:

@@ -18,13 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from lading.errors import HostError
+from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
 from simnode.child import Block, Child
 from simnode.control_plane import ControlPlane, free_port
 from simnode.daemons import render_flat_toml
 from simnode.service import Service
 
-SYSTEM: Final = "lading-system"
-CENTRAL: Final = "lading-central"
 SCHEDULER: Final = "lading-scheduler"
 KEY_ID: Final = "central-1"
 PARTS: Final = ("crds", "rbac", "admission")  # of deploy/: everything but workloads
@@ -75,7 +74,7 @@ class Replica(Child):
             **more,
         }
         config.write_text(render_flat_toml(settings))
-        program = Path(sys.executable).with_name("lading-central")  # beside this Python: .venv/bin
+        program = Path(sys.executable).with_name(CENTRAL)  # beside this Python: .venv/bin
         super().__init__([str(program), "--config", str(config)], log=config.with_suffix(".log"))
 
     @property
@@ -103,7 +102,7 @@ class Scheduling(Block):
         `settings`: of central, beside those that make it run here."""
         self._plane = plane
         self._deploy = deploy
-        kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM, CENTRAL)
+        kubeconfig = plane.sign_in_account(CENTRAL, SYSTEM_NAMESPACE, CENTRAL)
         self.replicas = [
             Replica(
                 f"{CENTRAL}-{n}",
@@ -122,7 +121,7 @@ class Scheduling(Block):
         for replica in self.replicas:
             self._ends.callback(replica.stop)
             replica.start()
-        service = self._ends.enter_context(Service(self._plane.api, namespace=SYSTEM, name=CENTRAL))
+        service = self._ends.enter_context(Service(self._plane.api, namespace=SYSTEM_NAMESPACE, name=CENTRAL))
         self.scheduler = self._plane.start_scheduler(self._config(service.port), name=SCHEDULER)
         self._ends.callback(self.scheduler.stop, grace_s=5.0)
         self.await_leader()
@@ -149,7 +148,7 @@ class Scheduling(Block):
         for extender in config["extenders"]:
             extender["urlPrefix"] = f"http://127.0.0.1:{port}"
             del extender["enableHTTPS"], extender["tlsConfig"]
-        config["clientConnection"]["kubeconfig"] = str(self._plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
+        config["clientConnection"]["kubeconfig"] = str(self._plane.sign_in_account(SCHEDULER, SYSTEM_NAMESPACE, SCHEDULER))
         return config
 
 

@@ -1,6 +1,6 @@
 """Compute the most that the containers of a pod have of something at one time: init containers run before those after them.
 
-It takes containers in starting order. Source: KEP-753 (sidecar containers).
+It takes containers, or their amounts, in starting order. Source: KEP-753 (sidecar containers).
 """
 
 from collections.abc import Callable, Iterable
@@ -12,12 +12,17 @@ Amount = TypeVar("Amount", int, float)
 
 
 def at_one_time(containers: Iterable[ContainerAsk], amount: Callable[[ContainerAsk], Amount]) -> Amount:
-    """Return the most that the containers have of something at one time: init containers run before those after them."""
+    """Return the most that the containers have of something at one time."""
+    return most_at_one_time((amount(one), one.role) for one in containers)
+
+
+def most_at_one_time(amounts: Iterable[tuple[Amount, Role]]) -> Amount:
+    """Return the most of these amounts, each of one container, that there is at one time."""
     stay: Amount = 0
     most: Amount = 0
-    for one in containers:
-        if one.role is Role.INIT:
-            most = max(most, stay + amount(one))
+    for amount, role in amounts:
+        if role is Role.INIT:
+            most = max(most, stay + amount)
         else:
-            stay += amount(one)
+            stay += amount
     return max(most, stay)

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from central.ask.pod import Amount, Pod
+from central.ask.at_one_time import most_at_one_time
+from central.ask.pod import Amount, Pod, starting_order
 from central.ask.quantity import parse_quantity
 from lading.vocabulary import GpuUuid
 
@@ -77,15 +78,10 @@ def read_other_claim(pod: Pod) -> OtherClaim | None:
 
 
 def _requested(pod: Pod) -> dict[str, int]:
-    """Return the most that the containers have at one time: the sum of the containers, or the largest init container."""
-    running: dict[str, int] = {}
-    for container in pod.spec.containers:
-        for resource, amount in _amounts(container.resources.limits).items():
-            running[resource] = running.get(resource, 0) + amount
-    for container in pod.spec.init_containers:
-        for resource, amount in _amounts(container.resources.limits).items():
-            running[resource] = max(running.get(resource, 0), amount)
-    return running
+    """Return the most that the containers have at one time."""
+    asked = [(_amounts(container.resources.limits), role) for container, role in starting_order(pod)]
+    resources = {resource for amounts, _ in asked for resource in amounts}
+    return {resource: most_at_one_time((amounts.get(resource, 0), role) for amounts, role in asked) for resource in resources}
 
 
 def _amounts(limits: Mapping[str, Amount]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from central.ask.model import Ask, BadAsk, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
 from central.ask.pod import Amount, Container, Pod, starting_order
 from central.ask.quantity import parse_quantity
-from lading.annotations import find_unknown, nearest_key
+from lading.annotations import find_unknown, nearest_key, say_reserved
 from lading.devices.assignment import LABEL, MAX_MEMORY_MIB
 from lading.devices.identity import MIG_PROFILE_SHAPE
 from lading.devices.isolation import IsolationName
@@ -27,10 +27,7 @@ from lading.sharegrant import MAX_GPUS
 from lading.vocabulary import (
     GPU_CORE_LIMIT,
     GPU_MODEL,
-    GRANT,
     ISOLATION,
-    MANUAL_GPUS,
-    MANUAL_VFS,
     MIG_PROFILE,
     NVSWITCH_PARTITION,
     POLICY,
@@ -45,6 +42,7 @@ from lading.vocabulary import (
     SHARE_ANTI_AFFINITY,
     SHARE_EXCLUSION,
     TOPOLOGY,
+    is_manual,
     is_request_annotation,
 )
 
@@ -327,8 +325,10 @@ def _with_limit(ask: ContainerAsk, annotations: Mapping[str, str]) -> ContainerA
 
 def _check_nobody_else_gives(annotations: Mapping[str, str]) -> None:
     """Refuse annotations that the node refuses on a pod with an assignment, before the pod holds devices there."""
+    if reserved := say_reserved(annotations):
+        raise _BadAskError(reserved)
     for key in annotations:
-        if key == GRANT or key in {MANUAL_GPUS, MANUAL_VFS} or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}.")):
+        if is_manual(key):
             raise _BadAskError(f"cannot use {_shown(key)}: the pod asks for devices in resources.limits; keep one of the two")
 
 

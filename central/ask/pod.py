@@ -151,6 +151,11 @@ class Status(_Wire, frozen=True):
             msgspec.structs.force_setattr(self, "conditions", read)
 
     @property
+    def healthy(self) -> Condition | None:
+        """Return what central says of the health of the pod's devices; None if it has said nothing."""
+        return next((one for one in self.conditions if one.type == DEVICES_HEALTHY), None)
+
+    @property
     def unschedulable(self) -> bool:
         """Return whether kube-scheduler tried the pod last and found no node."""
         return any(map(_says_unschedulable, self.conditions))

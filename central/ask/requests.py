@@ -10,18 +10,17 @@ It takes any pod. An invalid quantity counts as nothing: kube-scheduler and the 
 Source: k8s.io/component-helpers/resource, PodRequests; KEP-753 (sidecars), KEP-2837 (resources of a pod), KEP-688 (overhead).
 """
 
-from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
+from central.ask.at_one_time import most_at_one_time
 from central.ask.model import Requests
-from central.ask.pod import Amount, Container, Pod, Resources
+from central.ask.pod import Amount, Container, Pod, Resources, starting_order
 from central.ask.quantity import parse_quantity
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
-ALWAYS: Final = "Always"
 _MIB: Final = 2**20
 # Of one pod, milli of cpu or MiB: more than any node has, and sums of these stay far from the end of 64 bits.
 MOST: Final = 2**40
@@ -47,26 +46,12 @@ def allocatable_of(amounts: dict[str, Amount]) -> Requests | None:
 def _of_pod(pod: Pod, resource: str) -> int:
     """Return millionths of a core, or bytes."""
     spec = pod.spec
-    running = sum(_of_container(container, resource) for container in spec.containers)
-    most = _most_while_starting(spec.init_containers, resource) if spec.init_containers else (0, 0)
-    total = max(running + most[1], most[0])
+    total = most_at_one_time((_of_container(container, resource), role) for container, role in starting_order(pod))
     if spec.resources is not None and resource in spec.resources.requests:
         total = _micros(spec.resources.requests[resource], resource)
     if resource in spec.overhead:
         total += _micros(spec.overhead[resource], resource)
     return total
-
-
-def _most_while_starting(containers: Iterable[Container], resource: str) -> tuple[int, int]:
-    """Return the most that init containers use at one time, and what the sidecars go on using."""
-    most = sidecars = 0
-    for container in containers:
-        amount = _of_container(container, resource)
-        if container.restart_policy == ALWAYS:
-            sidecars += amount
-            amount = 0
-        most = max(most, sidecars + amount)
-    return most, sidecars
 
 
 def _of_container(container: Container, resource: str) -> int:

@@ -28,14 +28,13 @@ from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError
 from lading.kube.resource import ADMISSION_CHECKS, WORKLOADS
 from lading.log import Event, Log
-from lading.vocabulary import WORKLOAD, PodUid
+from lading.vocabulary import CENTRAL, WORKLOAD, PodUid
 
 LOOK_S: Final = 0.2
 SETTLE_S: Final = 10.0  # a pod that ended is gone before its node says that its devices are free: none is sent back sooner
 LOOK_AGAIN_S: Final = 1.0
 TIMEOUT_S: Final = 4.0
 AGAIN_S: Final = 60.0  # the longest pause after a write that failed
-MANAGER: Final = "lading-central"
 
 Kept = TypeVar("Kept", bound=AdmissionCheck | ResourceFlavor)
 
@@ -262,7 +261,7 @@ class AdmissionChecks:
     async def _write(self, uid: str, path: str, body: object) -> bool:
         """Return whether it was written. An object that is gone, or another version, is what the watch will say."""
         try:
-            await self._client.apply(path, body, manager=MANAGER, force=True, timeout_s=TIMEOUT_S)
+            await self._client.apply(path, body, manager=CENTRAL, force=True, timeout_s=TIMEOUT_S)
         except (NotFoundError, ConflictError):
             self._failing.pop(uid, None)
             return False

@@ -77,7 +77,7 @@ class Conditions:
 
     def show(self, pod: Pod) -> None:
         """Store the condition as the API server has it."""
-        condition = next((one for one in pod.status.conditions if one.type == DEVICES_HEALTHY), None)
+        condition = pod.status.healthy
         before = self._said.get(pod.metadata.uid)
         if condition is None and before is None:
             return

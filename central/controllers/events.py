@@ -18,10 +18,10 @@ from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError
 from lading.kube.resource import EVENTS
 from lading.log import Event, Log
+from lading.vocabulary import CENTRAL
 
 WAITING: Final = 256  # Events; more are of one cause, which the log has
 TIMEOUT_S: Final = 4.0
-COMPONENT: Final = "lading-central"
 _LONGEST_NAME: Final = 253 - 33  # of an object, less a dot and 32 hexadecimal digits
 
 
@@ -45,7 +45,7 @@ class Teller:
             reason=reason,
             message=message,
             type="Normal" if good else "Warning",
-            source=EventSource(component=COMPONENT),
+            source=EventSource(component=CENTRAL),
             first_timestamp=at,
             last_timestamp=at,
         )

@@ -19,9 +19,9 @@ from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError
 from lading.kube.resource import Resource
 from lading.log import Event, Log
+from lading.vocabulary import CENTRAL
 
 ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices")
-MANAGER: Final = "lading-central"
 PORT: Final = "extender"  # the Service's names for its ports
 PAGE_PORT: Final = "page"
 LOOK_S: Final = 0.2
@@ -67,7 +67,7 @@ class Announcer:
     async def _write(self, backoff: Backoff) -> float:
         """Write the slice. Return the seconds until the next write."""
         try:
-            await self._client.apply(self._path, self._body, manager=MANAGER, force=True)
+            await self._client.apply(self._path, self._body, manager=CENTRAL, force=True)
         except KubeError as e:
             self._log.warning(Event.ANNOUNCE_FAILED, str(e))
             return backoff.failed(at_least_s=e.retry_after_s)
@@ -86,7 +86,7 @@ def render_slice(namespace: str, service: str, address: Address, page_port: int 
             "namespace": namespace,
             "labels": {
                 "kubernetes.io/service-name": service,
-                "endpointslice.kubernetes.io/managed-by": MANAGER,
+                "endpointslice.kubernetes.io/managed-by": CENTRAL,
             },
         },
         "addressType": f"IPv{family}",

@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurv
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-CENTRAL: Final = "lading-central"
+from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
+
 SCHEDULER: Final = "lading-scheduler"
 DAYS: Final = 3650
 _CLOCK_SKEW: Final = timedelta(hours=1)  # by which a clock may be behind
@@ -30,7 +31,7 @@ def new_certificates(argv: Sequence[str]) -> None:
         prog="lading-central new-certificates",
         description="Prints the Secrets with which kube-scheduler and central authenticate each other, for kubectl apply -f -",
     )
-    parser.add_argument("--namespace", default="lading-system", help="[lading-system]")
+    parser.add_argument("--namespace", default=SYSTEM_NAMESPACE, help=f"[{SYSTEM_NAMESPACE}]")
     parser.add_argument("--days", type=int, default=DAYS, help=f"how long they are valid [{DAYS}]")
     args = parser.parse_args(argv)
     for secret in render_secrets(args.namespace, days=args.days):

@@ -30,7 +30,7 @@ from lading.log import Event, Log
 from lading.notify import notify
 from lading.stopping import stop_asked
 from lading.tracing import open_tracing
-from lading.vocabulary import PodUid
+from lading.vocabulary import CENTRAL, PodUid
 
 USER_AGENT: Final = f"lading-central/{__version__}"
 LOOK_S: Final = 0.5  # until a term that began is watched too
@@ -130,7 +130,7 @@ class Replica:
 async def run(settings: Settings, log: Log) -> None:
     signer, prior, network = read_signer(settings), read_prior(settings), parse_vf_network(settings.cni_network)
     access = open_access(Path(settings.kubeconfig) if settings.kubeconfig else None)
-    tracing = open_tracing("lading-central", settings.otlp_endpoint, log)
+    tracing = open_tracing(CENTRAL, settings.otlp_endpoint, log)
     clients = KubeClient(access, user_agent=USER_AGENT), KubeClient(access, user_agent=USER_AGENT)
     async with tracing, clients[0] as client, clients[1] as leases:
 

@@ -21,6 +21,7 @@ from lading.health import Address, parse_address
 from lading.log import Level
 from lading.settings import Setting
 from lading.signature import read_public_keys
+from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
 
 CONFIG: Final = Path("/etc/lading/central.toml")
 
@@ -77,8 +78,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     foreign_annotations: Annotated[
         tuple[str, ...], Setting("annotations below lading.dev/ of other systems, which pods with devices may have")
     ] = ()
-    lease_namespace: Annotated[str, Setting("namespace of the leader's lease")] = "lading-system"
-    lease_name: Annotated[str, Setting("name of the leader's lease")] = "lading-central"
+    lease_namespace: Annotated[str, Setting("namespace of the leader's lease")] = SYSTEM_NAMESPACE
+    lease_name: Annotated[str, Setting("name of the leader's lease")] = CENTRAL
     identity: Annotated[
         str, Setting("this replica's name in the lease; empty: POD_NAME of the environment, or the host name")
     ] = ""

@@ -143,7 +143,6 @@ class NodeTopology:
     links: tuple[tuple[int, ...], ...]  # card by card; on the diagonal 0
     distances: tuple[tuple[int, ...], ...]  # Distance, card by PF
     port_of: tuple[int, ...]  # the PF of each VF
-    root: Site
     groups: tuple[tuple[Site, ...], ...]  # by Distance
     partitions: tuple[int, ...]  # of NVSwitches, whose cards are all there: bit masks, those of the lowest addresses first
     parted: bool  # the node has partitions, of whatever cards
@@ -262,7 +261,7 @@ def _of_kind(
         return next(level for level in Distance if levels[level][one] == levels[level][other])
 
     sites: list[Site] = []
-    root = _site(sites, levels, Distance.CROSS, list(range(cards + ports)), cards)
+    _site(sites, levels, Distance.CROSS, list(range(cards + ports)), cards)
     groups = tuple(tuple(site for site in sites if level in site.levels) for level in Distance)
     on_switches = (site.cards for site in groups[Distance.SWITCHES])
     links = tuple(
@@ -273,7 +272,6 @@ def _of_kind(
         links=links,
         distances=tuple(tuple(distance(card, cards + port) for port in range(ports)) for card in range(cards)),
         port_of=port_of,
-        root=root,
         groups=groups,
         partitions=partitions,
         parted=parted,

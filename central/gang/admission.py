@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from central.api.kueue import Workload
+from lading.kube.resource import ADMISSION_CHECKS, WORKLOADS
 from lading.vocabulary import WORKLOAD
 
 FIRST_RETRY_S: Final = 30
@@ -83,7 +84,7 @@ def render_answer(
     ]
     named = {"namespace": metadata.namespace, "name": metadata.name}
     only = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
-    head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": named | only}
+    head = {"apiVersion": WORKLOADS.api_version, "kind": "Workload", "metadata": named | only}
     return head | {"status": {"admissionChecks": states}}
 
 
@@ -101,5 +102,5 @@ def render_active(name: str, at: str) -> Mapping[str, Any]:
         "message": "lading-central answers this check",
         "lastTransitionTime": at,
     }
-    head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": name}}
+    head = {"apiVersion": ADMISSION_CHECKS.api_version, "kind": "AdmissionCheck", "metadata": {"name": name}}
     return head | {"status": {"conditions": [condition]}}

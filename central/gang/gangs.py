@@ -120,9 +120,6 @@ class Gangs:
         if self._objects.pop(key, None) is not None:
             self._refile(key)
 
-    def objects(self) -> Collection[ObjectKey]:
-        return self._objects.keys()
-
     def _refile(self, source: ObjectKey) -> None:
         """Derive the membership of the pods that name this object again. Without the object their gang keeps its terms."""
         for uid in [uid for uid, said in self._said.items() if said.source == source]:

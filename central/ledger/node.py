@@ -11,7 +11,7 @@ from central.ledger.other_systems import OtherClaims
 from central.ledger.parts import covers, merge, taken_by_grants
 from central.ledger.room import ReportedDevices, card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Hold, Usage
-from lading.nodedevices import Grant, NodeDevices
+from lading.nodedevices import Grant, NodeDevices, is_other_boot
 from lading.vocabulary import PodUid
 
 NOT_REPORTED = ReportedDevices()
@@ -72,7 +72,7 @@ class LedgerNode:
     @property
     def rebooted(self) -> bool:
         """Return whether the report is of another boot than the Node: what it says may be over."""
-        return bool(self.boot_id and self.inventory.boot_id) and self.boot_id != self.inventory.boot_id
+        return is_other_boot(self.boot_id, self.inventory.boot_id)
 
     @property
     def silent(self) -> bool:

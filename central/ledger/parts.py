@@ -16,8 +16,6 @@ from lading.devices.share import taken_by_pod
 from lading.nodedevices import Grant, GrantedGpu
 from lading.vocabulary import GpuUuid
 
-NOTHING = Part()
-
 
 def largest(a: Part, b: Part) -> Part:
     """Return the largest of both; one of the two itself if it covers the other, so that equal values stay one object."""

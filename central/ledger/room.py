@@ -10,12 +10,11 @@ from typing import NamedTuple
 from central.assignment.model import Part, Taken
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
 from central.ledger.usage import UNUSED, CardUse, Usage
+from lading.cordon import Cordon
 from lading.devices.isolation import IsolationName, known_isolations, most_containers
 from lading.devices.share import FULL_CORE, Amounts, left_of_card
 from lading.nodedevices import Gpu, NodeDevices, Partition, Pf, Vf
 from lading.vocabulary import CORDON
-
-EVERYTHING = "all"
 
 
 class ReportedDevices(NamedTuple):
@@ -25,25 +24,19 @@ class ReportedDevices(NamedTuple):
     pfs: tuple[Pf, ...] = ()
     partitions: tuple[Partition, ...] = ()
     isolations: tuple[IsolationName, ...] = ()  # its default first; nothing: none alone
-    cordoned: frozenset[str] = frozenset()  # as written, in lower case
+    cordon: Cordon = Cordon()
     reported: bool = False
     reconciled: bool = False
     boot_id: str = ""  # of the boot that was reported; empty: not known
 
-    def is_cordoned(self, *names: str) -> bool:
-        if not self.cordoned:
-            return False
-        return EVERYTHING in self.cordoned or any(name.lower() in self.cordoned for name in names)
-
 
 def inventory_of(report: NodeDevices) -> ReportedDevices:
-    written = report.metadata.annotations.get(CORDON, "")
     return ReportedDevices(
         gpus=report.status.gpus,
         pfs=report.status.pfs,
         partitions=report.status.partitions,
         isolations=known_isolations(report.status.isolations),
-        cordoned=frozenset(name for part in written.split(",") if (name := part.strip().lower())),
+        cordon=Cordon.parse(report.metadata.annotations.get(CORDON, "")),
         reported=True,
         reconciled=report.status.reconciled,
         boot_id=report.status.boot_id,
@@ -83,7 +76,7 @@ def _card_room(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> CardRoom:
         free_core=free.core_percent,
         pods=use.pods,
         containers=use.containers,
-        usable=not (gpu.unhealthy or gpu.used_by or gpu.dirty) and not inventory.is_cordoned(gpu.uuid, gpu.bdf),
+        usable=not (gpu.unhealthy or gpu.used_by or gpu.dirty) and not inventory.cordon.covers(gpu.uuid, gpu.bdf),
         free_mig=() if use.whole or not gpu.mig else _free_instances(gpu, use, inventory),
         sharers=use.sharers,
         isolations=isolations,
@@ -106,12 +99,12 @@ def _free_instances(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> tuple
     return tuple(
         mig.uuid
         for mig in gpu.mig
-        if mig.uuid not in use.mig and not any(map(mig.overlaps, held)) and not inventory.is_cordoned(mig.uuid)
+        if mig.uuid not in use.mig and not any(map(mig.overlaps, held)) and not inventory.cordon.covers(mig.uuid)
     )
 
 
 def _vf_room(pf: Pf, vf: Vf, held: bool, inventory: ReportedDevices) -> VfRoom:
-    usable = not vf.unhealthy and not pf.unhealthy and not inventory.is_cordoned(vf.bdf, pf.bdf)
+    usable = not vf.unhealthy and not pf.unhealthy and not inventory.cordon.covers(vf.bdf, pf.bdf)
     return VfRoom(vf=vf, pf=pf, usable=usable, free=usable and not held)
 
 

@@ -10,7 +10,7 @@ Every resource is divided on its own. No unit is lost or given twice: what propo
 largest remainders, then by name. The result does not depend on the order of the siblings.
 
 Source: Koordinator a7a1b76, pkg/scheduler/plugins/elasticquota/core (runtime_quota_calculator.go and
-scale_minquota_when_over_root_res.go); its proposals multi-hierarchy-elastic-quota-management and elastic-quota-guarantee-usage.
+scale_minquota_when_over_root_res.go); its proposal multi-hierarchy-elastic-quota-management.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,6 @@ class Sibling(NamedTuple):
     asks: int  # limited to its max
     min: int
     lends: bool = True
-    guarantee: int = 0  # that it keeps in any case, also above its min
 
 
 class Asking(NamedTuple):
@@ -43,14 +42,13 @@ class Asking(NamedTuple):
 def divide(total: int, siblings: Iterable[Sibling], *, unit: int = 1) -> dict[str, int]:
     """Return the runtime by name. It is in whole units if all amounts are."""
     ordered = sorted(siblings, key=_name)
-    if unit > 1 and (total % unit or any(one.asks % unit or one.min % unit or one.guarantee % unit for one in ordered)):
+    if unit > 1 and (total % unit or any(one.asks % unit or one.min % unit for one in ordered)):
         unit = 1
     runtime, hungry = {}, []
     for one, scaled in zip(ordered, _scaled_mins(total, ordered, unit), strict=True):
-        own = max(scaled, one.guarantee)
-        if one.asks > own:
+        if one.asks > scaled:
             hungry.append(one)
-        runtime[one.name] = own if one.asks > own or not one.lends else one.asks
+        runtime[one.name] = scaled if one.asks > scaled or not one.lends else one.asks
     _give_rest(total - sum(runtime.values()), hungry, runtime, unit)
     return runtime
 

@@ -51,10 +51,17 @@ class BudgetStatus(_Wire, frozen=True):
     observed_generation: int = 0
 
 
+BudgetKey = tuple[str, str]  # namespace and name
+
+
 class Budget(_Wire, frozen=True):
     metadata: Metadata
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
+
+    @property
+    def key(self) -> BudgetKey:
+        return self.metadata.namespace, self.metadata.name
 
     @property
     def allowed(self) -> int:
@@ -101,23 +108,25 @@ class Budgets:
         return cls({namespace: tuple(some) for namespace, some in found.items()})
 
     def protect(self, pod: PodRecord) -> bool:
-        """Tell whether this pod cannot be evicted now. The Eviction API refuses every pod that several budgets cover."""
-        covering = self._covering(pod)
-        return len(covering) > 1 or any(budget.allowed < 1 for budget in covering)
+        """Tell whether this pod cannot be evicted now."""
+        return bool(self.refuse(pod.namespace, pod.labels, Counter()))
 
     def beyond(self, pods: Sequence[PodRecord]) -> frozenset[PodUid]:
         """Return the pods that cannot be evicted after those before them. Pods that are being deleted count as evicted."""
-        taken: Counter[tuple[str, str]] = Counter()
-        late = set()
-        for pod in pods:
-            for budget in () if pod.deleting else self._covering(pod):
-                taken[pod.namespace, budget.metadata.name] += 1
-                if taken[pod.namespace, budget.metadata.name] > budget.allowed:
-                    late.add(pod.uid)
-        return frozenset(late)
+        taken: Counter[BudgetKey] = Counter()
+        return frozenset(pod.uid for pod in pods if not pod.deleting and self.refuse(pod.namespace, pod.labels, taken))
 
-    def _covering(self, pod: PodRecord) -> list[Budget]:
-        return [one for one in self.by_namespace.get(pod.namespace, ()) if one.covers(pod.namespace, pod.labels)]
+    def refuse(self, namespace: str, labels: Mapping[str, str], taken: Counter[BudgetKey]) -> str:
+        """Return why the Eviction API would refuse a pod after those that budgets count in `taken`. Empty: it would evict the
+        pod, which is counted. The API refuses every pod that several budgets cover."""
+        covering = [one for one in self.by_namespace.get(namespace, ()) if one.covers(namespace, labels)]
+        if len(covering) > 1:
+            return f"several PodDisruptionBudgets cover it: {', '.join(one.metadata.name for one in covering)}"
+        for one in covering:
+            if taken[one.key] >= one.allowed:
+                return f"PodDisruptionBudget {one.metadata.name} lets no more of its pods go now"
+            taken[one.key] += 1
+        return ""
 
 
 NO_BUDGETS: Final = Budgets()

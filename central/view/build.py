@@ -13,7 +13,7 @@ import msgspec
 
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardRoom, Claim, Clash, Held, NodeRoom
-from central.ledger.room import EVERYTHING, ReportedDevices, inventory_of
+from central.ledger.room import ReportedDevices, inventory_of
 from central.view.model import (
     GpuView,
     Group,
@@ -29,6 +29,7 @@ from central.view.model import (
     VfView,
 )
 from lading.amounts import divide
+from lading.cordon import EVERYTHING
 from lading.devices.identity import pci_order
 from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, GrantedGpu, NodeDevices, Pf, Place, Status, Vf
@@ -199,7 +200,7 @@ def _gpus(room: NodeRoom, holders: Holders, inventory: ReportedDevices, status: 
 
 def _gpu(card: CardRoom, index: int, holders: Holders, inventory: ReportedDevices, use: Use | None, *, gives: bool) -> GpuView:
     gpu = card.gpu
-    cordoned = inventory.is_cordoned(gpu.uuid, gpu.bdf)
+    cordoned = inventory.cordon.covers(gpu.uuid, gpu.bdf)
     mig = tuple(
         MigView(
             uuid=one.uuid,
@@ -275,7 +276,7 @@ def _mig_state(card: CardRoom, uuid: str, holders: Mapping[str, object], *, give
 
 
 def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: ReportedDevices) -> PfView:
-    cordoned = inventory.is_cordoned(pf.bdf)
+    cordoned = inventory.cordon.covers(pf.bdf)
     why = _why(pf, cordoned=cordoned)
     free = State.FREE if room.serving else State.WITHHELD
     vfs = sorted(pf.vfs, key=lambda one: pci_order(one.bdf))
@@ -293,7 +294,7 @@ def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: ReportedDevices) ->
 
 def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: ReportedDevices, free: State) -> VfView:
     """Build the view of a VF. `free`: its state while no pod holds it, and it is healthy."""
-    why = _why(vf, cordoned=inventory.is_cordoned(vf.bdf)) or why_pf
+    why = _why(vf, cordoned=inventory.cordon.covers(vf.bdf)) or why_pf
     return VfView(bdf=vf.bdf, state=State.UNUSABLE if why else State.HELD if holders else free, why=why, holders=holders)
 
 
@@ -372,7 +373,7 @@ def _unreported(held: Collection[Held]) -> tuple[str, ...]:
 
 
 def _unknown_cordons(inventory: ReportedDevices) -> list[str]:
-    if not inventory.cordoned:
+    if not inventory.cordon.names:
         return []
     devices = {EVERYTHING}
     for gpu in inventory.gpus:
@@ -380,7 +381,7 @@ def _unknown_cordons(inventory: ReportedDevices) -> list[str]:
     for pf in inventory.pfs:
         devices.update((pf.bdf, *(vf.bdf for vf in pf.vfs)))
     known = {device.lower() for device in devices}
-    return [f"{CORDON} names {name}, which this node does not have" for name in sorted(inventory.cordoned - known)]
+    return [f"{CORDON} names {name}, which this node does not have" for name in sorted(inventory.cordon.names - known)]
 
 
 def _clash(clash: Clash, holders: Holders) -> str:

@@ -58,7 +58,6 @@ def find_helps(
     names: Collection[str],
     *,
     stay: Collection[PodUid] = frozenset(),
-    tries: int = TRIES,
 ) -> Iterator[NodeHelp]:
     """Yield one help for each of these nodes, without sets if the end of no pod would help. Nodes where the pod fits are
     skipped. `stay`: pods that do not end."""
@@ -66,7 +65,7 @@ def find_helps(
     far = {name: lacks(scheduler.ledger.without(pod.uid).room(name), demand) for name in names}
     for name in sorted(names, key=lambda name: (far[name], name)):
         if not isinstance(scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid)), Placement):
-            yield _help_on(scheduler, pod, name, stay, tries)
+            yield _help_on(scheduler, pod, name, stay)
 
 
 def lacks(room: NodeRoom, demand: Demand) -> int:
@@ -78,7 +77,7 @@ def lacks(room: NodeRoom, demand: Demand) -> int:
     return max(0, demand.whole_peak - free) + some + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
 
 
-def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[PodUid], tries: int) -> NodeHelp:
+def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[PodUid]) -> NodeHelp:
     held = [one for one in scheduler.ledger.holders(name) if one.holder.pod != pod.uid]
     held.sort(key=lambda one: (not _deleting(one), _priority(one), -one.since, one.holder.pod))
     by_uid = {one.holder.pod: one for one in held}
@@ -87,7 +86,7 @@ def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[Pod
     def fits_without(gone: Collection[PodUid]) -> bool:
         return isinstance(scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid, *gone)), Placement)
 
-    found = smallest_sets(ending, fits_without, tries=tries)
+    found = smallest_sets(ending, fits_without, tries=TRIES)
     if not found:
         staying = [one for uid, one in by_uid.items() if uid in stay]
         return NodeHelp(node=name, stay=tuple(map(_ending, staying)) if staying and fits_without(by_uid) else ())

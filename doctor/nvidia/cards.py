@@ -21,7 +21,7 @@ import pynvml
 
 from hooks.host.attributes import read_attribute, read_names
 from hooks.host.devnodes import Cause
-from hooks.model.inventory import Driver, Gpu
+from hooks.model.inventory import Gpu
 from hooks.vendors.nvidia.nvml import find_bad_nodes, read_gpus
 from hooks.vendors.nvidia.procfs import is_driver_loaded
 from lading.errors import HostError
@@ -42,7 +42,6 @@ class NvmlSeen:
     error: int = 0  # nvmlReturn_t of opening a session
     why: str = ""
     library_version: str = ""
-    driver: Driver | None = None
     gpus: tuple[Gpu, ...] = ()
     problems: tuple[str, ...] = ()
     not_persistent: tuple[GpuUuid, ...] = ()
@@ -123,7 +122,7 @@ def _ask(host_root: Path, library: str, driver_root: str) -> NvmlSeen | None:
 
 def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
     """Read the cards in this process. May block forever."""
-    driver, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # loads the library
+    _, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # loads the library
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as e:
@@ -133,7 +132,7 @@ def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
         not_persistent = tuple(gpu.uuid for gpu in gpus if _persistence(gpu.bdf) == pynvml.NVML_FEATURE_DISABLED)
     finally:
         pynvml.nvmlShutdown()
-    return NvmlSeen(library_version=version, driver=driver, gpus=gpus, problems=problems, not_persistent=not_persistent)
+    return NvmlSeen(library_version=version, gpus=gpus, problems=problems, not_persistent=not_persistent)
 
 
 def _persistence(bdf: str) -> int | None:

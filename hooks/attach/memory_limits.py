@@ -28,7 +28,7 @@ from lading.sharegrant import SharedGpu
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid, PodUid
 
-LIMIT_S: Final = 5.0  # for the driver
+LIMIT_S: Final = 5.0  # for a container, with those before it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,17 +42,16 @@ class MemoryLimits(Preparer):
         return bool(_limited(answer))
 
     async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
-        async with self._one:
-            try:
+        try:
+            async with asyncio.timeout(LIMIT_S), self._one:
                 cgroup = find_pod_cgroup(self.host_root, sandbox)
                 for gpu in _limited(answer):
                     limit_mib = find_limit(self.grants(), PodUid(sandbox.uid), gpu)
-                    async with asyncio.timeout(LIMIT_S):
-                        await in_thread(partial(self.limit, gpu.uuid, cgroup, limit_mib))
-            except (HostError, TimeoutError) as e:
-                cause = str(e) or f"the driver gave no answer within {LIMIT_S:g} s"
-                message = f"cannot give a share whose memory the driver limits: {cause}"
-                return Refusal(reason=Reason.ISOLATION_UNAVAILABLE, message=message)
+                    await in_thread(partial(self.limit, gpu.uuid, cgroup, limit_mib))
+        except (HostError, TimeoutError) as e:
+            cause = str(e) or f"the driver gave no answer within {LIMIT_S:g} s"
+            message = f"cannot give a share whose memory the driver limits: {cause}"
+            return Refusal(reason=Reason.ISOLATION_UNAVAILABLE, message=message)
         return Adjustment()
 
 

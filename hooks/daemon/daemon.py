@@ -100,7 +100,6 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 ledger=ledger,
                 runtime=runtime,
                 attacher=make_attacher(settings, kernel or HostKernel(host_root), runtime, ledger, boot_id, log, netns),
-                boot_id=boot_id,
                 log=log,
                 moved=lambda *move: metrics.moved(*move),  # noqa: PLW0108  metrics are made later: they read the node
                 netns=netns,

@@ -23,6 +23,7 @@ from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import find_strays, with_attached
 from hooks.daemon.daemon import make_attacher, read_in_time
 from hooks.daemon.settings import CONFIG, Settings, attaches, ledger_path
+from hooks.forms.annotations import prefixes
 from hooks.frontends.cri_hook.ledger_service import SERVICE, forced, tell
 from hooks.host.boot import read_boot_id
 from hooks.host.lists import read_lists
@@ -152,7 +153,7 @@ async def _alone(settings: Settings, request: hook_pb2.ReleaseRequest) -> hook_p
     host_root = Path(settings.host_root)
     inventory = await read_in_time(settings)
     async with RuntimeClient(parse_endpoint(settings.runtime_endpoint)) as runtime:
-        lists = partial(read_lists, runtime)
+        lists = partial(read_lists, runtime, prefixes=prefixes())
         if not request.force:
             found = await look(request.device, inventory, lambda: _said(settings), lists)
             outcome = Outcome(done=tuple(found.steps))

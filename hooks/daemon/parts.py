@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from hooks.attach.attacher import Attacher
-from hooks.attach.memory_limits import MemoryLimits
+from hooks.attach.memory_limits import LIMIT_S, MemoryLimits
 from hooks.attach.preparer import Operation, VfPreparer
 from hooks.attach.share_folders import ShareFolders, make_hami_folder, write_grant
 from hooks.daemon.settings import (
     FrontEndName,
     Settings,
+    attaches,
     guard_lock,
     max_age_s,
     mps_folders,
@@ -32,16 +33,17 @@ from hooks.grant.dirty import CleanRule
 from hooks.grant.pod import PodPolicy
 from hooks.grant.rdma import RdmaInjection
 from hooks.host.lists import has_ended
+from hooks.host.open_folders import REMOVE_S
 from hooks.isolation.hami_core import HamiCore
 from hooks.isolation.mps import Mps
 from hooks.isolation.tokens import Tokens
 from hooks.isolation.unenforced import Unenforced
 from hooks.ledger.store import Ledger
-from hooks.mig.instances import MigInstances
+from hooks.mig.instances import DIVIDE_S, MigInstances
 from hooks.model.trust import Trust
 from hooks.mps.control import Control
-from hooks.mps.daemons import MpsDaemons
-from hooks.node.node import Node
+from hooks.mps.daemons import PREPARE_S, MpsDaemons
+from hooks.node.node import READING_S, Node
 from hooks.ports import FrontEnd, Isolation, Preparer, Vendor
 from hooks.vendors.nvidia.vendor import Nvidia
 from lading.devices.isolation import IsolationName
@@ -61,7 +63,6 @@ class Host:
     ledger: Ledger
     runtime: RuntimeClient
     attacher: Attacher
-    boot_id: str
     log: Log
     moved: Callable[[Operation, float, bool], object] = lambda *_: None
     netns: MutableMapping[SandboxId, str] = field(default_factory=dict)  # those that a front end knows, for the attacher
@@ -74,6 +75,14 @@ class Door:
 
     listener: Listener
     tracing: Tracing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparerKind:
+    """How a preparer is made, and the seconds that a container may wait for it; 0 if these settings leave it no wait."""
+
+    make: Callable[[Host], Preparer]
+    wait_s: Callable[[Settings], float]
 
 
 def _nvidia(settings: Settings) -> Nvidia:
@@ -161,15 +170,21 @@ def _nri(node: Node, host: Host, _: Door) -> FrontEnd | None:
     return NriFrontEnd(link=link, plugin=plugin, find_guard=partial(find_guard, guard_lock(settings)))
 
 
+def _has(settings: Settings, isolation: IsolationName) -> bool:
+    return isolation in settings.isolations
+
+
 VENDORS: Final[Sequence[Callable[[Settings], Vendor]]] = (_nvidia,)
 ISOLATIONS: Final[Sequence[Callable[[Settings], Isolation]]] = (_unenforced, _tokens, _mps, _hami_core)
-PREPARERS: Final[Sequence[Callable[[Host], Preparer]]] = (
-    _mig_instances,
-    _memory_limits,
-    _share_folders,
-    _hami_folders,
-    _mps_daemons,
-    _vfs,
+PREPARERS: Final = (
+    PreparerKind(make=_mig_instances, wait_s=lambda of: DIVIDE_S + READING_S if of.mig_cards else 0.0),
+    PreparerKind(
+        make=_memory_limits, wait_s=lambda of: LIMIT_S if _has(of, IsolationName.TOKENS) and of.limits_by_driver else 0.0
+    ),
+    PreparerKind(make=_share_folders, wait_s=lambda of: 0.0),
+    PreparerKind(make=_hami_folders, wait_s=lambda of: REMOVE_S if _has(of, IsolationName.HAMI_CORE) else 0.0),
+    PreparerKind(make=_mps_daemons, wait_s=lambda of: PREPARE_S if _has(of, IsolationName.MPS) else 0.0),
+    PreparerKind(make=_vfs, wait_s=lambda of: of.attach_deadline if attaches(of) else 0.0),
 )
 FRONT_ENDS: Final[Sequence[Callable[[Node, Host, Door], FrontEnd | None]]] = (_cri_hook, _nri)
 
@@ -179,7 +194,12 @@ def make_vendors(settings: Settings) -> tuple[Vendor, ...]:
 
 
 def make_preparers(host: Host) -> tuple[Preparer, ...]:
-    return tuple(make(host) for make in PREPARERS)
+    return tuple(kind.make(host) for kind in PREPARERS)
+
+
+def sum_waits_s(settings: Settings) -> float:
+    """Return the seconds that a container may wait at most for the preparers of this node."""
+    return sum(kind.wait_s(settings) for kind in PREPARERS)
 
 
 def make_front_ends(node: Node, host: Host, door: Door) -> tuple[FrontEnd, ...]:

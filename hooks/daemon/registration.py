@@ -4,13 +4,9 @@ configuration."""
 from typing import Any, Final
 
 from hooks.attach.preparer import STOP_WAIT_S
-from hooks.daemon.parts import make_vendors
+from hooks.daemon.parts import make_vendors, sum_waits_s
 from hooks.daemon.settings import FrontEndName, Settings, attaches
 from hooks.forms.annotations import prefixes
-from hooks.mig.instances import DIVIDE_S
-from hooks.mps.daemons import PREPARE_S
-from hooks.node.node import READING_S
-from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from lading.sockets import parse_endpoint
 
@@ -40,13 +36,9 @@ def render_registration(settings: Settings) -> dict[str, Any]:
         "annotation-prefixes": list(prefixes()),
         "env-values": [name for vendor in vendors for name in vendor.hidden_env],
     }
-    if waits := [
-        *([settings.attach_deadline] if attaches(settings) else []),
-        *([PREPARE_S] if IsolationName.MPS in settings.isolations else []),
-        *([DIVIDE_S + READING_S] if settings.mig_cards else []),
-    ]:
+    if waits_s := sum_waits_s(settings):
         registration["deadlines"] = {
-            "PreCreateContainer": sum(waits) + _MARGIN_S,
+            "PreCreateContainer": waits_s + _MARGIN_S,
             **({"PreStopPodSandbox": STOP_WAIT_S + _MARGIN_S} if attaches(settings) else {}),
         }
     if settings.hide_unassigned:

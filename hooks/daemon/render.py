@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
-from hooks.forms.manual import is_manual
 from hooks.grant.decide import Rules, View, decide
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
@@ -24,7 +23,7 @@ from hooks.model.container import Adjustment, Container, EnvVar, Sandbox
 from hooks.model.grant import Grant, GrantKey, holding_of
 from lading.errors import ConfigError
 from lading.log import printable
-from lading.vocabulary import GRANT, PREFIX, PodUid, adds_sys_admin
+from lading.vocabulary import GRANT, PREFIX, PodUid, adds_sys_admin, is_manual
 
 _NO_UID: Final = "not-created-yet"  # of a pod that no API server has seen
 

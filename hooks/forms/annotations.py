@@ -12,15 +12,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hooks.forms.manual import Manual, is_manual
+from hooks.forms.manual import Manual
 from hooks.forms.messages import listed_keys, shown_key
 from hooks.forms.signed import Central
 from hooks.model.assignment import Assignment, Refusal
 from hooks.model.trust import Trust
 from hooks.ports import Dialect
-from lading.annotations import find_unknown, nearest_key
+from lading.annotations import find_unknown, nearest_key, say_reserved
 from lading.reasons import Reason
-from lading.vocabulary import ATTACHMENTS, GRANT, MAX_KEYS, PREFIX, PodUid
+from lading.vocabulary import MAX_KEYS, PREFIX, PodUid, is_manual
 
 # Singular for plural, another separator before the container, another case: gpu, vf.train, gpus-train, VFs.
 _NEAR_MISS: Final = re.compile(r"(gpu|vf)s?(?:\.(.*))?|(gpu|vf)s[-_](.*)", re.IGNORECASE | re.DOTALL)
@@ -71,11 +71,8 @@ def _check_number(ours: list[str]) -> Refusal | None:
 
 def _check_keys(ours: list[str]) -> Refusal | None:
     """Check the keys alone, whatever their values are."""
-    if reserved := [key for key in (GRANT, ATTACHMENTS) if key in ours]:
-        return Refusal(
-            reason=Reason.ANNOTATION_RESERVED,
-            message=f"cannot use {reserved[0]}: only the node writes it, into the container; remove it from the pod",
-        )
+    if reserved := say_reserved(ours):
+        return Refusal(reason=Reason.ANNOTATION_RESERVED, message=reserved)
     for key in ours:
         meant = _meant(key)
         if meant:

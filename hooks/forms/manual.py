@@ -24,7 +24,7 @@ from hooks.model.trust import Trust
 from lading.devices.identity import is_container_name, is_ibdev, parse_gpu_uuid, parse_mig_uuid, parse_pci_address, shown
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
-from lading.vocabulary import MANUAL_GPUS, MANUAL_VFS, PREFIX, PodUid
+from lading.vocabulary import MANUAL_GPUS, PREFIX, PodUid, is_manual
 
 MAX_CHARACTERS: Final = 8192  # 256 MIG UUIDs are less; a person writes a line
 MAX_COUNT: Final = 1024  # VFs; more than any node has
@@ -43,10 +43,6 @@ _PERCENT: Final = re.compile(r"[0-9]{1,3}")
 
 _GPU_NAMES: Final = "a GPU is named by index, UUID, MIG UUID or PCI address: 0, GPU-…, MIG-… or 0000:1b:00.0"
 _VF_NAMES: Final = "a VF is named by PCI address or ibdev, 0000:3b:00.2 or mlx5_7; a number alone asks for that many free ones"
-
-
-def is_manual(key: str) -> bool:
-    return key in {MANUAL_GPUS, MANUAL_VFS} or key.startswith((MANUAL_GPUS + ".", MANUAL_VFS + "."))
 
 
 class Manual:

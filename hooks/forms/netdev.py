@@ -14,13 +14,20 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
-from hooks.model.attachment import Route, VfConfig, VfLinkState, VfSettings, VlanProtocol
+from hooks.model.attachment import (
+    MAX_MTU,
+    MAX_QOS,
+    MAX_RATE,
+    MAX_VLAN,
+    MIN_MTU,
+    Route,
+    VfConfig,
+    VfLinkState,
+    VfSettings,
+    VlanProtocol,
+)
 from lading.devices.identity import shown_value
 
-MAX_VLAN: Final = 4094
-MAX_QOS: Final = 7
-MAX_RATE: Final = 2**32 - 1  # Mbit/s, the kernel's integer
-MIN_MTU, MAX_MTU = 68, 65535
 MAX_ADDRESSES, MAX_ROUTES = 16, 64
 
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")

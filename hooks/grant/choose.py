@@ -15,7 +15,7 @@ one first.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,7 @@ from lading.amounts import format_mib
 from lading.devices.isolation import IsolationName, most_containers
 from lading.devices.share import FULL_CORE, Amounts, Share, left_of_card, taken_by_pod
 from lading.reasons import Reason
-from lading.vocabulary import GpuUuid, PciAddress, PodUid
+from lading.vocabulary import GpuUuid, PodUid
 
 _INDEX: Final = re.compile(r"[0-9]+")
 
@@ -53,10 +53,8 @@ def choose(
     held: Sequence[Holding],
     unmanaged: Mapping[GpuUuid, str],
     cleanness: Cleanness = _ANY,
-    kept: Collection[PciAddress] = frozenset(),
 ) -> GrantedDevices | Refusal:
-    """Return the devices for one container of `pod`. `held` is every live grant of the node but this container's own; `kept`
-    are VFs that it had by number, and that are taken again before others."""
+    """Return the devices for one container of `pod`. `held` is every live grant of the node but this container's own."""
     wanted = _find_gpus(request.gpus, inventory)
     if isinstance(wanted, Refusal):
         return wanted
@@ -75,7 +73,7 @@ def choose(
     refusal = _check_clean(wanted, held, cleanness)
     if refusal is not None:
         return refusal
-    vfs = choose_vfs(request, inventory, pod, held, kept)
+    vfs = choose_vfs(request, inventory, pod, held, kept=())
     if isinstance(vfs, Refusal):
         return vfs
     gpus = tuple(_granted(one, inventory.isolations[0]) for one in wanted)
@@ -173,8 +171,9 @@ def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, unmanaged: Mapping[
         )
     if gpu.uuid in unmanaged:
         return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: it is used by {unmanaged[gpu.uuid]}")
+    own = _granted(one, IsolationName.NONE)
     for holding, granted in holders:
-        if holding.pod != pod and _excludes(one, granted):
+        if holding.pod != pod and own.excludes(granted):
             return Refusal(reason=Reason.DEVICE_HELD, message=f"cannot give {words}: {_holder(holding, granted)}")
     return None if one.request.whole else _check_capacity(one, pod, holders)
 
@@ -208,13 +207,6 @@ def _check_clean(wanted: Sequence[_Wanted], held: Sequence[Holding], cleanness: 
             message = f"cannot give {_words(one.gpu, None)}: {dirt}"
             return Refusal(reason=Reason.DEVICE_DIRTY, message=message, transient=True)
     return None
-
-
-def _excludes(one: _Wanted, other: GrantedGpu) -> bool:
-    """Return whether another pod's grant on the same card excludes this request."""
-    if one.mig is not None:
-        return other.mig_uuid in {"", one.mig.uuid}
-    return one.request.whole or other.whole or bool(other.mig_uuid)
 
 
 _THIS: Final = "*"  # stands for the container that is decided about; no container has such a name

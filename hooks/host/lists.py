@@ -16,7 +16,7 @@ from hooks.model.grant import GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
 from lading.errors import RuntimeUnavailableError
 from lading.runtime import RuntimeClient
-from lading.vocabulary import ATTACHMENTS, GRANT, NOTHING, PREFIX, ContainerId, PodUid, SandboxId
+from lading.vocabulary import ATTACHMENTS, GRANT, NOTHING, RESERVED, ContainerId, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 
 _POD_UID_LABEL: Final = "io.kubernetes.pod.uid"
@@ -35,7 +35,7 @@ _GOING: Final[Annotations] = MappingProxyType({GRANT: NOTHING})  # neither held 
 async def read_lists(
     runtime: RuntimeClient,
     *,
-    prefixes: tuple[str, ...] = (PREFIX,),
+    prefixes: tuple[str, ...],
     configured: MutableMapping[str, Annotations] | None = None,
 ) -> Lists:
     """Ask for the sandboxes, then for the containers. Raise RuntimeUnavailableError if an answer is missing. `prefixes`: of the
@@ -80,7 +80,7 @@ def parse_configured(status: cri.ContainerStatusResponse) -> Annotations | None:
     try:
         match json.loads(status.info.get("info", "")):
             case {"runtimeSpec": {"annotations": dict(found)}}:
-                return {key: found[key] for key in (GRANT, ATTACHMENTS) if isinstance(found.get(key), str)}
+                return {key: found[key] for key in RESERVED if isinstance(found.get(key), str)}
             case {"runtimeSpec": {}}:
                 return _NONE
     except (ValueError, RecursionError):

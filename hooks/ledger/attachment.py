@@ -13,7 +13,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from hooks.model.attachment import MOST_ALTNAMES, Attachment, Netdev, VfConfig, VfSettings, is_altname
+from hooks.model.attachment import (
+    MAX_MTU,
+    MAX_QOS,
+    MAX_RATE,
+    MAX_VLAN,
+    MIN_MTU,
+    MOST_ALTNAMES,
+    Attachment,
+    Netdev,
+    VfConfig,
+    VfSettings,
+    is_altname,
+)
 from hooks.model.canonical import decode, render_canonical
 from hooks.model.inventory import CharDevice, Vf
 from lading.devices.identity import is_ibdev, is_ifname, parse_pci_address
@@ -128,17 +140,17 @@ def _netdev_problems(netdev: Netdev) -> Iterator[str]:
 def _config_problems(config: VfConfig) -> Iterator[str]:
     yield from _unless(config.mac is None or _MAC.fullmatch(config.mac) is not None, config.mac, "no MAC")
     for value, largest in (
-        (config.vlan, 4094),
-        (config.vlan_qos, 7),
-        (config.min_tx_rate, _LARGEST_U32),
-        (config.max_tx_rate, _LARGEST_U32),
+        (config.vlan, MAX_VLAN),
+        (config.vlan_qos, MAX_QOS),
+        (config.min_tx_rate, MAX_RATE),
+        (config.max_tx_rate, MAX_RATE),
     ):
         yield from _unless(value is None or 0 <= value <= largest, value, f"not from 0 to {largest}")
 
 
 def _settings_problems(settings: VfSettings) -> Iterator[str]:
     yield from _config_problems(settings.config)
-    yield from _unless(settings.mtu is None or 0 < settings.mtu <= _LARGEST_U32, settings.mtu, "no MTU")
+    yield from _unless(settings.mtu is None or MIN_MTU <= settings.mtu <= MAX_MTU, settings.mtu, "no MTU")
     for address in settings.addresses:
         yield from _unless(_parses(ipaddress.ip_interface, address), address, "no address")
     for route in settings.routes:

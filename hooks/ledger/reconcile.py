@@ -22,7 +22,7 @@ from itertools import combinations
 from typing import Final
 
 from hooks.ledger.attachment import parse_attachments
-from hooks.model.assignment import GrantedDevices, GrantedGpu
+from hooks.model.assignment import GrantedDevices
 from hooks.model.attachment import Attachment
 from hooks.model.grant import Grant, GrantKey, HeldBy, parse_annotation
 from hooks.model.lists import ListedContainer, Lists
@@ -140,16 +140,9 @@ def both_hold(one: GrantedDevices, other: GrantedDevices) -> Iterator[str]:
     """Yield the devices of both that only one of two pods may have. Shares of one card are not checked here, but where they are
     added up."""
     for a in one.gpus:
-        if any(a.uuid == b.uuid and _exclude(a, b) for b in other.gpus):
+        if any(a.uuid == b.uuid and a.excludes(b) for b in other.gpus):
             yield a.mig_uuid or a.uuid
     yield from (vf.bdf for vf in one.vfs if any(vf.bdf == b.bdf for b in other.vfs))
-
-
-def _exclude(a: GrantedGpu, b: GrantedGpu) -> bool:
-    """Return whether two pods may not hold both. Two shares of a card, or two of its MIG instances, are compatible."""
-    if not a.mig_uuid and not b.mig_uuid:
-        return a.whole or b.whole
-    return not a.mig_uuid or not b.mig_uuid or a.mig_uuid == b.mig_uuid
 
 
 def _read_annotations(

@@ -112,6 +112,12 @@ class GrantedGpu:
         """Return whether it is a share of a card: neither a whole card nor a MIG instance."""
         return self.memory_mib is not None or self.core_percent is not None
 
+    def excludes(self, other: "GrantedGpu") -> bool:
+        """Return whether two pods may not hold both, of one card. Two shares, or two MIG instances, are compatible."""
+        if not self.mig_uuid and not other.mig_uuid:
+            return self.whole or other.whole
+        return not self.mig_uuid or not other.mig_uuid or self.mig_uuid == other.mig_uuid
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedVf:

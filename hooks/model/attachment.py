@@ -16,6 +16,11 @@ from typing import Final, NamedTuple
 from hooks.model.inventory import Vf
 from lading.vocabulary import PciAddress, PodUid, SandboxId
 
+MAX_VLAN: Final = 4094
+MAX_QOS: Final = 7
+MAX_RATE: Final = 2**32 - 1  # Mbit/s, the kernel's integer
+MIN_MTU: Final = 68  # RFC 791
+MAX_MTU: Final = 65535
 MOST_ALTNAMES: Final = 16  # that are kept of a device; udev gives one for each of its five policies
 _ALTNAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,127}")  # ALTIFNAMSIZ is 128 with the NUL
 

@@ -32,7 +32,7 @@ from lading.reasons import Reason
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid, PodUid, SandboxId
 
-PREPARE_S: Final = 20.0  # for a container, with the stop that may be under way on its card
+PREPARE_S: Final = 20.0  # for a container, with the stops that may be under way on its cards
 _MODE_S: Final = 5.0  # for the driver
 _LOOK_S: Final = 2.0  # for a comparison: what takes longer goes on beside the next one
 _FAULT: Final = "a process that shares it by MPS had a fatal fault: all processes that share it end"
@@ -114,9 +114,10 @@ class MpsDaemons(Preparer):
     # ---- what is done
 
     async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
+        deadline = asyncio.get_running_loop().time() + PREPARE_S
         for gpu in mps_cards([answer.grant] if answer.grant else []):
             try:
-                async with asyncio.timeout(PREPARE_S):
+                async with asyncio.timeout_at(deadline):
                     await self._settle(gpu.uuid)
             except (OSError, HostError) as e:  # a TimeoutError is an OSError, without words
                 cause = str(e) or f"its MPS daemon was not ready within {PREPARE_S:g} s"

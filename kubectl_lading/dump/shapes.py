@@ -29,17 +29,15 @@ from lading.kube.resource import NODE_DEVICES as REPORTS
 from lading.vocabulary import (
     ASSIGNMENT,
     ASSIGNMENT_SIGNATURE,
-    ATTACHMENTS,
     CORDON,
-    GRANT,
-    MANUAL_GPUS,
-    MANUAL_VFS,
     PREFIX,
+    RESERVED,
+    is_manual,
     is_request_annotation,
 )
 
 _VERBATIM: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE})
-_OURS: Final = frozenset({GRANT, ATTACHMENTS, CORDON, MANUAL_GPUS, MANUAL_VFS})
+_OURS: Final = frozenset({CORDON, *RESERVED})
 
 
 def _annotations(value: Json) -> Json:
@@ -50,7 +48,7 @@ def _annotations(value: Json) -> Json:
 def _annotation(key: str, text: Json) -> Json:
     if key in _VERBATIM:
         return text
-    ours = key in _OURS or is_request_annotation(key) or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}."))
+    ours = key in _OURS or is_manual(key) or is_request_annotation(key)
     return scrubbed(text) if ours else REMOVED
 
 

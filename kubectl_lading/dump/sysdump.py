@@ -21,7 +21,7 @@ from kubectl_lading.dump.dump_folder import DumpFolder
 from kubectl_lading.dump.redact import scrub, scrubbed
 from kubectl_lading.dump.shapes import SECTIONS, Redact, Section, concerns_us, event, is_about, redact_pod, render_readme
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
+from kubectl_lading.installation.control_checks import NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.read_installation import read_installation, replica_path
 from kubectl_lading.installation.status_view import view_status
 from kubectl_lading.objects import Unread
@@ -32,6 +32,7 @@ from lading.errors import ConfigError, LadingError
 from lading.kube.client import KubeClient, ListPage
 from lading.kube.errors import ForbiddenError, KubeError, RefusedError
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
+from lading.vocabulary import CENTRAL
 
 # The API server reads this; it can hold as much, but the load on the control plane is noticeable.
 LARGE_BYTES: Final = 100 << 20

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import msgspec
 
-from kubectl_lading.install.credentials import NODES as NAMESPACE
 from kubectl_lading.installation.daemonset_checks import FRONT_END, PROXY_REMOVER, REMOVER
 from kubectl_lading.lists import NotInstalledError, read_all, read_list
 from kubectl_lading.terminal.progress import Progress
 from lading.kube.client import KubeClient
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.nodedevices import NodeDevices
+from lading.vocabulary import NODES_NAMESPACE
 
 _PROXY: Final = ("proxy", "proxy-removed")
 _REMOVERS: Final = {"removed": REMOVER, "proxy-removed": PROXY_REMOVER}
@@ -67,7 +67,7 @@ async def clean(
         await label(client, node, value)
     until, left = clock() + timeout_s, {node: f"{_REMOVERS[value]} has not run" for node, value in asked.items()}
     while left:
-        for pod in await read_all(client, PODS.path(NAMESPACE), dict[str, Any]):
+        for pod in await read_all(client, PODS.path(NODES_NAMESPACE), dict[str, Any]):
             node = pod.get("spec", {}).get("nodeName", "")
             name = pod["metadata"].get("labels", {}).get("app.kubernetes.io/name")
             if node in left and name == _REMOVERS[asked[node]]:

@@ -23,8 +23,8 @@ from kubectl_lading.objects import Crd, Deployment, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 from lading.versions import Support, judge_api_server, judge_scheduler
+from lading.vocabulary import CENTRAL
 
-CENTRAL: Final = "lading-central"
 SCHEDULER: Final = "lading-scheduler"
 POLICIES: Final = (
     "lading-assignments",

@@ -12,9 +12,8 @@ from kubectl_lading.installation.finding import CheckResult, Installation, Part,
 from kubectl_lading.objects import DaemonSet, Unread
 from kubectl_lading.terminal.words import age, listed
 from lading.versions import go_together
-from lading.vocabulary import NOT_READY
+from lading.vocabulary import NODES_NAMESPACE, NOT_READY
 
-NODES_NAMESPACE: Final = "lading-nodes"
 HOOKS: Final = "lading-node"
 GUARD: Final = "lading-guard"
 REMOVER: Final = "lading-remove"

@@ -14,6 +14,7 @@ from typing import Final
 from kubectl_lading.installation.finding import CheckResult, Installation, Part, checks, degraded, note, several
 from kubectl_lading.objects import Report
 from kubectl_lading.terminal.words import count, listed
+from lading.nodedevices import is_other_boot
 from lading.versions import go_together
 
 _DOCTOR: Final = "lading-doctor, on the node"
@@ -86,7 +87,7 @@ def nodes_rebooted(now: Installation) -> list[CheckResult]:
     """Find nodes that have booted since their report: lading-hooks has not reported since then."""
     boots = {name: (now.reports[name].status.boot_id, now.nodes[name].status.node_info.boot_id) for name in now.reporting}
     return several(
-        [name for name, (reported, current) in boots.items() if reported and current not in ("", reported)],
+        [name for name, (reported, current) in boots.items() if is_other_boot(reported, current)],
         "node has",
         "nodes have",
         "not reported since the last boot",

@@ -17,9 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from central.daemon.announce import ENDPOINT_SLICES
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import compute
-from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, SCHEDULER
+from kubectl_lading.installation.control_checks import NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS as NAMES
-from kubectl_lading.installation.daemonset_checks import NODES_NAMESPACE
 from kubectl_lading.installation.finding import Installation, Maybe, NamedCentral, Replica, SchedulerConfig
 from kubectl_lading.installation.workload import summarise
 from kubectl_lading.lists import Listed, NotInstalledError, read_list
@@ -43,6 +42,7 @@ from lading.health import Condition
 from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError, MalformedError, NotFoundError
 from lading.kube.resource import LEASES, NODE_DEVICES, NODES, PODS, Resource
+from lading.vocabulary import CENTRAL, NODES_NAMESPACE
 
 DEPLOYMENTS: Final = Resource("apps", "v1", "deployments")
 DAEMONSETS: Final = Resource("apps", "v1", "daemonsets")

@@ -18,6 +18,7 @@ from kubectl_lading.objects import Crd, Deployment, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
 from lading.versions import Judgement, Support, find_skews, go_together, judge_kubelet, judge_runtime, judge_step
+from lading.vocabulary import CENTRAL
 
 
 def parts_in_step(now: Installation) -> Iterator[CheckResult]:
@@ -132,7 +133,7 @@ def replicas_spare(now: Installation) -> Iterator[CheckResult]:
     if isinstance(now.central, Deployment) and now.central.spec.replicas == 1:
         yield note(
             "central has one replica: while it is replaced, no pod gets devices for some 15 s",
-            mend=f"kubectl -n {now.namespace} scale deployment/{control_checks.CENTRAL} --replicas=2",
+            mend=f"kubectl -n {now.namespace} scale deployment/{CENTRAL} --replicas=2",
         )
 
 

@@ -38,7 +38,7 @@ def summarise(cluster: Cluster, now: datetime) -> Workload:
         bound=len(bound),
         pending=_pending(cluster, there),
         unassigned=tuple(sorted(names[pod.metadata.uid] for pod in cluster.unassigned)),
-        unhealthy=_named(pod for pod in there if any(one.status == "False" for one in pod.status.conditions)),
+        unhealthy=_named(pod for pod in there if (health := pod.status.healthy) is not None and health.status == "False"),
         ungranted=_named(pod for pod in bound if _is_ungranted(pod, cluster, granted, now)),
         unstarted=_named(unstarted),
         clashes=tuple(_in_words(clash, names) for clash in cluster.ledger.conflicts()),

@@ -17,7 +17,7 @@ from rich.text import Text
 from central.ask.model import Ask
 from central.ask.parse import parse_ask
 from central.scheduling.why_pod import ask_in_words
-from central.state.budgets import Budget
+from central.state.budgets import BudgetKey, Budgets
 from central.state.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings
 from kubectl_lading.access import connect
@@ -89,7 +89,8 @@ async def defrag(flags: Flags) -> None:
 
 async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pending]) -> Advice:
     movable = read_movable(cluster)
-    budgets = await read_budgets(client)
+    read = await read_budgets(client)
+    budgets = Budgets.of(read or ())
     stay: dict[str, str] = {}
     movers: dict[PodUid, FullPod] = {}
     for _ in range(ROUNDS):
@@ -97,17 +98,18 @@ async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pendin
         moved = [move.pod.uid for opening in openings for move in opening.moves]
         beside = [uid for uid in _beside(cluster, openings) if uid in movable and uid not in movers]
         movers |= await _movers(client, [movable[uid] for uid in beside])
-        may_not = forbidden(_known(moved, movers), budgets or ())
+        may_not = forbidden(_known(moved, movers), budgets)
         may_not |= {uid: "it has ended" for uid in moved if uid not in movers}
         if not may_not:
             break
-        may_not |= forbidden(_known([uid for uid in beside if uid not in may_not], movers), none_of(budgets or ()))
+        for pod in _known([uid for uid in beside if uid not in may_not], movers):
+            may_not |= forbidden([pod], budgets)
         stay |= {f"{movable[uid].namespace}/{movable[uid].name}": why for uid, why in may_not.items()}
         movable = {uid: pod for uid, pod in movable.items() if uid not in may_not}
     else:
         openings = [_without(opening, may_not) for opening in openings]
     views = tuple(_view(opening, movers) for opening in openings)
-    return Advice(openings=views, stay=stay, budgets_read=budgets is not None)
+    return Advice(openings=views, stay=stay, budgets_read=read is not None)
 
 
 def _beside(cluster: Cluster, openings: Sequence[Opening]) -> list[PodUid]:
@@ -190,27 +192,14 @@ def _view(opening: Opening, movers: Mapping[PodUid, FullPod]) -> OpeningView:
 # ---- whether a running pod may be moved, by its own constraints and disruption budgets
 
 
-def forbidden(pods: Sequence[FullPod], budgets: Sequence[Budget]) -> dict[PodUid, str]:
+def forbidden(pods: Sequence[FullPod], budgets: Budgets) -> dict[PodUid, str]:
     """Return by uid why a pod may not be moved if all of these are moved; a budget allows its first ones."""
-    found = {pod.metadata.uid: why for pod in pods if (why := pod.why_bound_to_its_node)}
-    taken: Counter[tuple[str, str]] = Counter()
+    taken: Counter[BudgetKey] = Counter()
+    found = {}
     for pod in pods:
-        covering = [budget for budget in budgets if budget.covers(pod.metadata.namespace, pod.metadata.labels)]
-        full = [one for one in covering if taken[_key(one)] >= one.allowed]
-        if full and pod.metadata.uid not in found:
-            found[pod.metadata.uid] = f"PodDisruptionBudget {full[0].metadata.name} lets no more of its pods go now"
-        elif pod.metadata.uid not in found:
-            taken.update(map(_key, covering))
+        if why := pod.why_bound_to_its_node or budgets.refuse(pod.metadata.namespace, pod.metadata.labels, taken):
+            found[pod.metadata.uid] = why
     return found
-
-
-def none_of(budgets: Sequence[Budget]) -> list[Budget]:
-    """Return the budgets that allow no eviction now, however few pods are moved."""
-    return [budget for budget in budgets if budget.allowed < 1]
-
-
-def _key(budget: Budget) -> tuple[str, str]:
-    return budget.metadata.namespace, budget.metadata.name
 
 
 def notes(pod: FullPod) -> Iterator[str]:

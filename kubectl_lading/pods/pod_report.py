@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from central.ask.model import BadAsk
 from central.ask.parse import parse_ask
-from central.ask.pod import DEVICES_HEALTHY, roles_of
+from central.ask.pod import roles_of
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.scheduling.why_pod import ask_in_words
@@ -23,7 +23,7 @@ from kubectl_lading.pods.read_pod import PodEvent
 from kubectl_lading.pods.situation import Stand, read_situation
 from lading.nodedevices import Grant, NodeDevices
 from lading.signature import parse_signature, verifies
-from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, MANUAL_GPUS, MANUAL_VFS, PREFIX, GpuUuid, PciAddress
+from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, GpuUuid, PciAddress, is_manual
 
 
 class SignatureState(StrEnum):
@@ -97,7 +97,7 @@ def report_pod(
     elif own is not None:
         placed, gen = own.placed, own.gen
         problem = _misplaced((own.pod, own.node), (metadata.uid, pod.spec.node_name))
-    healthy = pod.condition(DEVICES_HEALTHY)
+    healthy = pod.status.healthy
     return PodReport(
         namespace=metadata.namespace,
         name=metadata.name,
@@ -105,8 +105,8 @@ def report_pod(
         stand=situation.stand,
         said=situation.said,
         asks="" if asked is None else asked.message if isinstance(asked, BadAsk) else ask_in_words(pending_of(pod, asked)),
-        by_hand={key: value for key, value in metadata.annotations.items() if _is_by_hand(key)},
-        without_effect=tuple(key for key in metadata.annotations if _is_by_hand(key) and not _has_container(pod, key)),
+        by_hand={key: value for key, value in metadata.annotations.items() if is_manual(key)},
+        without_effect=tuple(key for key in metadata.annotations if is_manual(key) and not _has_container(pod, key)),
         node=pod.spec.node_name,
         gen=gen,
         signature=None if text is None else _signature(text, metadata.annotations.get(ASSIGNMENT_SIGNATURE), keys),
@@ -123,10 +123,6 @@ def _misplaced(says: tuple[str, str], its: tuple[str, str]) -> str:
     if says[0] != its[0]:
         return f"it is for another pod, {says[0]}"
     return f"it is for node {says[1]}" if says[1] != its[1] else ""
-
-
-def _is_by_hand(key: str) -> bool:
-    return any(key == one or key.startswith(f"{one}.") for one in (MANUAL_GPUS, MANUAL_VFS))
 
 
 def _has_container(pod: FullPod, key: str) -> bool:

@@ -18,17 +18,15 @@ from typing import Final
 import msgspec
 
 from central.ask.model import Ask, BadAsk
-from central.ask.pod import DEVICES_HEALTHY
 from central.ask.reasons import OfPod
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.read_pod import PodEvent
 from lading.reasons import Reason
-from lading.vocabulary import ASSIGNMENT, MANUAL_GPUS, MANUAL_VFS
+from lading.vocabulary import ASSIGNMENT, is_manual
 
 FIXES: Final[Mapping[str, str]] = tomllib.loads((resources.files(__package__) / "fixes.toml").read_text())
 SCHEDULER: Final = "lading"  # the profile that asks central (deploy/scheduler/config.yaml)
 SCHEDULED: Final = "PodScheduled"
-_BY_HAND: Final = (MANUAL_GPUS, MANUAL_VFS)
 _REFUSAL: Final = re.compile(r"\blading: ([a-z-]+): (.*)", re.DOTALL)
 _CONTAINER: Final = re.compile(r"\{([^}]*)\}")
 _ONLY_STARTING: Final = frozenset({"ContainerCreating", "PodInitializing", ""})
@@ -87,7 +85,7 @@ def _on_its_node(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodE
     if refusals:
         return Situation(stand=Stand.REFUSED, said=f"is refused on node {node}", node=node, refusals=refusals)
     if runs:
-        healthy = pod.condition(DEVICES_HEALTHY)
+        healthy = pod.status.healthy
         unhealthy = healthy.message if healthy is not None and healthy.status == "False" else ""
         said = f"runs on node {node}" + (", with devices that became unhealthy" if unhealthy else "")
         return Situation(stand=Stand.RUNNING, said=said, node=node, hint=unhealthy)
@@ -158,7 +156,7 @@ def _unbound(pod: FullPod, asked: Ask | BadAsk | None) -> Situation:
         refusal = PodRefusal(code=code, message=asked.message, fix=FIXES[code])
         return Situation(stand=Stand.MALFORMED, said="has an invalid device request", refusals=(refusal,), scheduler_says=says)
     if asked is None:
-        by_hand = any(key == one or key.startswith(f"{one}.") for key in pod.metadata.annotations for one in _BY_HAND)
+        by_hand = any(map(is_manual, pod.metadata.annotations))
         what = "names its devices by hand, which the node looks at" if by_hand else "asks for no device of lading.dev/"
         return Situation(stand=Stand.NO_DEVICES, said=f"{what}: Lading does not keep it from being bound", scheduler_says=says)
     if pod.spec.scheduler_name != SCHEDULER:

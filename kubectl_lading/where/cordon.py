@@ -18,7 +18,6 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from central.ledger.room import EVERYTHING
 from central.view.helps import Ending
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
@@ -28,6 +27,7 @@ from kubectl_lading.terminal.completion import complete_nodes
 from kubectl_lading.terminal.output import show, table, text
 from kubectl_lading.terminal.words import pod_name
 from kubectl_lading.where.device_names import Device, Kind, devices_of, find_device
+from lading.cordon import EVERYTHING, Cordon
 from lading.errors import ConfigError, LadingError
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, ForbiddenError
@@ -174,18 +174,13 @@ def _said(change: Change) -> Text:
     return text(f"would be {now}" if change.dry_run else now, "warn" if change.cordoned else "good")
 
 
-def entries(written: str) -> list[str]:
-    return [name for part in written.split(",") if (name := part.strip())]
-
-
 def is_cordoned(written: str, device: Device) -> bool:
     """Report whether the device is cordoned: by itself, with its card or PF, or with all."""
-    names = {name.lower() for name in entries(written)}
-    return EVERYTHING in names or not names.isdisjoint(_names(device)) or bool(device.of and device.of.lower() in names)
+    return Cordon.parse(written).covers(*_names(device), device.of)
 
 
 def add(written: str, devices: Iterable[Device]) -> str | None:
-    now = entries(written)
+    now = list(Cordon.parse(written).entries)
     for device in devices:
         if not is_cordoned(",".join(now), device):
             now.append(device.name)
@@ -193,12 +188,13 @@ def add(written: str, devices: Iterable[Device]) -> str | None:
 
 
 def add_all(written: str) -> str:
-    return written if EVERYTHING in {name.lower() for name in entries(written)} else EVERYTHING
+    return written if EVERYTHING in Cordon.parse(written).names else EVERYTHING
 
 
 def remove(written: str, devices: Sequence[Device], report: NodeDevices) -> str | None:
-    now = entries(written)
-    if any(is_cordoned(written, device) for device in devices) and EVERYTHING in {name.lower() for name in now}:
+    cordon = Cordon.parse(written)
+    now = list(cordon.entries)
+    if EVERYTHING in cordon.names and any(is_cordoned(written, device) for device in devices):
         now = [name for name in now if name.lower() != EVERYTHING]
         now += [device.name for device in devices_of(report) if device.kind in (Kind.GPU, Kind.PF)]
     for device in devices:

@@ -30,9 +30,10 @@ def isolation_word(name: str) -> str:
     return name if name in _KNOWN else UNKNOWN if name else IsolationName.NONE
 
 
+MPS_CLIENTS: Final = 48  # of one MPS server, from Volta on (Multi-Process Service, "Limitations")
 _MOST_CONTAINERS: Final[Mapping[str, int]] = {
     IsolationName.TOKENS: 16,  # with more, each waits too long for its turn
-    IsolationName.MPS: 48,  # clients of one server, from Volta on; each container has one at least
+    IsolationName.MPS: MPS_CLIENTS,  # each container is one at least
 }
 
 

@@ -211,10 +211,10 @@ class KubeClient:
         query = _query(fieldManager=manager, force="true" if force else "")
         return await self._call("PATCH", path, body=body, query=query, content_type=_APPLY, timeout_s=timeout_s)
 
-    async def delete(self, path: str, *, uid: str = "", grace_s: int | None = None, timeout_s: float | None = None) -> bytes:
+    async def delete(self, path: str, *, uid: str = "", grace_s: int | None = None) -> bytes:
         """Delete an object. With a uid: ConflictError where another object has the name. NotFoundError may be our own success,
         sent twice."""
-        return await self._call("DELETE", path, body=_delete_options(uid, grace_s), timeout_s=timeout_s)
+        return await self._call("DELETE", path, body=_delete_options(uid, grace_s))
 
     async def bind(
         self,
@@ -244,16 +244,7 @@ class KubeClient:
         }
         return await self._call("POST", PODS.path(namespace, name, "binding"), body=body, timeout_s=timeout_s)
 
-    async def evict(
-        self,
-        *,
-        namespace: str,
-        name: str,
-        uid: str,
-        grace_s: int | None = None,
-        dry_run: bool = False,
-        timeout_s: float | None = None,
-    ) -> bytes:
+    async def evict(self, *, namespace: str, name: str, uid: str, grace_s: int | None = None, dry_run: bool = False) -> bytes:
         """Evict a pod, or with `dry_run` ask whether it could be evicted now. Raises TooManyRequestsError where a disruption
         budget does not allow it now, UnclearError where several budgets cover the pod."""
         body = {
@@ -265,7 +256,7 @@ class KubeClient:
         path = PODS.path(namespace, name, "eviction")
         # In the query: admission reads it there, and the API server copies it into the eviction's own options.
         query = {"dryRun": "All"} if dry_run else None
-        answer = await self._call("POST", path, query=query, body=body, timeout_s=timeout_s)
+        answer = await self._call("POST", path, query=query, body=body)
         if failure := parse_failed_status(f"post {path}", answer):
             raise failure  # for a pod with several budgets the API server answers 201, and a Status that says 500
         return answer

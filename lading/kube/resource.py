@@ -13,6 +13,10 @@ class Resource:
     version: str
     plural: str
 
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
         """Return the path. Without a namespace: of a cluster-scoped kind, or objects of all namespaces. Names are quoted."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]

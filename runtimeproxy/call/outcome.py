@@ -3,11 +3,8 @@ expect of a retry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
-from lading.http2.messages import Status
-from lading.log import printable
-from lading.reasons import Reason
+from lading.refusals import render_refusal
 from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.call_context import CallContext
 
@@ -33,18 +30,6 @@ class Refuse:
 Outcome = Forward | Refuse
 
 
-# By default FAILED_PRECONDITION: a person must change something before a retry can succeed.
-_STATUS_OF: Final[Mapping[str, Status]] = {
-    Reason.HOOK_UNAVAILABLE: Status.UNAVAILABLE,
-    Reason.HOOK_TIMEOUT: Status.UNAVAILABLE,
-    Reason.NO_REGISTRATION: Status.UNAVAILABLE,
-    Reason.NOT_RECONCILED: Status.UNAVAILABLE,
-    Reason.REQUEST_UNREADABLE: Status.INVALID_ARGUMENT,
-    Reason.ANNOTATION_RESERVED: Status.INVALID_ARGUMENT,
-    Reason.INTERNAL: Status.INTERNAL,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRefusal:
     """An expected "no", from a hook (`hook` names its registration; `reason` is then the hook's own code) or from the proxy."""
@@ -55,8 +40,7 @@ class CallRefusal:
 
     @property
     def outcome(self) -> Refuse:
-        status = _STATUS_OF.get(self.reason, Status.FAILED_PRECONDITION)
-        return Refuse(status, f"lading: {self.reason}: {printable(self.message)}", self.reason)
+        return Refuse(*render_refusal(self.reason, self.message), self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

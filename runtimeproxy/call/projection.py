@@ -61,11 +61,10 @@ def container_of_list(item: cri.Container) -> hook.Container:
     )
 
 
-def container_identity(config: cri.ContainerConfig, *, container_id: str = "") -> hook.Container:
+def container_identity(config: cri.ContainerConfig) -> hook.Container:
     """Convert only what the runtime's lists have, so that what is known of a container does not depend on how it was
     learned."""
     return hook.Container(
-        id=container_id,
         name=config.metadata.name,
         attempt=config.metadata.attempt,
         annotations=config.annotations,

@@ -38,14 +38,12 @@ class Chain:
         self,
         log: Log,
         *,
-        owner_uid: int | None = None,
         answered: Callable[[str, float, Failure | None], None] = lambda *_: None,
     ) -> None:
-        """Create a chain. `owner_uid`: the user whose sockets are trusted besides root's; this process's user by default.
-        `answered` is called after each question, with the registration, seconds, and the failure, if it was one."""
+        """Create a chain, which trusts the sockets of root and of this process's user. `answered` is called after each
+        question, with the registration, seconds, and the failure, if it was one."""
         self._log = log
         self._answered = answered
-        self._owner_uid = os.geteuid() if owner_uid is None else owner_uid
         self._endpoints: dict[str, Endpoint] = {}
         self._failing: set[str] = set()  # endpoints
         self._closing: set[asyncio.Task[None]] = set()
@@ -99,7 +97,7 @@ class Chain:
     def _endpoint(self, registration: Registration) -> Endpoint:
         path = registration.endpoint
         if path not in self._endpoints:
-            self._endpoints[path] = Endpoint(path, self._log, owner_uid=self._owner_uid)
+            self._endpoints[path] = Endpoint(path, self._log, owner_uid=os.geteuid())
         return self._endpoints[path]
 
     async def _ask(self, question: Question, until: float) -> hook.Adjustment | CallRefusal | Failure:

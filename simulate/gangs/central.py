@@ -52,7 +52,7 @@ class _Member(msgspec.Struct, frozen=True):
 class ByPlan:
     """Lading's."""
 
-    def __init__(self, books: Books, product: Product, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, books: Books, product: Product) -> None:
         self._books = books
         self._product = product
         self._scheduler = product.scheduler
@@ -67,7 +67,7 @@ class ByPlan:
             GangPlanner(self._scheduler),
             requeue=self._requeue,
             evictions=_NoEvictions(),
-            patience_s=patience_s,
+            patience_s=PATIENCE_S,
             clock=lambda: self._now,
             log=open_log("simulate", Level.ERROR),
         )

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
-from central.daemon.certificates import CENTRAL, render_secrets
+from central.daemon.certificates import render_secrets
 from central.daemon.keys import write_pair
 from deploy.wheel import build
 from lading import __version__
+from lading.vocabulary import CENTRAL
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Cri, Pod

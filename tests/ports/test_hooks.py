@@ -44,7 +44,8 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "VENDORS", (*parts.VENDORS, lambda _: Acme()))
     monkeypatch.setattr(annotations, "DIALECTS", (*annotations.DIALECTS, Cards()))
     monkeypatch.setattr(parts, "ISOLATIONS", (*parts.ISOLATIONS, lambda _: Quota()))
-    monkeypatch.setattr(parts, "PREPARERS", (*parts.PREPARERS, lambda host: Scratch(folder_of(host.settings) / "scratch")))
+    scratch = parts.PreparerKind(make=lambda host: Scratch(folder_of(host.settings) / "scratch"), wait_s=lambda _: 0.0)
+    monkeypatch.setattr(parts, "PREPARERS", (*parts.PREPARERS, scratch))
     monkeypatch.setattr(parts, "FRONT_ENDS", (*parts.FRONT_ENDS, lambda node, host, _: Lines(node, lines_of(host.settings))))
 
 
@@ -86,7 +87,6 @@ async def serving(settings: Settings, runtime: FakeRuntime) -> AsyncIterator[Ask
             ledger=ledger,
             runtime=runtime,  # type: ignore[arg-type]
             attacher=attacher,
-            boot_id=BOOT,
             log=log,
         )
         rules = parts.make_rules(settings, read_trust(settings), vendors, cdi_refusal="")

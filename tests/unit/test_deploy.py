@@ -16,13 +16,14 @@ from central.ask.parse import managed_resources, parse_ask
 from central.ask.pod import Pod
 from central.assignment.networks import parse_vf_network
 from central.daemon import announce
-from central.daemon.certificates import CENTRAL, SCHEDULER, render_secrets
+from central.daemon.certificates import SCHEDULER, render_secrets
 from central.daemon.settings import Settings, listen_address
 from kubectl_lading.central import DEFAULT_PORT, PORT
 from kubectl_lading.installation import control_checks
 from lading import __version__, nodedevices, vocabulary
 from lading.health import parse_address
 from lading.settings import convert
+from lading.vocabulary import CENTRAL
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 FOLDERS: Final = sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))

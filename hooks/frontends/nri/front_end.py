@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from hooks.frontends.nri.conversation import CallError
 from hooks.frontends.nri.guard import GuardRules, check_container
 from hooks.frontends.nri.link import BUDGET_S, Link
-from hooks.frontends.nri.messages import Node, Runtime, read_container, read_netns, read_sandbox, render_answer, status_of
+from hooks.frontends.nri.messages import Node, Runtime, read_container, read_netns, read_sandbox, render_answer
 from hooks.frontends.nri.plugin import Handler, Request, log_internal
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
@@ -31,6 +31,7 @@ from hooks.ports import NodePort
 from lading.errors import HostError
 from lading.log import Log
 from lading.reasons import Reason
+from lading.refusals import render_refusal
 from lading.vocabulary import SandboxId
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
@@ -117,14 +118,14 @@ class LadingPlugin:
         except HostError as e:
             result = Refusal(reason=Reason.DEVICE_NODE_INVALID, message=e.message)
         if isinstance(result, Refusal):
-            raise CallError(*status_of(result))
+            raise CallError(*render_refusal(result.reason, result.message))
         return nri.CreateContainerResponse(adjust=result)
 
     def _start(self, request: Request) -> Message:
         """Refuse a container that was created while neither this plugin nor a guard was asked."""
         refusal = check_container(read_sandbox(request.pod), request.container.annotations, self.rules)
         if refusal is not None:
-            raise CallError(*status_of(refusal))
+            raise CallError(*render_refusal(refusal.reason, refusal.message))
         return nri.Empty()
 
     def _validate(self, request: Request) -> Message:
@@ -134,7 +135,7 @@ class LadingPlugin:
         refusal = check_container(read_sandbox(request.pod), annotations, self.rules)
         if refusal is None:
             return nri.ValidateContainerAdjustmentResponse()
-        return nri.ValidateContainerAdjustmentResponse(reject=True, reason=status_of(refusal)[1])
+        return nri.ValidateContainerAdjustmentResponse(reject=True, reason=render_refusal(refusal.reason, refusal.message)[1])
 
     def _stop(self, request: Request) -> Message | Awaitable[Message]:
         work = self._stopped(read_sandbox(request.pod))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from hooks.model.assignment import Refusal
 from hooks.model.container import Container, EnvVar, Sandbox
+from lading.annotations import say_reserved
 from lading.reasons import Reason
-from lading.vocabulary import ATTACHMENTS, GRANT
+from lading.vocabulary import GRANT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +25,8 @@ class GuardRules:
 
 def check_container(sandbox: Sandbox, annotations: Mapping[str, str], rules: GuardRules) -> Refusal | None:
     """Return why the container may not be; None if it may. `annotations`: the container's, with what plugins have added."""
-    if reserved := [key for key in (GRANT, ATTACHMENTS) if key in sandbox.annotations]:
-        return Refusal(
-            reason=Reason.ANNOTATION_RESERVED,
-            message=f"cannot use {reserved[0]}: only the node writes it, into the container; remove it from the pod",
-        )
+    if reserved := say_reserved(sandbox.annotations):
+        return Refusal(reason=Reason.ANNOTATION_RESERVED, message=reserved)
     if GRANT in annotations or not any(key.startswith(rules.prefixes) for key in sandbox.annotations):
         return None
     return Refusal(

@@ -16,9 +16,10 @@ from google.protobuf.message import Message
 
 from hooks.frontends.nri.conversation import CallError
 from hooks.frontends.nri.guard import GuardRules, check_container, hide_cards
-from hooks.frontends.nri.messages import Runtime, read_container, read_sandbox, status_of
+from hooks.frontends.nri.messages import Runtime, read_container, read_sandbox
 from hooks.frontends.nri.plugin import Handler, Request
 from lading.errors import HostError
+from lading.refusals import render_refusal
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
 NAME: Final = "ladingguard"
@@ -51,7 +52,7 @@ class GuardPlugin:
     def _check(self, request: Request) -> None:
         refusal = check_container(read_sandbox(request.pod), request.container.annotations, self.rules)
         if refusal is not None:
-            raise CallError(*status_of(refusal))
+            raise CallError(*render_refusal(refusal.reason, refusal.message))
 
 
 class GuardLock:

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Container, Device, EnvVar, Sandbox
-from lading.http2.messages import Status
 from lading.log import printable
 from lading.reasons import Reason
 from lading.versions import parse_version
@@ -26,15 +25,6 @@ _VALIDATES: Final = (2, 2, 0)  # NRI 0.10
 _BIND: Final = ("rbind", "rprivate")
 _READ_WRITE: Final = "rw"
 _UNLIMITED: Final = (1 << 64) - 1  # RLIM_INFINITY
-
-# By default FAILED_PRECONDITION: a person must change something before a retry can succeed.
-_STATUS_OF: Final[Mapping[Reason, Status]] = {
-    Reason.NOT_RECONCILED: Status.UNAVAILABLE,
-    Reason.NOT_PREPARED: Status.UNAVAILABLE,
-    Reason.UNGRANTED: Status.UNAVAILABLE,
-    Reason.ANNOTATION_RESERVED: Status.INVALID_ARGUMENT,
-    Reason.INTERNAL: Status.INTERNAL,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +141,3 @@ def cdi_problem(runtime: Runtime) -> str:
 
 def _not_expressed(what: str) -> Refusal:
     return Refusal(reason=Reason.NRI_UNSUPPORTED, message=f"cannot give {what}")
-
-
-def status_of(refusal: Refusal) -> tuple[Status, str]:
-    """Return a refusal as kubelet shows it in the pod's events."""
-    return _STATUS_OF.get(refusal.reason, Status.FAILED_PRECONDITION), f"lading: {refusal.reason}: {printable(refusal.message)}"

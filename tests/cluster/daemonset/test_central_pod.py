@@ -17,12 +17,13 @@ import pytest
 import yaml
 
 from central.daemon.certificates import DAYS, render_secrets
+from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
 from simnode.build import build
 from simnode.cluster import Cluster
 from simnode.containerd import PrivateContainerd
 from simnode.control_plane import free_port
 from simnode.daemons import render_flat_toml
-from simnode.scheduling import CENTRAL, SCHEDULER, SYSTEM
+from simnode.scheduling import SCHEDULER
 from tests.cluster.conftest import DEPLOY, NODE
 from tests.cluster.daemonset.site import PARTS, NodeSite
 from tests.cluster.pods import Pods, container
@@ -47,24 +48,29 @@ class CentralSite(NodeSite):
         text = (DEPLOY / "central/central.toml").read_text().splitlines(keepends=True)
         theirs = "".join(line for line in text if line.partition(" =")[0] not in ours)
         (overlay / "central.toml").write_text(theirs + render_flat_toml(ours))
-        config = {"name": "lading-central-config", "namespace": SYSTEM, "behavior": "replace", "files": ["central.toml"]}
+        config = {
+            "name": "lading-central-config",
+            "namespace": SYSTEM_NAMESPACE,
+            "behavior": "replace",
+            "files": ["central.toml"],
+        }
         central["configMapGenerator"].append(config)
         key = f"private.pem={(overlay / 'central-1.pem').name}"
         central["secretGenerator"] = [
             {
                 "name": "lading-central-signing",
-                "namespace": SYSTEM,
+                "namespace": SYSTEM_NAMESPACE,
                 "files": [key],
                 "options": {"disableNameSuffixHash": True},
             }
         ]
-        secrets = render_secrets(SYSTEM, days=DAYS)
+        secrets = render_secrets(SYSTEM_NAMESPACE, days=DAYS)
         (overlay / "certificates.yaml").write_text(yaml.safe_dump_all(secrets))
         central["resources"].append("certificates.yaml")
         target = {"kind": "Deployment", "name": CENTRAL}
         central["patches"].append({"target": target, "patch": json.dumps(self._of_deployment())})
         label = {"pod-security.kubernetes.io/enforce": "privileged"}
-        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM, "labels": label}}
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM_NAMESPACE, "labels": label}}
         central["patches"].append({"patch": json.dumps(space)})
         (overlay / "kustomization.yaml").write_text(json.dumps(central))
         return overlay
@@ -73,7 +79,7 @@ class CentralSite(NodeSite):
         """Start it with what it would mount."""
         plane, folder = self.cluster.control_plane, self.folder / "scheduler"
         folder.mkdir()
-        secret = plane.api.call("GET", f"/api/v1/namespaces/{SYSTEM}/secrets/{SCHEDULER}-tls")
+        secret = plane.api.call("GET", f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{SCHEDULER}-tls")
         for name, value in secret["data"].items():
             (folder / name).touch(mode=0o600)
             (folder / name).write_bytes(base64.b64decode(value))
@@ -83,7 +89,7 @@ class CentralSite(NodeSite):
             extender["urlPrefix"] = f"https://127.0.0.1:{self.of_central['extender']}"
             files = {key: str(folder / Path(value).name) for key, value in extender["tlsConfig"].items()}
             extender["tlsConfig"] = {**files, "serverName": host}
-        config["clientConnection"]["kubeconfig"] = str(plane.sign_in_account(SCHEDULER, SYSTEM, SCHEDULER))
+        config["clientConnection"]["kubeconfig"] = str(plane.sign_in_account(SCHEDULER, SYSTEM_NAMESPACE, SCHEDULER))
         plane.start_scheduler(config, name=SCHEDULER)
 
     def _of_deployment(self) -> list[Any]:
@@ -126,6 +132,6 @@ def test_from_one_command_to_the_first_pod_with_a_card_that_central_chose(site: 
     pod = cluster.api.pod("first")
     assert pod["spec"]["nodeName"] == NODE
     assert "lading.dev/assignment-signature" in pod["metadata"]["annotations"]
-    (central,) = cluster.api.call("GET", f"/api/v1/namespaces/{SYSTEM}/pods")["items"]
-    lease = cluster.api.call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{CENTRAL}")
+    (central,) = cluster.api.call("GET", f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods")["items"]
+    lease = cluster.api.call("GET", f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM_NAMESPACE}/leases/{CENTRAL}")
     assert lease["spec"]["holderIdentity"].startswith(central["metadata"]["name"])

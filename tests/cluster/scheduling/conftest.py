@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from lading.vocabulary import SYSTEM_NAMESPACE
 from simnode.build import build
 from simnode.cluster import Cluster
 from simnode.containerd import PrivateContainerd
 from simnode.daemons import LadingNode
-from simnode.scheduling import KEY_ID, SYSTEM, Scheduling, SigningKey, install
+from simnode.scheduling import KEY_ID, Scheduling, SigningKey, install
 from tests.cluster.conftest import DEPLOY, NODE, start_cluster
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.books import Auditor
@@ -63,7 +64,7 @@ def whole(cluster: Cluster, lading: LadingNode, key: SigningKey, pytestconfig: p
     plane.api.call("PATCH", "/api/v1/namespaces/default", labels, content_type=MERGE)
     node = plane.api.node(NODE)
     reporter = plane.sign_in_account(
-        "reporter", SYSTEM, "lading-reporter", bound_to={"apiVersion": "v1", "kind": "Node", **node}
+        "reporter", SYSTEM_NAMESPACE, "lading-reporter", bound_to={"apiVersion": "v1", "kind": "Node", **node}
     )
     lading.reconfigure_hooks(report=True, kubeconfig=str(reporter))
     scheduling = Scheduling(plane, deploy=DEPLOY, key=key, settings={"quota_delay": 5})

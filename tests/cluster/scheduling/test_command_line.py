@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from central.fit.model import Missing
+from lading.vocabulary import SYSTEM_NAMESPACE
 from simnode.kube_api import KubeApi
-from simnode.scheduling import SYSTEM, Replica
+from simnode.scheduling import Replica
 from tests.cluster.pods import Pods, container
 from tests.cluster.scheduling.world import MERGE, World, asks
 
@@ -34,7 +35,15 @@ def person(whole: World) -> Iterator[Ask]:
         ("create", "serviceaccount", "person", "-n", "default"),
         ("create", "clusterrolebinding", "person-looks", "--clusterrole=lading-reader", "--serviceaccount=default:person"),
         ("create", "clusterrolebinding", "person-works", "--clusterrole=lading-operator", "--serviceaccount=default:person"),
-        ("create", "rolebinding", "person-asks", "-n", SYSTEM, "--role=lading-reader", "--serviceaccount=default:person"),
+        (
+            "create",
+            "rolebinding",
+            "person-asks",
+            "-n",
+            SYSTEM_NAMESPACE,
+            "--role=lading-reader",
+            "--serviceaccount=default:person",
+        ),
     ):
         done = plane.kubectl(*words)
         assert done.returncode == 0, done.stderr
@@ -60,7 +69,7 @@ def _as_pod(api: KubeApi, replica: Replica) -> str:
     ports = [{"name": "extender", "containerPort": replica.port}, {"name": "page", "containerPort": replica.page_port}]
     main = {"name": "central", "image": "none", "ports": ports, "securityContext": RESTRICTED}
     spec = {"containers": [main], "schedulerName": "nobody", "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}
-    pods = f"/api/v1/namespaces/{SYSTEM}/pods"
+    pods = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
     api.call("POST", pods, {"metadata": {"name": name}, "spec": spec})
     status = {"podIP": replica.address, "podIPs": [{"ip": replica.address}]}
     api.call("PATCH", f"{pods}/{name}/status", {"status": status}, content_type=MERGE)
@@ -134,5 +143,7 @@ def test_what_a_person_may_not(world: World, person: Ask) -> None:
         ("patch", "nodedevices.devices.lading.dev", "status"),
         ("create", "services", "proxy"),
     ):
-        asked = plane.kubectl("auth", "can-i", verb, resource, f"--subresource={part}", f"--as={account}", "-n", SYSTEM)
+        asked = plane.kubectl(
+            "auth", "can-i", verb, resource, f"--subresource={part}", f"--as={account}", "-n", SYSTEM_NAMESPACE
+        )
         assert asked.stdout.strip() == "no", (verb, resource, part)

@@ -43,6 +43,14 @@ def test_cards_of_a_device_plugin_count_by_their_number() -> None:
     assert len(free(made)) == 4
 
 
+def test_sidecars_count_beside_the_containers_after_them() -> None:
+    one = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    before = [{"name": "side", "restartPolicy": "Always", **one}, {"name": "init", **one}]
+    made = world()
+    made.show("theirs", {"nvidia.com/gpu": "1"}, node="n1", rules={"initContainers": before})
+    assert len(free(made)) == 2
+
+
 def test_a_pod_does_not_fit_where_another_system_has_the_cards() -> None:
     made = world()
     made.show("theirs", {"nvidia.com/gpu": "3"}, node="n1")

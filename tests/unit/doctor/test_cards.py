@@ -28,23 +28,19 @@ from hooks.host.cdi_files import write_specs
 from hooks.host.cdi_spec import make_spec
 from hooks.host.devnodes import Cause
 from hooks.model.cdi import CdiDevice, CdiMount, Edits
-from hooks.model.inventory import Driver
 from hooks.vendors.nvidia.inject import GpuMode
 from simnode.build import SimNode
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
 from tests.conftest import BuildNode
 from tests.unit.doctor.verdicts import only, states
-from tests.unit.hooks.inventories import gpu, mig_gpu, mig_uuid, node, uuid
+from tests.unit.hooks.inventories import gpu, mig_gpu, mig_uuid, uuid
 
 VERSION = "550.127.05"
-CONTROL = tuple(node(path) for path in ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"))
 WELL = CardsSeen(
     on_bus=(gpu(0).bdf, gpu(1).bdf),
     loaded=True,
     module_version=VERSION,
-    nvml=NvmlSeen(
-        library_version=VERSION, driver=Driver(vendor="nvidia", version=VERSION, control=CONTROL), gpus=(gpu(0), gpu(1))
-    ),
+    nvml=NvmlSeen(library_version=VERSION, gpus=(gpu(0), gpu(1))),
 )
 NOTHING = CardsSeen(nvml=NvmlSeen(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from doctor.model import State
-from doctor.mps import MOST_CLIENTS, DaemonSeen, MpsSeen, decide_mps, read_mps
+from doctor.mps import DaemonSeen, MpsSeen, decide_mps, read_mps
 from hooks.isolation.mps import MpsFolders
 from hooks.mps import control as control_module
 from hooks.mps.control import Control
+from lading.devices.isolation import MPS_CLIENTS
 from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from tests.unit.doctor.verdicts import only, states
 from tests.unit.hooks.inventories import uuid
@@ -86,7 +87,7 @@ def test_a_node_without_mps_needs_none_of_it() -> None:
         (replace(OFFERED, daemons=()), State.OK, "no card"),
         (replace(OFFERED, executable=False), State.FAILED, "mps_control"),
         (replace(OFFERED, systemd=False), State.FAILED, "systemd"),
-        (replace(OFFERED, daemons=(replace(WELL, clients=MOST_CLIENTS),)), State.WARNING, "48"),
+        (replace(OFFERED, daemons=(replace(WELL, clients=MPS_CLIENTS),)), State.WARNING, "48"),
         (replace(OFFERED, offered=False, daemons=(replace(WELL, runs=False),)), State.FAILED, "does not run"),
     ],
 )

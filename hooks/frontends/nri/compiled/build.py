@@ -11,12 +11,12 @@ from typing import Final
 
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.guard import GuardRules, check_container
-from hooks.frontends.nri.messages import status_of
 from hooks.model.container import Sandbox
 from lading import __version__
 from lading.compiling import WARNINGS, run_compiler
 from lading.files import replace_file
 from lading.http2.messages import Status
+from lading.refusals import render_refusal
 from lading.vocabulary import ATTACHMENTS, GRANT
 
 _HERE: Final = Path(__file__).parent
@@ -65,4 +65,4 @@ def _refused(key: str) -> tuple[Status, str]:
     """Return how the guard refuses a container, without a grant, of a pod with this annotation."""
     refusal = check_container(Sandbox(annotations={key: ""}), {}, GuardRules(prefixes=prefixes()))
     assert refusal is not None  # noqa: S101  the guard refuses both keys, or nothing is built
-    return status_of(refusal)
+    return render_refusal(refusal.reason, refusal.message)

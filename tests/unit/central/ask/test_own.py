@@ -260,6 +260,11 @@ def test_annotations_that_the_node_would_refuse_beside_an_assignment() -> None:
         bad(pod(container("c", {"gpu": 1}), annotations={key: "0"}), f"lading.dev/{key}")
 
 
+@pytest.mark.parametrize("key", ["grant", "attachments"])
+def test_an_annotation_that_only_the_node_writes(key: str) -> None:
+    bad(pod(container("c", {"gpu": 1}), annotations={key: ""}), f"lading.dev/{key}", "only the node writes it")
+
+
 @pytest.mark.parametrize(("written", "meant"), MISSPELT.items())
 def test_an_annotation_that_does_not_exist_is_refused_with_the_nearest_that_does(written: str, meant: str) -> None:
     bad(pod(container("c", {"gpu-core": 30}), annotations={written: "x"}), f"lading.dev/{written}", f"lading.dev/{meant}")

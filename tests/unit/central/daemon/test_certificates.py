@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from central.daemon.certificates import CENTRAL, SCHEDULER
+from central.daemon.certificates import SCHEDULER
 from central.http.server import server_tls
 from central.main import main
+from lading.vocabulary import CENTRAL
 
 
 @pytest.fixture

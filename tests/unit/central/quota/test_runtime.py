@@ -13,10 +13,7 @@ TEN = [f"borrower-{number}" for number in range(10)]
 
 
 def scaled(siblings: list[Sibling], scale: int) -> list[Sibling]:
-    return [
-        one._replace(weight=one.weight * scale, asks=one.asks * scale, min=one.min * scale, guarantee=one.guarantee * scale)
-        for one in siblings
-    ]
+    return [one._replace(weight=one.weight * scale, asks=one.asks * scale, min=one.min * scale) for one in siblings]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +21,6 @@ def scaled(siblings: list[Sibling], scale: int) -> list[Sibling]:
     [
         pytest.param(100, FOUR, [5, 20, 35, 40], id="1-proportions"),
         pytest.param(100, [*FOUR[:3], FOUR[3]._replace(weight=0)], [5, 20, 40, 15], id="2-weight-0-gets-its-min"),
-        pytest.param(100, [*FOUR[:3], FOUR[3]._replace(weight=0, guarantee=45)], [5, 20, 30, 45], id="3-guarantee"),
         pytest.param(96, [Sibling("t1", 96, 96, 50), Sibling("t2", 96, 96, 40)], [53, 43], id="5-equal-weights"),
         pytest.param(100, [Sibling("t1", 96, 96, 60), Sibling("t2", 96, 40, 40, lends=False)], [60, 40], id="6-does-not-lend"),
         pytest.param(50, [Sibling("1", 40, 30, 10), Sibling("2", 40, 30, 0)], [30, 20], id="13-one-min"),

@@ -152,6 +152,17 @@ def test_a_driver_that_hangs_is_refused_in_time(rig: Rig, monkeypatch: pytest.Mo
     assert "0.1 s" in refused(rig.create(0))
 
 
+def test_the_bound_is_of_all_cards_of_a_container(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slow(_: object) -> None:
+        await asyncio.sleep(0.2)
+
+    monkeypatch.setattr(memory_limits, "in_thread", slow)
+    monkeypatch.setattr(memory_limits, "LIMIT_S", 0.3)
+    rig.cgroup()
+    rig.hold("a", share(0), share(1))
+    assert "0.3 s" in refused(rig.create(0, 1))
+
+
 def test_a_share_that_the_library_limits_is_none_of_it(rig: Rig) -> None:
     gpus = (SharedGpu(uuid=uuid(0), memory_mib=1, total_mib=2, request_percent=1, limit_percent=1),)
     answer = Answer(adjustment=Adjustment(), share=ShareGrant(pod=POD, container="c", gpus=gpus))

@@ -33,7 +33,7 @@ from hooks.model.lists import Lists
 from lading.log import Event, Level, Log
 from lading.runtime import RuntimeClient
 from lading.sockets import listen
-from lading.vocabulary import GpuUuid, PciAddress
+from lading.vocabulary import PREFIX, GpuUuid, PciAddress
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.build import SimNode
 from tests.conftest import BuildNode
@@ -344,7 +344,7 @@ def beside_daemon(desk: Desk, records: Records, work: Callable[[Node], None]) ->
         async with RuntimeClient(desk.runtime.path) as runtime:
             with Ledger.open(desk.ledger) as ledger, listen(desk.socket) as listener:
                 found = inventory(vfs=(replace(holders.row(1).vf, bdf=VF),))
-                node = Node(ledger, found, partial(read_lists, runtime))
+                node = Node(ledger, found, partial(read_lists, runtime, prefixes=(PREFIX,)))
                 service = HookService(node)  # type: ignore[arg-type]
                 by_hand = LedgerService(node, Stuck(), log)  # type: ignore[arg-type]
                 server = HookServer(service, log, by_hand, listener=listener)

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from hooks.attach.memory_limits import LIMIT_S
 from hooks.attach.preparer import STOP_WAIT_S
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import AttachBy, FrontEndName, Settings
+from hooks.host.open_folders import REMOVE_S
 from hooks.main import main
 from hooks.mig.instances import DIVIDE_S
 from hooks.mps.daemons import PREPARE_S
+from hooks.vendors.nvidia.settings import LimitsBy
 from lading.devices.isolation import IsolationName
 from lading.errors import ConfigError
 from runtimeproxy.call.calls import Stage
@@ -69,6 +72,16 @@ def test_what_waits_for_mps_daemons_has_time_to_say_that_they_did_not_start() ->
     assert alone.deadline_s("PreCreateContainer") > PREPARE_S
     both = registered(Settings(attach_deadline=30.0, isolations=(IsolationName.MPS,)))
     assert both.deadline_s("PreCreateContainer") > 30.0 + PREPARE_S
+
+
+def test_what_waits_for_folders_has_time_to_say_that_they_were_not_removed() -> None:
+    made = registered(Settings(attach=AttachBy.CNI, isolations=(IsolationName.HAMI_CORE,)))
+    assert made.deadline_s(Stage.CREATE_CONTAINER.pre) > REMOVE_S
+
+
+def test_what_waits_for_memory_limits_has_time_to_say_that_they_were_not_set() -> None:
+    tokens = Settings(attach=AttachBy.CNI, isolations=(IsolationName.TOKENS,), memory_limits=LimitsBy.DRIVER)
+    assert registered(tokens).deadline_s(Stage.CREATE_CONTAINER.pre) > LIMIT_S
 
 
 def test_what_waits_for_mig_instances_has_time_to_say_that_they_were_not_made() -> None:

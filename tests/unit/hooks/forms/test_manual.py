@@ -2,10 +2,11 @@ import time
 
 import pytest
 
-from hooks.forms.manual import MAX_CHARACTERS, is_manual, parse_manual, parse_memory_mib
+from hooks.forms.manual import MAX_CHARACTERS, parse_manual, parse_memory_mib
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, Refusal, VfRequest
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
+from lading.vocabulary import is_manual
 
 UUID = "GPU-00000001-2222-3333-4444-555555555555"
 MIG = "MIG-00000001-2222-3333-4444-555555555555"

@@ -8,7 +8,7 @@ from hooks.host.lists import Annotations, has_ended, parse_configured, parse_lis
 from hooks.model.grant import GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
 from lading.runtime import RuntimeClient
-from lading.vocabulary import ContainerId, PodUid, SandboxId
+from lading.vocabulary import PREFIX, ContainerId, PodUid, SandboxId
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.fakes.raw_server import Call, RawServer
 
@@ -137,9 +137,9 @@ def read_twice(path: Path, listing: Listing, *between: str) -> list[Lists]:
 
     async def read() -> list[Lists]:
         async with RuntimeClient(path) as runtime:
-            first = await read_lists(runtime, configured=configured)
+            first = await read_lists(runtime, prefixes=(PREFIX,), configured=configured)
             listing.containers += between
-            return [first, await read_lists(runtime, configured=configured)]
+            return [first, await read_lists(runtime, prefixes=(PREFIX,), configured=configured)]
 
     with RawServer(path, listing, workers=1):
         return asyncio.run(read())
@@ -198,7 +198,7 @@ def test_the_sandboxes_are_listed_first(sockets: Path) -> None:
 
     async def read(path: Path) -> Lists:
         async with RuntimeClient(path) as runtime:
-            return await read_lists(runtime)
+            return await read_lists(runtime, prefixes=(PREFIX,))
 
     with RawServer(sockets / "runtime.sock", answer, workers=1):
         assert asyncio.run(read(sockets / "runtime.sock")) == Lists()

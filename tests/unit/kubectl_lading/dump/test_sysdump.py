@@ -12,10 +12,10 @@ import yaml
 
 from kubectl_lading.dump.shapes import SECTIONS, concerns_us
 from kubectl_lading.dump.sysdump import LARGE_BYTES
-from kubectl_lading.installation.control_checks import CENTRAL, POLICIES
+from kubectl_lading.installation.control_checks import POLICIES
 from kubectl_lading.installation.read_installation import CONFIG_MAPS, DEPLOYMENTS
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
-from lading.vocabulary import ASSIGNMENT_SIGNATURE
+from lading.vocabulary import ASSIGNMENT_SIGNATURE, CENTRAL
 from simnode.api_server import write_kubeconfig
 from tests.docs import ROOT
 from tests.fakes.installed_cluster import LEADER, NAMESPACE, STANDBY, InstalledCluster, served_installation

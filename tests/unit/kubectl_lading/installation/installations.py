@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from central.ask.parse import managed_resources
-from kubectl_lading.installation.control_checks import CENTRAL, NAME_LABEL, POLICIES, SCHEDULER
+from kubectl_lading.installation.control_checks import NAME_LABEL, POLICIES, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import FRONT_END, GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.finding import Installation, Replica, SchedulerConfig
 from kubectl_lading.objects import (
@@ -23,6 +23,7 @@ from kubectl_lading.objects import (
     SystemPod,
 )
 from lading.nodedevices import VERSION
+from lading.vocabulary import CENTRAL
 
 NOW: Final = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 BOOT: Final = "11111111-2222-3333-4444-555555555555"

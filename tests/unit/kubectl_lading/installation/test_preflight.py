@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from kubectl_lading.installation.control_checks import CENTRAL, SCHEDULER
+from kubectl_lading.installation.control_checks import SCHEDULER
 from kubectl_lading.installation.finding import Installation, Level, Replica
 from kubectl_lading.installation.preflight import PreflightView, view_preflight
 from kubectl_lading.installation.upgrade_checks import CHECKS
 from kubectl_lading.objects import Unread
 from lading.nodedevices import Status
 from lading.versions import Support
+from lading.vocabulary import CENTRAL
 from tests.fakes.installed_cluster import LEADER, STANDBY, InstalledCluster, served_installation
 from tests.fakes.kubectl_lading import Cli
 from tests.fakes.small_cluster import NOW

@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from central.ask.parse import managed_resources
-from kubectl_lading.installation.control_checks import CENTRAL, POLICIES, SCHEDULER
-from kubectl_lading.installation.daemonset_checks import DAEMONSETS, GUARD, HOOKS, NODES_NAMESPACE, REMOVER
+from kubectl_lading.installation.control_checks import POLICIES, SCHEDULER
+from kubectl_lading.installation.daemonset_checks import DAEMONSETS, GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.finding import Level, NamedCentral, Part, Replica, SchedulerConfig, Workload
 from kubectl_lading.installation.status_view import CHECKS, view_status
 from kubectl_lading.objects import Crd, Unread
-from lading.vocabulary import NOT_READY
+from lading.vocabulary import CENTRAL, NODES_NAMESPACE, NOT_READY
 from tests.docs import ROOT
 from tests.unit.kubectl_lading.installation.installations import (
     ADDRESS,

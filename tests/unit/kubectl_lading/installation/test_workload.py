@@ -95,6 +95,13 @@ def test_ill_devices_and_missing_assignments() -> None:
     assert (found.unhealthy, found.unassigned) == (("team-a/train-0",), ("team-a/stray",))
 
 
+def test_a_pod_for_which_no_node_was_found_has_no_ill_devices() -> None:
+    cluster = InstalledCluster()
+    found_none = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    running(cluster, "train-0", since_s=1, phase="Pending", conditions=found_none)
+    assert workload(cluster).unhealthy == ()
+
+
 def test_two_pods_with_one_card() -> None:
     cluster = InstalledCluster()
     grants = cluster.status("h100-1").grants

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.state.budgets import Budget, Selector, matches
+from central.state.budgets import NO_BUDGETS, Budget, Budgets, Selector, matches
 from kubectl_lading.objects import FullPod
 from kubectl_lading.plans.defrag import forbidden, notes
 from lading.kube.resource import BUDGETS, PODS
@@ -93,19 +93,25 @@ def budget(allowed: int, *, namespace: str = "ns", **labels: str) -> Budget:
 def test_pods_of_a_node_stay_there() -> None:
     static = msgspec.structs.replace(mover("s").metadata, annotations={"kubernetes.io/config.mirror": "x"})
     pods = [mover("d", owner="DaemonSet"), mover("r", owner="ReplicaSet"), FullPod(metadata=static)]
-    assert forbidden(pods, []).keys() == {"d", "s"}
+    assert forbidden(pods, NO_BUDGETS).keys() == {"d", "s"}
 
 
 def test_a_budget_lets_so_many_go() -> None:
     pods = [mover(name, labels={"app": "x"}) for name in "abc"]
-    assert forbidden(pods, [budget(2, app="x")]).keys() == {"c"}
-    assert forbidden(pods, [budget(0, app="x")]).keys() == {"a", "b", "c"}
-    assert not forbidden(pods, [budget(0, app="y"), budget(0, namespace="other", app="x"), budget(9)])
+    assert forbidden(pods, Budgets.of([budget(2, app="x")])).keys() == {"c"}
+    assert forbidden(pods, Budgets.of([budget(0, app="x")])).keys() == {"a", "b", "c"}
+    assert not forbidden(pods, Budgets.of([budget(0, app="y"), budget(0, namespace="other", app="x"), budget(9)]))
+
+
+def test_a_pod_that_several_budgets_cover_stays() -> None:
+    """The Eviction API refuses it, however many each of them allows."""
+    pods = [mover("a", labels={"app": "x", "tier": "y"}), mover("b", labels={"app": "x"})]
+    assert forbidden(pods, Budgets.of([budget(1, app="x"), budget(9, tier="y")])).keys() == {"a"}
 
 
 def test_who_stays_anyway_does_not_count_for_a_budget() -> None:
     pods = [mover("d", owner="DaemonSet", labels={"app": "x"}), mover("a", labels={"app": "x"})]
-    assert forbidden(pods, [budget(1, app="x")]).keys() == {"d"}
+    assert forbidden(pods, Budgets.of([budget(1, app="x")])).keys() == {"d"}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,11 @@
 
 import pytest
 
-from hooks.frontends.nri.messages import Node, Runtime, read_container, read_netns, read_sandbox, render_answer, status_of
+from hooks.frontends.nri.messages import Node, Runtime, read_container, read_netns, read_sandbox, render_answer
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Container, Device, EnvVar, Mount, Sandbox
 from lading.errors import HostError
-from lading.http2.messages import Status
 from lading.reasons import Reason
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
@@ -147,16 +146,3 @@ def test_a_node_that_cannot_be_read_is_an_error() -> None:
 
     with pytest.raises(HostError, match="cannot give /gone"):
         render_answer(Answer(adjustment=Adjustment(devices=(Device("/dev/x", "/gone", "rw"),))), NEW, look)
-
-
-@pytest.mark.parametrize(
-    ("reason", "status"),
-    [
-        (Reason.NOT_PREPARED, Status.UNAVAILABLE),
-        (Reason.UNGRANTED, Status.UNAVAILABLE),
-        (Reason.ANNOTATION_RESERVED, Status.INVALID_ARGUMENT),
-        (Reason.DEVICE_HELD, Status.FAILED_PRECONDITION),
-    ],
-)
-def test_a_refusal_says_its_reason_on_one_line(reason: Reason, status: Status) -> None:
-    assert status_of(Refusal(reason=reason, message="it\nis")) == (status, f"lading: {reason}: it\\x0ais")

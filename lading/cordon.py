@@ -1,0 +1,20 @@
+"""Parse the cordon of a node's devices, as a person writes it on a NodeDevices object: names with commas between them, or
+"all"."""
+
+from typing import Final, NamedTuple, Self
+
+EVERYTHING: Final = "all"
+
+
+class Cordon(NamedTuple):
+    entries: tuple[str, ...] = ()  # as written
+    names: frozenset[str] = frozenset()  # of these, in lower case
+
+    @classmethod
+    def parse(cls, written: str) -> Self:
+        entries = tuple(name for part in written.split(",") if (name := part.strip()))
+        return cls(entries, frozenset(name.lower() for name in entries))
+
+    def covers(self, *names: str) -> bool:
+        """Return whether one of these names of a device is cordoned, or everything is."""
+        return bool(self.names) and (EVERYTHING in self.names or any(name.lower() in self.names for name in names))
