@@ -155,6 +155,7 @@ class Story:
     async def _pods_come(self) -> None:
         out, stage = self._out, self._stage
         pods = [*read_samples(), *FILLING, MISSPELT, TOO_LARGE, WAITS]
+        pods.sort(key=lambda pod: -pod["spec"]["priority"])  # else what comes first, and is evicted, depends on the machine
         out.step(f"{len(pods)} pods come: those of deploy/samples, some that fill the nodes, and three that have to wait")
         began = time.monotonic()
         uids = {pod["metadata"]["name"]: await stage.create(pod) for pod in pods}

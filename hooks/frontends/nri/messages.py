@@ -8,7 +8,7 @@ Source: containerd/nri, pkg/api (AccessString: a device is given `rw`); containe
 and a pod in the host's network look like.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
