@@ -32,7 +32,7 @@ from central.ask.model import Ask, Policy
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.assignment.model import Part, Taken
-from central.controllers.requeue import Waker
+from central.controllers.requeue import Requeuer
 from central.daemon.leadership import REQUEST_S
 from central.fit import joint
 from central.fit.model import Missing
@@ -127,7 +127,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
     if not isinstance(ask, Ask):
         raise ValueError(f"{pod.metadata.name} asks for no device")  # noqa: TRY004  a mistake in `pods`
     scheduler = Scheduler(ledger, PendingPods(), clock=time.monotonic, policy=policy, slice_s=SLICE_S)
-    waker = Waker(scheduler, _touch, clock=time.monotonic, log=open_log("bench", Level.ERROR))
+    waker = Requeuer(scheduler, _touch, clock=time.monotonic, log=open_log("bench", Level.ERROR))
     await in_slices(scheduler.warming(), time.monotonic)
     joint.find.cache_clear()  # of the pod before
     gc.collect()
@@ -176,7 +176,7 @@ async def _touch(pod: object) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _running(waker: Waker) -> Any:
+async def _running(waker: Requeuer) -> Any:
     task = asyncio.create_task(waker.run())
     try:
         yield

@@ -37,7 +37,7 @@ AGAIN_S: Final = 60.0  # at most, after failures
 TIMEOUT_S: Final = 4.0  # before another one leads
 
 
-class Tell(Protocol):
+class RecordEvent(Protocol):
     def __call__(self, pod: Holder, reason: str, message: str, *, good: bool = False) -> None: ...
 
 
@@ -61,7 +61,7 @@ class Warner:
         client: KubeClient,
         *,
         leads: Callable[[], bool],
-        tell: Tell,
+        record_event: RecordEvent,
         clock: Callable[[], float],
         now: Callable[[], str],
         log: Log,
@@ -71,7 +71,7 @@ class Warner:
         self._conditions = conditions
         self._client = client
         self._leads = leads
-        self._tell = tell
+        self._record_event = record_event
         self._clock = clock
         self._now = now
         self._log = log
@@ -168,7 +168,7 @@ class Warner:
 
     def _said(self, word: Word) -> None:
         self._write(word, word.message)
-        self._tell(word.pod, word.reason, word.message, good=word.healthy)
+        self._record_event(word.pod, word.reason, word.message, good=word.healthy)
 
     def _write(self, word: Word, message: str) -> None:
         fields = {"namespace": word.pod.namespace, "pod": word.pod.name, "pod_uid": word.pod.pod, "node": word.node}

@@ -25,7 +25,7 @@ TIMEOUT_S: Final = 4.0
 _LONGEST_NAME: Final = 253 - 33  # of an object, less a dot and 32 hexadecimal digits
 
 
-class Teller:
+class EventRecorder:
     """Write Events. `now`: RFC 3339. The reasons are API, in CamelCase: NoAssignment, Preempted, GangIncomplete,
     DeviceConflict, DeviceUnhealthy, DeviceHealthy, ShareBypassed, QuotaTakenBack."""
 
@@ -36,7 +36,7 @@ class Teller:
         self._waiting: asyncio.Queue[KubeEvent] = asyncio.Queue(WAITING)
         self._failing = False  # and the log says so already
 
-    def tell(self, pod: Holder, reason: str, message: str, *, good: bool = False) -> None:
+    def record(self, pod: Holder, reason: str, message: str, *, good: bool = False) -> None:
         """Queue an Event; never block. Good news has the type Normal, not Warning."""
         at = self._now()
         event = KubeEvent(

@@ -58,7 +58,7 @@ class Evictor:
         *,
         budgets: Callable[[], Budgets | None],
         leads: Callable[[], bool],
-        tell: Callable[[Holder, str, str], None],
+        record_event: Callable[[Holder, str, str], None],
         clock: Callable[[], float],
         log: Log,
     ) -> None:
@@ -66,7 +66,7 @@ class Evictor:
         is called before each eviction. `tell` writes an Event: pod, reason, message."""
         self._budgets = budgets
         self._leads = leads
-        self._tell = tell
+        self._record_event = record_event
         self._scheduler = scheduler
         self._client = client
         self._clock = clock
@@ -270,5 +270,5 @@ class Evictor:
             return True
         self._counts.evicted[reason, EvictOutcome.EVICTED] += 1
         self._log.warning(Event.POD_EVICTED, why, **fields)
-        self._tell(victim.holder, reason, f"evicted: {why}")
+        self._record_event(victim.holder, reason, f"evicted: {why}")
         return True

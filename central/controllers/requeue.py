@@ -62,7 +62,7 @@ class _Round:
 _Waiting = tuple[Pending, _Round]
 
 
-class Waker:
+class Requeuer:
     """Requeue refused pods. `touch` changes the pod's status. `clock`: seconds, monotonic."""
 
     def __init__(

@@ -68,7 +68,7 @@ class BypassEnder:
         *,
         what: Bypassed,
         evict: Evict,
-        tell: Callable[[Holder, str, str], None],
+        record_event: Callable[[Holder, str, str], None],
         leads: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
@@ -77,7 +77,7 @@ class BypassEnder:
         self._feed = feed
         self._what = what
         self._evict = evict
-        self._tell = tell
+        self._record_event = record_event
         self._leads = leads
         self._clock = clock
         self._quiet: dict[tuple[PodUid, str, str], float] = {}  # pod, container and card that had an Event, until when
@@ -100,7 +100,7 @@ class BypassEnder:
             key = (one.pod, one.container, one.uuid)
             if key not in self._quiet:
                 self._quiet[key] = now + QUIET_S
-                self._tell(record.holder, BYPASSED, why)
+                self._record_event(record.holder, BYPASSED, why)
             if self._what is Bypassed.END and record.uid not in self._evicted and await self._evict(record, BYPASSED, why):
                 self._evicted.add(record.uid)
 

@@ -78,7 +78,7 @@ class _Counts(NamedTuple):
     places: tuple[int, ...]  # by SIZES
 
 
-class Survey:
+class ClusterStatistics:
     """Compute the statistics of the cluster. `clock`: seconds, monotonic."""
 
     def __init__(self, ledger: Ledger, forecast: Forecast, *, clock: Callable[[], float]) -> None:

@@ -32,7 +32,7 @@ from central.controllers.binder import Binder
 from central.controllers.conditions import Conditions
 from central.controllers.considered_patch import ConsideredPatch
 from central.controllers.device_health import Warner
-from central.controllers.events import Teller
+from central.controllers.events import EventRecorder
 from central.controllers.evict import Evictor
 from central.controllers.gangs import GangFeed, GangKeeper, GangObjectFeed
 from central.controllers.gpu_hours import GpuHours, UseFeed
@@ -40,10 +40,10 @@ from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodF
 from central.controllers.patience import Patience
 from central.controllers.quota_status import QuotaWriter
 from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed, QuotaKeeper
-from central.controllers.requeue import Waker
+from central.controllers.requeue import Requeuer
 from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
-from central.controllers.statistics import Survey
+from central.controllers.statistics import ClusterStatistics
 from central.controllers.take_back import TakeBack
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
@@ -137,16 +137,16 @@ class Leadership:
             quotas=self.quotas,
             domains=topology.domains,
         )
-        self.survey = Survey(self.ledger, self.scheduler.forecast, clock=clock)
+        self.statistics = ClusterStatistics(self.ledger, self.scheduler.forecast, clock=clock)
         self._leads = leads
         self._over = False
         self._warm = False
         self._clock = clock
         self._log = log
         touch = ConsideredPatch(client, now=micro_time_now)
-        self._teller = Teller(client, now=time_now, log=log)
+        self._recorder = EventRecorder(client, now=time_now, log=log)
         self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network)
-        self._waker = Waker(self.scheduler, touch, clock=clock, log=log)
+        self._requeuer = Requeuer(self.scheduler, touch, clock=clock, log=log)
         budgets = BudgetFeed()
         self._budgets = Reflector(client, BUDGETS, Budget, budgets, log=log)
         self._evictor = Evictor(
@@ -154,7 +154,7 @@ class Leadership:
             client,
             budgets=lambda: budgets.budgets() if self._budgets.synced.is_set() else None,
             leads=self.leads,
-            tell=self._teller.tell,
+            record_event=self._recorder.record,
             clock=clock,
             log=log,
         )
@@ -163,7 +163,7 @@ class Leadership:
         self._gang_keeper = GangKeeper(
             self.scheduler,
             planner,
-            requeue=self._waker.want,
+            requeue=self._requeuer.want,
             evictions=self._evictor,
             take_back=self._take_back,
             patience_s=patience_s,
@@ -177,7 +177,7 @@ class Leadership:
             conditions,
             client,
             leads=self.leads,
-            tell=self._teller.tell,
+            record_event=self._recorder.record,
             clock=clock,
             now=time_now,
             log=log,
@@ -204,7 +204,7 @@ class Leadership:
             bypasses,
             what=bypassed,
             evict=self._evictor.evict,
-            tell=self._teller.tell,
+            record_event=self._recorder.record,
             leads=self.leads,
             clock=clock,
         )
@@ -279,7 +279,7 @@ class Leadership:
         watches: tuple[Watch, ...] = (*self._needed, self._budgets, *self._quota_watches, *self._gang_watches)
         work = [*(watch.run for watch in watches), *(watch.run for watch in self._kueue)]
         self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
-        self.tasks += [loop.create_task(run()) for run in (self._expire, self._teller.run, self._when_ready)]
+        self.tasks += [loop.create_task(run()) for run in (self._expire, self._recorder.run, self._when_ready)]
         return self
 
     def stop(self) -> None:
@@ -309,15 +309,15 @@ class Leadership:
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
-            actors = (self._waker, self._evictor, self._gang_keeper, self._patience, self._warner, self._bypass_ender)
+            actors = (self._requeuer, self._evictor, self._gang_keeper, self._patience, self._warner, self._bypass_ender)
             every = (*actors, self._admission, self._quota_keeper, self._take_back, *self._quota_writers)
             for run in (*(actor.run for actor in every), self._look_around, self.gpu_hours.run):
                 group.create_task(run())
 
     async def _look_around(self) -> None:
-        await self.survey.look(rest_s=0.0)
+        await self.statistics.look(rest_s=0.0)
         gc.freeze()  # nor at every node's room, which the first look had made
-        await self.survey.run()
+        await self.statistics.run()
 
     async def _expire(self) -> None:
         while True:
@@ -337,7 +337,7 @@ class Leadership:
         self._log.error(Event.POD_UNASSIGNED, why, **fields, node=spec.node_name, scheduler=spec.scheduler_name)
         if self.leads():
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
-            self._teller.tell(holder, NO_ASSIGNMENT, why)
+            self._recorder.record(holder, NO_ASSIGNMENT, why)
 
     async def judge(self, steps: Steps) -> None:
         """Judge nodes in slices, for as long as one request may take."""

@@ -100,7 +100,7 @@ class _State(Collector):
             yield from _of_gangs(term.gangs)
             yield from _of_bindings(term)
             yield from _of_workload(term.scheduler.forecast)
-            if overview := term.survey.overview:
+            if overview := term.statistics.overview:
                 yield from _of_cluster(overview)
                 yield from _of_fragmentation(overview)
             yield from _of_namespaces(term.gpu_hours)

@@ -6,7 +6,7 @@ from typing import Final
 from central.ask.reasons import OfBinding, OfPod
 from central.controllers.conditions import HEALTHY, UNHEALTHY
 from central.controllers.device_health import AT_ONCE, LOOK_S, QUIET_S
-from central.controllers.events import Teller
+from central.controllers.events import EventRecorder
 from central.controllers.evict import CONFLICT, PREEMPTED, SPARED_S
 from central.controllers.gangs import INCOMPLETE
 from central.controllers.requeue import LOOK_S as WAKE_LOOK_S
@@ -41,7 +41,7 @@ def _explained(heading: str) -> set[str]:
 def test_events_on_pods() -> None:
     told = {NO_ASSIGNMENT, PREEMPTED, INCOMPLETE, CONFLICT, UNHEALTHY, HEALTHY, BYPASSED, TAKEN_BACK}
     assert set(first_cells(section("reasons.md", "## Events of central"))) == told
-    assert set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\b", (Teller.__doc__ or "").split(":")[-1])) == told
+    assert set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\b", (EventRecorder.__doc__ or "").split(":")[-1])) == told
 
 
 def test_numbers() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from central.controllers.requeue import Waker
+from central.controllers.requeue import Requeuer
 from central.fit.model import Missing
 from central.ledger.model import CardRoom
 from central.scheduling.scheduler import Reservation
@@ -147,7 +147,7 @@ def test_pods_are_woken_by_the_end_of_shares_and_by_a_node_that_offers_more() ->
         woken.append(pod.name)
 
     async def go() -> None:
-        waker = Waker(made.scheduler, touch, clock=lambda: made.now, log=made.records.log)
+        waker = Requeuer(made.scheduler, touch, clock=lambda: made.now, log=made.records.log)
         task = asyncio.create_task(waker.run())
         await asyncio.sleep(1)
         assert woken == []

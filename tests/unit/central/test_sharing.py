@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from central.ask.pod import Pod
-from central.controllers.requeue import Waker
+from central.controllers.requeue import Requeuer
 from central.fit.model import Missing
 from central.ledger.model import Claim
 from central.scheduling.scheduler import PREDICTION_S, NotBound, Reservation
@@ -225,13 +225,13 @@ def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_on
 # who is woken, who goes
 
 
-def woken(waker: Waker) -> list[str]:
+def woken(waker: Requeuer) -> list[str]:
     return [pod.name for pod in run_simulated(waker.look())]
 
 
 def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_time() -> None:
     made = world(gpus=1)
-    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
+    waker = Requeuer(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", affinity="x")
     bind(made, "other", "n1", FIFTY)
     create(made, "b", share("60Gi"), affinity="x")
@@ -244,7 +244,7 @@ def test_a_group_whose_last_pod_ends_is_woken_for_room_that_was_there_all_the_ti
 
 def test_room_elsewhere_does_not_wake_a_group() -> None:
     made = world(gpus=1)
-    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
+    waker = Requeuer(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", FIFTY, affinity="x")
     bind(made, "other", "n2", FIFTY)
     create(made, "b", FIFTY, affinity="x")
@@ -259,7 +259,7 @@ def test_room_elsewhere_does_not_wake_a_group() -> None:
 @pytest.mark.parametrize(("one", "other"), [("x", "x"), ("x", "y")])
 def test_who_was_kept_off_is_woken_when_the_sharer_ends(one: str, other: str) -> None:
     made = world(gpus=1, nodes=("n1",))
-    waker = Waker(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
+    waker = Requeuer(made.scheduler, lambda _: asyncio.sleep(0), clock=lambda: made.now, log=made.records.log)
     bind(made, "a", "n1", anti_affinity="x", exclusion=one)
     create(made, "b", anti_affinity="x", exclusion=other)
     assert made.filter("b", "n1").fitting == []

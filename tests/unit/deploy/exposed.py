@@ -68,7 +68,7 @@ async def _wait_for_room(one: Led) -> None:
     await one.put_pod("b", {"lading.dev/gpu": "1"})
     await one.schedule("b")
     await one.pause()
-    await one.term.survey.look()
+    await one.term.statistics.look()
     for _ in range(2):
         await one.term.gpu_hours.look()
 

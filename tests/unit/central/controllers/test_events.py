@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from central.controllers.events import WAITING, Teller
+from central.controllers.events import WAITING, EventRecorder
 from central.ledger.model import Holder
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
@@ -24,12 +24,12 @@ def play(folder: Path, faults: list[Fault], tells: int, *, pod: Holder = POD) ->
         async with server:
             access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
             async with KubeClient(access, user_agent="test") as client:
-                teller = Teller(client, now=lambda: "2026-11-21T00:00:00Z", log=records.log)
+                recorder = EventRecorder(client, now=lambda: "2026-11-21T00:00:00Z", log=records.log)
                 for fault in faults:
                     server.fail(fault)
                 for number in range(tells):
-                    teller.tell(pod, "NoAssignment", f"number {number}")
-                running = asyncio.create_task(teller.run())
+                    recorder.record(pod, "NoAssignment", f"number {number}")
+                running = asyncio.create_task(recorder.run())
                 await asyncio.sleep(60)
                 running.cancel()
                 await asyncio.wait([running])

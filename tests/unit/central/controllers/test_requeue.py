@@ -8,7 +8,7 @@ import pytest
 
 from central.ask.model import Ask, Policy
 from central.assignment.model import Part, Taken
-from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Waker
+from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Requeuer
 from central.fit.model import NoFit, Placement
 from central.fit.sharing import fit_among_sharers
 from central.ledger.model import NodeRoom
@@ -31,7 +31,7 @@ class Waking:
         for name in nodes:
             self.world.node(name, gpus)
             self.world.bind(f"full-{name}", name, {"lading.dev/gpu": str(gpus)})
-        self.waker = Waker(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
+        self.waker = Requeuer(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
         self.touched: list[str] = []
         self.at: list[float] = []  # the touches' times
         self.fail: Callable[[str], KubeError | None] = lambda _: None
@@ -52,7 +52,7 @@ class Waking:
         return look(self.waker)
 
 
-def look(waker: Waker) -> list[str]:
+def look(waker: Requeuer) -> list[str]:
     return [pod.name for pod in run_simulated(waker.look())]
 
 
@@ -82,7 +82,7 @@ def test_a_release_wakes_who_fits_then() -> None:
 @pytest.mark.parametrize("back", ["healthy", "uncordoned", "reconciled", "ready", "reported", "grant gone", "prediction over"])
 def test_room_appears_in_many_ways(back: str) -> None:
     world = World()
-    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
+    waker = Requeuer(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
     by_cause: dict[str, dict[str, Any]] = {
         "healthy": {"unhealthy": "Xid 79"},
         "uncordoned": {"cordon": "all"},
@@ -439,7 +439,7 @@ def test_a_pod_that_was_refused_before_all_nodes_were_judged_is_woken_once_they_
     for name in ("n1", "n2"):
         world.node(name, 1, vfs=1)
     world.bind("full", "n1")
-    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
+    waker = Requeuer(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: world.now, log=world.records.log)
     look(waker)
     world.show("a", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
     world.filter("a", "n1")
@@ -456,6 +456,6 @@ def test_requests_that_are_not_judged_to_the_end_take_turns() -> None:
         world.show(name, {"lading.dev/gpu": "1", "lading.dev/rdma": vfs})
         world.filter(name, "elsewhere")
     now = iter(range(1000))
-    waker = Waker(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: float(next(now)), log=world.records.log)
+    waker = Requeuer(world.scheduler, lambda _: asyncio.sleep(0), clock=lambda: float(next(now)), log=world.records.log)
     first = [next(iter(world.scheduler.unfinished)) for _ in range(2) if look(waker) is not None]
     assert len(set(first)) == 2

@@ -7,7 +7,7 @@ import pytest
 
 from central.ask.model import Requests
 from central.controllers import statistics as module
-from central.controllers.statistics import Amounts, Overview, Survey
+from central.controllers.statistics import Amounts, ClusterStatistics, Overview
 from central.fit.columns import Bools
 from central.fit.unusable import Free, unusable_milli
 from central.fit.workload import PodKind, workload_of
@@ -19,10 +19,10 @@ from tests.unit.central.world import World
 CARD = 81920
 
 
-def survey_of(made: World, **kinds: PodKind) -> Survey:
+def statistics_of(made: World, **kinds: PodKind) -> ClusterStatistics:
     if kinds:
         made.scheduler.forecast.workload = workload_of(dict.fromkeys(kinds.values(), 1.0))
-    return Survey(made.ledger, made.scheduler.forecast, clock=lambda: 0.0)
+    return ClusterStatistics(made.ledger, made.scheduler.forecast, clock=lambda: 0.0)
 
 
 def test_what_there_is() -> None:
@@ -31,9 +31,9 @@ def test_what_there_is() -> None:
     made.node("n2", 2, unhealthy="Xid 79")
     made.bind("whole", "n1", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
     made.bind("part", "n1", share("20Gi", 30))
-    survey = survey_of(made, half=PodKind(core_percent=80), two=PodKind(gpus=2), none=PodKind(requests=Requests(1, 1)))
-    assert survey.overview is None
-    seen = _look(survey)
+    statistics = statistics_of(made, half=PodKind(core_percent=80), two=PodKind(gpus=2), none=PodKind(requests=Requests(1, 1)))
+    assert statistics.overview is None
+    seen = _look(statistics)
     assert seen.nodes == {NodeState.READY: 2, NodeState.UNREACHABLE: 0, NodeState.NOT_RECONCILED: 0, NodeState.REBOOTED: 0}
     assert (seen.gpus, seen.mig_gpus) == (Amounts(free=2, held=2, unusable=2), 0)
     assert seen.memory_mib == Amounts(free=2 * CARD + 61440, held=CARD + 20480, unusable=2 * CARD)
@@ -48,8 +48,8 @@ def test_what_there_is() -> None:
 def test_what_is_free_on_a_node_that_does_not_serve_can_not_be_given() -> None:
     made = World()
     made.node("n1", 2, 1, ready=False)
-    survey = survey_of(made)
-    seen = _look(survey)
+    statistics = statistics_of(made)
+    seen = _look(statistics)
     assert seen.nodes[NodeState.UNREACHABLE] == 1
     assert (seen.gpus.unusable, seen.memory_mib.unusable, seen.vfs.unusable, seen.free_milli) == (2, 2 * CARD, 1, 0)
     assert seen.fragmentation == 0.0
@@ -60,22 +60,22 @@ def test_the_next_look_sees_what_changed() -> None:
     made = World()
     for name in ("n1", "n2", "n3"):
         made.node(name, 2, 1)
-    kept_up = survey_of(made, two=PodKind(gpus=2, requests=Requests(cpu_milli=100)))
+    kept_up = statistics_of(made, two=PodKind(gpus=2, requests=Requests(cpu_milli=100)))
     _look(kept_up)
     made.bind("a", "n1")
     made.report("n2", 2, 1, cordon="all")
     made.readiness("n3", True, allocatable={"cpu": "50m", "memory": "1Gi"})
-    assert _look(kept_up) == _look(survey_of(made))
+    assert _look(kept_up) == _look(statistics_of(made))
     made.gone("a")
     made.ledger.remove_report("n2", made.next_version())
-    assert _look(kept_up) == _look(survey_of(made))
+    assert _look(kept_up) == _look(statistics_of(made))
     assert _look(kept_up).gpus == Amounts(free=4)
 
 
-def _look(survey: Survey) -> Overview:
-    asyncio.run(survey.look())
-    assert survey.overview is not None
-    return survey.overview
+def _look(statistics: ClusterStatistics) -> Overview:
+    asyncio.run(statistics.look())
+    assert statistics.overview is not None
+    return statistics.overview
 
 
 def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
     made.bind("whole", "n1", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
     made.bind("part", "n5", share("20Gi", 30))
     kinds = {"half": PodKind(core_percent=80), "two": PodKind(gpus=2), "three": PodKind(gpus=3, requests=Requests(1, 1))}
-    whole = _look(survey_of(made, **kinds))
+    whole = _look(statistics_of(made, **kinds))
     rows = []
 
     def counted(free: Free, kind: PodKind, models: Bools | None) -> int:
@@ -94,15 +94,15 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
 
     monkeypatch.setattr(module, "PART_NODES", 2)
     monkeypatch.setattr(module, "unusable_milli", counted)
-    survey = survey_of(made, **kinds)
-    assert _look(survey) == whole
+    statistics = statistics_of(made, **kinds)
+    assert _look(statistics) == whole
     assert max(rows) <= 2
     made.ledger.remove_report("n0", made.next_version())
     made.ledger.remove_report("n6", made.next_version())
     made.node("n7", 4, 2)
     made.node("n8", 2, 1)
-    assert _look(survey) == _look(survey_of(made, **kinds))
-    assert _look(survey).gpus.free + _look(survey).gpus.held + _look(survey).gpus.unusable == 17
+    assert _look(statistics) == _look(statistics_of(made, **kinds))
+    assert _look(statistics).gpus.free + _look(statistics).gpus.held + _look(statistics).gpus.unusable == 17
 
 
 def test_the_first_look_lists_no_loads_beside_the_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +118,10 @@ def test_the_first_look_lists_no_loads_beside_the_rooms(monkeypatch: pytest.Monk
         return real(self, version)
 
     monkeypatch.setattr(Ledger, "loads_changed_since", loads)
-    survey = survey_of(made, one=PodKind(gpus=1, requests=Requests(cpu_milli=100)))
-    _look(survey)
+    statistics = statistics_of(made, one=PodKind(gpus=1, requests=Requests(cpu_milli=100)))
+    _look(statistics)
     made.readiness("n3", True, allocatable={"cpu": "50m", "memory": "1Gi"})
-    assert _look(survey).unusable_milli == 2000
+    assert _look(statistics).unusable_milli == 2000
     assert [len(some) for some in listed] == [0, 1]
 
 
@@ -130,12 +130,12 @@ def test_others_have_their_turn() -> None:
     for number in range(20):
         made.node(f"n{number}", 1)
     ticks = count()
-    survey = Survey(made.ledger, made.scheduler.forecast, clock=lambda: float(next(ticks)))
+    statistics = ClusterStatistics(made.ledger, made.scheduler.forecast, clock=lambda: float(next(ticks)))
     turns = 0
 
     async def story() -> None:
         nonlocal turns
-        looking = asyncio.create_task(survey.look())
+        looking = asyncio.create_task(statistics.look())
         while not looking.done():
             turns += 1
             await asyncio.sleep(0)

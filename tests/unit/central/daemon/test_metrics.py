@@ -80,7 +80,7 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
         await one.put_pod("c", {"lading.dev/gpu": "7"})
         await one.schedule("c")
         await one.pause()
-        await one.term.survey.look()
+        await one.term.statistics.look()
         for _ in range(2):
             await one.term.gpu_hours.look()
             await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from central.ask.reasons import OfPod
-from central.controllers.requeue import Waker
+from central.controllers.requeue import Requeuer
 from central.ledger.model import Claim
 from central.loop.steps import exhaust
 from central.quota.amounts import model_key
@@ -46,7 +46,7 @@ class Teams:
         for number in range(nodes):
             self.world.node(f"n{number}", cards_each, vfs_each)
         self.set(*quotas)
-        self.waker = Waker(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
+        self.waker = Requeuer(self.world.scheduler, self._touch, clock=lambda: self.world.now, log=self.world.records.log)
         self.woken()
 
     async def _touch(self, pod: object) -> None:

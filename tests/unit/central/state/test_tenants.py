@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from central.controllers.requeue import Waker
+from central.controllers.requeue import Requeuer
 from tests.fakes.kube_objects import WHOLE, share, vfs
 from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of
@@ -125,7 +125,7 @@ def test_a_card_that_is_free_wakes_first_whose_namespace_has_less() -> None:
     async def touch(pod: object) -> None:
         raise AssertionError
 
-    waker = Waker(world.scheduler, touch, clock=lambda: world.now, log=world.records.log)
+    waker = Requeuer(world.scheduler, touch, clock=lambda: world.now, log=world.records.log)
     run_simulated(waker.look())
     world.gone("a1")
     woken = run_simulated(waker.look())

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.ask.model import Policy
-from central.controllers.requeue import Waker
+from central.controllers.requeue import Requeuer
 from central.fit.model import Placement
 from central.ledger.model import Claim
 from central.scheduling.scheduler import PREDICTION_S, Reservation
@@ -41,7 +41,7 @@ class Story:
         for node in NODES:
             self.world.node(node, 2)
         seconds = count()  # each look at the clock is one later
-        self.waker = Waker(self.world.scheduler, AsyncMock(), clock=lambda: float(next(seconds)), log=self.world.records.log)
+        self.waker = Requeuer(self.world.scheduler, AsyncMock(), clock=lambda: float(next(seconds)), log=self.world.records.log)
         self.asked: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         self.bound: list[str] = []
         self.woken: set[PodUid] = set()
