@@ -30,11 +30,12 @@ WORDS: Final = {
 }
 # File → word → why it has the word; an empty word stands for all of them.
 EXCEPTIONS: Final[dict[str, dict[str, str]]] = {
-    "central/ask/own.py": {"nobody": "a private function's name"},
     "lint/words.py": {"": "the list itself"},
     "simnode/images.py": {"nobody": "the user of that name in /etc/passwd"},
 }
-READ: Final = frozenset({".py", ".md", ".sh", ".js", ".json", ".html", ".css", ".yaml", ".toml", ".service", ".socket", ".proto"})
+READ: Final = frozenset(
+    {".py", ".md", ".sh", ".js", ".json", ".html", ".css", ".yaml", ".toml", ".service", ".socket", ".proto"}
+)
 # Between two words there may be the end of a line, and the sign of a comment.
 _WORD: Final = re.compile(r"\b(?:" + "|".join(f"({word})" for word in WORDS).replace(" ", r"[\s#/*]+") + r")\b", re.IGNORECASE)
 _NAME_JOINT: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")

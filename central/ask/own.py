@@ -154,7 +154,7 @@ def _ask(asks: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespa
             raise _BadAskError(f"cannot use {refining[0]}: the pod asks for no device; {_listed(_RIGHT)}")
         return Ask(containers=()) if any(ask.gang_member for ask in asks) else None
     _check_number(containers)
-    _check_nobody_else_gives(annotations)
+    _check_given_by_central_alone(annotations)
     if unknown := find_unknown(annotations):
         raise _BadAskError(
             f"cannot use {_shown(unknown)}: no such annotation; write {nearest_key(unknown)}, or remove it (a key of another "
@@ -323,7 +323,7 @@ def _with_limit(ask: ContainerAsk, annotations: Mapping[str, str]) -> ContainerA
     return replace(ask, share=replace(ask.share, core_limit_percent=limit))
 
 
-def _check_nobody_else_gives(annotations: Mapping[str, str]) -> None:
+def _check_given_by_central_alone(annotations: Mapping[str, str]) -> None:
     """Refuse annotations that the node refuses on a pod with an assignment, before the pod holds devices there."""
     if reserved := say_reserved(annotations):
         raise _BadAskError(reserved)
