@@ -11,7 +11,7 @@ from tests.unit.central.quota.trees import Of, divide_down, runtimes, tree_of
 
 AMOUNTS = st.integers(0, 40)
 SIBLINGS = st.lists(
-    st.builds(Sibling, st.text("abcdef", min_size=1, max_size=3), AMOUNTS, AMOUNTS, AMOUNTS, st.booleans(), st.just(0)),
+    st.builds(Sibling, st.text("abcdef", min_size=1, max_size=3), AMOUNTS, AMOUNTS, AMOUNTS, st.booleans()),
     max_size=8,
     unique_by=lambda one: one.name,
 )
