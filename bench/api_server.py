@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from lading.kube.resource import LEASES, NODE_DEVICES, NODES, PODS
+from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
 from simnode.api_server import ApiServer
 
 GPUS: Final = 8
@@ -143,7 +144,7 @@ async def serve(port: int, node_count: int, holding: int, others: int) -> None:
         for pod in pods(node_count, holding, others):
             server.store.load(PODS.path("default", pod["metadata"]["name"]), pod)
         released = {"spec": {"leaseDurationSeconds": 1}}  # as a former leader leaves it: it can be taken at once
-        server.store.load(LEASES.path("lading-system", "lading-central"), released)
+        server.store.load(LEASES.path(SYSTEM_NAMESPACE, CENTRAL), released)
         await asyncio.Event().wait()
 
 

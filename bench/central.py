@@ -50,6 +50,7 @@ from lading.errors import HostError
 from lading.kube.resource import PODS as PODS_OF
 from lading.log import Level, open_log
 from lading.nodedevices import NodeDevices
+from lading.vocabulary import CENTRAL
 from simnode.api_server import write_kubeconfig
 from simnode.child import Child, tail
 from simnode.control_plane import free_port
@@ -298,7 +299,7 @@ def central(count: int, *, holding: int, others: int, policy: Policy) -> Iterato
             "signing-key": SigningKey(folder).private,
         }
         daemon = Child(
-            [str(Path(sys.executable).with_name("lading-central")), *(f"--{flag}={value}" for flag, value in flags.items())],
+            [str(Path(sys.executable).with_name(CENTRAL)), *(f"--{flag}={value}" for flag, value in flags.items())],
             log=folder / "central.log",
         )
         with contextlib.ExitStack() as ends:

@@ -17,7 +17,7 @@ def at_one_time(containers: Iterable[ContainerAsk], amount: Callable[[ContainerA
 
 
 def most_at_one_time(amounts: Iterable[tuple[Amount, Role]]) -> Amount:
-    """Return the most of these amounts, each of one container, that there is at one time."""
+    """Return the largest sum of the amounts of the containers that run at one time, each with its container's role."""
     stay: Amount = 0
     most: Amount = 0
     for amount, role in amounts:

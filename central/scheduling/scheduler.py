@@ -331,7 +331,7 @@ class Scheduler:
         rule = self.preemption([pending] if pending is not None else [])
         for name, gone in victims.items():
             allowed = all(map(rule.takes, gone)) and rule.allows(gone)
-            if gone and allowed and isinstance(self.verdict(ask, name, self.ledger.without(own, *gone)), Placement):
+            if gone and allowed and self.fit_devices(Shape(ask=ask), name, self.ledger.without(own, *gone)) is not None:
                 suffice.append(name)
             yield
 

@@ -20,7 +20,6 @@ from typing import Final
 import msgspec
 
 from central.fit.demand import Demand
-from central.fit.model import Placement
 from central.fit.shortage import asked_cards
 from central.ledger.model import Held, NodeRoom
 from central.scheduling.scheduler import Scheduler
@@ -62,9 +61,10 @@ def find_helps(
     """Yield one help for each of these nodes, without sets if the end of no pod would help. Nodes where the pod fits are
     skipped. `stay`: pods that do not end."""
     demand = scheduler.demand(pod.ask)
-    far = {name: lacks(scheduler.ledger.without(pod.uid).room(name), demand) for name in names}
+    state = scheduler.ledger.without(pod.uid)
+    far = {name: lacks(state.room(name), demand) for name in names}
     for name in sorted(names, key=lambda name: (far[name], name)):
-        if not isinstance(scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid)), Placement):
+        if scheduler.fit_devices(pod.shape, name, state) is None:
             yield _help_on(scheduler, pod, name, stay)
 
 
@@ -84,7 +84,7 @@ def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[Pod
     ending = [uid for uid in by_uid if uid not in stay]
 
     def fits_without(gone: Collection[PodUid]) -> bool:
-        return isinstance(scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid, *gone)), Placement)
+        return scheduler.fit_devices(pod.shape, name, scheduler.ledger.without(pod.uid, *gone)) is not None
 
     found = smallest_sets(ending, fits_without, tries=TRIES)
     if not found:
