@@ -5,9 +5,7 @@ pod without any, its service account is used.
 """
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Final
 
 from kubectl_lading.flags import Flags
@@ -15,17 +13,15 @@ from kubectl_lading.terminal.progress import Patience
 from lading import __version__
 from lading.errors import ConfigError, LadingError
 from lading.kube.client import PAGE_TIMEOUT_S, TIMEOUT_S, KubeClient
-from lading.kube.config import open_access, read_namespace
+from lading.kube.config import KubectlRules, open_access_as_kubectl, read_namespace
 from lading.kube.errors import ForbiddenError, TimedOutError, UnauthorizedError, UnreachableError
 
 USER_AGENT: Final = f"kubectl-lading/{__version__}"
-DEFAULT: Final = "default"
-_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @contextlib.asynccontextmanager
 async def connect(flags: Flags) -> AsyncIterator[KubeClient]:
-    access = open_access(find_kubeconfig(flags), context=flags.context)
+    access = open_access_as_kubectl(_rules(flags))
     patience = Patience((await access.credentials()).server)
     client = KubeClient(
         access,
@@ -39,24 +35,9 @@ async def connect(flags: Flags) -> AsyncIterator[KubeClient]:
             yield client
 
 
-def find_kubeconfig(flags: Flags) -> Path | None:
-    """Return the kubeconfig; None where there is none and this runs in a pod."""
-    if flags.kubeconfig:
-        return Path(flags.kubeconfig)
-    if several := os.environ.get("KUBECONFIG", ""):
-        return Path(several)  # several files, separated by colons, are merged
-    own = Path.home() / ".kube" / "config"
-    return None if _ACCOUNT.exists() and not own.exists() else own
-
-
 def find_namespace(flags: Flags) -> str:
     """Return the namespace of a command about one pod."""
-    if flags.namespace:
-        return flags.namespace
-    path = find_kubeconfig(flags)
-    if path is None:
-        return _ACCOUNT.read_text().strip()
-    return read_namespace(path, flags.context) or DEFAULT
+    return flags.namespace or read_namespace(_rules(flags))
 
 
 def find_scope(flags: Flags) -> str:
@@ -70,6 +51,10 @@ def find_pod(flags: Flags, word: str) -> tuple[str, str]:
     if not name:
         raise ConfigError(f"cannot tell which pod {word!r} is: it has no name", hint="write NAME, or NAMESPACE/NAME")
     return namespace or find_namespace(flags), name
+
+
+def _rules(flags: Flags) -> KubectlRules:
+    return KubectlRules(kubeconfig=flags.kubeconfig, context=flags.context)
 
 
 @contextlib.contextmanager

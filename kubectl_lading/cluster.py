@@ -19,10 +19,15 @@ from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
+from central.page.waiting import count_reasons
 from central.scheduling.configuration import EffectiveConfiguration
+from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
+from central.scheduling.why_pod import FITS
 from central.state.budgets import Budget
-from central.state.pending import PendingPods
+from central.state.nodes import Nodes
+from central.state.pending import Pending, PendingPods
+from central.state.topology import TopologyLabels
 from kubectl_lading.central import Central
 from kubectl_lading.lists import Listed, N, read_list, read_permitted
 from kubectl_lading.objects import Node, Pod, Report, Unread
@@ -34,6 +39,9 @@ from lading.log import Event, Level, Log
 
 DEFAULT: Final = EffectiveConfiguration()  # as central is installed by default
 EVERY_S: Final = 1.0
+NOT_ALLOWED: Final = (
+    "not-allowed"  # in place of a reason: the devices are free, and kube-scheduler does not let the pod go there
+)
 _SHARE: Final = 10  # minimum pause between two computations, as a multiple of the time that one took
 
 
@@ -45,11 +53,27 @@ class Cluster:
     reports: Mapping[str, Report]
     nodes: Mapping[str, Node]
     pods: Sequence[Pod]
+    hosts: Nodes  # by which the rules of pods are judged
+    planner: GangPlanner
     unassigned: Sequence[ask.Pod] = ()  # request devices, and were bound without an assignment
     problems: Sequence[str] = ()  # what could not be read, as text
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         return next((one for one in self.pods if (one.metadata.namespace, one.metadata.name) == (namespace, name)), None)
+
+    def allows(self, pod: Pending, node: str) -> bool:
+        """Return whether the pod may go to the node by what kube-scheduler judges itself: nodeSelector, node affinity, taints
+        and `kubectl cordon`."""
+        return self.hosts.allow(pod.node_rules, node) is not False
+
+    def count_reasons(self, pod: Pending) -> dict[str, int]:
+        """Return the number of nodes by reason. A node that fits, and where the pod may not go, counts as NOT_ALLOWED."""
+        reasons = count_reasons(self.scheduler, pod)
+        if FITS in reasons:
+            fits = self.scheduler.judged(pod.ask).fits
+            away = min(reasons[FITS], sum(not self.allows(pod, name) for name in fits))
+            reasons |= {FITS: reasons[FITS] - away, NOT_ALLOWED: away}
+        return {reason: nodes for reason, nodes in reasons.items() if nodes}
 
 
 async def read_cluster(client: KubeClient) -> Cluster:
@@ -88,11 +112,12 @@ def compute(
     """Compute the cluster from the three lists."""
     pods = _without_foreign(pods, frozenset(configuration.foreign_annotations))
     ledger, pending = Ledger(), PendingPods()
-    scheduler = configuration.scheduler(ledger, pending, clock=time.monotonic)
+    topology, hosts = TopologyLabels(), Nodes()
+    scheduler = configuration.scheduler(ledger, pending, clock=time.monotonic, domains=topology.domains)
     problems = _Problems()
     unassigned: list[ask.Pod] = []
     log = Log(problems, Level.ERROR)
-    NodeFeed(ledger).replaced(*nodes)
+    NodeFeed(ledger, topology, hosts).replaced(*nodes)
     DevicesFeed(ledger).replaced(*devices)
     PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
     GangFeed(scheduler.gangs, ledger).replaced(*pods)
@@ -105,6 +130,8 @@ def compute(
         reports={one.metadata.name: one for one in _readable(devices[0])},
         nodes={one.metadata.name: one for one in _readable(nodes[0])},
         pods=_readable(pods[0]),
+        hosts=hosts,
+        planner=GangPlanner(scheduler, hosts),
         unassigned=unassigned,
         problems=problems.said,
     )

@@ -364,8 +364,7 @@ class ContainerState(Wire, frozen=True):
     waiting: Waiting | None = None
 
 
-class ContainerStatus(Wire, frozen=True):
-    name: str
+class ContainerStatus(ask.Actual, frozen=True):
     state: ContainerState = ContainerState()
 
 

@@ -142,6 +142,7 @@ class Event(StrEnum):
     TELL_FAILED = "tell.failed"  # Kubernetes Events on pods were dropped; logged once, until one is accepted again
     POD_UNASSIGNED = "pod.unassigned"  # requests devices and was bound without an assignment
     OBJECT_UNREADABLE = "object.unreadable"  # an object of the API server that cannot be parsed
+    HANDLING_FAILED = "handling.failed"  # an error in central's code about one object, which is set aside for a while
     LEASE_ACQUIRED = "lease.acquired"
     LEASE_LOST = "lease.lost"
     LEASE_RELEASED = "lease.released"

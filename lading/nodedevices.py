@@ -9,7 +9,7 @@ Identity is the GPU's UUID and the function's PCI address. The object has facts,
 a device, and the reader finds out which devices share a switch. Sizes are MiB, shares of compute percent.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -21,7 +21,11 @@ GROUP: Final = "devices.lading.dev"
 VERSION: Final = "v1alpha1"
 KIND: Final = "NodeDevices"
 PLURAL: Final = "nodedevices"
+MOST_MIB: Final = 1 << 30  # 1 PiB: so that sums, and products with percentages, stay within 64 bits
 _NO_MEMORY: Final = "no memory that could be given"
+
+
+Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -42,7 +46,7 @@ class MigInstance(_Wire, frozen=True):
     uuid: str  # MIG-…
     gpu_instance: int  # of a position: its first memory slice
     compute_instance: int
-    memory_mib: int = msgspec.field(name="memoryMiB")
+    memory_mib: Mib = msgspec.field(name="memoryMiB")
     profile: str = ""  # 1g.10gb; absent where the driver does not report it
     slices: int = 0  # of a position: how many memory slices of its card it takes; 0: an instance that is there
 
@@ -69,8 +73,8 @@ class Gpu(_Wire, frozen=True):
     uuid: GpuUuid
     bdf: PciAddress
     model: str
-    memory_mib: int = msgspec.field(name="memoryMiB")
-    reserved_mib: int = msgspec.field(name="reservedMiB", default=0)  # the driver's own part
+    memory_mib: Mib = msgspec.field(name="memoryMiB")
+    reserved_mib: Mib = msgspec.field(name="reservedMiB", default=0)  # the driver's own part
     module_id: int | None = None  # on an NVSwitch board, 1-based, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
     max_shares: int = SHARES_PER_GPU  # containers that may have a share of it at the same time
@@ -122,12 +126,12 @@ class Pf(_Wire, frozen=True):
 class GrantedGpu(_Wire, frozen=True):
     uuid: GpuUuid
     mig_uuid: str = ""
-    memory_mib: int | None = msgspec.field(name="memoryMiB", default=None)
+    memory_mib: Mib | None = msgspec.field(name="memoryMiB", default=None)
     core_percent: int | None = None
     core_limit_percent: int | None = None
     isolation: str = ""  # of a share; absent: none
     pod_wide: bool = False  # equal shares of the same pod are one share, counted once
-    pod_memory_mib: int | None = msgspec.field(name="podMemoryMiB", default=None)  # of the whole pod, instead
+    pod_memory_mib: Mib | None = msgspec.field(name="podMemoryMiB", default=None)  # of the whole pod, instead
     pod_core_percent: int | None = None
 
     @property
@@ -167,7 +171,7 @@ class ContainerUse(_Wire, frozen=True):
 
     pod: PodUid
     container: str
-    memory_used_mib: int = msgspec.field(name="memoryUsedMiB")
+    memory_used_mib: Mib = msgspec.field(name="memoryUsedMiB")
     mig_uuid: str = ""
 
 
@@ -176,7 +180,7 @@ class Use(_Wire, frozen=True):
     absent."""
 
     uuid: GpuUuid
-    memory_used_mib: int | None = msgspec.field(name="memoryUsedMiB", default=None)
+    memory_used_mib: Mib | None = msgspec.field(name="memoryUsedMiB", default=None)
     busy_percent: int | None = None  # of the driver's last sample period
     containers: tuple[ContainerUse, ...] = ()
 

@@ -4,11 +4,13 @@ them.
 `listen` takes the socket that systemd bound (LISTEN_FDS) or binds one: only we can write the directory, the file never has a
 wider mode than requested, a file left by a dead daemon is replaced. It refuses a path on which a process listens, a path of a
 file that is not a socket (a link is not followed, nothing is removed), a directory that others can write, and a second
-instance. The file stays when the listener is closed: removing it could remove the successor's.
+instance. The file stays when the listener or the server that `serve` returns is closed: systemd's socket must accept the calls
+of the next start, and removing a file could remove the successor's.
 
 Source: unix(7), sd_listen_fds(3). Linux gives a bound file the mode of the socket's descriptor (less the umask).
 """
 
+import asyncio
 import contextlib
 import errno
 import fcntl
@@ -17,6 +19,7 @@ import os
 import socket
 import stat
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -114,6 +117,15 @@ def listen(
     listener.rejected = rejected
     listener.setblocking(False)
     return listener
+
+
+async def serve(make: Callable[[], asyncio.BaseProtocol], listener: socket.socket) -> asyncio.Server:
+    """Serve each connection of a listening Unix socket with a protocol of its own. Closing the server closes the socket and
+    keeps its file."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 13):  # from there on asyncio removes the file by default, also that of a socket passed to it
+        return await loop.create_unix_server(make, sock=listener, cleanup_socket=False)
+    return await loop.create_unix_server(make, sock=listener)
 
 
 def wanted_access(*, mode: int = 0o600, like: Path | None = None) -> Access:

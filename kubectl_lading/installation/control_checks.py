@@ -33,6 +33,7 @@ POLICIES: Final = (
     "lading-manual",
     "lading-nodedevices",
     "lading-privileged",
+    "lading-quotas",
     "lading-requests",
     "lading-taints",
 )

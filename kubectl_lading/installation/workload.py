@@ -9,15 +9,14 @@ from datetime import datetime
 from typing import Final
 
 from central.ask.model import Ask, BadAsk
+from central.ask.node_rules import NodeRules
 from central.ask.parse import parse_ask
 from central.ask.reasons import OfPod
 from central.fit.model import Missing
 from central.ledger.model import Clash
-from central.page.waiting import count_reasons
-from central.scheduling.scheduler import Scheduler
 from central.scheduling.why_pod import FITS
 from central.state.pending import Pending
-from kubectl_lading.cluster import Cluster
+from kubectl_lading.cluster import NOT_ALLOWED, Cluster
 from kubectl_lading.installation.finding import Workload
 from kubectl_lading.objects import Pod
 from lading.vocabulary import ASSIGNMENT, PodUid
@@ -67,12 +66,13 @@ def _in_words(clash: Clash, names: Mapping[PodUid, str]) -> str:
 
 def _pending(cluster: Cluster, pods: Sequence[Pod]) -> dict[str, int]:
     """Return the number of waiting pods by reason; each pod counts once."""
-    by_ask: dict[Ask, str] = {}
+    known: dict[tuple[Ask, NodeRules | None], str] = {}
     reasons: Counter[str] = Counter()
     for pending in cluster.pending:
-        if pending.ask not in by_ask:
-            by_ask[pending.ask] = _reason(cluster.scheduler, pending)
-        reasons[by_ask[pending.ask]] += 1
+        kind = pending.ask, pending.node_rules
+        if kind not in known:
+            known[kind] = _reason(cluster, pending)
+        reasons[known[kind]] += 1
     reasons.update(_malformed(pods))
     return dict(reasons)
 
@@ -84,11 +84,12 @@ def _malformed(pods: Sequence[Pod]) -> Iterator[str]:
             yield OfPod.REQUEST_MALFORMED.value
 
 
-def _reason(scheduler: Scheduler, pod: Pending) -> str:
+def _reason(cluster: Cluster, pod: Pending) -> str:
     """Return the reason of most nodes; reasons that may go away come first. A pod whose affinity group has a card fits there
     only."""
-    counts = count_reasons(scheduler, pod)
-    if FITS in counts:
-        return FITS
+    counts = cluster.count_reasons(pod)
+    for reason in (FITS, NOT_ALLOWED):
+        if reason in counts:
+            return reason
     missing = [one for one in Missing if one.value in counts and one is not Missing.GROUP_ELSEWHERE]
     return max(missing, key=lambda one: (not one.unresolvable, counts[one.value], one.value), default=Missing.NO_REPORT).value

@@ -38,8 +38,8 @@ _NAMED: Final = 2  # pods that stay for one reason
 _POD: Final = msgspec.json.Decoder(FullPod)
 
 NOT_LOOKED_AT: Final = (
-    f"Tried: up to {MOST_MOVES} pods of one node for each. Not looked at: node selectors, affinity, taints and volumes, which "
-    "are kube-scheduler's, and cpu and memory where a Node does not say what it has."
+    f"Tried: up to {MOST_MOVES} pods of one node for each. Not looked at: volumes, ports and affinity between pods, which are "
+    "kube-scheduler's, and cpu and memory where a Node does not say what it has."
 )
 HOW: Final = (
     "When you delete a pod, its controller creates it again, and central places it on the best node at that time. Waiting pods "
@@ -137,7 +137,7 @@ def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
 async def _plan(cluster: Cluster, waiting: Sequence[Pending], movable: Mapping[PodUid, Pending]) -> list[Opening]:
     openings = []
     with Progress("looking for moves") as progress:
-        for steps, found in enumerate(plan_openings(cluster.scheduler, waiting, movable)):
+        for steps, found in enumerate(plan_openings(cluster.scheduler, waiting, movable, allows=cluster.allows)):
             if found is not None:
                 openings.append(found)
             progress.say(f"of {len(waiting)} pods, {steps} steps", len(openings))

@@ -1,8 +1,8 @@
 """The pods of a manifest, as the API server would receive them. Pure.
 
 It takes YAML or JSON, several documents, and Lists. It returns Pods as central reads them, with a name each: a Pod is one; of a
-Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time. Other kinds are named, and passed over. It
-refuses, as ConfigError, what is not YAML or not a Kubernetes object, with the place.
+Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time. PodGroups are kept. Other kinds are named,
+and passed over. It refuses, as ConfigError, what is not YAML or not a Kubernetes object, with the place.
 
 A pod's priority is what the API server would write into it, from the PriorityClasses of the cluster and of the manifests, or
 why it would refuse the pod. A pod without a class has the one that is the global default, of several the lowest; else priority
@@ -21,6 +21,7 @@ import yaml
 
 from central.ask.pod import Pod
 from kubectl_lading.objects import Object, Wire
+from kubectl_lading.plans.gang_objects import GangObjects, find_kind, parse_object
 from lading.errors import ConfigError
 
 LOWER: Final = "PreemptLowerPriority"
@@ -96,6 +97,7 @@ class Draft:
 class Manifest:
     pods: Sequence[Draft]
     classes: Sequence[PriorityClass] = field(default_factory=tuple)
+    gang_objects: Sequence[GangObjects] = field(default_factory=tuple)
     passed_over: Sequence[str] = field(default_factory=tuple)  # kind/name of objects without a known number of pods
 
 
@@ -103,10 +105,14 @@ def parse_manifest(text: str, source: str, *, namespace: str) -> Manifest:
     """Parse a manifest. `namespace`: for objects without one."""
     pods: list[Draft] = []
     classes: list[PriorityClass] = []
+    gang_objects: list[GangObjects] = []
     passed_over: list[str] = []
     for document in _documents(text, source):
         if document["kind"] == "PriorityClass":
             classes.append(_converted(document, PriorityClass, source, f"PriorityClass {_name(document)}"))
+            continue
+        if (gang_kind := find_kind(document)) is not None:
+            gang_objects.append((gang_kind, [parse_object(document, source, namespace=namespace)]))
             continue
         made = list(_pods(document, source, namespace))
         if not made:
@@ -114,7 +120,7 @@ def parse_manifest(text: str, source: str, *, namespace: str) -> Manifest:
         pods += made
         if len(pods) > MOST_PODS:
             raise ConfigError(f"cannot simulate {source}: it has more than {MOST_PODS} pods")
-    return Manifest(pods=pods, classes=tuple(classes), passed_over=tuple(passed_over))
+    return Manifest(pods=pods, classes=tuple(classes), gang_objects=tuple(gang_objects), passed_over=tuple(passed_over))
 
 
 def _documents(text: str, source: str) -> Iterator[Mapping[str, Any]]:
@@ -170,10 +176,13 @@ def _checked(count: object, source: str) -> int:
 
 
 def _pod(written: Mapping[str, Any], source: str, name: str, namespace: str) -> Draft:
-    written_there = _map(_map(written, "metadata", source), "annotations", source)
-    annotations = {key: value for key, value in written_there.items() if value is not None}
+    metadata = _map(written, "metadata", source)
+    words = {
+        part: {key: value for key, value in _map(metadata, part, source).items() if value is not None}
+        for part in ("annotations", "labels")
+    }
     kept = {
-        "metadata": {"name": name, "namespace": namespace, "annotations": annotations},
+        "metadata": {"name": name, "namespace": namespace, **words},
         "spec": dict(_map(written, "spec", source)),
     }
     wanted = _converted(kept["spec"], Wanted, source, f"pod {name}")

@@ -16,14 +16,16 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.scheduling.why_pod import FITS, SENTENCES
+from central.scheduling.why_pod import FITS
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.central import Central
-from kubectl_lading.cluster import read_deciding
+from kubectl_lading.cluster import NOT_ALLOWED, read_deciding
 from kubectl_lading.flags import Flags, Output, Scope, command
 from kubectl_lading.lists import read_permitted
+from kubectl_lading.plans.gang_objects import add_objects, read_gang_objects
 from kubectl_lading.plans.manifests import PriorityClass, admit, parse_manifest
 from kubectl_lading.plans.trial import Trial, Trials, Verdict
+from kubectl_lading.pods.waiting import SENTENCES
 from kubectl_lading.terminal.output import of_nodes, pairs, show, text, under, warn
 from kubectl_lading.terminal.progress import collect
 from kubectl_lading.terminal.words import count
@@ -31,8 +33,8 @@ from lading.errors import ConfigError
 from lading.kube.resource import Resource
 
 NOT_LOOKED_AT: Final = (
-    "Not looked at: node selectors, affinity, taints and volumes, which are kube-scheduler's; the room that evictions would "
-    "make for others; what central is binding at this moment."
+    "Not looked at: quotas, volumes, ports and affinity between pods; the room that evictions would make for others; what "
+    "central is binding at this moment."
 )
 CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses")
 NO_CLASSES: Final = (
@@ -57,15 +59,22 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
     """Show where the pods of a manifest would go now, and with which devices, without creating them.
 
     Pods, and those of Deployments, ReplicaSets, StatefulSets, Jobs and CronJobs, one after another, the highest priority first:
-    each is placed beside those before it. One that would wait has the reasons, and whom central would evict for it. -o wide has
-    the distance of each pair of devices, and what each node lacks."""
+    each is placed beside those before it, and the pods of a gang by one plan. One that would wait has the reasons, and whom
+    central would evict for it. -o wide has the distance of each pair of devices, and what each node lacks."""
     namespace = find_namespace(flags)
     manifests = [parse_manifest(_read(file), file, namespace=namespace) for file in files]
     drafts = [draft for manifest in manifests for draft in manifest.pods]
     async with connect(flags) as client:
-        cluster, classes = await asyncio.gather(
-            read_deciding(client, Central(client, flags)), read_permitted(client, CLASSES.path(), PriorityClass, NO_CLASSES)
+        cluster, classes, gang_objects = await asyncio.gather(
+            read_deciding(client, Central(client, flags)),
+            read_permitted(client, CLASSES.path(), PriorityClass, NO_CLASSES),
+            read_gang_objects(client),
         )
+    add_objects(
+        cluster.scheduler.gangs,
+        cluster.ledger,
+        [*gang_objects, *(one for manifest in manifests for one in manifest.gang_objects)],
+    )
     if classes is not None:
         classes += [one for manifest in manifests for one in manifest.classes]
     trials = Trials(cluster, in_pairs=in_pairs or flags.output is Output.WIDE)
@@ -110,11 +119,13 @@ def _trial(alike: Sequence[Trial], verdicts: Sequence[Verdict], *, wide: bool) -
     name = f"{trial.namespace}/{trial.pod}" + (f" and {len(alike) - 1} more" if len(alike) > 1 else "")
     notes = [("note", text(note, "warn")) for note in trial.notes]
     if trial.problem:
-        problem = "has an invalid device request" if trial.code else trial.problem
+        problem = "would wait with its gang" if trial.gang else "has an invalid device request" if trial.code else trial.problem
         yield text(f"{name}{': each' if len(alike) > 1 else ''} {problem}", "head")
         yield pairs([*([(trial.code, text(trial.problem, "bad"))] if trial.code else []), *notes])
         return
     asks = [("asks", text(trial.asks))]
+    if trial.gang:
+        asks.append(("gang", text(f"{trial.gang}, with which it starts")))
     if trial.priority:
         asks.append(("priority", text(str(trial.priority))))
     if not trial.node:
@@ -133,8 +144,10 @@ def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterat
             count(len(trial.lacks_resources), "node"),
             text(f"its devices are free, and too little cpu or memory: {', '.join(trial.lacks_resources)}", "warn"),
         )
+    if trial.not_allowed:
+        yield count(len(trial.not_allowed), "node"), text(f"{SENTENCES[NOT_ALLOWED]}: {', '.join(trial.not_allowed)}", "warn")
     for reason, nodes in trial.why.reasons.items() if trial.why else ():
-        if reason != FITS:
+        if reason not in (FITS, NOT_ALLOWED):
             yield count(nodes, "node"), text(f"{SENTENCES.get(reason, reason)} ({reason})")
     for verdict in (verdicts[number] for number in trial.verdicts) if wide else ():
         if verdict.detail:

@@ -2,7 +2,8 @@
 
 It takes a cluster that was read, and pods that do not exist. It returns a `Trial` for each: its node and devices, or why there
 is none. Each is placed beside those before it: their room is held in the cluster's ledger, which only this reads. The highest
-priority comes first, as kube-scheduler takes them. No pod is evicted for the pods that follow; the victims are named.
+priority comes first, as kube-scheduler takes them. No pod is evicted for the pods that follow; the victims are named. Pods of a
+gang come together with its most important pod: all that start together are placed by one plan, or none.
 
 What nodes lack is said once for all of which it is true, and once for all pods: of a thousand pods that wait for a thousand
 nodes it would be a million lines.
@@ -14,17 +15,24 @@ from typing import Final
 
 import msgspec
 
-from central.ask.model import BadAsk, Shape
+from central.ask.gang import GangKey
+from central.ask.model import Ask, BadAsk, Shape
+from central.ask.node_rules import NodeRules
 from central.ask.parse import parse_ask
 from central.ask.pod import Pod
 from central.ask.reasons import OfPod
+from central.controllers.gangs import GangFeed
+from central.fit.model import Placement
+from central.gang.model import EVERYWHERE
+from central.loop.steps import result
 from central.scheduling.why_pod import FITS, NodeWhy, Why, ask_in_words, why_pending
 from central.state.pending import Pending, pending_of
-from kubectl_lading.cluster import Cluster
+from kubectl_lading.cluster import NOT_ALLOWED, Cluster
 from kubectl_lading.plans.manifests import RefusedPod
 from kubectl_lading.pods.given import Given, Pair, given_of, pairs_of
 from kubectl_lading.pods.situation import SCHEDULER
-from kubectl_lading.pods.waiting import LATER, Preemption, find_preemption
+from kubectl_lading.pods.waiting import LATER, Preemption, find_preemption, judge_rules
+from lading.vocabulary import PodUid
 
 _PREFIX: Final = "simulated-"  # of uids
 
@@ -50,6 +58,8 @@ class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
     why: Why | None = None  # of a pod that fits nowhere; without the nodes, which are in the verdicts
     verdicts: tuple[int, ...] = ()  # indexes of this pod's verdicts in the simulation
     lacks_resources: tuple[str, ...] = ()  # nodes with the devices but without the cpu or memory
+    not_allowed: tuple[str, ...] = ()  # nodes with the devices where kube-scheduler does not let the pod go
+    gang: str = ""  # with which the pod starts
     preemption: Preemption | None = None  # of a pod that fits nowhere
     problem: str = ""  # with the pod itself, independent of the node
     code: str = ""  # the code of that problem
@@ -63,7 +73,9 @@ class Trials:
         self._cluster = cluster
         self._in_pairs = in_pairs
         self._numbers: dict[Verdict, int] = {}
-        self._nowhere: dict[tuple[Shape, int, bool], tuple[Trial, Why]] = {}  # results since a pod was last placed
+        # Results since a pod was last placed.
+        self._nowhere: dict[tuple[Shape, int, bool, NodeRules | None], tuple[Trial, Why]] = {}
+        self._feed = GangFeed(cluster.scheduler.gangs, cluster.ledger)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -71,9 +83,67 @@ class Trials:
 
     def run(self, pods: Sequence[Pod | RefusedPod]) -> Iterator[Trial]:
         """Yield one trial for each pod, in the order in which they are tried."""
-        numbered = list(enumerate(pods))
-        for number, pod in sorted(numbered, key=lambda one: -_priority(one[1])):
-            yield self._refused(pod) if isinstance(pod, RefusedPod) else self._try(_with_uid(pod, number))
+        numbered = [one if isinstance(one, RefusedPod) else _with_uid(one, number) for number, one in enumerate(pods)]
+        line = sorted(numbered, key=lambda one: -_priority(one))
+        together = self._by_gang([one for one in line if isinstance(one, Pod)])
+        done: set[PodUid] = set()
+        for one in line:
+            if isinstance(one, RefusedPod):
+                yield self._refused(one)
+            elif one.metadata.uid not in done:
+                members = together.get(one.metadata.uid, [one])
+                done.update(member.metadata.uid for member in members)
+                yield from self._try_gang(members) if one.metadata.uid in together else [self._try(one)]
+
+    def _by_gang(self, pods: Sequence[Pod]) -> dict[PodUid, list[Pod]]:
+        """Make the pods members of their gangs. Return for each member that starts with its gang all pods of that gang."""
+        gangs, members = self._cluster.scheduler.gangs, dict[GangKey, list[Pod]]()
+        for pod in pods:
+            asked = parse_ask(pod)
+            self._feed.changed(pod)
+            if isinstance(asked, Ask) and (found := gangs.of(pod.metadata.uid)) is not None:
+                self._cluster.pending.add(pending_of(pod, asked))
+                members.setdefault(found[0].key, []).append(pod)
+        starting = {key: some for key, some in members.items() if self._cluster.scheduler.waits_for_gang(some[0].metadata.uid)}
+        return {pod.metadata.uid: some for some in starting.values() for pod in some}
+
+    def _try_gang(self, pods: Sequence[Pod]) -> Iterator[Trial]:
+        """Yield the trials of the pods of one gang, which starts as central would start it."""
+        cluster = self._cluster
+        found = cluster.scheduler.gangs.of(pods[0].metadata.uid)
+        if found is None:
+            raise AssertionError("a pod that was made a member of a gang is one")
+        gang, _ = found
+        for member in gang.waiting():
+            if (pending := cluster.pending.get(member.uid)) is not None:
+                member.asked_about(EVERYWHERE, self._able(pending))
+        planned = gang.complete and result(cluster.planner.planning(gang))
+        if planned:
+            self._nowhere.clear()
+        for pod in pods:
+            uid = pod.metadata.uid
+            member, pending = gang.members[uid], cluster.pending.get(uid)
+            if pending is None:
+                raise AssertionError("a member of a gang waits")
+            blank = msgspec.structs.replace(self._blank(pod, pending), gang=str(gang.key))
+            if member.planned is not None:
+                yield self._placed(blank, member.planned.node, member.planned.placement)
+            elif member.wrong:
+                yield msgspec.structs.replace(blank, problem=member.wrong, code=OfPod.REQUEST_MALFORMED.value)
+            elif planned:
+                problem = "is beyond the members that start together, and there is no room for it"
+                yield msgspec.structs.replace(blank, problem=problem, code=OfPod.GANG_NO_ROOM.value)
+            else:
+                yield msgspec.structs.replace(blank, problem=gang.waits_for, code=gang.refused_for.value)
+
+    def _able(self, pod: Pending) -> list[str]:
+        """Return the nodes that kube-scheduler names: where the pod may go, and that have the cpu and memory."""
+        cluster = self._cluster
+        return [
+            name
+            for name in cluster.ledger.nodes()
+            if cluster.allows(pod, name) and cluster.ledger.room(name).has_resources(pod.requests)
+        ]
 
     def _refused(self, refused: RefusedPod) -> Trial:
         metadata = refused.pod.metadata
@@ -81,28 +151,38 @@ class Trials:
         return Trial(namespace=metadata.namespace, pod=metadata.name, problem=problem)
 
     def _try(self, pod: Pod) -> Trial:
-        metadata, asked = pod.metadata, parse_ask(pod)
-        blank = Trial(namespace=metadata.namespace, pod=metadata.name, notes=tuple(_notes(pod)), priority=pod.spec.priority)
+        blank, asked = self._blank(pod), parse_ask(pod)
         if asked is None:
             problem = "asks for no device of lading.dev/: any scheduler may take it anywhere"
             return msgspec.structs.replace(blank, problem=problem)
         if isinstance(asked, BadAsk):
             return msgspec.structs.replace(blank, problem=asked.message, code=OfPod.REQUEST_MALFORMED.value)
         pending = pending_of(pod, asked)
-        blank = msgspec.structs.replace(blank, asks=ask_in_words(pending))
-        cluster = self._cluster
-        able = [name for name in cluster.ledger.nodes() if cluster.ledger.room(name).has_resources(pending.requests)]
+        blank, cluster = self._blank(pod, pending), self._cluster
+        able = self._able(pending)
         cluster.scheduler.filter(pod, able)
         winner = cluster.scheduler.prioritize(pod, able)
         placement = cluster.scheduler.placement(pending, winner) if winner else None
         if winner is None or placement is None:
             return self._nowhere_as_well(blank, pending, able)
         self._nowhere.clear()
+        return self._placed(blank, winner, placement)
+
+    def _blank(self, pod: Pod, pending: Pending | None = None) -> Trial:
+        return Trial(
+            namespace=pod.metadata.namespace,
+            pod=pod.metadata.name,
+            asks=ask_in_words(pending) if pending else "",
+            notes=tuple(_notes(pod)),
+            priority=pod.spec.priority,
+        )
+
+    def _placed(self, blank: Trial, node: str, placement: Placement) -> Trial:
         placed = placement.containers
-        pairs = [pair for one in placed.values() for pair in pairs_of(cluster.reports[winner], one)]
+        pairs = [pair for one in placed.values() for pair in pairs_of(self._cluster.reports[node], one)]
         return msgspec.structs.replace(
             blank,
-            node=winner,
+            node=node,
             containers={name: given_of(one) for name, one in placed.items()},
             distances=dict(Counter(pair.said for pair in pairs).most_common()),
             pairs=tuple(pairs) if self._in_pairs else (),
@@ -110,7 +190,7 @@ class Trials:
 
     def _nowhere_as_well(self, blank: Trial, pending: Pending, able: Sequence[str]) -> Trial:
         """Return why the pod fits nowhere. Of a hundred equal pods only the first is explained."""
-        kind = pending.shape, pending.priority, pending.may_preempt
+        kind = pending.shape, pending.priority, pending.may_preempt, pending.node_rules
         if kind not in self._nowhere:
             self._nowhere[kind] = self._explained(blank, pending, frozenset(able))
         known, said = self._nowhere[kind]
@@ -118,12 +198,14 @@ class Trials:
         return msgspec.structs.replace(known, namespace=blank.namespace, pod=blank.pod, notes=blank.notes, why=why)
 
     def _explained(self, blank: Trial, pending: Pending, able: frozenset[str]) -> tuple[Trial, Why]:
-        why = why_pending(self._cluster.scheduler, pending, 0.0)
+        cluster = self._cluster
+        why = judge_rules(cluster, pending, why_pending(cluster.scheduler, pending, 0.0))
+        away = tuple(node.node for node in why.nodes if node.reason == NOT_ALLOWED)
         lacks = tuple(node.node for node in why.nodes if node.reason == FITS and node.node not in able)
         later = [node.node for node in why.nodes if node.reason in LATER and node.node in able]
-        *_, preemption = find_preemption(self._cluster.scheduler, pending, later)
+        *_, preemption = find_preemption(cluster.scheduler, pending, later)
         numbers = tuple(self._numbers.setdefault(one, len(self._numbers)) for one in _verdicts(why.nodes))
-        found = msgspec.structs.replace(blank, verdicts=numbers, lacks_resources=lacks, preemption=preemption)
+        found = msgspec.structs.replace(blank, verdicts=numbers, lacks_resources=lacks, not_allowed=away, preemption=preemption)
         return found, msgspec.structs.replace(why, nodes=[])
 
 

@@ -10,11 +10,11 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.scheduling.why_pod import FITS, SENTENCES, NodeWhy
+from central.scheduling.why_pod import FITS, NodeWhy
 from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import PodRefusal, Situation
-from kubectl_lading.pods.waiting import NEVER, Wait
+from kubectl_lading.pods.waiting import NEVER, SENTENCES, Wait
 from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
 from kubectl_lading.terminal.words import age, count, gib, listed, pod_name
 
@@ -205,6 +205,8 @@ def _helps(wait: Wait) -> Iterator[tuple[str, Text]]:
         yield "preemption", text(f"evicts {wait.why.preempts}")
     elif wait.preemption is not None:
         yield "preemption", text(wait.preemption.in_words())
+    for why, pods in wait.why.protected.items():
+        yield "protected", text(f"{count(pods, 'pod')} of lower priority: {why}")
     some_would = any(one.together for one in wait.helps) or wait.not_looked_at
     if some_would and not wait.why.reasons.get(FITS):
         yield "moves", text("kubectl lading defrag says which pods could go elsewhere to make room")

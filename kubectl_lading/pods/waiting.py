@@ -6,6 +6,7 @@ with the pods that central would evict by its own plan (central.scheduling.preem
 Eviction API by a dry run, which may refuse.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -14,12 +15,15 @@ import msgspec
 from central.fit.demand import Demand
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
-from central.scheduling.preempt import Protection, plans
+from central.scheduling import why_pod
+from central.scheduling.preempt import plans
 from central.scheduling.scheduler import Scheduler
+from central.scheduling.victims import Protection
 from central.scheduling.why_pod import FITS, NodeWhy, Why, why_pending
 from central.state.budgets import NO_BUDGETS, Budgets
 from central.state.pending import Pending
 from central.view.helps import Ending, NodeHelp, find_helps
+from kubectl_lading.cluster import NOT_ALLOWED, Cluster
 from kubectl_lading.pods.situation import FIXES
 from kubectl_lading.terminal.words import pod_name
 from lading.amounts import format_mib
@@ -67,6 +71,9 @@ def find_preemption(
 
 
 NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresolvable)
+SENTENCES: Final = why_pod.SENTENCES | {
+    NOT_ALLOWED: "its devices are free, and kubectl cordon, a taint, nodeSelector or affinity keeps the pod away"
+}
 LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # the pod may fit there later
 
 
@@ -92,7 +99,7 @@ class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def explain_wait(
-    scheduler: Scheduler,
+    cluster: Cluster,
     pod: Pending,
     said: Why | None,
     *,
@@ -103,10 +110,12 @@ def explain_wait(
 ) -> Iterator[Wait | None]:
     """Yield None between two steps, and a Wait last. `most`: number of nodes for which pods to end are searched. `silent`:
     central did not answer. `stay`: pods that do not end."""
+    scheduler = cluster.scheduler
     why = said or why_pending(scheduler, pod, 0.0)
+    why = judge_rules(cluster, pod, why)
     why = msgspec.structs.replace(why, nodes=[_beside_devices(scheduler, pod, node) for node in why.nodes])
     yield None
-    later = [node.node for node in why.nodes if node.reason in LATER]
+    later = [node.node for node in why.nodes if node.reason in LATER and cluster.allows(pod, node.node)]
     helps = []
     for one in find_helps(scheduler, pod, later, stay=stay):
         helps.append(one)
@@ -130,10 +139,24 @@ def explain_wait(
     )
 
 
+def judge_rules(cluster: Cluster, pod: Pending, why: Why) -> Why:
+    """Return the same with NOT_ALLOWED for nodes that fit, and where kube-scheduler does not let the pod go."""
+    away = {node.node for node in why.nodes if node.reason == FITS and not cluster.allows(pod, node.node)}
+    if not away:
+        return why
+    nodes = [
+        msgspec.structs.replace(node, reason=NOT_ALLOWED, text=SENTENCES[NOT_ALLOWED]) if node.node in away else node
+        for node in why.nodes
+    ]
+    return msgspec.structs.replace(why, nodes=nodes, reasons=dict(Counter(node.reason for node in nodes)))
+
+
 def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Iterator[tuple[str, str]]:
     for reason in why.reasons:
         if reason in FIXES:
             yield reason, FIXES[reason]
+        elif reason == NOT_ALLOWED:
+            yield reason, "kubectl describe node NODE shows its labels and taints; kubectl uncordon NODE ends a cordon."
     fitting = [node.node for node in why.nodes if node.reason == FITS]
     own = scheduler.ledger.without(pod.uid)
     if fitting:

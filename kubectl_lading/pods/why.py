@@ -17,8 +17,6 @@ from rich.text import Text
 from central.api.times import parse_seconds
 from central.ask.model import Ask, BadAsk
 from central.ask.parse import parse_ask
-from central.page.waiting import count_reasons
-from central.scheduling.scheduler import Scheduler
 from central.scheduling.why_pod import FITS, Why, ask_in_words
 from central.state.budgets import Budgets
 from central.state.pending import pending_of
@@ -102,7 +100,7 @@ async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: Ask) -> W
     )
     pod = cluster.pending.get(metadata.uid) or pending_of(own, asked)
     steps = explain_wait(
-        cluster.scheduler,
+        cluster,
         pod,
         said if isinstance(said, Why) and said.uid == pod.uid else None,
         most=LOOKED_AT if flags.output is Output.TABLE else LOOKED_AT_WIDE,
@@ -146,10 +144,10 @@ def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPo
         return -pod.spec.priority, tenants.part(metadata.namespace), metadata.creation_timestamp or "", metadata.uid
 
     for pod in sorted(found, key=place):
-        yield _explain(cluster.scheduler, pod)
+        yield _explain(cluster, pod)
 
 
-def _explain(scheduler: Scheduler, pod: Pod) -> WaitingPod:
+def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
     asked, metadata = parse_ask(pod), pod.metadata
     stand, said = _stand(pod, asked)
     pending = pending_of(pod, asked) if isinstance(asked, Ask) else None
@@ -161,7 +159,7 @@ def _explain(scheduler: Scheduler, pod: Pod) -> WaitingPod:
         priority=pod.spec.priority,
         created=parse_seconds(metadata.creation_timestamp),
         asks=ask_in_words(pending) if pending else "",
-        reasons=count_reasons(scheduler, pending) if pending and stand is Stand.WAITING else {},
+        reasons=cluster.count_reasons(pending) if pending and stand is Stand.WAITING else {},
         said=said,
     )
 

@@ -34,6 +34,10 @@ COLUMNS: Final = (
 _STATES: Final = {
     NodeState.READY: ("ready", "good"),
     NodeState.UNREACHABLE: ("not reachable: devices that pods hold there stay held, and no others are assigned", "bad"),
+    NodeState.UNSCHEDULABLE: (
+        "unschedulable (kubectl cordon): devices that pods hold there stay held, and no others are assigned",
+        "warn",
+    ),
     NodeState.REBOOTED: ("has booted since its last report: no devices are assigned until lading-hooks reports again", "bad"),
     NodeState.NOT_RECONCILED: ("does not know yet which pods hold its devices: none is given until it does", "bad"),
     NodeState.NO_REPORT: ("reports no devices: lading-hooks with report = true writes them", "bad"),

@@ -91,6 +91,8 @@ def _health(view: NodeView) -> Text:
     said = [] if view.state is NodeState.READY else [view.state.value.replace("-", " ")]
     said += [f"{count(number, kind)} unusable" for kind, number in unusable.items()]
     said += [count(len(view.problems), "problem")] if view.problems else []
+    if said == [NodeState.UNSCHEDULABLE.value]:
+        return text(", ".join(said + (["cordoned"] if view.cordon else [])), "warn")
     if said:
         return text(", ".join(said + (["cordoned"] if view.cordon else [])), "bad")
     return text("cordoned", "warn") if view.cordon else text("ok", "good")

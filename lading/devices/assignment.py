@@ -55,10 +55,19 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     exclusion: Label = ""
 
 
+class Quota(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """The labels of the pod that say which quota it belongs to."""
+
+    name: Label = ""
+    preemptible: bool = True
+
+
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     v: Literal[1]
     pod: Annotated[str, msgspec.Meta(min_length=1)]
     node: Annotated[str, msgspec.Meta(min_length=1)]
     gen: Annotated[int, msgspec.Meta(ge=0, le=MAX_GEN)]
     containers: dict[str, Container]
+    quota: Quota | None = None  # as the pod said when it was bound; None: there was no quota then
     sharing: Sharing | None = None  # as the pod asked when it was bound; what it says since is not in force
+    gang: str | None = None  # with which the pod was bound; empty: with none; None: not written, by an older central

@@ -288,7 +288,7 @@ class KubeClient:
         request = self._request(credentials, path, {**query, "timeout": f"{left_s:.3f}s"})
         if body is not None:
             request["data"] = msgspec.json.encode(body)
-            request["headers"]["Content-Type"] = content_type
+            request["headers"].append(("Content-Type", content_type))
         limit = aiohttp.ClientTimeout(total=left_s, connect=min(CONNECT_S, left_s))
         with self._translated(call, credentials, limit, resent=method == "DELETE"):
             async with self._session.request(method, **request, timeout=limit) as answer:
@@ -307,7 +307,7 @@ class KubeClient:
         return {
             "url": credentials.server + path,
             "params": query,
-            "headers": {"Authorization": credentials.authorization} if credentials.authorization else {},
+            "headers": [*_authorize(credentials.authorization), *credentials.impersonation],  # a name may repeat
             "ssl": credentials.tls or True,
             "server_hostname": credentials.server_name,
             "proxy": credentials.proxy,
@@ -368,6 +368,10 @@ def _delete_options(uid: str, grace_s: int | None) -> dict[str, Any]:
     if grace_s is not None:
         options["gracePeriodSeconds"] = grace_s
     return options
+
+
+def _authorize(value: str) -> list[tuple[str, str]]:
+    return [("Authorization", value)] if value else []
 
 
 def _query(**words: str) -> dict[str, str]:

@@ -1,40 +1,41 @@
-"""Load the API server's address and our credentials: from a kubeconfig, or from the files that every pod has.
+"""Open the API server with the credentials of a kubeconfig, or of the service account that every pod has.
 
-It takes a kubeconfig's path and context, or nothing (in-cluster). It returns `Credentials` for each call, renewed in the
-background: a service account's token is read again, an exec plugin is run again when its token is about to expire (both by the
-`kubernetes` library's refresh hook). After a 401 or an untrusted certificate everything is read again, which finds tokens,
-client certificates and authorities that were replaced on disk. Reading is done in a thread: an exec plugin may take seconds.
+`open_access` is for daemons: one kubeconfig by its path, or the service account. `open_access_as_kubectl` is for commands: the
+kubeconfigs, proxies and exceptions that kubectl would use. Both return `Access`: `Credentials` for each call, renewed in the
+background. A token file is read again, and an exec plugin runs again when its credentials end. After a 401 or an untrusted
+certificate everything is read again, which finds tokens, client certificates and authorities that were replaced on disk.
+Reading is done in a thread: an exec plugin may take seconds.
 
-It refuses, as ConfigError: files that cannot be read, no credentials, `insecure-skip-tls-verify`, plain HTTP to another
-machine. Secrets are in no message, `repr` or log, and a key that the kubeconfig carries inline is on disk only while Python's
-ssl loads it. Proxies of the environment are not used, a kubeconfig's `proxy-url` is.
+It refuses, as ConfigError: files that cannot be read, no credentials, plain HTTP to another machine, a proxy that is not
+HTTP, and for daemons `insecure-skip-tls-verify`. Secrets are in no message, `repr` or log, and a key is copied to disk only
+while Python's ssl loads it. Daemons use the `proxy-url` of a kubeconfig, but no proxy of the environment.
+
+Source: k8s.io/client-go tools/clientcmd (`client_config.go`, `overrides.go`), rest (`config.go`, `url_utils.go`), transport.
 """
 
 import asyncio
-import contextlib
 import ipaddress
 import os
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-import yaml
-from kubernetes.client import Configuration
-from kubernetes.config import ConfigException, incluster_config, load_kube_config
-from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+import msgspec
 
 from lading.errors import ConfigError
+from lading.kube.identity import Identity, list_impersonation, load_identity, read_bytes
+from lading.kube.kubeconfig import Cluster, Context, Kubeconfig, User, merge_kubeconfigs, parse_kubeconfig
+from lading.kube.proxies import find_proxy
 from lading.threads import in_thread
 
-# The library itself reads a token file again after a minute, and kubelet renews the token at 80 % of its life.
-REFRESH_S: Final = 10.0
-
-_BROKEN: Final = (ConfigException, OSError, ValueError, LookupError, TypeError, AttributeError)  # the library checks little
+REFRESH_S: Final = 10.0  # kubelet renews a token at 80 % of its life, which is at least ten minutes
+DEFAULT_NAMESPACE: Final = "default"
+_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,36 +45,21 @@ class Credentials:
     server: str  # URL without a slash at its end
     tls: ssl.SSLContext | None
     authorization: str = field(default="", repr=False)  # the header's value
+    impersonation: tuple[tuple[str, str], ...] = ()  # headers; a name may repeat
     server_name: str | None = None  # the name in the server's certificate, where it is not the host's
     proxy: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    configuration: Any
-    tls: ssl.SSLContext | None
-
-    def credentials(self) -> Credentials:
-        """Return credentials with the current token: this runs the library's hook. Blocks."""
-        token = self.configuration.get_api_key_with_prefix("BearerToken") or ""
-        return Credentials(
-            server=self.configuration.host.rstrip("/"),
-            tls=self.tls,
-            authorization=token.strip(),
-            server_name=self.configuration.tls_server_name,
-            proxy=self.configuration.proxy or None,
-        )
 
 
 class Access:
     """Credentials that stay valid. Used on one event loop."""
 
-    def __init__(self, load: Callable[[], _Loaded], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Load at once. `load` and the hook raise ConfigError; later they run in a thread."""
+    def __init__(self, load: Callable[[], Callable[[], Credentials]], *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Load at once. `load` reads everything and returns a function that reads only what may have been renewed. Both raise
+        ConfigError; later they run in a thread."""
         self._load = load
         self._clock = clock
-        self._loaded = load()
-        self._current: Credentials | None = _refresh(self._loaded)
+        self._refresh = load()
+        self._current: Credentials | None = self._refresh()
         self._due = clock() + REFRESH_S
         self._renewal: asyncio.Future[Credentials] | None = None
 
@@ -101,8 +87,8 @@ class Access:
 
     def _renew(self, anew: bool) -> Credentials:
         if anew:
-            self._loaded = self._load()
-        return _refresh(self._loaded)
+            self._refresh = self._load()
+        return self._refresh()
 
     def _renewed(self, renewal: asyncio.Future[Credentials]) -> None:
         self._renewal = None
@@ -112,91 +98,210 @@ class Access:
             self._current = renewal.result()
 
 
-def open_access(kubeconfig: Path | None, *, context: str = "") -> Access:
-    """Load the kubeconfig (its current context where none is named), or the service account of this pod. Blocks. Raises
-    ConfigError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubectlRules:
+    """What decides about the cluster of a command, besides the files themselves."""
+
+    kubeconfig: str = ""  # the value of --kubeconfig
+    context: str = ""  # the value of --context
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def find_files(self) -> tuple[Path, ...]:
+        """Return the kubeconfigs, most important first: the flag's alone, those of $KUBECONFIG, or the one of the home
+        directory."""
+        if self.kubeconfig:
+            return (Path(self.kubeconfig),)
+        if several := self.environment.get("KUBECONFIG", ""):
+            return tuple(Path(one) for one in dict.fromkeys(several.split(os.pathsep)) if one)
+        return (Path.home() / ".kube" / "config",)
+
+
+def open_access(kubeconfig: Path | None) -> Access:
+    """Open with the current context of one kubeconfig, or with the service account of this pod. Blocks. Raises ConfigError."""
     if kubeconfig is None:
-        return Access(_load_in_cluster)
-    return Access(lambda: _load_kubeconfig(kubeconfig, context))
+        return Access(lambda: _load_service_account({}))
+    return Access(lambda: load_chosen(choose_entries((kubeconfig,), "", explicit=True)))
 
 
-def read_namespace(kubeconfig: Path, context: str = "") -> str:
-    """Return the namespace of the context (the current one where none is named), or an empty text. Raises ConfigError."""
-    with _reading(kubeconfig):
-        merged = KubeConfigMerger(str(kubeconfig)).config  # type: ignore[no-untyped-call]
-        if merged is None:
-            raise ConfigException("no configuration found")
-        loader = KubeConfigLoader(merged, active_context=context or None)  # type: ignore[no-untyped-call]
-        return str(loader.current_context["context"].get("namespace") or "")
+def open_access_as_kubectl(rules: KubectlRules) -> Access:
+    """Open the cluster that kubectl would. Blocks. Raises ConfigError."""
+
+    def load() -> Callable[[], Credentials]:
+        files = rules.find_files()
+        chosen = choose_entries(files, rules.context, explicit=bool(rules.kubeconfig))
+        if not chosen.current and _in_pod():
+            return _load_service_account(rules.environment)
+        return load_chosen(chosen, environment=rules.environment, insecure=True)
+
+    return Access(load)
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def read_namespace(rules: KubectlRules) -> str:
+    """Return the namespace that kubectl would use without `-n`. Raises ConfigError."""
+    chosen = choose_entries(rules.find_files(), rules.context, explicit=bool(rules.kubeconfig))
+    if chosen.context.namespace:
+        return chosen.context.namespace
+    if not _in_pod():
+        return DEFAULT_NAMESPACE
+    return rules.environment.get("POD_NAMESPACE") or read_bytes(_ACCOUNT / "namespace").decode().strip() or DEFAULT_NAMESPACE
+
+
+# ---- which cluster and user
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The entries of a context."""
+
+    source: str  # for messages
+    context: Context = field(default_factory=Context)
+    cluster: Cluster | None = None  # None: it does not exist
+    absent: bool = False  # no file exists
+    current: bool = True  # False: no context was named, and none is current
+    user: User | None = None  # None: it does not exist
+
+
+def choose_entries(files: tuple[Path, ...], context: str, *, explicit: bool) -> Chosen:
+    """Return the entries of the context, or of the current one if the name is empty. A file that does not exist is skipped,
+    unless the user names it explicitly. Raises ConfigError."""
+    source = os.pathsep.join(map(str, files))
+    read = [one for path in files if (one := _read_file(path, explicit=explicit)) is not None]
+    merged = merge_kubeconfigs(read)
+    found = merged.find_context(context)
+    if found is None:
+        return Chosen(source=source, absent=not read, current=False)
+    return Chosen(source=source, context=found, cluster=merged.clusters.get(found.cluster), user=merged.users.get(found.user))
+
+
+def _read_file(path: Path, *, explicit: bool) -> Kubeconfig | None:
     try:
-        if not any(Path(one).exists() for one in str(path).split(os.pathsep)):  # $KUBECONFIG may name several
-            raise ConfigError(f"cannot read {path}: no such file")
-        yield
-    except yaml.MarkedYAMLError as e:  # its own text would quote the line
-        line = f" in line {e.problem_mark.line + 1}" if e.problem_mark else ""
-        raise ConfigError(f"cannot read {path}: not YAML{line}: {e.problem}") from None
-    except _BROKEN as e:
-        raise ConfigError(f"cannot use {path}: {_why(e)}") from e
+        text = path.read_text(errors="replace")
+    except FileNotFoundError as e:
+        if explicit:
+            raise ConfigError(f"cannot read {path}: no such file") from e
+        return None
+    except OSError as e:
+        raise ConfigError(f"cannot read {path}: {e.strerror}") from e
+    return parse_kubeconfig(text, str(path.absolute()))
 
 
-def _load_kubeconfig(path: Path, context: str) -> _Loaded:
-    configuration = Configuration(proxy="")  # not from the environment
-    configuration.host = ""
-    with tempfile.TemporaryDirectory(prefix="lading-") as folder, _reading(path):
-        load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=str(path),
-            context=context or None,
-            client_configuration=configuration,
-            persist_config=False,
-            temp_file_path=folder,
+# ---- credentials
+
+
+def _in_pod() -> bool:
+    return bool(
+        os.environ.get("KUBERNETES_SERVICE_HOST")
+        and os.environ.get("KUBERNETES_SERVICE_PORT")
+        and (_ACCOUNT / "token").is_file()
+    )
+
+
+def _load_service_account(environment: Mapping[str, str]) -> Callable[[], Credentials]:
+    source = "the pod's service account"
+    hint = "outside a pod, name a kubeconfig"
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
+    if not host or not port:
+        raise ConfigError(f"cannot use {source}: KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set", hint=hint)
+    try:
+        read_bytes(_ACCOUNT / "token")
+    except ConfigError as e:
+        raise ConfigError(e.message, hint=hint) from e
+    cluster = Cluster(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        certificate_authority=str(_ACCOUNT / "ca.crt"),
+    )
+    user = User(token_file=str(_ACCOUNT / "token"))
+    return load_chosen(Chosen(source=source, cluster=cluster, user=user), environment=environment)
+
+
+def load_chosen(
+    chosen: Chosen, *, environment: Mapping[str, str] | None = None, insecure: bool = False
+) -> Callable[[], Credentials]:
+    """Read what the entries name. `environment`: where to find a proxy if the cluster has none. `insecure`: accept a cluster
+    whose certificate is not verified."""
+    cluster, user = _checked_cluster(chosen, insecure=insecure), chosen.user or User()
+    proxy = _checked_proxy(chosen.source, cluster.proxy_url or find_proxy(cluster.server, environment or {}))
+    authority = cluster.certificate_authority_data
+    if not authority and cluster.certificate_authority:
+        authority = read_bytes(Path(cluster.certificate_authority))
+    identify = load_identity(chosen.source, chosen.context.user, user, cluster, authority)
+    contexts: dict[tuple[bytes, bytes], ssl.SSLContext] = {}  # the newest one, by its certificate and key
+
+    def refresh() -> Credentials:
+        identity = identify()
+        pair = (identity.certificate, identity.key)
+        if cluster.server.startswith("https:") and pair not in contexts:
+            context = _create_tls(chosen.source, cluster, authority, identity)
+            contexts.clear()
+            contexts[pair] = context
+        return Credentials(
+            server=cluster.server,
+            tls=contexts.get(pair),
+            authorization=identity.authorization,
+            impersonation=list_impersonation(user),
+            server_name=cluster.tls_server_name or None,
+            proxy=proxy,
         )
-        return _checked(configuration, str(path))
+
+    return refresh
 
 
-def _load_in_cluster() -> _Loaded:
-    configuration = Configuration(proxy="")
-    try:
-        loader = incluster_config.InClusterConfigLoader(  # type: ignore[no-untyped-call]
-            token_filename=incluster_config.SERVICE_TOKEN_FILENAME,
-            cert_filename=incluster_config.SERVICE_CERT_FILENAME,
+def _checked_cluster(chosen: Chosen, *, insecure: bool) -> Cluster:
+    """Return the cluster with its server as a URL without a slash at its end. Raises ConfigError."""
+    cluster, source = chosen.cluster, chosen.source
+    if chosen.absent:
+        raise ConfigError(f"cannot read {source}: no such file", hint="name one with --kubeconfig or $KUBECONFIG")
+    if cluster is None and not chosen.context.cluster:
+        raise ConfigError(
+            f"cannot use {source}: it has no current context with a cluster", hint="kubectl config use-context NAME"
         )
-        loader.load_and_set(configuration)  # type: ignore[no-untyped-call]
-        return _checked(configuration, "the pod's service account")
-    except _BROKEN as e:
-        hint = "outside a pod, name a kubeconfig"
-        raise ConfigError(f"cannot use the pod's service account: {_why(e)}", hint=hint) from e
-
-
-def _refresh(loaded: _Loaded) -> Credentials:
+    if cluster is None:
+        raise ConfigError(f"cannot use {source}: cluster {chosen.context.cluster!r} of its context does not exist")
+    text = cluster.server
     try:
-        return loaded.credentials()
-    except _BROKEN as e:
-        raise ConfigError(f"cannot renew the credentials: {_why(e)}") from e
-
-
-def _checked(configuration: Any, source: str) -> _Loaded:
-    server = urlsplit(configuration.host)
-    if server.scheme not in ("http", "https") or not server.hostname:
-        raise ConfigError(f"cannot use {source}: it names no server")
-    if server.scheme == "http":
-        if not _is_loopback(server.hostname):
-            raise ConfigError(f"cannot use {source}: plain HTTP would expose the credentials to the network", hint="use https")
-        return _Loaded(configuration, None)
-    if not configuration.verify_ssl:
+        server = urlsplit(text)
+        if not server.scheme or not server.hostname:  # HOST:PORT
+            text = f"https://{text}"
+            server = urlsplit(text)
+        usable = server.scheme in ("http", "https") and server.hostname and server.port != 0 and " " not in text
+    except ValueError:
+        usable = False
+    if not usable or not server.hostname:
+        raise ConfigError(f"cannot use {source}: it names no server that is a URL or HOST:PORT")
+    if server.scheme == "http" and not _is_loopback(server.hostname):
+        raise ConfigError(f"cannot use {source}: plain HTTP would expose the credentials to the network", hint="use https")
+    if cluster.insecure_skip_tls_verify and not insecure and server.scheme == "https":
         hint = "name the server's certificate-authority instead"
         raise ConfigError(
             f"cannot use {source}: insecure-skip-tls-verify would send the credentials to any server that answers", hint=hint
         )
-    if not configuration.api_key and not configuration.cert_file:
-        raise ConfigError(f"cannot use {source}: its user has no credentials, or its exec plugin returned none")
-    tls = ssl.create_default_context(cafile=configuration.ssl_ca_cert)
-    if configuration.cert_file:
-        tls.load_cert_chain(configuration.cert_file, configuration.key_file)
-    return _Loaded(configuration, tls)
+    if cluster.insecure_skip_tls_verify and (cluster.certificate_authority or cluster.certificate_authority_data):
+        raise ConfigError(f"cannot use {source}: its cluster has both insecure-skip-tls-verify and a certificate-authority")
+    return msgspec.structs.replace(cluster, server=text.rstrip("/"))
+
+
+def _checked_proxy(source: str, proxy: str | None) -> str | None:
+    if proxy and urlsplit(proxy).scheme not in ("http", "https"):  # no text of it: it may have a password
+        raise ConfigError(f"cannot use {source}: its proxy is not HTTP", hint="write http://HOST:PORT")
+    return proxy
+
+
+def _create_tls(source: str, cluster: Cluster, authority: bytes, identity: Identity) -> ssl.SSLContext:
+    try:
+        tls = ssl.create_default_context(cadata=authority.decode("ascii", errors="replace") or None)
+        tls.verify_flags &= ~ssl.VERIFY_X509_STRICT  # kubectl accepts authorities without key identifiers; Python 3.13 does not
+        if cluster.insecure_skip_tls_verify:
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
+        if identity.certificate:
+            with tempfile.TemporaryDirectory(prefix="lading-") as folder:
+                certificate, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+                certificate.write_bytes(identity.certificate)
+                key.write_bytes(identity.key)
+                tls.load_cert_chain(certificate, key, password="")  # a key with a password is refused, not asked for
+    except (ssl.SSLError, OSError, ValueError) as e:
+        raise ConfigError(f"cannot use {source}: a certificate or a key is not PEM, or they do not match") from e
+    return tls
 
 
 def _is_loopback(host: str) -> bool:
@@ -204,8 +309,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _why(error: BaseException) -> str:
-    """Describe the error: ConfigException and OSError with their own text, others with their type."""
-    return str(error) if isinstance(error, (ConfigException, OSError)) else f"{type(error).__name__}: {error}"[:200]

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_lading.access import connect, find_kubeconfig, find_namespace, find_pod
+from kubectl_lading.access import connect, find_namespace, find_pod
 from kubectl_lading.flags import Flags
 from lading.errors import ConfigError, LadingError
+from lading.kube.config import KubectlRules
 from lading.kube.resource import NODE_DEVICES
 from tests.fakes.kube_server import FakeKubeServer, Fault
 from tests.fakes.simulated_time import run_simulated
@@ -28,11 +29,9 @@ def config(tmp_path: Path) -> Path:
 
 def test_a_flag_before_the_environment_before_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("KUBECONFIG", "/a:/b")
-    assert find_kubeconfig(Flags(kubeconfig="/c")) == Path("/c")
-    assert find_kubeconfig(Flags()) == Path("/a:/b")
-    monkeypatch.delenv("KUBECONFIG")
-    assert find_kubeconfig(Flags()) == tmp_path / ".kube" / "config"
+    assert KubectlRules(kubeconfig="/c", environment={"KUBECONFIG": "/a:/b"}).find_files() == (Path("/c"),)
+    assert KubectlRules(environment={"KUBECONFIG": "/a::/b:/a"}).find_files() == (Path("/a"), Path("/b"))
+    assert KubectlRules(environment={}).find_files() == (tmp_path / ".kube" / "config",)
 
 
 @pytest.mark.parametrize(

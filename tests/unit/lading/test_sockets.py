@@ -1,3 +1,4 @@
+import asyncio
 import os
 import socket
 import stat
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from lading.errors import ConfigError, HostError
-from lading.sockets import Peer, access_problems, listen, parse_endpoint, peer_credentials
+from lading.sockets import Peer, access_problems, listen, parse_endpoint, peer_credentials, serve
 from tests.fakes.needs import need
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -405,3 +408,21 @@ def test_a_stranger_is_cut_off_and_who_comes_behind_is_let_in(another_user: int,
             assert child.stdout.readline() == "0\n"
         assert [(peer.pid, peer.uid) for peer in strangers] == [(child.pid, another_user)]
         assert child.returncode == 0
+
+
+def test_the_file_stays_when_a_server_is_closed(path: Path) -> None:
+    async def serve_once(listener: socket.socket) -> None:
+        server = await serve(asyncio.Protocol, listener)
+        server.close()
+        await server.wait_closed()
+
+    with listen(path) as listener, socket.socket(fileno=os.dup(listener.fileno())):  # systemd keeps the socket while we restart
+        asyncio.run(serve_once(listener))
+        assert connects(path)
+
+
+def test_all_daemons_start_their_unix_servers_by_serve() -> None:
+    """asyncio's own way removes systemd's socket, from Python 3.13 on."""
+    packages = ("central", "doctor", "hooks", "kubectl_lading", "lading", "runtimeproxy", "shares", "simnode")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    assert [path.relative_to(ROOT) for path in sources if "unix_server(" in path.read_text()] == [Path("lading/sockets.py")]

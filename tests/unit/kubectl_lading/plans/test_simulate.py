@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from central.api.pod_groups import GANG_KINDS
+from central.ask.reasons import OfPod
 from kubectl_lading.plans.simulate import CLASSES
 from lading.kube.resource import NODE_DEVICES
 from tests.docs import ROOT
@@ -118,3 +120,31 @@ def test_what_nodes_lack_is_said_once_for_all_pods_that_wait(cli: Cli) -> None:
     shown = cli.run("simulate", "-f", str(cli.kubeconfig.parent / "pods.yaml")).stdout
     assert "x-0 and 199 more" in shown
     assert len(shown.splitlines()) < 12
+
+
+POD_GROUP = """
+apiVersion: scheduling.x-k8s.io/v1alpha1
+kind: PodGroup
+metadata: {name: train}
+spec: {minMember: 3}
+"""
+
+
+def test_a_gang_whose_minimum_a_pod_group_of_the_manifest_says(cli: Cli) -> None:
+    labels = "metadata: {labels: {scheduling.x-k8s.io/pod-group: train}}"
+    limits = LIMITS.replace("gpu: 8", "gpu: 1")
+    job = f"kind: Job\nmetadata: {{name: x}}\nspec: {{parallelism: 2, template: {{{labels}, spec: {{{limits}}}}}}}"
+    said = simulated(cli, f"{POD_GROUP}\n---\n{job}")
+    assert [pod["code"] for pod in said["pods"]] == [OfPod.GANG_WAITS_FOR_MEMBERS] * 2
+    assert "2 of 3 members" in said["pods"][0]["problem"]
+    said = simulated(cli, f"{POD_GROUP}\n---\n{job.replace('parallelism: 2', 'parallelism: 3')}")
+    assert all(pod["node"] for pod in said["pods"])
+    assert said["passed_over"] == []
+
+
+def test_a_reader_has_the_right_to_read_pod_groups() -> None:
+    role = next(iter(yaml.safe_load_all((ROOT / "deploy/rbac/reader.yaml").read_text())))
+    for kind in GANG_KINDS:
+        assert any(
+            kind.resource.plural in rule["resources"] and kind.resource.group in rule["apiGroups"] for rule in role["rules"]
+        )

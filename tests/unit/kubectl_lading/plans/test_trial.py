@@ -92,3 +92,74 @@ def test_what_is_wrong_with_the_pod_itself() -> None:
     (elsewhere,) = tried(cluster(1), "lading.dev/gpu: 1", scheduler="default-scheduler")
     assert elsewhere.node == "n0"
     assert elsewhere.notes
+
+
+GANG = """
+kind: Job
+metadata: {{name: train}}
+spec:
+  parallelism: {size}
+  completions: {size}
+  template:
+    metadata: {{annotations: {{lading.dev/gang: train, lading.dev/gang-min: "{least}"}}}}
+    spec: {{schedulerName: lading, containers: [{{name: main, resources: {{limits: {{lading.dev/gpu: 1}}}}}}]}}
+"""
+
+
+def test_the_pods_of_a_gang_start_together() -> None:
+    trials = run(Trials(cluster(2, 2)), GANG.format(size=4, least=4))
+    assert Counter(trial.node for trial in trials) == {"n0": 2, "n1": 2}
+    assert {trial.gang for trial in trials} == {"team/train"}
+    uuids = [gpu.uuid for trial in trials for given in trial.containers.values() for gpu in given.gpus]
+    assert len(set(uuids)) == 4
+
+
+def test_no_pod_of_a_gang_starts_where_not_all_can() -> None:
+    one = "kind: Pod\nspec: {schedulerName: lading, containers: [{name: main, resources: {limits: {lading.dev/gpu: 1}}}]}"
+    trials = run(Trials(cluster(2, 1)), GANG.format(size=4, least=4), one)
+    assert [(trial.node, trial.code) for trial in trials[:4]] == [("", OfPod.GANG_TOO_LARGE)] * 4
+    assert trials[4].node
+
+
+def test_a_gang_without_enough_members_waits() -> None:
+    trials = run(Trials(cluster(4)), GANG.format(size=3, least=4))
+    assert [(trial.node, trial.code) for trial in trials] == [("", OfPod.GANG_WAITS_FOR_MEMBERS)] * 3
+    assert "3 of 4 members exist" in trials[0].problem
+
+
+def test_members_beyond_the_minimum_start_where_there_is_room() -> None:
+    trials = run(Trials(cluster(3)), GANG.format(size=4, least=2))
+    assert sorted(trial.node for trial in trials) == ["", "n0", "n0", "n0"]
+
+
+def nodes(*nodes: dict[str, object]) -> Cluster:
+    """A node with one card each."""
+    listed = [msgspec.convert(one, Node) for one in nodes]
+    reports = [msgspec.convert(devices(one.metadata.name, 1, 1, version=3), Report) for one in listed]
+    return compute((reports, "9"), (listed, "9"), ([], "9"))
+
+
+def test_a_node_that_kubernetes_keeps_the_pod_from_is_not_taken() -> None:
+    trials = tried(nodes(node("n0", cordoned=True), node("n1", taints=["a"])), "lading.dev/gpu: 1")
+    assert (trials[0].node, trials[0].not_allowed) == ("", ("n0", "n1"))
+    assert tried(nodes(node("n0", cordoned=True), node("n1")), "lading.dev/gpu: 1")[0].node == "n1"
+    tolerant = """
+kind: Pod
+metadata: {name: p}
+spec:
+  schedulerName: lading
+  tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]
+  containers: [{name: main, resources: {limits: {lading.dev/gpu: 1}}}]
+"""
+    assert run(Trials(nodes(node("n0", cordoned=True))), tolerant)[0].node == "n0"
+
+
+def test_a_gang_takes_no_node_that_kubernetes_keeps_it_from() -> None:
+    trials = run(Trials(nodes(node("n0", cordoned=True), node("n1"))), GANG.format(size=2, least=2))
+    assert not any(trial.node for trial in trials)
+
+
+def test_a_node_that_is_not_ready_is_not_taken() -> None:
+    (trial,) = tried(nodes(node("n0", ready=False)), "lading.dev/gpu: 1")
+    assert trial.why is not None
+    assert trial.why.reasons == {Missing.UNREACHABLE: 1}

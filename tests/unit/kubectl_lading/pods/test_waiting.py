@@ -5,10 +5,14 @@ from typing import Any
 
 import msgspec
 
+from central.ask.node_rules import traits_of
 from central.fit.model import Missing
-from central.scheduling.why_pod import Why
+from central.scheduling.why_pod import FITS, Why
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
+from central.state.nodes import Nodes
+from kubectl_lading.cluster import NOT_ALLOWED
 from kubectl_lading.pods.waiting import Wait, explain_wait
+from tests.fakes.cluster_of import cluster_of
 from tests.fakes.kube_objects import WHOLE, budget, share
 from tests.unit.central.world import World
 
@@ -23,7 +27,9 @@ def wait(
     **words: Any,
 ) -> Wait:
     made.show("waits", limits, **words)
-    *_, found = explain_wait(made.scheduler, made.pending_pod("waits"), said, most=most, budgets=budgets)
+    *_, found = explain_wait(
+        cluster_of(made.ledger, made.pending, made.scheduler), made.pending_pod("waits"), said, most=most, budgets=budgets
+    )
     assert found is not None
     return found
 
@@ -105,3 +111,18 @@ def test_what_central_says_of_nodes_counts_first() -> None:
     assert found.from_central
     assert found.why.nodes == []
     assert found.preemption is None  # it is under way
+
+
+def test_a_node_that_fits_and_is_cordoned_is_not_one_that_fits() -> None:
+    made = full()
+    made.node("n2", 1)
+    made.show("waits", WHOLE)
+    hosts = Nodes()
+    hosts.set(traits_of("n2", {}, (), unschedulable=True))
+    cluster = cluster_of(made.ledger, made.pending, made.scheduler, hosts)
+    *_, found = explain_wait(cluster, made.pending_pod("waits"), None, most=9)
+    assert found is not None
+    assert found.why.reasons[NOT_ALLOWED] == 1
+    assert FITS not in found.why.reasons
+    assert NOT_ALLOWED in found.fixes
+    assert cluster.count_reasons(made.pending_pod("waits")) == found.why.reasons

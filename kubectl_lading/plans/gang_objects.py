@@ -1,0 +1,67 @@
+"""Read the objects that say how many pods start together, which central watches: PodGroups, and Workloads of Kubernetes.
+
+It takes the cluster's objects, and documents of manifests. A kind that the cluster does not have has no objects.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from central.api.pod_groups import GANG_KINDS, GangKind, PodGroup
+from central.controllers.gangs import GangObjectFeed
+from central.gang.gangs import Gangs
+from central.ledger.ledger import Ledger
+from kubectl_lading.lists import read_permitted
+from lading.errors import ConfigError
+from lading.kube.client import KubeClient
+from lading.kube.errors import NotFoundError
+
+_KINDS: Final = {"podgroups": "PodGroup", "workloads": "Workload"}
+_UNREAD: Final = (
+    "you may not read {plural}.{group}, so gangs that name one wait here: ClusterRole lading-reader (deploy/rbac/reader.yaml) "
+    "gives that right"
+)
+
+GangObjects = tuple[GangKind, Sequence[PodGroup]]
+
+
+def find_kind(document: Mapping[str, Any]) -> GangKind | None:
+    """Return the kind of such an object; None for every other document."""
+    version, kind = document.get("apiVersion"), document.get("kind")
+    return next((one for one in GANG_KINDS if version == _version(one) and kind == _KINDS[one.resource.plural]), None)
+
+
+def parse_object(document: Mapping[str, Any], source: str, *, namespace: str) -> PodGroup:
+    """Parse a document of such a kind. `namespace`: for one without. Raises ConfigError."""
+    metadata = document.get("metadata") or {}
+    named = {"namespace": namespace, "uid": f"{source}/{metadata.get('name')}"} | metadata
+    try:
+        return msgspec.convert({**document, "metadata": named}, PodGroup)
+    except msgspec.ValidationError as e:
+        raise ConfigError(f"cannot use {source}: {document['kind']}: {e}") from e
+
+
+async def read_gang_objects(client: KubeClient) -> list[GangObjects]:
+    """Return the objects of the cluster. One kind that may not be read is left out, after a warning. Raises KubeError."""
+    found: list[GangObjects] = []
+    for kind in GANG_KINDS:
+        resource = kind.resource
+        warning = _UNREAD.format(plural=resource.plural, group=resource.group)
+        try:
+            found.append((kind, await read_permitted(client, resource.path(), PodGroup, warning) or ()))
+        except NotFoundError:
+            continue
+    return found
+
+
+def add_objects(gangs: Gangs, ledger: Ledger, objects: Sequence[GangObjects]) -> None:
+    """Tell gangs of these objects; of two with one name the last counts."""
+    for kind, groups in objects:
+        feed = GangObjectFeed(gangs, ledger, kind)
+        for group in groups:
+            feed.changed(group)
+
+
+def _version(kind: GangKind) -> str:
+    return f"{kind.resource.group}/{kind.resource.version}"
