@@ -52,8 +52,9 @@ from lading.log import Level, open_log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import CENTRAL
 from simnode.api_server import write_kubeconfig
-from simnode.child import Child, tail
+from simnode.child import Child
 from simnode.control_plane import free_port
+from simnode.patience import tail
 from simnode.scheduling import SigningKey
 
 OUT: Final = Path("bench/out/central.json")

@@ -53,7 +53,11 @@ class Rig:
         self.names = [f"node-{number:05d}" for number in range(nodes)]
         for name in self.names:
             NodeFeed(self.ledger).changed(msgspec.convert(self._node(name), Node))
-            DevicesFeed(self.ledger).changed(msgspec.convert(self._devices(name), NodeDevices))
+            self.report(name)
+
+    def report(self, name: str, unhealthy: str = "") -> None:
+        """Report the node's devices; `unhealthy`: why none of them can be given."""
+        DevicesFeed(self.ledger).changed(msgspec.convert(self._devices(name, unhealthy), NodeDevices))
 
     def _metadata(self, name: str) -> dict[str, Any]:
         self.version += 1
@@ -63,9 +67,10 @@ class Rig:
         status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "128", "memory": "2Ti"}}
         return {"metadata": self._metadata(name), "status": status}
 
-    def _devices(self, name: str) -> dict[str, Any]:
+    def _devices(self, name: str, unhealthy: str) -> dict[str, Any]:
+        model = MODEL | ({"unhealthy": unhealthy} if unhealthy else {})
         cards = [
-            {"uuid": f"GPU-{name[5:]:0>8}-0000-0000-0000-{card:012x}", "bdf": f"0000:{0x10 + card:02x}:00.0", **MODEL}
+            {"uuid": f"GPU-{name[5:]:0>8}-0000-0000-0000-{card:012x}", "bdf": f"0000:{0x10 + card:02x}:00.0", **model}
             for card in range(8)
         ]
         return {"metadata": self._metadata(name), "status": {"reconciled": True, "gpus": cards}}

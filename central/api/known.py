@@ -10,7 +10,7 @@ concepts, "Resource versions"); where they are not integers (aggregated servers)
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 
 class Metadata(Protocol):
@@ -22,6 +22,9 @@ class Metadata(Protocol):
     def uid(self) -> str: ...
     @property
     def resource_version(self) -> str: ...
+
+
+MOST_DIGITS: Final = 128  # Python refuses to read a number of several thousand digits
 
 
 class Ident(NamedTuple):
@@ -73,10 +76,11 @@ class Known:
 
 
 def _is_newer(version: str, than: str) -> bool:
-    if _is_number(version) and _is_number(than):
+    if is_number(version) and is_number(than):
         return int(version) > int(than)
     return version != than
 
 
-def _is_number(version: str) -> bool:
-    return version.isascii() and version.isdecimal()
+def is_number(version: str) -> bool:
+    """Return whether the resourceVersion is a number, as the API server writes it, in decimal."""
+    return len(version) <= MOST_DIGITS and version.isascii() and version.isdecimal()

@@ -2,7 +2,8 @@
 
 It reads the API server's list and watch. It calls `replaced` with everything (at the start, and whenever the watch cannot be
 taken up again), then `changed` and `removed`. The list is consistent (no `resourceVersion`): what was bound before it began is
-in it. The sink is called on the loop's thread, between two lines; an exception of the sink ends `run`.
+in it. The sink is called on the loop's thread, between two lines. An object that the sink fails to handle is set aside
+(central.loop.faults): the sink gets what is known of it then once more later, and its deletion at once.
 
 An object that cannot be decoded exists nevertheless, and may hold devices: the sink gets an `Unreadable` for it, the log has it
 once, and only its deletion removes it. After a line without the identity of an object the list is read again.
@@ -26,6 +27,7 @@ import msgspec
 from central.api.known import Ident, Known
 from central.api.known import Metadata as AnyMetadata
 from central.api.objects import Metadata
+from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient, WatchEvent
@@ -35,6 +37,7 @@ from lading.log import Event, Log
 
 # Watches that fail one after the other, before a list at least says how things are now.
 WATCH_TRIES: Final = 3
+AGAIN_S: Final = 1.0  # between two looks at the objects that are set aside
 ABSENT_S: Final = 60.0  # until an optional kind is asked for again; a cluster gets one once in its life
 _TOO_SHORT_S: Final = 1.0  # a watch that ends sooner, without a word, is a server in trouble
 
@@ -93,19 +96,29 @@ class _Bare(msgspec.Struct):
 
 
 _BARE: Final = msgspec.json.Decoder(_Bare)
+# Half of a surrogate pair is a ValueError, and an object of a thousand levels a RecursionError.
+_UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def decode_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unreadable:
     """Decode one object. One that cannot be decoded exists all the same, and may hold devices."""
     try:
         return decoder.decode(raw)
-    except msgspec.DecodeError as e:
+    except _UNDECODABLE as e:
         why = str(e)
     try:
         metadata = _BARE.decode(raw).metadata
-    except msgspec.DecodeError:
+    except _UNDECODABLE:
         metadata = Metadata()
     return Unreadable(metadata=metadata, why=why)
+
+
+def _unknown(obj: "T | Unreadable") -> Unreadable:
+    """Return the object as one that cannot be decoded: for a sink, all that it knew of the object stays. It has no version, so
+    that the object itself counts as newer."""
+    whom = obj.metadata
+    metadata = Metadata(name=whom.name, namespace=whom.namespace, uid=whom.uid)
+    return Unreadable(metadata=metadata, why="it could not be handled")
 
 
 class Reflector(Generic[T]):
@@ -126,9 +139,12 @@ class Reflector(Generic[T]):
         optional: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        faults: Faults | None = None,
     ) -> None:
         """Create the reflector. `read` changes each object before the sink gets it. `prepare` does slow work for each object of
-        a list, in slices, before the sink gets the list."""
+        a list, in slices, before the sink gets the list. `faults`: of the process; by default of this reflector alone."""
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
+        self._aside: dict[str, tuple[str, Callable[[], None]]] = {}  # by uid: calls of the sink that are made again, and names
         self._read = read
         self._prepare = prepare
         self._clock = clock
@@ -162,6 +178,11 @@ class Reflector(Generic[T]):
 
     async def run(self) -> NoReturn:
         """Run until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._handle_again())
+            await self._read_all()
+
+    async def _read_all(self) -> NoReturn:
         listed = False
         while True:
             try:
@@ -211,7 +232,7 @@ class Reflector(Generic[T]):
         self._known.listed((o.metadata for o in objects), version)
         present = {o.metadata.uid for o in objects if isinstance(o, Unreadable)}
         self._unreadable &= present
-        self._sink.replaced(objects, version)
+        self._replace(objects, version)
         self._heard_at = asyncio.get_running_loop().time()
         self.absent = False
         self.synced.set()
@@ -222,7 +243,8 @@ class Reflector(Generic[T]):
         slices = Slices(self._clock)
         for one in objects:
             if self._prepare is not None and not isinstance(one, Unreadable):
-                self._prepare(one)
+                with self._faults.handling(Work.WATCH, self._name(one.metadata)):
+                    self._prepare(one)
                 await slices.pause()
 
     async def _follow(self) -> bool:
@@ -257,13 +279,51 @@ class Reflector(Generic[T]):
 
     def _tell(self, metadata: AnyMetadata, obj: T | Unreadable | None) -> None:
         news = self._known.event(metadata, deleted=obj is None)
-        if news.gone is not None:
-            self._unreadable.discard(news.gone.uid)
-            self._sink.removed(news.gone, metadata.resource_version)
+        if (gone := news.gone) is not None:
+            self._unreadable.discard(gone.uid)
+            self._call(gone, lambda: self._sink.removed(gone, metadata.resource_version), at_once=True)
         if news.there and obj is not None:
             if not isinstance(obj, Unreadable):
                 self._unreadable.discard(obj.metadata.uid)
-            self._sink.changed(obj)
+            self._pass(obj)
+
+    # ---- calls of the sink
+
+    def _replace(self, objects: "Sequence[T | Unreadable]", version: str) -> None:
+        """Pass the list to the sink. If that fails, pass it as objects of which nothing is known, and then each by itself."""
+        self._aside.clear()
+        listed = False
+        with self._faults.handling(Work.WATCH, self.resource):
+            self._sink.replaced(objects, version)
+            listed = True
+        if not listed:
+            self._sink.replaced([_unknown(obj) for obj in objects], version)
+            for obj in objects:
+                self._pass(obj)
+
+    def _pass(self, obj: "T | Unreadable") -> None:
+        self._call(obj.metadata, lambda: self._sink.changed(obj))
+
+    def _call(self, whom: "AnyMetadata | Ident", call: Callable[[], None], *, at_once: bool = False) -> None:
+        """Call the sink about one object, now or when its time has come. What waited for that already is out of date."""
+        name = self._name(whom)
+        self._aside[whom.uid] = name, call
+        if at_once or not self._faults.sets_aside(Work.WATCH, name):
+            with self._faults.handling(Work.WATCH, name):
+                call()
+                del self._aside[whom.uid]
+
+    async def _handle_again(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(AGAIN_S)
+            for uid, (name, call) in [*self._aside.items()]:
+                if not self._faults.sets_aside(Work.WATCH, name):
+                    with self._faults.handling(Work.WATCH, name):
+                        call()
+                        del self._aside[uid]
+
+    def _name(self, whom: "AnyMetadata | Ident") -> str:
+        return f"{self.resource} {whom.namespace}/{whom.name}" if whom.namespace else f"{self.resource} {whom.name}"
 
     def _whom(self, event: WatchEvent) -> Metadata:
         try:
@@ -274,7 +334,9 @@ class Reflector(Generic[T]):
     def _parse(self, raw: msgspec.Raw) -> T | Unreadable:
         obj = decode_object(self._decoder, raw)
         if not isinstance(obj, Unreadable):
-            return self._read(obj)
+            with self._faults.handling(Work.WATCH, self._name(obj.metadata)):
+                return self._read(obj)
+            return _unknown(obj)
         metadata = obj.metadata
         if metadata.uid not in self._unreadable:
             self._unreadable.add(metadata.uid)

@@ -82,6 +82,11 @@ class GangKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def text(self) -> str:
+        """Return the whole key: `str` is for people and leaves the dialect out."""
+        return f"{self.dialect}:{self.namespace}/{self.name}"
+
 
 class Mode(StrEnum):
     """Say what becomes of the members that are bound if the others do not follow in time."""

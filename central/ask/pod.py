@@ -8,7 +8,7 @@ Source: k8s.io/api/core/v1, as of v1.36.
 """
 
 from collections.abc import Iterator
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,9 @@ from lading.vocabulary import PodUid
 DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central reports devices that became unhealthy
 SCHEDULED: Final = "PodScheduled"  # the condition by which kube-scheduler reports what it found
 UNSCHEDULABLE: Final = "Unschedulable"
+RESIZE_PENDING: Final = "PodResizePending"  # the condition by which kubelet reports a resize that is not done yet
+INFEASIBLE: Final = "Infeasible"
+_LONGEST_VERSION: Final = 128  # characters; the API server's are numbers of 64 bits
 
 # The API server writes text. A manifest may have numbers, and `cpu: 0.5` of another container must not make it unreadable.
 Amount = str | int | float
@@ -31,7 +34,7 @@ class Metadata(_Wire, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: PodUid = PodUid("")
-    resource_version: str = ""
+    resource_version: Annotated[str, msgspec.Meta(max_length=_LONGEST_VERSION)] = ""
     creation_timestamp: str | None = None  # RFC 3339
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int = 0
@@ -135,20 +138,43 @@ class Condition(_Wire, frozen=True):
     message: str = ""
 
 
+_READ: Final = frozenset({DEVICES_HEALTHY, RESIZE_PENDING})
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
+class Actual(_Wire, frozen=True):
+    """Hold what a running container has: Kubernetes 1.33 (KEP-1287)."""
+
+    name: str = ""
+    resources: Resources | None = None
+    allocated_resources: dict[str, Amount] | None = None
+
+
 class Status(_Wire, frozen=True):
-    """Keep only the condition of Lading, and whether kube-scheduler found no node: every pod has some five others."""
+    """Keep only what is read of the conditions: every pod has some five others."""
 
     phase: str = ""
     start_time: str | None = None  # when its kubelet saw it first: RFC 3339
     conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[Actual, ...] | None = None
+    init_container_statuses: tuple[Actual, ...] | None = None
+    resources: Resources | None = None  # of the pod as a whole
+    allocated_resources: dict[str, Amount] | None = None
 
     def __post_init__(self) -> None:
         if self.conditions:
-            read = tuple(one for one in self.conditions if one.type == DEVICES_HEALTHY or _says_unschedulable(one))
+            read = tuple(one for one in self.conditions if one.type in _READ or _says_unschedulable(one))
             msgspec.structs.force_setattr(self, "conditions", read)
+
+    @property
+    def resize_infeasible(self) -> bool:
+        """Return whether the node will never have room for the resize that the spec wants."""
+        return any(one.type == RESIZE_PENDING and one.reason == INFEASIBLE for one in self.conditions)
+
+    def actual(self, container: str) -> Actual | None:
+        """Return what the container has; None if its node does not say."""
+        statuses = (*(self.container_statuses or ()), *(self.init_container_statuses or ()))
+        return next((one for one in statuses if one.name == container and one.resources is not None), None)
 
     @property
     def healthy(self) -> Condition | None:

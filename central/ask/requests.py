@@ -5,17 +5,22 @@
     or, if the pod as a whole has an amount, that one instead
     and the overhead of its runtime class
 
+While a container, or the pod, is being resized, its amount is the largest of what the spec wants, what it has, and what its
+node allocated. What the spec wants does not count if the resize is infeasible on that node: from 1 to 200 CPUs counts 1.
+
 It takes any pod. An invalid quantity counts as nothing: kube-scheduler and the API server judge it, not central.
 
-Source: k8s.io/component-helpers/resource, PodRequests; KEP-753 (sidecars), KEP-2837 (resources of a pod), KEP-688 (overhead).
+Source: k8s.io/component-helpers/resource, PodRequests; KEP-753 (sidecars), KEP-2837 (resources of a pod), KEP-688 (overhead),
+KEP-1287 (resize: determineContainerReqs).
 """
 
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
 from central.ask.at_one_time import most_at_one_time
-from central.ask.model import Requests
+from central.ask.model import Requests, Role
 from central.ask.pod import Amount, Container, Pod, Resources, starting_order
 from central.ask.quantity import parse_quantity
 
@@ -45,22 +50,32 @@ def allocatable_of(amounts: dict[str, Amount]) -> Requests | None:
 
 def _of_pod(pod: Pod, resource: str) -> int:
     """Return millionths of a core, or bytes."""
-    spec = pod.spec
-    total = most_at_one_time((_of_container(container, resource), role) for container, role in starting_order(pod))
+    spec, status = pod.spec, pod.status
+    total = most_at_one_time((_of_container(pod, one, role, resource), role) for one, role in starting_order(pod))
     if spec.resources is not None and resource in spec.resources.requests:
-        total = _micros(spec.resources.requests[resource], resource)
+        wanted = _micros(spec.resources.requests[resource], resource)
+        total = _while_resized(pod, wanted, status.resources, status.allocated_resources, resource)
     if resource in spec.overhead:
         total += _micros(spec.overhead[resource], resource)
     return total
 
 
-def _of_container(container: Container, resource: str) -> int:
+def _of_container(pod: Pod, container: Container, role: Role, resource: str) -> int:
     """Return the container's request. A limit alone is a request too: the API server fills it in."""
     amounts: Resources = container.resources
-    for said in (amounts.requests, amounts.limits):
-        if resource in said:
-            return _micros(said[resource], resource)
-    return 0
+    wanted = next((_micros(said[resource], resource) for said in (amounts.requests, amounts.limits) if resource in said), 0)
+    actual = pod.status.actual(container.name) if role is not Role.INIT else None
+    return wanted if actual is None else _while_resized(pod, wanted, actual.resources, actual.allocated_resources, resource)
+
+
+def _while_resized(
+    pod: Pod, wanted: int, actual: Resources | None, allocated: Mapping[str, Amount] | None, resource: str
+) -> int:
+    """Return what counts of an amount that may be about to change."""
+    if actual is None:
+        return wanted
+    there = [_micros(said[resource], resource) for said in (actual.requests, allocated or {}) if resource in said]
+    return max(there, default=0) if pod.status.resize_infeasible else max(wanted, *there) if there else wanted
 
 
 @lru_cache(maxsize=8192)

@@ -8,6 +8,7 @@ device in the ledger. For a text that cannot be read it returns a value with the
 The schema is shared with the node, which parses the same text independently, with stricter rules.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +17,7 @@ from typing import Final
 import msgspec
 
 from central.ask.model import Role, Sharing
-from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf, Taken
+from central.assignment.model import Admitted, PlacedContainer, PlacedGpu, PlacedVf, Taken
 from central.assignment.phases import add_up, take
 from lading.devices import assignment as schema
 from lading.devices.share import Amounts
@@ -32,6 +33,8 @@ class OwnAssignment:
     gen: int
     placed: Mapping[str, PlacedContainer]
     taken: Taken
+    gang: str | None  # with which the pod was bound; empty: with none; None: an older central did not write it
+    admitted: Admitted | None = None  # None: the annotation does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +52,25 @@ def render_assignment(
     placed: Mapping[str, PlacedContainer],
     roles: Sequence[tuple[str, Role]],
     sharing: Sharing | None = None,
+    admitted: Admitted | None = None,
+    gang: str = "",
 ) -> str:
     """Return the annotation's text. The same arguments give the same bytes: a Binding that is sent again carries what was
-    signed first."""
+    signed first. `gang`: with which the pod is bound; empty: with none."""
     order = _starting_order(placed, roles)
     at_once = _less_than_the_sum(placed, roles)
     named = name_vfs(placed, roles)
     containers = {name: _render_container(placed[name], at_once, named) for name in order if placed[name] != PlacedContainer()}
-    written = schema.Assignment(v=1, pod=pod_uid, node=node, gen=gen, containers=containers, sharing=_render_sharing(sharing))
+    written = schema.Assignment(
+        v=1,
+        pod=pod_uid,
+        node=node,
+        gen=gen,
+        containers=containers,
+        quota=None if admitted is None else schema.Quota(name=admitted.quota, preemptible=admitted.preemptible),
+        sharing=_render_sharing(sharing),
+        gang=gang,
+    )
     return msgspec.json.encode(written).decode()
 
 
@@ -139,7 +153,11 @@ def parse_own(text: str, roles: Sequence[tuple[str, Role]], *, namespace: str) -
         vfs = tuple(PlacedVf(bdf=PciAddress(vf.bdf), pf=PciAddress(vf.pf or "")) for vf in container.vfs)
         placed[name] = PlacedContainer(gpus=gpus, vfs=vfs)
     taken = take(roles, placed, None if found.sharing is None else _sharing(namespace, found.sharing))
-    return OwnAssignment(pod=PodUid(found.pod), node=found.node, gen=found.gen, placed=placed, taken=taken)
+    admitted = None if found.quota is None else Admitted(sys.intern(found.quota.name), found.quota.preemptible)
+    pod = PodUid(found.pod)
+    return OwnAssignment(
+        pod=pod, node=found.node, gen=found.gen, placed=placed, taken=taken, gang=found.gang, admitted=admitted
+    )
 
 
 @lru_cache(maxsize=4096)  # pods of one template share the value

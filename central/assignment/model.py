@@ -13,6 +13,13 @@ from lading.devices.isolation import IsolationName
 from lading.vocabulary import GpuUuid, PciAddress
 
 
+class Admitted(NamedTuple):
+    """Say to which quota a pod belonged by its labels when it was bound."""
+
+    quota: str = ""  # empty: that of its namespace
+    preemptible: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedGpu:
     uuid: GpuUuid

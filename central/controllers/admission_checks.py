@@ -21,6 +21,7 @@ from central.ask.pod import Pod
 from central.gang.admission import AdmissionAnswer, State, in_line, is_due, may_hold, render_active, render_answer
 from central.gang.workload_rooms import WorkloadRooms
 from central.ledger.model import Holder
+from central.loop.faults import Faults, Work
 from central.loop.slices import result_in_slices
 from central.scheduling.workloads import WorkloadPlanner
 from lading.kube.backoff import Backoff
@@ -175,9 +176,11 @@ class AdmissionChecks:
         now: Callable[[], str],
         log: Log,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        faults: Faults | None = None,
     ) -> None:
         """Create the task. `ready`: all of Kueue's objects are known. `leads` is called before each write.
         `clock`: seconds, monotonic; `now`: RFC 3339."""
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._queued = queued
         self._planner = planner
         self._client = client
@@ -203,13 +206,18 @@ class AdmissionChecks:
         if not self._ready():
             return
         for check in [*self._queued.checks.values()]:
-            if not is_true(check.status.conditions, "Active") and self._may_write(check.metadata.uid):
-                path = ADMISSION_CHECKS.path(name=check.metadata.name, subresource="status")
-                await self._write(check.metadata.uid, path, render_active(check.metadata.name, self._now()))
+            if self._faults.sets_aside(Work.ADMISSION_CHECKS, check.metadata.name):
+                continue
+            with self._faults.handling(Work.ADMISSION_CHECKS, check.metadata.name):
+                if not is_true(check.status.conditions, "Active") and self._may_write(check.metadata.uid):
+                    path = ADMISSION_CHECKS.path(name=check.metadata.name, subresource="status")
+                    await self._write(check.metadata.uid, path, render_active(check.metadata.name, self._now()))
         for workload in self._queued.due():
             settling = self._settling.get(workload.metadata.uid)
-            if self._waits(workload) and (settling is None or self._clock() >= settling.again):
-                await self._answer(workload)
+            waits = self._waits(workload) and not self._faults.sets_aside(Work.ADMISSION_CHECKS, str(workload))
+            if waits and (settling is None or self._clock() >= settling.again):
+                with self._faults.handling(Work.ADMISSION_CHECKS, str(workload)):
+                    await self._answer(workload)
         due = {workload.metadata.uid for workload in self._queued.due()}
         self._answered = {uid: version for uid, version in self._answered.items() if uid in due}
         self._settling = {uid: settling for uid, settling in self._settling.items() if uid in due}

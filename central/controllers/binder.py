@@ -15,7 +15,9 @@ lock is held across a call, and Bindings of different pods, on one node too, run
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -24,6 +26,7 @@ from central.ask.pod import Pod
 from central.ask.reasons import OfBinding, OfPod
 from central.assignment.networks import Unreadable, VfNetwork, add_networks
 from central.controllers.signer import Signer
+from central.loop.faults import Faults, Work
 from central.scheduling.scheduler import Bound, NotBound, Reservation, Scheduler
 from central.state.counts import BindOutcome
 from central.state.pending import Pending
@@ -62,10 +65,12 @@ class Binder:
         log: Log,
         network: VfNetwork | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        faults: Faults | None = None,
     ) -> None:
         """Create the binder. Without a signer assignments are not signed; nodes with `unsigned` accept these. `leads` is called
         in the turn of the loop in which a Binding is sent. Without a `network` pods get their VFs' network devices from the
         node, or none."""
+        self._faults = Faults(clock=time.monotonic, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._client = client
         self._signer = signer
@@ -223,7 +228,8 @@ class Binder:
     def _settle_later(self, reserved: Reservation) -> None:
         if self._closed:
             return
-        task = asyncio.get_running_loop().create_task(self._settle(reserved))
+        settling = self._faults.keep(Work.BINDINGS, partial(self._settle, reserved), name=reserved.pod.shown)
+        task = asyncio.get_running_loop().create_task(settling)
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)
 

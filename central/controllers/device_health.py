@@ -22,6 +22,7 @@ from central.api.objects import Metadata
 from central.controllers.conditions import Conditions, Word, concerns, decide_words
 from central.ledger.ledger import Ledger
 from central.ledger.model import Held, Holder, version_of
+from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient
@@ -65,8 +66,10 @@ class Warner:
         clock: Callable[[], float],
         now: Callable[[], str],
         log: Log,
+        faults: Faults | None = None,
     ) -> None:
         """Create the task. `leads` is called before each patch. `clock`: seconds, monotonic; `now`: RFC 3339."""
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._ledger = ledger
         self._conditions = conditions
         self._client = client
@@ -92,7 +95,7 @@ class Warner:
         words = await self._choose()
         async with asyncio.TaskGroup() as saying:
             for word in words:
-                saying.create_task(self._say(word))
+                saying.create_task(self._try_to_say(word))
 
     async def _choose(self) -> list[Word]:
         slices, chosen = Slices(self._clock), list[Word]()
@@ -101,8 +104,12 @@ class Warner:
         now = self._clock()
         self._quiet = {uid: until for uid, until in self._quiet.items() if until > now}
         for name in [*self._unsettled]:
+            if self._faults.sets_aside(Work.DEVICE_HEALTH, name):
+                continue
             del self._unsettled[name]
-            words, settled = self._words_on(name)
+            words, settled = list[Word](), False
+            with self._faults.handling(Work.DEVICE_HEALTH, name):
+                words, settled = self._words_on(name)
             if not settled:
                 self._unsettled[name] = None
             chosen += [word for word in words if word.pod.pod not in self._quiet]
@@ -135,6 +142,12 @@ class Warner:
         return self._ledger.load_of(uid) is None and not self._ledger.has_ended(uid)
 
     # ---- saying it
+
+    async def _try_to_say(self, word: Word) -> None:
+        name = f"{word.pod.namespace}/{word.pod.name}"
+        if not self._faults.sets_aside(Work.DEVICE_HEALTH, name):
+            with self._faults.handling(Work.DEVICE_HEALTH, name):
+                await self._say(word)
 
     async def _say(self, word: Word) -> None:
         if not self._leads():

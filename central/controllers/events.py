@@ -7,6 +7,7 @@ Source: core/v1 Event, k8s.io/api, as of v1.36.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 from uuid import uuid4
@@ -14,6 +15,7 @@ from uuid import uuid4
 from central.api.objects import Event as KubeEvent
 from central.api.objects import EventSource, ObjectReference
 from central.ledger.model import Holder
+from central.loop.faults import Faults, Work
 from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError
 from lading.kube.resource import EVENTS
@@ -29,7 +31,8 @@ class EventRecorder:
     """Write Events. `now`: RFC 3339. The reasons are API, in CamelCase: NoAssignment, Preempted, GangIncomplete,
     DeviceConflict, DeviceUnhealthy, DeviceHealthy, ShareBypassed, QuotaTakenBack."""
 
-    def __init__(self, client: KubeClient, *, now: Callable[[], str], log: Log) -> None:
+    def __init__(self, client: KubeClient, *, now: Callable[[], str], log: Log, faults: Faults | None = None) -> None:
+        self._faults = Faults(clock=time.monotonic, log=log) if faults is None else faults
         self._client = client
         self._now = now
         self._log = log
@@ -58,12 +61,16 @@ class EventRecorder:
         """Run until it is cancelled."""
         while True:
             event = await self._waiting.get()
-            try:
-                await self._client.create(EVENTS.path(event.involved_object.namespace), event, timeout_s=TIMEOUT_S)
-            except KubeError as e:
-                self._failed(str(e))
-            else:
-                self._failing = False
+            with self._faults.handling(Work.EVENTS, f"{event.involved_object.namespace}/{event.involved_object.name}"):
+                await self._send(event)
+
+    async def _send(self, event: KubeEvent) -> None:
+        try:
+            await self._client.create(EVENTS.path(event.involved_object.namespace), event, timeout_s=TIMEOUT_S)
+        except KubeError as e:
+            self._failed(str(e))
+        else:
+            self._failing = False
 
     def _failed(self, why: str) -> None:
         if not self._failing:

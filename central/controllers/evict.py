@@ -22,11 +22,13 @@ from typing import Any, Final
 from central.ask.model import Ask
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Clash, Holder, PodRecord
+from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.quota.checks import QuotaRefusal
 from central.quota.model import Owner
-from central.scheduling.preempt import Plan, Protection, can_preempt, plans, renewed
+from central.scheduling.preempt import Plan, can_preempt, plans, renewed
 from central.scheduling.scheduler import Scheduler
+from central.scheduling.victims import Protection
 from central.state.budgets import Budgets
 from central.state.counts import EvictOutcome
 from central.state.pending import Pending
@@ -61,9 +63,11 @@ class Evictor:
         record_event: Callable[[Holder, str, str], None],
         clock: Callable[[], float],
         log: Log,
+        faults: Faults | None = None,
     ) -> None:
         """Create the evictor. `budgets` returns None while they are not known; then no pod is evicted for another one. `leads`
         is called before each eviction. `tell` writes an Event: pod, reason, message."""
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._budgets = budgets
         self._leads = leads
         self._record_event = record_event
@@ -101,15 +105,20 @@ class Evictor:
         while pod := self._next():
             await asyncio.sleep(0)  # a plan that is known already takes no turn of the loop
             names = self._wanting.pop(pod.uid)
-            protection = self.protection()
-            found = None if protection is None else await self._plan_new(pod, names, protection)
-            if found is not None:
-                self._counts.nominated += 1
-                why = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
-                self.make_room(found, pod, names, reason=PREEMPTED, why=why)
-                await asyncio.sleep(PAUSE_S)
-            elif protection is None or protection.applied:
-                self._work_for(pod, names, asyncio.sleep(SPARED_S))
+            if not self._faults.sets_aside(Work.EVICTIONS, pod.shown):
+                with self._faults.handling(Work.EVICTIONS, pod.shown):
+                    await self._plan_for(pod, names)
+
+    async def _plan_for(self, pod: Pending, names: Sequence[str]) -> None:
+        protection = self.protection()
+        found = None if protection is None else await self._plan_new(pod, names, protection)
+        if found is not None:
+            self._counts.nominated += 1
+            why = f"pod {pod.namespace}/{pod.name} of higher priority needs its devices"
+            self.make_room(found, pod, names, reason=PREEMPTED, why=why)
+            await asyncio.sleep(PAUSE_S)
+        elif protection is None or protection.applied:
+            self._work_for(pod, names, asyncio.sleep(SPARED_S))
 
     def works_for(self, uid: PodUid) -> bool:
         """Return whether pods are evicted for this one already, or room is kept for it."""
@@ -129,12 +138,13 @@ class Evictor:
         """Run `work` for one pod; then plan for the pod again if it is still refused."""
 
         async def whole() -> None:
-            try:
-                await work
-            finally:
-                del self._busy[pod.uid]
-            if now := self._scheduler.pending.get_refused(pod.uid):
-                self.refused(now, names)
+            with self._faults.handling(Work.EVICTIONS, pod.shown):
+                try:
+                    await work
+                finally:
+                    del self._busy[pod.uid]
+                if now := self._scheduler.pending.get_refused(pod.uid):
+                    self.refused(now, names)
 
         self._busy[pod.uid] = asyncio.get_running_loop().create_task(whole())
 
@@ -174,6 +184,7 @@ class Evictor:
         period is waited for NOMINATION_S longer: then another node may do."""
         until = self._clock() + max(victim.grace_s for victim in found.victims) + NOMINATION_S
         victims = frozenset(victim.uid for victim in found.victims)
+        self._scheduler.take_from_lower(found.node, found.placement.taken, pod.priority)
         self._scheduler.ledger.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder, victims=victims)
 
     async def _carry_out(self, found: Plan, pod: Pending, reason: str, why: str) -> None:
@@ -225,7 +236,9 @@ class Evictor:
         while True:
             clashes = self._scheduler.ledger.conflicts()
             for clash in clashes:
-                await self._end(clash)
+                if not self._faults.sets_aside(Work.EVICTIONS, clash.device):
+                    with self._faults.handling(Work.EVICTIONS, clash.device):
+                        await self._end(clash)
             self._said &= set(clashes)
             await asyncio.sleep(LOOK_S)
 

@@ -5,8 +5,15 @@
 One gang is planned at a time, in the order of the queue: a gang of which some members are bound comes first, then by the
 line (gang/queue.py). A gang that cannot be placed lets the next one pass, and room is made for it (make_room.py).
 
-No plan is waited for without an end: if the first Binding is not possible in PLAN_S, the plan is dropped, and made again after
-a pause. If the minimum is not bound in time after the first Binding, the bound members of a strict gang are evicted.
+There may be ten thousand gangs, which any user can create. So a look visits only gangs that changed since the last one, or
+whose time has come; and of those that wait for a plan only these, unless the cluster changed. All of it is done in slices.
+
+No plan is waited for without an end. From the moment a member has its node, others have to be sent to bind at most ARRIVED_S
+apart; without that, or if the first Binding is not possible in PLAN_S, the plan is dropped. The gang then pauses, longer after
+each plan until its minimum is bound, and the nodes of a plan that ended get no other plan for SINGLES_S: pods alone are asked
+about first. Plans of gangs without a bound member hold a bounded part of the cluster, and yield to pods of higher priority
+(scheduling/yielding.py). If the minimum is not bound in time after the first Binding, the bound members of a strict gang are
+evicted.
 """
 
 import asyncio
@@ -14,6 +21,7 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from central.api.known import Ident
@@ -27,28 +35,34 @@ from central.ask.pod import Pod
 from central.ask.reasons import OfBinding, OfPod
 from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
 from central.controllers.take_back import TakeBack
-from central.gang.claims import drop_plan, follow_end
+from central.gang.claims import drop_member, drop_plan, follow, follow_change, forget_kept
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
+from central.gang.queue import Place
 from central.ledger.ledger import Ledger
-from central.loop.slices import result_in_slices
+from central.loop.agenda import Agenda
+from central.loop.faults import Faults, Work
+from central.loop.slices import Slices, in_slices, result_in_slices
 from central.scheduling.gangs import GangPlanner
-from central.scheduling.line import gangs_in_line
+from central.scheduling.line import gang_place
 from central.scheduling.scheduler import Scheduler
 from lading.log import Event, Log
-from lading.vocabulary import PodUid
+from lading.vocabulary import ASSIGNMENT, PodUid
 
 LOOK_S: Final = 0.1
 LOOK_MOST_S: Final = 0.5  # of one look, for plans
+# Until a gang is visited that did not change. One with a plan may run out of time in several ways, and of these there are few.
+VISIT_S: Final = 1.0
+QUEUED_S: Final = 30.0
 # From a plan to the first Binding. kube-scheduler asks about some hundred pods a second, and tries a pod again after 1 s.
 PLAN_S: Final = 60.0
-# From the first Binding until the minimum is bound, where the gang says nothing else.
+# From the first Binding until the minimum is bound, by default; a gang may say less.
 FINISH_S: Final = 60.0
-LONGEST_FINISH_S: Final = 3600.0
+KEPT_S: Final = 20.0  # of the place of a member that is gone: a Job makes another pod after 10 s
 # kube-scheduler gives up a request after 5 s, and a Binding follows the wait.
 BARRIER_S: Final = 4.0
-ARRIVED_S: Final = 10.0  # how long a member counts that was sent to bind and was not waited for
-LONGEST_PAUSE_S: Final = 60.0
+ARRIVED_S: Final = 10.0  # between two members that are sent to bind
+SINGLES_S: Final = 2.0  # from the end of a plan until its nodes may be in another one
 TRIALS_S: Final = 0.5  # without a new question: kube-scheduler has tried a gang in each domain
 ASKED_WITHIN_S: Final = 2.0  # kube-scheduler asks about a new pod by then; of others it is told again
 QUOTA_S: Final = 0.5  # until a gang that its quota refused is tried again
@@ -60,10 +74,13 @@ INCOMPLETE: Final = "GangIncomplete"
 class GangFeed:
     """Take in the watch of pods, after the ledger did."""
 
-    def __init__(self, gangs: Gangs, ledger: Ledger, *, now: Callable[[], float] = time.time) -> None:
-        """Create the handler. `now`: Unix seconds."""
+    def __init__(
+        self, gangs: Gangs, ledger: Ledger, *, finish_s: float = FINISH_S, now: Callable[[], float] = time.time
+    ) -> None:
+        """Create the handler. `finish_s`: as for GangKeeper. `now`: Unix seconds."""
         self._gangs = gangs
         self._ledger = ledger
+        self._finish_s = finish_s
         self._now = now
 
     def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
@@ -81,40 +98,45 @@ class GangFeed:
         if said is None or isinstance(said, BadAsk):
             self._end(metadata.uid)
             return
+        record = self._ledger.pod(metadata.uid)
         member = Member(
             uid=metadata.uid,
             namespace=metadata.namespace,
             name=metadata.name,
+            labels=metadata.labels,
             membership=said,
             created=metadata.creation_timestamp or "",
             priority=spec.priority,
             node=spec.node_name,
             old=bool(spec.node_name) and self._is_old(obj, said),
+            assigned=ASSIGNMENT in metadata.annotations,
+            bound_with=record.gang if record is not None else "",
             asks=mentions_devices(obj),
             deleting=metadata.deletion_timestamp is not None,
             gated=bool(spec.scheduling_gates),
         )
         self._gangs.put(member)
+        follow(self._ledger, self._gangs)
 
     def _is_old(self, pod: Pod, said: Membership) -> bool:
         """Return whether the pod runs for longer than its gang may take to start. Another leader may have seen it start."""
         started, wait_s = pod.status.start_time, said.terms.wait_s if said.terms else None
-        return started is not None and self._now() - parse_seconds(started) > finish_s(wait_s) + CLOCKS_S
+        return started is not None and self._now() - parse_seconds(started) > finish_s(wait_s, self._finish_s) + CLOCKS_S
 
     def removed(self, gone: Ident, version: str) -> None:
         self._end(PodUid(gone.uid))
 
     def _end(self, uid: PodUid) -> None:
-        found = self._gangs.remove(uid)
-        if found is not None:
-            follow_end(self._ledger, *found)
+        self._gangs.remove(uid)
+        follow(self._ledger, self._gangs)
 
 
 class GangObjectFeed:
     """Take in the watch of one kind of objects that say how many members start together."""
 
-    def __init__(self, gangs: Gangs, kind: GangKind) -> None:
+    def __init__(self, gangs: Gangs, ledger: Ledger, kind: GangKind) -> None:
         self._gangs = gangs
+        self._ledger = ledger
         self._read = kind.read
         self._known: dict[str, set[ObjectKey]] = {}  # by uid
 
@@ -134,6 +156,7 @@ class GangObjectFeed:
         self._known[obj.metadata.uid] = now
         for one in said:
             self._gangs.put_object(one)
+        follow(self._ledger, self._gangs)
 
     def removed(self, gone: Ident, version: str) -> None:
         self._forget(gone.uid)
@@ -141,6 +164,7 @@ class GangObjectFeed:
     def _forget(self, uid: str) -> None:
         for key in self._known.pop(uid, set()):
             self._gangs.remove_object(key)
+        follow(self._ledger, self._gangs)
 
 
 class GangKeeper:
@@ -155,12 +179,16 @@ class GangKeeper:
         evictions: Evictions,
         take_back: TakeBack | None = None,
         patience_s: float,
+        finish_s: float = FINISH_S,
         clock: Callable[[], float],
         log: Log,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        faults: Faults | None = None,
     ) -> None:
         """Create it. `requeue` has kube-scheduler ask about these refused pods again. `patience_s`: how long a gang waits until
-        room is kept for it; 0: never. `clock`: that of the scheduler."""
+        room is kept for it; 0: never. `finish_s`: how long the members that are missing after the first Binding are waited for,
+        at most. `clock`: that of the scheduler."""
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._planner = planner
         self._requeue = requeue
@@ -168,9 +196,25 @@ class GangKeeper:
         self._clock = clock
         self._log = log
         self._sleep = sleep
+        self._finish_s = finish_s
         self._opened: dict[GangKey, asyncio.Event] = {}  # of gangs with members at the barrier
+        self._planned_on: dict[GangKey, tuple[Gang, frozenset[str]]] = {}  # the nodes of plans without a bound member
+        self._for_singles: dict[str, float] = {}  # nodes of plans that ended: until when gangs leave them to pods alone
+        self._visits = Agenda[GangKey]()  # when each gang is visited next, unless it changes before
+        self._waiting: dict[GangKey, None] = {}  # gangs that wait for a plan, as of their last visit
+        self._rests = Agenda[GangKey]()  # of these: when a plan may be searched next
+        self._searched: object = None  # the state of the cluster in which all of them had their turn
+        self._scan_at = -math.inf  # when all of them are compared next, at the earliest
+        self.phases: dict[GangKey, Phase] = {}  # as of the last visit
         self._room = RoomMaker(
-            scheduler, planner, evictions=evictions, take_back=take_back, patience_s=patience_s, clock=clock, log=log
+            scheduler,
+            planner,
+            evictions=evictions,
+            take_back=take_back,
+            patience_s=patience_s,
+            clock=clock,
+            log=log,
+            faults=self._faults,
         )
 
     @property
@@ -188,50 +232,141 @@ class GangKeeper:
             await self._sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Follow what became of each gang, then plan for those that wait, one after the other."""
-        for gang in self._gangs:
-            await self._follow(gang)
-        self._opened = {key: opened for key, opened in self._opened.items() if self._gangs.has(key)}
-        until = self._clock() + LOOK_MOST_S
-        line = self._in_line(gang for gang in self._gangs if self._is_due(gang))
-        while line:
-            gang = line.pop(0)
-            if gang.members and self._is_due(gang) and await self._plan(gang):
-                line = self._in_line(line)  # what it has counts from now on
-            if self._clock() >= until:
-                break  # those first in line may have room by now; those after them have their turn while these rest
-        await self._room.look()
+        """Follow what became of gangs that changed or are due, then plan for those that wait, one after the other."""
+        slices = Slices(self._clock)
+        changed = dict.fromkeys((*self._gangs.take_unvisited(), *self._visits.take_due(self._clock())))
+        for key in changed:
+            await self._visit(key)
+            await slices.pause()
+        self._leave_to_singles()
+        await self._plan_in_line(await self._line(changed, slices))
+        await self._room.look(self._waiting)
 
-    def _in_line(self, gangs: Iterable[Gang]) -> list[Gang]:
-        return gangs_in_line(self._scheduler, gangs)
+    async def _visit(self, key: GangKey) -> None:
+        """Follow what became of the gang, and record when it is visited next."""
+        gang = self._gangs.get(key)
+        if gang is not None:
+            if not self._faults.sets_aside(Work.GANGS, str(key)):
+                with self._faults.handling(Work.GANGS, str(key)):
+                    await in_slices(self._gangs.compressing(gang), self._clock)
+                    await self._follow(gang)
+            self._put_off(gang)
+        if not self._gangs.has(key):
+            self._visits.drop(key)
+            self._rests.drop(key)
+            for known in (self._waiting, self._opened, self.phases):
+                known.pop(key, None)
+
+    def _put_off(self, gang: Gang) -> None:
+        """Record when the gang is visited next, and whether it waits for a plan."""
+        now, phase, at = self._clock(), gang.phase, math.inf
+        self.phases[gang.key] = phase
+        if phase is Phase.QUEUED or gang.finishing:
+            self._waiting[gang.key] = None
+        else:
+            self._waiting.pop(gang.key, None)
+        if phase is Phase.QUEUED:
+            asked = max(gang.since, gang.asked[1]) + ASKED_WITHIN_S
+            soon = gang.refused_for is OfPod.GANG_WAITS_FOR_MEMBERS
+            at = asked if asked > now else now + (VISIT_S if soon else QUEUED_S)
+        elif phase in {Phase.PLANNED, Phase.BINDING} or gang.plan or gang.kept:
+            late = max(gang.arrived_at, gang.named_at if gang.named else -math.inf) + ARRIVED_S + LOOK_S
+            at = min(now + VISIT_S, late if late > now else math.inf)
+        if self._faults.sets_aside(Work.GANGS, str(gang.key)):
+            at = now + VISIT_S
+        self._visits.put(gang.key, min(at, max(gang.until, now)))
+
+    async def _line(self, changed: Iterable[GangKey], slices: Slices) -> list[tuple[Place, Gang]]:
+        """Return as a heap the gangs for which a plan may be found now: of all that wait if the cluster changed since they had
+        their turn, else of those that changed or rested."""
+        began = self._clock()
+        cluster = self._ledger.version, self._ledger.loads_version, self._planner.for_singles
+        whole = cluster != self._searched and began >= self._scan_at
+        keys = dict.fromkeys((*changed, *self._rests.take_due(began)))
+        line, place = list[tuple[Place, Gang]](), gang_place(self._scheduler)
+        for key in [*self._waiting] if whole else [key for key in keys if key in self._waiting]:
+            gang = self._gangs.get(key)
+            if gang is not None and not self._faults.sets_aside(Work.GANGS, str(key)) and self._is_due(gang):
+                line.append((place(gang), gang))
+            elif gang is not None:
+                self._rest(gang)
+            await slices.pause()
+        if whole:
+            now = self._clock()
+            self._searched, self._scan_at = cluster, now + (now - began if now - began > LOOK_S else 0.0)
+        heapify(line)
+        return line
+
+    def _rest(self, gang: Gang) -> None:
+        """Compare the gang again when its pause is over, if it has one."""
+        times = (max(gang.not_before, gang.resumes), gang.asked[1] + TRIALS_S if gang.in_trials else -math.inf)
+        self._rests.put(gang.key, min((at for at in times if at > self._clock()), default=math.inf))
+
+    async def _plan_in_line(self, line: list[tuple[Place, Gang]]) -> None:
+        """Plan for these, the first in line first. What a gang gets counts from then on, for those after it."""
+        until, place, slices = self._clock() + LOOK_MOST_S, gang_place(self._scheduler), Slices(self._clock)
+        while line:
+            await slices.pause()  # a plan is short, and there may be thousands
+            before, gang = heappop(line)
+            if not gang.members or not self._is_due(gang):
+                continue
+            now = place(gang)
+            if line and now > before and now > line[0][0]:
+                heappush(line, (now, gang))
+                continue
+            with self._faults.handling(Work.GANGS, str(gang.key)):
+                if await self._plan(gang):
+                    place = gang_place(self._scheduler)
+            if gang.members:
+                self._put_off(gang)
+                self._rest(gang)
+            if line and self._clock() >= until:
+                # Those first in line may have room by now; those after them have their turn while these rest.
+                self._searched = None
+                break
+
+    def _leave_to_singles(self) -> None:
+        """Let no gang be planned for a moment on the nodes of a plan that ended before its first Binding, however it ended."""
+        now = self._clock()
+        for key, (gang, nodes) in [*self._planned_on.items()]:
+            if gang.opened or gang.finishing or gang.ordinary:
+                del self._planned_on[key]
+            elif not gang.plan or not self._gangs.has(key):
+                self._for_singles.update(dict.fromkeys(nodes, now + SINGLES_S))
+                del self._planned_on[key]
+        self._for_singles = {node: until for node, until in self._for_singles.items() if until > now}
+        self._planner.for_singles = frozenset(self._for_singles)
 
     # ---- what became of it
 
     async def _follow(self, gang: Gang) -> None:
         now, phase = self._clock(), gang.phase
-        self._forget_arrivals(gang, now)
         gang.undone &= phase is Phase.BINDING
+        if gang.named:
+            gang.named_at = min(gang.named_at, now)
+        self._end_kept(gang, now)
         match phase:
             case Phase.PLACED:
                 self._settle(gang)
             case Phase.BINDING:
                 await self._finish(gang, now)
-            case Phase.PLANNED if now >= gang.until or self._stalls(gang, now):
-                self._undo(gang, "its members could not all be bound in time")
+            case Phase.PLANNED if now >= gang.until or self._is_late(gang, now) or self._stalls(gang, now):
+                self._undo(gang, "its members were not all sent to bind in time")
             case Phase.QUEUED:
                 self._call_members(gang, now)
             case Phase.GATHERING:
                 gang.since = math.inf
-                if gang.plan:
+                if gang.plan or gang.kept:
                     drop_plan(self._ledger, gang)
             case _:
                 pass
 
     def _settle(self, gang: Gang) -> None:
         """Requeue the members that waited for the start of their gang, and drop what is left of its plan in time."""
+        gang.starts, gang.since = 0, math.inf
+        self._drop_late(gang, self._clock())
         if gang.until < math.inf and (self._clock() >= gang.until or not gang.plan):
             drop_plan(self._ledger, gang)
-            gang.failures = 0
             self._log.info(Event.GANG_PLACED, gang=str(gang.key), members=len(gang.members))
         waiting = [uid for uid, member in gang.members.items() if member.waits]
         held = [pod for uid in waiting if (pod := self._scheduler.pending.get_refused(uid)) and pod.in_gang]
@@ -245,9 +380,13 @@ class GangKeeper:
             await self._evict_bound(gang)
             return
         if gang.until == math.inf:  # another leader began it, or its plan was dropped
-            gang.until = now + finish_s(gang.terms.wait_s)
+            gang.until = now + finish_s(gang.terms.wait_s, self._finish_s)
         if now < gang.until:
+            if self._drop_late(gang, now):
+                gang.starts += 1
+                gang.paused(now)
             return
+        gang.starts += 1
         strict = gang.terms.mode is Mode.STRICT and not gang.started
         self._undo(gang, "its minimum was not bound in time" + ("; its bound members are evicted" if strict else ""))
         gang.undone = strict
@@ -255,7 +394,7 @@ class GangKeeper:
     async def _evict_bound(self, gang: Gang) -> None:
         for member in [*gang.members.values()]:
             record = self._ledger.pod(member.uid)
-            if member.node and member.asks and record is not None and not record.deleting:
+            if member.runs and record is not None and not record.deleting:
                 await self._evictions.evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
 
     def _undo(self, gang: Gang, why: str) -> None:
@@ -264,10 +403,32 @@ class GangKeeper:
                 member.names.clear()
         drop_plan(self._ledger, gang)
         gang.guesses = False
-        gang.failures += 1
-        gang.not_before = self._clock() + min(LONGEST_PAUSE_S, 2.0 ** (gang.failures - 1))
-        gang.refuse(OfPod.GANG_WAITS_FOR_TURN, f"{why}; it is planned again")
+        gang.since = math.inf  # it waits for its patience anew
+        gang.paused(self._clock())
+        pause_s = gang.resumes - self._clock()
+        gang.refuse(OfPod.GANG_WAITS_FOR_TURN, f"{why}; it is planned again after a pause of {pause_s:.1f} s")
         self._log.warning(Event.GANG_UNDONE, why, gang=str(gang.key), members=len(gang.members))
+
+    def _drop_late(self, gang: Gang, now: float) -> bool:
+        """End what is planned for members that are not sent to bind in time, after the first Binding. Return whether there are
+        any."""
+        if now - gang.arrived_at <= ARRIVED_S:
+            return False
+        late = [gang.members[uid] for uid in gang.plan if not gang.members[uid].arrived]
+        for member in late:
+            drop_member(self._ledger, member)
+        follow_change(self._ledger, gang)
+        return bool(late)
+
+    def _end_kept(self, gang: Gang, now: float) -> None:
+        """End in time what is kept for members that are gone."""
+        gang.kept_until = min(gang.kept_until, now + min(KEPT_S, self._finish_s)) if gang.kept else math.inf
+        if now >= gang.kept_until:
+            forget_kept(self._ledger, gang)
+
+    def _is_late(self, gang: Gang, now: float) -> bool:
+        """Return whether a member has its node, and for too long none was sent to bind that was not before."""
+        return now - max(gang.named_at, gang.arrived_at) > ARRIVED_S
 
     def _stalls(self, gang: Gang, now: float) -> bool:
         """Return whether kube-scheduler seems to ask about no more members. It may have no node for one of them."""
@@ -281,7 +442,8 @@ class GangKeeper:
         if now < max(gang.since, gang.asked[1]) + ASKED_WITHIN_S:
             return
         silent = [uid for uid, member in gang.members.items() if member.waits and not member.names]
-        pods = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None and pod.refused_at is None]
+        known = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None]
+        pods = [pod for pod in known if pod.refused_at is None or not pod.in_gang]  # it may have been refused as a pod alone
         for pod in pods:
             self._scheduler.pending.waits_for_gang(pod, now)
         self._requeue(pod.uid for pod in pods)
@@ -294,13 +456,12 @@ class GangKeeper:
         """Return whether a plan may be found now that could not be found before."""
         missing = gang.phase is Phase.QUEUED or (gang.finishing and not gang.undone and self._lacks_places(gang))
         now = self._clock()
-        if not missing or now < gang.not_before or (gang.in_trials and now < gang.asked[1] + TRIALS_S):
+        if not missing or now < max(gang.not_before, gang.resumes) or (gang.in_trials and now < gang.asked[1] + TRIALS_S):
             return False
         return gang.tried != self._planner.state(gang)
 
     def _lacks_places(self, gang: Gang) -> bool:
-        planned = gang.planned()
-        return any(planned[role] < lacking for role, lacking in gang.lacking().items())
+        return gang.known and not gang.covered
 
     async def _plan(self, gang: Gang) -> bool:
         """Search a plan. Return whether there is one."""
@@ -327,10 +488,15 @@ class GangKeeper:
 
     def _planned(self, gang: Gang) -> None:
         now = self._clock()
+        if not gang.finishing or gang.until == math.inf:
+            gang.until = now + (finish_s(gang.terms.wait_s, self._finish_s) if gang.finishing else PLAN_S)
         if not gang.finishing:
-            gang.until = now + PLAN_S
+            gang.starts += 1
+            gang.paused(now)
+            self._planned_on[gang.key] = gang, gang.nodes
+        self._gangs.plan(gang)
         gang.tried = gang.told = None
-        gang.arrived_at = now
+        gang.arrived_at, gang.named, gang.named_at = now, False, math.inf
         self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.nodes))
         refused = [uid for uid in gang.plan if self._scheduler.pending.get_refused(uid)]
         self._requeue(refused)
@@ -364,31 +530,23 @@ class GangKeeper:
         gang, member = found
         if member.planned is None or member.planned.node != node:
             return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key} has no place for the pod on {node} any more")
-        now = self._clock()
+        self._gangs.mark(gang)
         if not member.arrived:
-            gang.arrived_at = now
-        member.arrived, member.arrived_at = True, now
+            member.arrived, gang.arrived_at = True, self._clock()
+            gang.named_at = min(gang.named_at, gang.arrived_at)
         return "" if gang.ordinary or self._open(gang) else gang
 
     def _open(self, gang: Gang) -> bool:
         """Open the barrier if all that start together are there."""
         if not gang.opened and gang.at_barrier:
             gang.opened = True
-            gang.until = self._clock() + finish_s(gang.terms.wait_s)
+            gang.resumes = -math.inf
+            gang.until = self._clock() + finish_s(gang.terms.wait_s, self._finish_s)
             if opened := self._opened.pop(gang.key, None):
                 opened.set()
         return gang.opened
 
-    def _forget_arrivals(self, gang: Gang, now: float) -> None:
-        """Members that were sent to bind long ago, and not again, are not about to be bound. As long as more of them arrive,
-        kube-scheduler has only not come to the others yet."""
-        if gang.opened or now - gang.arrived_at <= ARRIVED_S:
-            return
-        for member in gang.members.values():
-            if member.arrived and now - member.arrived_at > ARRIVED_S:
-                member.arrived = False
 
-
-def finish_s(wait_s: float | None) -> float:
+def finish_s(wait_s: float | None, most_s: float) -> float:
     """Return how long the members that are missing after the first Binding are waited for. `wait_s`: what the gang says."""
-    return min(wait_s or FINISH_S, LONGEST_FINISH_S)
+    return min(wait_s or most_s, most_s)

@@ -23,6 +23,7 @@ from central.ask.model import Ask, ContainerAsk
 from central.assignment.model import Part
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
+from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.state.pending import PendingPods
 from lading.devices.share import FULL_CORE
@@ -82,7 +83,10 @@ class _Node:
 class GpuHours:
     """`clock`: seconds, monotonic."""
 
-    def __init__(self, ledger: Ledger, pending: PendingPods, use: UseFeed, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, ledger: Ledger, pending: PendingPods, use: UseFeed, *, clock: Callable[[], float], faults: Faults
+    ) -> None:
+        self._faults = faults
         self.asked: dict[str, float] = {}  # GPU-seconds by namespace since the start; likewise below
         self.held: dict[str, float] = {}
         self.used: dict[str, float] = {}
@@ -109,12 +113,14 @@ class GpuHours:
         names, self._seen = self._ledger.claims_changed_since(self._seen)
         busy, self._use.changed_nodes = self._use.changed_nodes, set()
         for name in {*names, *busy}:
-            self._replace(name, self._count(name))
+            with self._faults.handling(Work.GPU_HOURS, name):  # a node that fails counts as before
+                self._replace(name, self._count(name))
             await slices.pause()
         average_mib = self._now.memory_mib / self._now.cards if self._now.cards else 0.0
         waiting: Counter[str] = Counter()
         for pod in list(self._pending):
-            waiting[self._name(pod.namespace)] += round(_MILLI * gpus_asked(pod.ask, average_mib))
+            with self._faults.handling(Work.GPU_HOURS, pod.shown):
+                waiting[self._name(pod.namespace)] += round(_MILLI * gpus_asked(pod.ask, average_mib))
             await slices.pause()
         self._waiting = waiting
 

@@ -155,9 +155,11 @@ class PodFeed:
             created=parse_seconds(metadata.creation_timestamp),
             gen=own.gen if own else 0,
             taken=own.taken if own else None,
+            admitted=own.admitted if own else None,
             containers=containers_placed(own.placed) if own else ONE_EACH,
             requests=_taken_of_node(pod),
             labels=_shared(metadata.labels),
+            gang=own.gang if own else "",
             grace_s=max(spec.termination_grace_period_seconds, metadata.deletion_grace_period_seconds),
         )
 
@@ -228,7 +230,8 @@ class NodeFeed:
         if isinstance(obj, Unreadable):
             return self._ledger.facts_of(obj.metadata.name)._replace(ready=False), version
         status = obj.status
-        return NodeFacts(obj.ready, status.node_info.boot_id, allocatable_of(status.allocatable)), version
+        size = allocatable_of(status.allocatable)
+        return NodeFacts(obj.ready, status.node_info.boot_id, size, obj.spec.unschedulable), version
 
     def _offer(self, obj: Node | Unreadable) -> None:
         if not isinstance(obj, Unreadable):

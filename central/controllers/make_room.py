@@ -6,8 +6,9 @@ scheduling/kept_room.py.
 """
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop
 from typing import Final, Protocol, TypeVar
 
 from central.ask.gang import GangKey
@@ -16,15 +17,17 @@ from central.controllers.evict import PREEMPTED
 from central.controllers.take_back import TAKEN_BACK, TakeBack
 from central.gang.draft import Where
 from central.gang.model import Gang, Phase
+from central.gang.queue import Place
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import PodRecord
-from central.loop.slices import result_in_slices
+from central.loop.faults import Faults, Work
+from central.loop.slices import Slices, result_in_slices
 from central.scheduling.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.kept_room import Stay, Tries
-from central.scheduling.line import gangs_in_line
-from central.scheduling.preempt import Protection
+from central.scheduling.line import gang_place
 from central.scheduling.scheduler import Scheduler
+from central.scheduling.victims import Protection
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
@@ -78,9 +81,11 @@ class RoomMaker:
         patience_s: float,
         clock: Callable[[], float],
         log: Log,
+        faults: Faults,
     ) -> None:
         """Create it. `patience_s`: how long a gang waits until room is kept for it, in seconds; 0: never. `clock`: that of the
         scheduler."""
+        self._faults = faults
         self._scheduler = scheduler
         self._ledger = scheduler.ledger
         self._planner = planner
@@ -92,22 +97,42 @@ class RoomMaker:
         self._kept: _Room | None = None  # for one gang at a time
         self._looked_at = -math.inf
 
-    async def look(self) -> None:
-        """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience."""
+    async def look(self, waiting: Iterable[GangKey]) -> None:
+        """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience. `waiting`: gangs
+        without a plan, and maybe others."""
         if self._clock() < self._looked_at + LOOK_S:
             return
         self._looked_at = self._clock()
         before, kept = self._kept.nodes if self._kept else {}, None
-        until = self._clock() + LOOK_MOST_S
-        for gang in gangs_in_line(self._scheduler, (gang for gang in self._scheduler.gangs if self._wants_room(gang))):
-            if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
+        line = await self._line([*waiting])
+        until, slices = self._clock() + LOOK_MOST_S, Slices(self._clock)
+        while line:
+            await slices.pause()
+            _, gang = heappop(line)
+            if not gang.members:
                 continue
-            waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
-            if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
-                kept = await self._keep_room(gang)
+            if self._faults.sets_aside(Work.GANGS, str(gang.key)):
+                continue
+            with self._faults.handling(Work.GANGS, str(gang.key)):
+                if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
+                    continue
+                waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
+                if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
+                    kept = await self._keep_room(gang)
         for uid in before.keys() - (kept.nodes.keys() if kept else ()):
             self._ledger.forget_nomination(uid)
         self._kept = kept
+
+    async def _line(self, keys: Iterable[GangKey]) -> list[tuple[Place, Gang]]:
+        """Return as a heap the gangs for which pods may have to go, or to end."""
+        slices, place, line = Slices(self._clock), gang_place(self._scheduler), list[tuple[Place, Gang]]()
+        for key in keys:
+            gang = self._scheduler.gangs.get(key)
+            if gang is not None and self._wants_room(gang):
+                line.append((place(gang), gang))
+            await slices.pause()
+        heapify(line)
+        return line
 
     def _victims_end(self, gang: Gang) -> bool:
         """Return whether pods are ending for the gang: no others are chosen meanwhile."""
@@ -115,7 +140,7 @@ class RoomMaker:
 
     def _wants_room(self, gang: Gang) -> bool:
         """Return whether pods may have to go, or to end, for it: also if its quota has too little left."""
-        waits = gang.phase is Phase.QUEUED and not gang.too_large
+        waits = gang.phase is Phase.QUEUED and not gang.too_large and self._clock() >= gang.resumes
         return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
     async def _keep_room(self, gang: Gang) -> _Room | None:
@@ -152,10 +177,12 @@ class RoomMaker:
         if made is None and gang.phase is Phase.QUEUED:
             gang.no_victims = state
             reason, made = TAKEN_BACK, await self._from_other_quotas(gang, protection)
-        if made is None or gang.phase is not Phase.QUEUED or not made.where.keys() <= gang.members.keys():
+        if made is None or not self._planner.can_start(gang, made.where) or gang.phase is not Phase.QUEUED:
             return False
         victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
         until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
+        for planned in made.where.values():
+            self._scheduler.take_from_lower(planned.node, planned.placement.taken, gang.priority)
         self._nominate(gang, made.where, until, victims=frozenset(made.gone))
         gang.evicting = True
         try:

@@ -32,6 +32,7 @@ from central.fit.demand import Demand
 from central.fit.shortage import asked_cards
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Claim, NodeRoom
+from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.scheduling.kept_room import SEEN_S, Stay, Tries
 from central.scheduling.preempt import can_preempt
@@ -73,8 +74,18 @@ class _Kept:
 
 
 class Patience:
-    def __init__(self, scheduler: Scheduler, nodes: Nodes, *, patience_s: float, clock: Callable[[], float], log: Log) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        nodes: Nodes,
+        *,
+        patience_s: float,
+        clock: Callable[[], float],
+        log: Log,
+        faults: Faults | None = None,
+    ) -> None:
         """Create it. `patience_s`: 0: room is never kept. `clock`: that of the scheduler."""
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._nodes = nodes
         self._patience_s = patience_s
@@ -117,14 +128,17 @@ class Patience:
         for pod in self._in_line():
             if len(kept) == most:
                 break
-            room = await self._keep(pod, {one.node for one in kept.values()}, slices)
-            if room is None:
-                self._vain[pod.uid] = self._clock() + VAIN_S
-            elif self._clock() - room.complete_at > NOMINATION_S:
-                self._again[pod.uid] = self._clock() + self._patience_s
-                self._tries_of(pod.uid).leave(room.node, self._clock() + self._patience_s)
-            else:
-                kept[pod.uid] = room
+            if self._faults.sets_aside(Work.PATIENCE, pod.shown):
+                continue
+            with self._faults.handling(Work.PATIENCE, pod.shown):
+                room = await self._keep(pod, {one.node for one in kept.values()}, slices)
+                if room is None:
+                    self._vain[pod.uid] = self._clock() + VAIN_S
+                elif self._clock() - room.complete_at > NOMINATION_S:
+                    self._again[pod.uid] = self._clock() + self._patience_s
+                    self._tries_of(pod.uid).leave(room.node, self._clock() + self._patience_s)
+                else:
+                    kept[pod.uid] = room
         for uid, room in self._kept.items():
             if (uid not in kept or kept[uid].node != room.node) and self._scheduler.room_for(uid) == ("", room.node):
                 self._scheduler.ledger.forget_nomination(uid)

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed
+from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.quota.model import Dialect, Quota
 from central.quota.objects import ElasticQuota
@@ -39,8 +40,10 @@ class QuotaWriter:
         leads: Callable[[], bool],
         clock: Callable[[], float],
         log: Log,
+        faults: Faults | None = None,
     ) -> None:
         """Create it. `feeds` have what the objects say now. `clock`: seconds, monotonic."""
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._quotas = quotas
         self._feeds = feeds
         self._client = client
@@ -72,11 +75,27 @@ class QuotaWriter:
             quota, snapshot = known.get(key), self._quotas.snapshot()
             if snapshot is None or not self._leads() or written == WRITTEN_IN_ONE_LOOK:
                 return
-            if quota is not None and quota.id in snapshot.tree.quotas and await self._write(key, quota, snapshot):
-                del self._order[key]
-                self._order[key] = None
-                written += 1
+            counts = quota is not None and quota.id in snapshot.tree.quotas
+            if quota is not None and counts and not self._faults.sets_aside(Work.QUOTA_STATUS, quota.id):
+                written += await self._try_to_write(key, quota, snapshot)
             await slices.pause()
+
+    async def _try_to_write(self, key: ObjectKey, quota: Quota, snapshot: QuotaSnapshot) -> bool:
+        """Write, and return whether there was something to write. Raises KubeError, which concerns all quotas."""
+        refused: KubeError | None = None
+        with self._faults.handling(Work.QUOTA_STATUS, quota.id):
+            try:
+                written = await self._write(key, quota, snapshot)
+            except KubeError as e:
+                refused = e
+            else:
+                if written:
+                    del self._order[key]
+                    self._order[key] = None
+                return written
+        if refused is not None:
+            raise refused
+        return False
 
     async def _write(self, key: ObjectKey, quota: Quota, snapshot: QuotaSnapshot) -> bool:
         """Write what the object does not say yet. Return whether there was something to write."""

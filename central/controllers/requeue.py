@@ -33,6 +33,7 @@ from typing import Final
 
 from central.ask.model import Ask
 from central.assignment.sharing import groups_of
+from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending, in_line
@@ -66,8 +67,15 @@ class Requeuer:
     """Requeue refused pods. `touch` changes the pod's status. `clock`: seconds, monotonic."""
 
     def __init__(
-        self, scheduler: Scheduler, touch: Callable[[Pending], Awaitable[object]], *, clock: Callable[[], float], log: Log
+        self,
+        scheduler: Scheduler,
+        touch: Callable[[Pending], Awaitable[object]],
+        *,
+        clock: Callable[[], float],
+        log: Log,
+        faults: Faults | None = None,
     ) -> None:
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._touch = touch
         self._clock = clock
@@ -125,12 +133,20 @@ class Requeuer:
             next_one, _ = self._unjudged.popitem(last=self._newest_next)
             self._newest_next = not self._newest_next
             for ask, name in self._pairs(next_one):
-                if self._scheduler.fits_on(ask, name):
+                if self._fits_on(ask, name):
                     current = self._rounds.setdefault(ask, _Round(ask))
                     current.number = current.nodes[name] = self._look
                 await slices.pause()
             if self._clock() >= until:
                 break
+
+    def _fits_on(self, ask: Ask, name: str) -> bool:
+        """Return whether the ask fits on the node now. It fits on none that is set aside."""
+        if self._faults.sets_aside(Work.REQUEUE, name):
+            return False
+        with self._faults.handling(Work.REQUEUE, name):
+            return self._scheduler.fits_on(ask, name)
+        return False
 
     def _pairs(self, unjudged: str | Ask) -> Iterator[tuple[Ask, str]]:
         pending, ledger = self._scheduler.pending, self._scheduler.ledger
@@ -149,12 +165,12 @@ class Requeuer:
             return []
         del unfinished[ask]
         until = self._clock() + GOING_ON_S
-        steps = self._scheduler.verdicts.judging(ask)
-        for _ in steps:
-            await slices.pause()
-            if self._clock() >= until:
-                unfinished.setdefault(ask)
-                break
+        with self._faults.handling(Work.REQUEUE, ""):  # an ask has no name
+            for _ in self._scheduler.verdicts.judging(ask):
+                await slices.pause()
+                if self._clock() >= until:
+                    unfinished.setdefault(ask)
+                    break
         if ask in unfinished and not self._scheduler.judged(ask).fits:
             return []
         waiting = [pod for pod in self._scheduler.pending.refused_with(ask) if pod.undecided and pod.uid not in self._waking]
@@ -211,7 +227,7 @@ class Requeuer:
     def _still_fits(self, current: _Round, name: str) -> bool:
         """Return whether the ask still fits the node; evaluated once in a look."""
         if current.nodes.get(name) != self._look:
-            if not self._scheduler.fits_on(current.ask, name):
+            if not self._fits_on(current.ask, name):
                 current.nodes.pop(name, None)
                 return False
             current.nodes[name] = self._look
@@ -224,15 +240,23 @@ class Requeuer:
             pod = self._scheduler.pending.get_refused(claim.holder.pod)
             if claim.node not in freed or pod is None or pod.uid in self._waking:
                 continue
-            if self._scheduler.placement(pod, claim.node):
+            if self._has_place(pod, claim.node):
                 yield pod
             await slices.pause()
+
+    def _has_place(self, pod: Pending, node: str) -> bool:
+        if self._faults.sets_aside(Work.REQUEUE, pod.shown):
+            return False
+        with self._faults.handling(Work.REQUEUE, pod.shown):
+            return self._scheduler.placement(pod, node) is not None
+        return False
 
     # ---- waking them
 
     async def _wake(self, pod: Pending) -> None:
         try:
-            await self._touch_while_refused(pod)
+            with self._faults.handling(Work.REQUEUE, pod.shown):
+                await self._touch_while_refused(pod)
         finally:
             self._waking.discard(pod.uid)
 

@@ -16,6 +16,7 @@ from central.api.known import Ident
 from central.api.watch import Unreadable
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder, PodRecord
+from central.loop.faults import Faults, Work
 from lading.nodedevices import NodeDevices, ShareBypass
 from lading.vocabulary import PodUid
 
@@ -71,8 +72,10 @@ class BypassEnder:
         record_event: Callable[[Holder, str, str], None],
         leads: Callable[[], bool],
         clock: Callable[[], float],
+        faults: Faults,
     ) -> None:
         """Create the task. `tell` writes an Event: pod, reason, message. `clock`: seconds, monotonic."""
+        self._faults = faults
         self._ledger = ledger
         self._feed = feed
         self._what = what
@@ -96,13 +99,19 @@ class BypassEnder:
         for record, one in list(self._found()):
             if not self._leads():
                 return
-            why = f"container {one.container} {one.why}" if one.container else one.why
-            key = (one.pod, one.container, one.uuid)
-            if key not in self._quiet:
-                self._quiet[key] = now + QUIET_S
-                self._record_event(record.holder, BYPASSED, why)
-            if self._what is Bypassed.END and record.uid not in self._evicted and await self._evict(record, BYPASSED, why):
-                self._evicted.add(record.uid)
+            name = f"{record.namespace}/{record.name}"
+            if not self._faults.sets_aside(Work.SHARE_BYPASS, name):
+                with self._faults.handling(Work.SHARE_BYPASS, name):
+                    await self._end(record, one, now)
+
+    async def _end(self, record: PodRecord, one: ShareBypass, now: float) -> None:
+        why = f"container {one.container} {one.why}" if one.container else one.why
+        key = (one.pod, one.container, one.uuid)
+        if key not in self._quiet:
+            self._quiet[key] = now + QUIET_S
+            self._record_event(record.holder, BYPASSED, why)
+        if self._what is Bypassed.END and record.uid not in self._evicted and await self._evict(record, BYPASSED, why):
+            self._evicted.add(record.uid)
 
     def _found(self) -> Iterable[tuple[PodRecord, ShareBypass]]:
         """Yield what is reported of pods that are bound to the node that says so, and are not ending."""

@@ -18,6 +18,7 @@ from central.fit.interner import Interner
 from central.fit.unusable import Free, read_free, unusable_milli
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeRoom
+from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.view.model import NodeState
 from lading.devices.share import FULL_CORE
@@ -81,7 +82,8 @@ class _Counts(NamedTuple):
 class ClusterStatistics:
     """Compute the statistics of the cluster. `clock`: seconds, monotonic."""
 
-    def __init__(self, ledger: Ledger, forecast: Forecast, *, clock: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger, forecast: Forecast, *, clock: Callable[[], float], faults: Faults) -> None:
+        self._faults = faults
         self.overview: Overview | None = None  # before the first look
         self._ledger = ledger
         self._forecast = forecast
@@ -117,7 +119,8 @@ class ClusterStatistics:
         if self._seen_rooms < 0:
             self._seen_loads = ledger.loads_version  # a room has its node's cpu and memory
         for name in names:
-            self._look_at(ledger.room(name))
+            with self._faults.handling(Work.STATISTICS, name):  # a node that fails counts as before
+                self._look_at(ledger.room(name))
             await slices.pause()
         self._seen_rooms = version  # what changed meanwhile is looked at once more
         loads, self._seen_loads = ledger.loads_changed_since(self._seen_loads)

@@ -20,6 +20,7 @@ from typing import Final
 
 from central.controllers.evict import Evictor
 from central.fit.model import Placement
+from central.loop.faults import Faults, Work
 from central.loop.slices import result_in_slices
 from central.loop.steps import result
 from central.quota.amounts import total_of
@@ -28,8 +29,9 @@ from central.quota.giving import Enough, Piece, Unit, beyond, choosing, importan
 from central.quota.model import QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.scheduling.gang_units import Holding, units_of
-from central.scheduling.preempt import Plan, Protection
+from central.scheduling.preempt import Plan
 from central.scheduling.scheduler import Scheduler
+from central.scheduling.victims import Protection
 from central.state.pending import Pending
 from central.state.quotas import Quotas
 from lading.log import Event, Log
@@ -61,8 +63,10 @@ class TakeBack:
         delay_s: float,
         clock: Callable[[], float],
         log: Log,
+        faults: Faults | None = None,
     ) -> None:
         """Create it. `delay_s`: 0: nothing is taken back."""
+        self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._quotas = quotas
         self._evictor = evictor
@@ -95,8 +99,11 @@ class TakeBack:
         pods = [pod for uid in self._names if (pod := self._scheduler.pending.get_refused(uid)) and pod.quota is None]
         self._names = {pod.uid: self._names[pod.uid] for pod in pods}
         for pod in sorted(pods, key=self._scheduler.tenants.line()) if due else ():
-            if not self._evictor.works_for(pod.uid) and await self._take_back(pod, due.keys()):
-                return
+            if self._evictor.works_for(pod.uid) or self._faults.sets_aside(Work.TAKE_BACK, pod.shown):
+                continue
+            with self._faults.handling(Work.TAKE_BACK, pod.shown):
+                if await self._take_back(pod, due.keys()):
+                    return
 
     def units_for(
         self, pods: Sequence[Pending], names: Collection[str], protection: Protection

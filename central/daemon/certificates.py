@@ -24,6 +24,17 @@ from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
 SCHEDULER: Final = "lading-scheduler"
 DAYS: Final = 3650
 _CLOCK_SKEW: Final = timedelta(hours=1)  # by which a clock may be behind
+_SIGNS: Final = x509.KeyUsage(
+    key_cert_sign=True,
+    crl_sign=True,
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 def new_certificates(argv: Sequence[str]) -> None:
@@ -45,14 +56,21 @@ def render_secrets(namespace: str, *, days: int) -> tuple[dict[str, Any], ...]:
     until = now + timedelta(days=days)
     issuer = _name("lading-ca")
     unlimited = x509.BasicConstraints(ca=True, path_length=0)
-    authority = _builder(issuer, key, issuer, now, until).add_extension(unlimited, critical=True).sign(key, hashes.SHA256())
+    authority = (
+        _builder(issuer, key, issuer, now, until, key)
+        .add_extension(unlimited, critical=True)
+        .add_extension(_SIGNS, critical=True)
+        .sign(key, hashes.SHA256())
+    )
     secrets = []
     for name, usage, host in (
         (CENTRAL, ExtendedKeyUsageOID.SERVER_AUTH, f"{CENTRAL}.{namespace}.svc"),
         (SCHEDULER, ExtendedKeyUsageOID.CLIENT_AUTH, ""),
     ):
         own = generate_private_key(SECP256R1())
-        builder = _builder(_name(name), own, issuer, now, until).add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
+        builder = _builder(_name(name), own, issuer, now, until, key).add_extension(
+            x509.ExtendedKeyUsage([usage]), critical=True
+        )
         if host:
             builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
         secrets.append(_secret(namespace, f"{name}-tls", builder.sign(key, hashes.SHA256()), own, authority))
@@ -60,8 +78,14 @@ def render_secrets(namespace: str, *, days: int) -> tuple[dict[str, Any], ...]:
 
 
 def _builder(
-    subject: x509.Name, key: EllipticCurvePrivateKey, issuer: x509.Name, now: datetime, until: datetime
+    subject: x509.Name,
+    key: EllipticCurvePrivateKey,
+    issuer: x509.Name,
+    now: datetime,
+    until: datetime,
+    signer: EllipticCurvePrivateKey,
 ) -> x509.CertificateBuilder:
+    """Begin a certificate with the identifiers of both keys, which RFC 5280 requires and clients check from Python 3.13 on."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -70,6 +94,8 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
 
 

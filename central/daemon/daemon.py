@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -17,6 +18,7 @@ from central.daemon.settings import Settings, advertised, listen_address, read_p
 from central.extender.server import ExtenderServer
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
+from central.loop.faults import Faults
 from central.page.live import Live
 from central.page.routes import PageRoutes
 from central.page.server import PageServer
@@ -87,6 +89,9 @@ class Replica:
             raise RuntimeError("no term: `leads` was not asked in this turn of the loop")
         return self.term
 
+    def why_unknown(self, uid: PodUid) -> str:
+        return self._now.scheduler.why_unknown(uid)
+
     async def prepare_filter(self, pod: Pod) -> None:
         await self._now.judge(self._now.scheduler.filter_steps(pod))
 
@@ -140,6 +145,8 @@ async def run(settings: Settings, log: Log) -> None:
                 signer,
                 policy=settings.policy,
                 patience_s=settings.patience,
+                plan_share=Fraction(settings.gang_plan_share, 100),
+                finish_s=settings.gang_finish,
                 topology_keys=settings.topology_keys,
                 bypassed=settings.bypassed,
                 quota_status=settings.quota_status,
@@ -195,6 +202,7 @@ async def run(settings: Settings, log: Log) -> None:
             leads=leadership.leads,
             answered=metrics.answered,
             log=log,
+            faults=Faults(clock=time.monotonic, log=log, counts=counts.exceptions),
             tracing=tracing,
             callers=settings.tls_client_names,
             page=settings.page_listen,

@@ -6,7 +6,10 @@ consistent lists, and only then are kube-scheduler's requests answered (`ready`)
 
 import asyncio
 import gc
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from fractions import Fraction
+from functools import partial
 from typing import Final, Self
 
 import msgspec
@@ -34,7 +37,7 @@ from central.controllers.considered_patch import ConsideredPatch
 from central.controllers.device_health import Warner
 from central.controllers.events import EventRecorder
 from central.controllers.evict import Evictor
-from central.controllers.gangs import GangFeed, GangKeeper, GangObjectFeed
+from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper, GangObjectFeed
 from central.controllers.gpu_hours import GpuHours, UseFeed
 from central.controllers.informer import BudgetFeed, DevicesFeed, NodeFeed, PodFeed
 from central.controllers.patience import Patience
@@ -48,15 +51,17 @@ from central.controllers.take_back import TakeBack
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.gang.gangs import Gangs
+from central.gang.model import Phase
 from central.gang.workload_rooms import WorkloadRooms
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder
+from central.loop.faults import Faults, Work
 from central.loop.slices import SLICE_S, Slices, in_slices
 from central.loop.steps import Steps
 from central.page.live import Live
 from central.quota.objects import ElasticQuota
 from central.scheduling.configuration import effective_configuration
-from central.scheduling.gangs import GangPlanner
+from central.scheduling.gangs import ALL_DEVICES, GangPlanner
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why_pod import NodeWhy, look_at_nodes, why_by_nodes
 from central.scheduling.workloads import WorkloadPlanner
@@ -110,6 +115,8 @@ class Leadership:
         page: bool = False,
         counts: Counts | None = None,
         patience_s: float = 0.0,
+        plan_share: Fraction = ALL_DEVICES,
+        finish_s: float = FINISH_S,
         topology_keys: Iterable[str] = KNOWN_KEYS,
         bypassed: Bypassed = Bypassed.REPORT,
         quota_status: bool = True,
@@ -118,6 +125,8 @@ class Leadership:
         """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
         read."""
         self._foreign = foreign
+        counts = Counts() if counts is None else counts
+        self.faults = faults = Faults(clock=clock, log=log, counts=counts.exceptions)
         self.ledger = Ledger()
         self.pending = PendingPods()
         self.gangs = Gangs()
@@ -137,18 +146,19 @@ class Leadership:
             quotas=self.quotas,
             domains=topology.domains,
         )
-        self.statistics = ClusterStatistics(self.ledger, self.scheduler.forecast, clock=clock)
+        self.statistics = ClusterStatistics(self.ledger, self.scheduler.forecast, clock=clock, faults=faults)
         self._leads = leads
-        self._over = False
-        self._warm = False
+        self._over = self._warm = False
         self._clock = clock
         self._log = log
         touch = ConsideredPatch(client, now=micro_time_now)
-        self._recorder = EventRecorder(client, now=time_now, log=log)
-        self._binder = Binder(self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network)
-        self._requeuer = Requeuer(self.scheduler, touch, clock=clock, log=log)
+        self._recorder = EventRecorder(client, now=time_now, log=log, faults=faults)
+        self._binder = Binder(
+            self.scheduler, client, signer, touch=touch, leads=self.leads, log=log, network=network, faults=faults
+        )
+        self._requeuer = Requeuer(self.scheduler, touch, clock=clock, log=log, faults=faults)
         budgets = BudgetFeed()
-        self._budgets = Reflector(client, BUDGETS, Budget, budgets, log=log)
+        self._budgets = Reflector(client, BUDGETS, Budget, budgets, log=log, faults=faults)
         self._evictor = Evictor(
             self.scheduler,
             client,
@@ -157,9 +167,12 @@ class Leadership:
             record_event=self._recorder.record,
             clock=clock,
             log=log,
+            faults=faults,
         )
-        self._take_back = TakeBack(self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log)
-        planner = GangPlanner(self.scheduler, nodes)
+        self._take_back = TakeBack(
+            self.scheduler, self.quotas, self._evictor, delay_s=quota_delay_s, clock=clock, log=log, faults=faults
+        )
+        planner = GangPlanner(self.scheduler, nodes, plan_share=plan_share)
         self._gang_keeper = GangKeeper(
             self.scheduler,
             planner,
@@ -167,10 +180,12 @@ class Leadership:
             evictions=self._evictor,
             take_back=self._take_back,
             patience_s=patience_s,
+            finish_s=finish_s,
             clock=clock,
             log=log,
+            faults=faults,
         )
-        self._patience = Patience(self.scheduler, nodes, patience_s=patience_s, clock=clock, log=log)
+        self._patience = Patience(self.scheduler, nodes, patience_s=patience_s, clock=clock, log=log, faults=faults)
         conditions = Conditions()
         self._warner = Warner(
             self.ledger,
@@ -181,6 +196,7 @@ class Leadership:
             clock=clock,
             now=time_now,
             log=log,
+            faults=faults,
         )
         queued = Queued(WorkloadRooms(self.ledger, clock=clock))
         accepts = signer.accepts if signer else lambda text, signature: True
@@ -190,15 +206,16 @@ class Leadership:
             client,
             PODS,
             Pod,
-            Sinks(feed, GangFeed(self.gangs, self.ledger), PlaceFeed(queued.rooms), self.seen),
+            Sinks(feed, GangFeed(self.gangs, self.ledger, finish_s=finish_s), PlaceFeed(queued.rooms), self.seen),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
             clock=clock,
+            faults=faults,
         )
         reports = Reports() if page else None
         self.live = None if reports is None else Live(self.scheduler, reports, clock=clock)
-        bypasses = BypassFeed()
+        bypasses, use = BypassFeed(), UseFeed()
         self._bypass_ender = BypassEnder(
             self.ledger,
             bypasses,
@@ -207,14 +224,22 @@ class Leadership:
             record_event=self._recorder.record,
             leads=self.leads,
             clock=clock,
+            faults=faults,
         )
-        use = UseFeed()
-        self.gpu_hours = GpuHours(self.ledger, self.pending, use, clock=clock)
+        self.gpu_hours = GpuHours(self.ledger, self.pending, use, clock=clock, faults=faults)
         devices = Sinks(DevicesFeed(self.ledger, reports), bypasses, use)
-        self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log)
-        self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology, nodes), log=log)
+        self._devices = Reflector(client, NODE_DEVICES, NodeDevices, devices, log=log, faults=faults)
+        self._nodes = Reflector(client, NODES, Node, NodeFeed(self.ledger, topology, nodes), log=log, faults=faults)
         self._gang_watches = tuple(
-            Reflector(client, kind.resource, PodGroup, GangObjectFeed(self.gangs, kind), log=log, optional=True)
+            Reflector(
+                client,
+                kind.resource,
+                PodGroup,
+                GangObjectFeed(self.gangs, self.ledger, kind),
+                log=log,
+                optional=True,
+                faults=faults,
+            )
             for kind in GANG_KINDS
         )
         self._kueue = (
@@ -225,9 +250,18 @@ class Leadership:
                 NamedFeed(AdmissionCheck, queued.checks, is_ours),
                 log=log,
                 optional=True,
+                faults=faults,
             ),
-            Reflector(client, FLAVORS, ResourceFlavor, NamedFeed(ResourceFlavor, queued.flavors), log=log, optional=True),
-            Reflector(client, WORKLOADS, Workload, WorkloadFeed(queued), log=log, optional=True),
+            Reflector(
+                client,
+                FLAVORS,
+                ResourceFlavor,
+                NamedFeed(ResourceFlavor, queued.flavors),
+                log=log,
+                optional=True,
+                faults=faults,
+            ),
+            Reflector(client, WORKLOADS, Workload, WorkloadFeed(queued), log=log, optional=True, faults=faults),
         )
         self._admission = AdmissionChecks(
             queued,
@@ -238,14 +272,15 @@ class Leadership:
             clock=clock,
             now=time_now,
             log=log,
+            faults=faults,
         )
         quota_feeds = {dialect: QuotaFeed(self.quotas, dialect) for dialect in QUOTA_RESOURCES}
         self._quota_watches = tuple(
-            Reflector(client, QUOTA_RESOURCES[dialect], ElasticQuota, feed, log=log, optional=True)
+            Reflector(client, QUOTA_RESOURCES[dialect], ElasticQuota, feed, log=log, optional=True, faults=faults)
             for dialect, feed in quota_feeds.items()
         )
         self._quota_keeper = QuotaKeeper(self.quotas, clock=clock)
-        writer = QuotaWriter(self.quotas, quota_feeds, client, leads=self.leads, clock=clock, log=log)
+        writer = QuotaWriter(self.quotas, quota_feeds, client, leads=self.leads, clock=clock, log=log, faults=faults)
         self._quota_writers = (writer,) if quota_status else ()
         self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
 
@@ -269,6 +304,11 @@ class Leadership:
     def unclear_bindings(self) -> int:
         return self._binder.unclear
 
+    @property
+    def gang_phases(self) -> Counter[Phase]:
+        """Return how many gangs are how far, as of the last look at each."""
+        return Counter(self._gang_keeper.phases.values())
+
     def leads(self) -> bool:
         """Return whether this term may write now. The process may lead again, in another term."""
         return not self._over and self._leads()
@@ -277,9 +317,15 @@ class Leadership:
         """Begin. `after_s`: seconds until a former term's Bindings are certainly over, so that the lists show them."""
         loop = asyncio.get_running_loop()
         watches: tuple[Watch, ...] = (*self._needed, self._budgets, *self._quota_watches, *self._gang_watches)
-        work = [*(watch.run for watch in watches), *(watch.run for watch in self._kueue)]
-        self.tasks = [loop.create_task(_later(after_s, run)) for run in work]
-        self.tasks += [loop.create_task(run()) for run in (self._expire, self._recorder.run, self._when_ready)]
+        for watch in (*watches, *self._kueue):
+            kept = self.faults.keep(Work.WATCH, partial(_later, after_s, watch.run), name=watch.resource)
+            self.tasks.append(loop.create_task(kept))
+        for part, run in (
+            (Work.EXPIRY, self._expire),
+            (Work.EVENTS, self._recorder.run),
+            (Work.START, self._when_ready),
+        ):
+            self.tasks.append(loop.create_task(self.faults.keep(part, run)))
         return self
 
     def stop(self) -> None:
@@ -301,18 +347,31 @@ class Leadership:
             await reflector.synced.wait()
         for watch in self._quota_watches:  # else pods would be let in that their quota does not allow
             await watch.settled.wait()
-        await in_slices(self.scheduler.warming(), self._clock)
-        await self._quota_keeper.look()
+        with self.faults.handling(Work.START, "nodes"):  # what is not read now is read with the first question
+            await in_slices(self.scheduler.warming(), self._clock)
+        with self.faults.handling(Work.QUOTAS, ""):
+            await self._quota_keeper.look()
         self._warm = True
         for pod in self.pending:  # kube-scheduler does not ask again about a pod refused in an earlier term: it has to be woken
             self.pending.refused(pod, self._clock())
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
         gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
         async with asyncio.TaskGroup() as group:
-            actors = (self._requeuer, self._evictor, self._gang_keeper, self._patience, self._warner, self._bypass_ender)
-            every = (*actors, self._admission, self._quota_keeper, self._take_back, *self._quota_writers)
-            for run in (*(actor.run for actor in every), self._look_around, self.gpu_hours.run):
-                group.create_task(run())
+            for part, run in (
+                (Work.REQUEUE, self._requeuer.run),
+                (Work.EVICTIONS, self._evictor.run),
+                (Work.GANGS, self._gang_keeper.run),
+                (Work.PATIENCE, self._patience.run),
+                (Work.DEVICE_HEALTH, self._warner.run),
+                (Work.SHARE_BYPASS, self._bypass_ender.run),
+                (Work.ADMISSION_CHECKS, self._admission.run),
+                (Work.QUOTAS, self._quota_keeper.run),
+                (Work.TAKE_BACK, self._take_back.run),
+                *((Work.QUOTA_STATUS, writer.run) for writer in self._quota_writers),
+                (Work.STATISTICS, self._look_around),
+                (Work.GPU_HOURS, self.gpu_hours.run),
+            ):
+                group.create_task(self.faults.keep(part, run))
 
     async def _look_around(self) -> None:
         await self.statistics.look(rest_s=0.0)
@@ -373,7 +432,7 @@ class Leadership:
         for node in look_at_nodes(self.scheduler, pod):
             nodes.append(node)
             await slices.pause()
-        return msgspec.json.encode(why_by_nodes(self.scheduler, pod, self._clock(), nodes))
+        return msgspec.json.encode(why_by_nodes(self.scheduler, pod, self._clock(), nodes, self._evictor.protection()))
 
 
 async def _later(after_s: float, run: Callable[[], Awaitable[None]]) -> None:

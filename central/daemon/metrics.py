@@ -9,7 +9,7 @@ Source: prometheus.io/docs/practices/naming.
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -25,8 +25,8 @@ from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import Leadership
 from central.fit.forecast import Forecast, Source
 from central.fit.model import Missing
-from central.gang.gangs import Gangs
 from central.gang.model import Phase
+from central.loop.faults import Faults, Work
 from central.quota.amounts import CARD
 from central.state.counts import BindOutcome, Counts, EvictOutcome
 from central.state.pending import PendingPods
@@ -95,9 +95,10 @@ class _State(Collector):
         if term is None:
             return
         yield from _of_watches(term)
+        yield from _of_faults(term.faults)
         if self._leads():
             yield from _of_pods(term.pending)
-            yield from _of_gangs(term.gangs)
+            yield from _of_gangs(term.gang_phases)
             yield from _of_bindings(term)
             yield from _of_workload(term.scheduler.forecast)
             if overview := term.statistics.overview:
@@ -127,6 +128,12 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
             evictions.add_metric([cause, evicted], counts.evicted[cause, evicted])
     yield evictions
     yield CounterMetricFamily("lading_central_preemptions", "Pods for which preemption was started.", counts.nominated)
+    exceptions = CounterMetricFamily(
+        "lading_central_exceptions", "Errors in central's code about one object each, by the work.", labels=["work"]
+    )
+    for work in Work:
+        exceptions.add_metric([work], counts.exceptions[work])
+    yield exceptions
     yield CounterMetricFamily("lading_central_wakes", "Refused pods that were requeued.", counts.woken)
 
 
@@ -144,6 +151,16 @@ def _of_watches(term: Leadership) -> Iterator[Metric]:
     yield failures
 
 
+def _of_faults(faults: Faults) -> Iterator[Metric]:
+    aside = GaugeMetricFamily(
+        "lading_central_objects_set_aside", "Objects that are not handled now after such an error.", labels=["work"]
+    )
+    counted = faults.set_aside()
+    for work in Work:
+        aside.add_metric([work], counted[work])
+    yield aside
+
+
 def _of_pods(pending: PendingPods) -> Iterator[Metric]:
     tally = Tally(pod.refused_for or _UNKNOWN for pod in pending if pod.refused_at is not None)
     refused = tally.total()
@@ -159,11 +176,10 @@ def _of_pods(pending: PendingPods) -> Iterator[Metric]:
     yield waiting
 
 
-def _of_gangs(gangs: Gangs) -> Iterator[Metric]:
-    phases = Tally(gang.phase for gang in gangs)
+def _of_gangs(phases: Mapping[Phase, int]) -> Iterator[Metric]:
     family = GaugeMetricFamily("lading_central_gangs", "Gangs, by how far they are.", labels=["phase"])
     for phase in Phase:
-        family.add_metric([phase], phases[phase])
+        family.add_metric([phase], phases.get(phase, 0))
     yield family
 
 

@@ -54,6 +54,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "seconds that a pod for several whole GPUs waits before central keeps the free devices of one node for it; 0: never"
         ),
     ] = 600
+    gang_plan_share: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=100),
+        Setting("percent of the devices that gangs may hold that are planned and not bound; one gang may be larger"),
+    ] = 50
+    gang_finish: Annotated[
+        int,
+        msgspec.Meta(ge=1, le=3600),
+        Setting("seconds for which a gang of which a member is bound may wait for the others, at most; it may say less"),
+    ] = 60
     topology_keys: Annotated[tuple[str, ...], Setting("node labels that describe topology, which gangs may name")] = KNOWN_KEYS
     bypassed: Annotated[Bypassed, Setting("a pod that does not keep to its share of a card: report, or end: evict it too")] = (
         Bypassed.REPORT

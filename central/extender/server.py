@@ -13,6 +13,7 @@ whole cluster go.
 
 import asyncio
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
@@ -21,8 +22,8 @@ import msgspec
 from aiohttp import web
 
 from central.ask.pod import Pod
-from central.ask.reasons import OfBinding
 from central.extender.wire import (
+    BadNamesError,
     BindArgs,
     BindResult,
     ExtenderArgs,
@@ -35,16 +36,19 @@ from central.extender.wire import (
     render_same,
 )
 from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
+from central.loop.faults import Faults, Work
 from central.scheduling.filtered import SameReason
 from central.scheduling.scheduler import Decision
 from lading.health import Address
 from lading.log import Event, Log, printable
-from lading.tracing import OFF, Span, Tracing
+from lading.tracing import OFF, Tracing
 from lading.vocabulary import PodUid
 
 MAX_BODY: Final = 64 << 20  # preempt names every victim of 15,000 nodes; a pod has at most 1.5 MB
 MAX_BODIES: Final = 2 * MAX_BODY  # of all requests together
 BODY_S: Final = 10.0
+
+_ABOUT: Final = web.RequestKey("about", str)  # the pod of the request, in words
 
 T = TypeVar("T")
 Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
@@ -63,6 +67,9 @@ class Verbs(Protocol):
 
     async def find(self, sent: Pod) -> Pod | None:
         """Return the pod as the watch shows it; see central.state.seen."""
+
+    def why_unknown(self, uid: PodUid) -> str:
+        """Return why the watch shows no such pod that waits."""
 
     async def prepare_filter(self, pod: Pod) -> None:
         """Judge nodes for as long as one request may take, in slices."""
@@ -94,6 +101,7 @@ class ExtenderServer:
         leads: Callable[[], bool],
         answered: Answered,
         log: Log,
+        faults: Faults | None = None,
         tracing: Tracing = OFF,
         callers: Collection[str] = (),
         page: str = "",
@@ -101,6 +109,7 @@ class ExtenderServer:
         """Create the server. `answered` is called with verb, status and seconds of each request. `callers`: the common names of
         client certificates that may call the verbs; empty: every client that may connect. `page`: the address of what people
         read, for those who look for it here; empty: it is not served."""
+        self._faults = Faults(clock=time.monotonic, log=log) if faults is None else faults
         self._callers = frozenset(callers)
         self._page = page
         self._bodies = 0  # bytes, as announced by requests whose body is being read
@@ -148,6 +157,11 @@ class ExtenderServer:
             except _BadBodyError as e:
                 self._log.warning(Event.REQUEST_MALFORMED, printable(str(e)), path=request.path)
                 return web.Response(status=400, text=f"{printable(str(e))}\n")
+            except web.HTTPException:
+                raise
+            except Exception as e:  # noqa: BLE001  any error in central's code, and it is logged with its traceback
+                self._faults.failed(Work.EXTENDER, request.get(_ABOUT, request.path), e)
+                return _closing(500, "an error in lading-central; its log has the traceback\n")
 
         return handle
 
@@ -187,39 +201,45 @@ class ExtenderServer:
 
     async def _filter(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
-        _note_pod(request[SPAN], args.Pod)
-        with _names_read(args) as names:
-            if names is None:
-                return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
-            pod = await self._find(args.Pod)
-            if pod is None:
-                return self._json(FilterResult(Error=OfBinding.POD_UNKNOWN.shown))
-            await self._verbs.prepare_filter(pod)
-            self._check_leads()
+        _note_pod(request, args.Pod)
+        with _names_read():
+            names = Names.read(args.NodeNames)
+        if names is None:
+            return self._json(FilterResult(Error="no NodeNames: set nodeCacheCapable: true for this extender"))
+        pod = await self._find(args.Pod)
+        if pod is None:
+            return self._json(FilterResult(Error=self._verbs.why_unknown(args.Pod.metadata.uid)))
+        await self._verbs.prepare_filter(pod)
+        self._check_leads()
+        with _names_read():
             decision = self._verbs.decide(pod, names)
-            try:  # kube-scheduler reads the answer meanwhile
-                response = self._json(name_nodes(decision.answer))
-                await response.prepare(request)
-                await response.write_eof()
-            finally:
+            response = self._json(name_nodes(decision.answer))
+        try:  # kube-scheduler reads the answer meanwhile
+            await response.prepare(request)
+            await response.write_eof()
+        finally:
+            with self._faults.handling(Work.EXTENDER, request[_ABOUT]):  # the answer is sent already
                 self._verbs.apply(decision)
-            return response
+        return response
 
     async def _prioritize(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._args, body)
-        _note_pod(request[SPAN], args.Pod)
-        with _names_read(args) as names:
-            pod = await self._find(args.Pod)
-            winner = None
-            if pod is not None and names is not None:
-                await self._verbs.prepare_prioritize(pod)
-                self._check_leads()
+        _note_pod(request, args.Pod)
+        with _names_read():
+            names = Names.read(args.NodeNames)
+        pod = await self._find(args.Pod)
+        winner = None
+        if pod is not None and names is not None:
+            await self._verbs.prepare_prioritize(pod)
+            self._check_leads()
+            with _names_read():
                 winner = self._verbs.prioritize(pod, names)
-            request[SPAN].note(k8s_node_name=winner or "")
-            return self._json(name_winner(winner))
+        request[SPAN].note(k8s_node_name=winner or "")
+        return self._json(name_winner(winner))
 
     async def _bind(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._bind_args, body)
+        request[_ABOUT] = f"{args.PodNamespace}/{args.PodName}"
         error = await self._verbs.bind(PodUid(args.PodUID), args.Node)
         request[SPAN].note(
             k8s_namespace_name=args.PodNamespace,
@@ -232,7 +252,7 @@ class ExtenderServer:
 
     async def _preempt(self, request: web.Request, body: bytes) -> web.StreamResponse:
         args = _decoded(self._preempt_args, body)
-        _note_pod(request[SPAN], args.Pod)
+        _note_pod(request, args.Pod)
         pod = await self._find(args.Pod)
         said = args.NodeNameToMetaVictims or {}
         victims = {name: [PodUid(one.UID) for one in gone.Pods or ()] for name, gone in said.items()}
@@ -250,9 +270,10 @@ def _closing(status: int, text: str) -> web.Response:
     return response
 
 
-def _note_pod(span: Span, pod: Pod) -> None:
+def _note_pod(request: web.Request, pod: Pod) -> None:
     metadata = pod.metadata
-    span.note(k8s_namespace_name=metadata.namespace, k8s_pod_name=metadata.name, k8s_pod_uid=metadata.uid)
+    request[_ABOUT] = f"{metadata.namespace}/{metadata.name}"
+    request[SPAN].note(k8s_namespace_name=metadata.namespace, k8s_pod_name=metadata.name, k8s_pod_uid=metadata.uid)
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
@@ -263,11 +284,11 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 
 @contextmanager
-def _names_read(args: ExtenderArgs) -> Iterator[Names | None]:
-    """Return the names; None if there are none. Errors in them may show only when they are read."""
+def _names_read() -> Iterator[None]:
+    """Read the names of a request in this block: errors in them may show as late as that."""
     try:
-        yield Names.read(args.NodeNames)
-    except msgspec.ValidationError as e:
+        yield
+    except BadNamesError as e:
         raise _BadBodyError(f"NodeNames: {e}") from e
 
 

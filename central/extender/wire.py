@@ -8,20 +8,24 @@ from typing import Final, overload
 
 import msgspec
 
-from central.ask.pod import Pod
+from central.ask import pod  # the fields are named Pod, and Python 3.14 reads their types in the class
 from central.scheduling.filtered import Filtered, SameReason
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
     """Hold the arguments of filter and prioritize, with the node names undecoded."""
 
-    Pod: Pod
+    Pod: pod.Pod
     NodeNames: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class BadNamesError(msgspec.ValidationError):
+    """Report that the caller's NodeNames are invalid."""
 
 
 class Names(Sequence[str]):
     """Hold node names, thousands for every pod, and decode them when one is read: mostly it is enough to find one name, and to
-    send them back. Raises msgspec.ValidationError for a value that is not a list, and later for a list of other values. A
+    send them back. Raises BadNamesError for a value that is not a list, and later for a list of other values. A
     node's name has no character that JSON would escape."""
 
     def __init__(self, raw: msgspec.Raw, text: bytes) -> None:
@@ -56,7 +60,10 @@ class Names(Sequence[str]):
 
     def _names(self) -> list[str]:
         if self._made is None:
-            self._made = _NAMES.decode(self._text)
+            try:
+                self._made = _NAMES.decode(self._text)
+            except (msgspec.MsgspecError, ValueError) as e:
+                raise BadNamesError(str(e)) from e
         return self._made
 
 
@@ -110,7 +117,7 @@ class MetaVictims(msgspec.Struct, frozen=True):
 class PreemptArgs(msgspec.Struct, frozen=True):
     """Hold the arguments of preempt. With nodeCacheCapable, victims are named by uid only."""
 
-    Pod: Pod
+    Pod: pod.Pod
     NodeNameToMetaVictims: dict[str, MetaVictims] | None = None
 
 

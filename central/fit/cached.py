@@ -111,6 +111,7 @@ class CachedVerdicts(ABC):
         if verdict is None or (verdict is Missing.NOT_REACHED and not brief):
             if len(self._by_class) >= VERDICTS:
                 self._by_class.clear()
+            self._by_class[number] = Missing.SEARCH_ENDED  # what counts if the search raises an exception, which it does once
             verdict = self._by_class[number] = self._search(room, brief)
         self._close(name)
         if verdict is Missing.NOT_REACHED:

@@ -28,6 +28,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FULL: Final = 1000  # milli of one card
+MOST_WAIT: Final = 1024  # questions, until a room that raised an exception is read again
 PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say; no card has more MiB
 # The planes of `cards`, each a number for every slot.
 MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, ISOLATION, FREE = range(8)
@@ -298,6 +299,14 @@ class Columns:
         return number
 
 
+class _Failed(NamedTuple):
+    """Keep a room that could not be read."""
+
+    room: NodeRoom | None
+    until: int  # questions
+    wait: int
+
+
 class Followed:
     """Columns that follow a ledger."""
 
@@ -307,18 +316,33 @@ class Followed:
         self._loads = loads
         self._seen_rooms = self._seen_loads = -1
         self._stale: dict[str, NodeRoom | None] = {}  # rooms that changed and are not in the columns yet
+        self._asked = 0
+        self._failed: dict[str, _Failed] = {}
 
     def catching_up(self) -> Iterator[None]:
-        """Read rooms that changed, one in each step. `catch_up` reads the rest."""
+        """Read rooms that changed, one in each step. `catch_up` reads the rest. A room that raises an exception, an error in
+        central's code, counts as one without a report, and is read again after twice as many questions each time."""
+        self._asked += 1
         changed, self._seen_rooms = self._rooms(self._seen_rooms)
         self._stale.update(changed)
+        for name in [name for name, failed in self._failed.items() if name in self._stale or failed.until <= self._asked]:
+            self._stale.setdefault(name, self._failed[name].room)
         while self._stale:
             name, room = next(iter(self._stale.items()))
-            if room is None:
+            try:
+                if room is None:
+                    self.columns.drop(name)
+                else:
+                    self.columns.put(room)
+            except Exception:
                 self.columns.drop(name)
+                wait = 2 * self._failed[name].wait if name in self._failed else 1
+                self._failed[name] = _Failed(room, self._asked + wait, min(wait, MOST_WAIT))
+                raise
             else:
-                self.columns.put(room)
-            del self._stale[name]  # now that it is there
+                self._failed.pop(name, None)
+            finally:
+                del self._stale[name]
             yield
 
     def catch_up(self) -> Columns:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.ask.reasons import Coded
-from central.assignment.model import PlacedContainer, Taken
+from central.assignment.model import NOTHING_TAKEN, PlacedContainer, Taken
 from central.fit.topology import NEXT_TO, Apart
 
 
@@ -100,6 +100,10 @@ class Placement:
     containers: Mapping[str, PlacedContainer]
     taken: Taken
     apart: Apart = NEXT_TO
+
+
+# A pod that requests no device has this placement on every node: its cpu, memory and node rules decide where it may be.
+WITHOUT_DEVICES: Final = Placement(containers={}, taken=NOTHING_TAKEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of
 from central.fit.fit import fit
 from central.fit.forecast import Forecast
 from central.fit.fragmentation import Fragmentation
-from central.fit.model import NoFit, Placement
+from central.fit.model import WITHOUT_DEVICES, NoFit, Placement
 from central.fit.scores import Counting, ScoredVerdicts
 from central.fit.searched import SearchedVerdicts
 from central.ledger.load import Turnover
@@ -87,7 +87,9 @@ class Verdicts:
 
     def place(self, room: NodeRoom, shape: Shape) -> Placement | NoFit:
         """Return the devices that the pod gets in that room, or what is missing. Its requests make no difference to whether it
-        fits, but to which card is the best."""
+        fits, but to which card is the best. A pod that requests no device lacks none."""
+        if not shape.ask.containers:
+            return WITHOUT_DEVICES
         if self._is_counted(shape.ask):
             room = self._counting.with_best_card(room, shape, self._asks.get(shape.ask))
         return fit(room, shape.ask, policy=self.policy, limits=self.limits)

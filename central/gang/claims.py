@@ -1,39 +1,39 @@
 """Hold in the ledger what a gang's plan takes, all of it or nothing, and end that."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from central.ask.model import Requests
 from central.gang.draft import Where
+from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member
 from central.ledger.ledger import Ledger
-from central.ledger.model import Conflict, Holder, OwnClaim
+from central.ledger.model import Claim, Conflict, Holder, OwnClaim
 from lading.vocabulary import PodUid
 
 _KEPT: Final = "kept-for-gang/"  # and the uid of a member that is gone: no pod has such a uid
 
 
 def hold_plan(ledger: Ledger, gang: Gang, where: Where, requests: Mapping[PodUid, Requests]) -> Conflict | None:
-    """Hold a plan, in place of all that was held for these members, and for members that are gone. On a conflict nothing of it
-    is held."""
-    _forget_kept(ledger, gang)
-    for uid in where:
-        ledger.forget_nomination(uid)
+    """Hold a plan, in place of all plans for these members, and of what is kept for members that are gone. Other members keep
+    their places. On a conflict everything stays as it is."""
     claims = [
         OwnClaim(holder=gang.members[uid].holder, node=one.node, taken=one.placement.taken, requests=requests[uid])
         for uid, one in where.items()
     ]
-    conflict = ledger.plan(claims)
-    for uid, planned in where.items():
-        gang.members[uid].planned = None if conflict else planned
-    gang.nodes = frozenset(planned.node for planned in gang.plan.values())
+    conflict = ledger.plan(claims, instead_of=gang.kept)
+    if conflict is None:
+        gang.kept.clear()
+        for uid, planned in where.items():
+            gang.members[uid].planned = planned
+        gang.nodes = frozenset(planned.node for planned in gang.plan.values())
     return conflict
 
 
 def drop_plan(ledger: Ledger, gang: Gang) -> None:
     """End the plan: nothing is held for members that are not bound."""
-    _forget_kept(ledger, gang)
+    forget_kept(ledger, gang)
     for member in gang.members.values():
         drop_member(ledger, member)
     gang.opened = gang.named = False
@@ -47,27 +47,46 @@ def drop_member(ledger: Ledger, member: Member) -> None:
     ledger.forget_nomination(member.uid)
 
 
+def follow(ledger: Ledger, gangs: Gangs) -> None:
+    """Bring what is held in line with the gangs as they are now. It follows each change of a pod, or of an object."""
+    for gang, member in gangs.take_ended():
+        follow_end(ledger, gang, member)
+    for gang in gangs.take_changed():
+        follow_change(ledger, gang)
+
+
 def follow_end(ledger: Ledger, gang: Gang, member: Member) -> None:
-    """Follow the end of a membership: the pod is gone, or names another gang now. Before the first Binding the plan ends if too
-    few members are left; after it, the pod's place is kept for one that replaces it, as long as the gang has members."""
+    """End the member's part of the plan: the pod is gone, has ended, or does not belong to the gang any more. Once a Binding
+    was sent, its place is kept for a pod that replaces it, as long as the gang has members."""
     planned = member.planned
     drop_member(ledger, member)
     if not gang.members:
-        _forget_kept(ledger, gang)
-    if gang.ordinary or not gang.members:
-        return
-    begun = gang.opened or gang.finishing
-    if planned is not None and (begun or member.node):
+        drop_plan(ledger, gang)
+    elif planned is not None and not gang.ordinary and has_begun(ledger, gang):
         uid = PodUid(f"{_KEPT}{member.uid}")
         holder = Holder(pod=uid, namespace=member.namespace, name=member.name)
-        claim = OwnClaim(holder=holder, node=planned.node, taken=planned.placement.taken)
+        claim = OwnClaim(holder=holder, node=planned.node, taken=planned.placement.taken, labels=member.labels)
         if ledger.plan([claim]) is None:
             gang.kept[uid] = claim
-    elif not begun and any(gang.planned()[role] < lacking for role, lacking in gang.lacking().items()):
+
+
+def follow_change(ledger: Ledger, gang: Gang) -> None:
+    """End the parts of members that cannot be bound any more. Before the first Binding, end the plan if it has too few places
+    for a start."""
+    for member in [gang.members[uid] for uid in gang.plan]:
+        if not member.waits:
+            follow_end(ledger, gang, member)
+    if not (gang.ordinary or gang.covered or has_begun(ledger, gang)):
         drop_plan(ledger, gang)
 
 
-def _forget_kept(ledger: Ledger, gang: Gang) -> None:
-    for uid in gang.kept:
+def has_begun(ledger: Ledger, gang: Gang) -> bool:
+    """Return whether some member is bound, or its Binding is under way, and others have to follow."""
+    return gang.finishing or any(ledger.own_claim(uid, Claim.RESERVED) is not None for uid in gang.members)
+
+
+def forget_kept(ledger: Ledger, gang: Gang, uids: Collection[PodUid] | None = None) -> None:
+    """End what is kept for members that are gone; `uids`: only these claims."""
+    for uid in [*gang.kept] if uids is None else uids:
         ledger.forget_plan(uid)
-    gang.kept.clear()
+        del gang.kept[uid]

@@ -9,6 +9,8 @@ from dataclasses import replace
 from central.api.pod_groups import GangObject
 from central.ask.gang import GangKey, Membership, ObjectKey
 from central.gang.model import Gang, Member
+from central.gang.node_names import NodeNames, Numbered
+from central.loop.steps import Steps
 from lading.vocabulary import PodUid
 
 
@@ -17,10 +19,15 @@ class Gangs:
         self._gangs: dict[GangKey, Gang] = {}
         self._of: dict[PodUid, GangKey] = {}
         self._said: dict[PodUid, Membership] = {}  # what the pods say themselves
+        self._by_source: dict[ObjectKey, dict[PodUid, None]] = {}  # the pods that name each object
+        self._node_names = Numbered()
+        self._unvisited: dict[GangKey, None] = {}  # gangs that came, changed or went, until they are taken
         self._objects: dict[ObjectKey, GangObject] = {}
         self._stale: set[GangKey] = set()  # gangs whose terms are to be derived again
         self._named: dict[GangKey, Gang] = {}
-        self.version = 0  # grows with each change of a member, or of an object
+        self._ended: list[tuple[Gang, Member]] = []  # memberships that ended, until they are taken
+        self._changed: set[GangKey] = set()  # gangs that changed, until they are taken
+        self._holding: dict[GangKey, Gang] = {}
 
     def __iter__(self) -> Iterator[Gang]:
         for key in [*self._stale]:
@@ -32,6 +39,30 @@ class Gangs:
 
     def has(self, key: GangKey) -> bool:
         return key in self._gangs
+
+    def get(self, key: GangKey) -> Gang | None:
+        return self._settled(key) if key in self._gangs else None
+
+    def mark(self, gang: Gang) -> None:
+        """Record that the gang has changed: a question about a member, an arrival at the barrier."""
+        self._unvisited[gang.key] = None
+
+    def compressing(self, gang: Gang) -> Steps:
+        """Compress the node names of all members, one member in each step."""
+        for member in [*gang.members.values()]:
+            self.compress(member)
+            yield
+
+    def compress(self, member: Member) -> None:
+        """Keep the node names of the member's last questions in little memory."""
+        for domain, names in member.names.items():
+            if not isinstance(names, NodeNames):
+                member.names[domain] = self._node_names.of(names)
+
+    def take_unvisited(self) -> list[GangKey]:
+        """Return the gangs that came, changed or went since the last call."""
+        unvisited, self._unvisited = [*self._unvisited], {}
+        return unvisited
 
     def of(self, uid: PodUid) -> tuple[Gang, Member] | None:
         """Return the gang of a pod, and the pod as its member."""
@@ -45,6 +76,7 @@ class Gangs:
         """Record that a member was given its node."""
         gang.named = True
         self._named[gang.key] = gang
+        self.mark(gang)
 
     @property
     def named(self) -> list[Gang]:
@@ -53,10 +85,22 @@ class Gangs:
             self._named = {key: gang for key, gang in self._named.items() if gang.named and not gang.opened}
         return [*self._named.values()]
 
-    def may_go(self, uid: PodUid) -> bool:
-        """Return whether the pod may be evicted alone."""
+    def bound_with(self, uid: PodUid) -> Gang | None:
+        """Return the gang as a member of which the pod was bound, or will be; None for a pod that was bound alone."""
         found = self.of(uid)
-        return found is None or uid in self.spare(found[0])
+        return None if found is None or found[1].alone else found[0]
+
+    def plan(self, gang: Gang) -> None:
+        """Record that the gang has a plan."""
+        self._holding[gang.key] = gang
+
+    @property
+    def holding(self) -> list[Gang]:
+        """Return the gangs for which capacity is planned, or kept."""
+        if self._holding:
+            mine = self._gangs.get
+            self._holding = {key: gang for key, gang in self._holding.items() if gang.holds and mine(key) is gang}
+        return [*self._holding.values()]
 
     def spare(self, gang: Gang) -> frozenset[PodUid]:
         """Return the bound members that may be evicted without the others: those beyond the minimum of their role, the last
@@ -65,7 +109,7 @@ class Gangs:
             return frozenset()
         found: set[PodUid] = set()
         for role in gang.roles:
-            bound = [one for one in gang.members.values() if one.node and one.asks and one.membership.role == role]
+            bound = [one for one in gang.members.values() if one.runs and one.membership.role == role]
             bound.sort(key=lambda one: (one.membership.rank or 0, one.created, one.uid))
             found.update(one.uid for one in bound[gang.terms.least.get(role, 0) :])
         return frozenset(found)
@@ -78,37 +122,55 @@ class Gangs:
     def put(self, member: Member) -> None:
         """Add a pod, or bring what is known of it up to date. `membership` is what the pod itself says."""
         uid, said = member.uid, member.membership
-        known = self.of(uid)
         member.membership = self._resolved(said)
-        if known is not None:
-            gang, before = known
-            member.names, member.planned, member.guessed = before.names, before.planned, before.guessed
-            member.arrived, member.arrived_at, member.old = before.arrived, before.arrived_at, before.old
-            member.wrong = before.wrong
-            if member == before:  # it was touched, or kube-scheduler set a condition: the gang is what it was
-                self._said[uid] = said
-                self.version += 1
-                return
-            if gang.key != member.membership.gang:
+        member.alone = bool(member.node) and member.bound_with not in {None, member.membership.gang.text}
+        self._store(uid, said)
+        if uid in self._of:
+            gang = self._gangs[self._of[uid]]  # terms that are out of date are derived again when they are read
+            before = gang.members[uid]
+            member.names, member.old = before.names, before.old
+            if gang.key == member.membership.gang:
+                member.planned, member.guessed, member.wrong = before.planned, before.guessed, before.wrong
+                member.arrived = before.arrived
+                # A pod can change its gang while its Binding is sent. A pod without devices has no assignment that names one.
+                member.alone &= before.alone or (not before.node and member.assigned)
+            else:
                 self.remove(uid)
+                self._store(uid, said)
+                member.planned, member.guessed, member.arrived = None, False, False
+            if member == before:  # it was touched, or kube-scheduler set a condition: the gang is what it was
+                gang.version += 1
+                self.mark(gang)
+                return
         gang = self._gangs.setdefault(member.membership.gang, Gang(key=member.membership.gang))
         gang.members[uid] = member
         self._of[uid] = gang.key
-        self._said[uid] = said
         self._touch(gang.key)
 
-    def remove(self, uid: PodUid) -> tuple[Gang, Member] | None:
-        """Remove a pod that ended, is gone, or names no gang any more. Return the gang and the member."""
+    def remove(self, uid: PodUid) -> None:
+        """Remove a pod that ended, is gone, or does not name its gang any more."""
         found = self.of(uid)
         if found is None:
-            return None
+            return
         gang, member = found
-        del self._of[uid], self._said[uid], gang.members[uid]
+        self._drop_said(uid)
+        del self._of[uid], gang.members[uid]
         if not gang.members:
             del self._gangs[gang.key]
             self._stale.discard(gang.key)
         self._touch(gang.key)
-        return gang, member
+        self._ended.append((gang, member))
+
+    def take_ended(self) -> list[tuple[Gang, Member]]:
+        """Return the memberships that ended since the last call, each with its gang as it is now."""
+        ended, self._ended = self._ended, []
+        return [(self._settled(gang.key) if gang.members else gang, member) for gang, member in ended]
+
+    def take_changed(self) -> list[Gang]:
+        """Return the gangs of which a member, or what its object says, changed since the last call, and which hold something.
+        The others are settled when they are read: else each of a thousand members that come would have all of them read."""
+        changed, self._changed = self._changed, set()
+        return [self._settled(key) for key in changed if key in self._gangs and self._gangs[key].has_held]
 
     # ---- objects
 
@@ -121,11 +183,24 @@ class Gangs:
             self._refile(key)
 
     def _refile(self, source: ObjectKey) -> None:
-        """Derive the membership of the pods that name this object again. Without the object their gang keeps its terms."""
-        for uid in [uid for uid, said in self._said.items() if said.source == source]:
-            found = self.of(uid)
-            if found is not None and source in self._objects:
-                self.put(replace(found[1], membership=self._said[uid]))
+        """Derive the membership of the pods that name this object again."""
+        for uid in [*self._by_source.get(source, ())]:
+            member = self._gangs[self._of[uid]].members[uid]
+            self.put(replace(member, membership=self._said[uid]))
+
+    def _store(self, uid: PodUid, said: Membership) -> None:
+        self._drop_said(uid)
+        self._said[uid] = said
+        if said.source is not None:
+            self._by_source.setdefault(said.source, {})[uid] = None
+
+    def _drop_said(self, uid: PodUid) -> None:
+        said = self._said.pop(uid, None)
+        if said is not None and said.source is not None:
+            naming = self._by_source[said.source]
+            del naming[uid]
+            if not naming:
+                del self._by_source[said.source]
 
     def _resolved(self, said: Membership) -> Membership:
         """Return the membership with what its object says."""
@@ -136,9 +211,11 @@ class Gangs:
         return replace(said, gang=gang, role=one.role, roles=one.roles, terms=one.terms, wrong=one.wrong)
 
     def _touch(self, key: GangKey) -> None:
-        self.version += 1
+        self._unvisited[key] = None
         if key in self._gangs:
+            self._gangs[key].version += 1
             self._stale.add(key)
+            self._changed.add(key)
 
     def _settled(self, key: GangKey) -> Gang:
         gang = self._gangs[key]

@@ -19,9 +19,11 @@ from typing import Final
 from central.ask.gang import GangDialect, GangKey, Match, Membership, Terms
 from central.ask.reasons import OfPod
 from central.fit.model import Placement
-from central.ledger.model import Holder, OwnClaim
+from central.ledger.model import NO_LABELS, Holder, OwnClaim
 from lading.vocabulary import PodUid
 
+FIRST_PAUSE_S: Final = 0.25  # doubled before it is used first
+LONGEST_PAUSE_S: Final = 300.0
 EVERYWHERE: Final = ""  # in place of a domain: a question about nodes of several, or without any
 
 
@@ -50,8 +52,12 @@ class Member:
     wrong: str = ""  # why the pod cannot be a member
     created: str = ""  # RFC 3339, in UTC
     priority: int = 0
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)  # by which its quota is found
     node: str = ""  # where it is bound
     old: bool = False  # bound for so long that its gang has started, or was given up
+    assigned: bool = False  # the pod has an assignment
+    bound_with: str | None = ""  # the gang that its assignment names; None: it does not say
+    alone: bool = False  # bound before it named the gang: it counts for the minimum, and is no part of a start
     asks: bool = True  # kube-scheduler asks central about it; False: it is bound without central
     deleting: bool = False
     gated: bool = False  # kube-scheduler does not try it yet: a scheduling gate is closed
@@ -60,7 +66,6 @@ class Member:
     guessed: bool = False  # that question was about one node alone, which is not the planned one
     planned: Planned | None = None
     arrived: bool = False  # kube-scheduler sent it to bind since the plan was made
-    arrived_at: float = -math.inf  # and when, last
 
     @property
     def holder(self) -> Holder:
@@ -75,6 +80,11 @@ class Member:
         return known
 
     @property
+    def runs(self) -> bool:
+        """Return whether it was bound as a member, by central, and is not being deleted."""
+        return bool(self.node) and self.asks and not self.alone and not self.deleting
+
+    @property
     def waits(self) -> bool:
         """Return whether central has to place it."""
         return self.asks and not self.node and not self.deleting and not self.gated and not self.wrong
@@ -84,16 +94,19 @@ class Member:
 class Gang:
     key: GangKey
     members: dict[PodUid, Member] = field(default_factory=dict)
+    version: int = 0  # grows with each change of a member, or of an object
     terms: Terms = field(default_factory=Terms)
     roles: tuple[str, ...] = ("",)
     known: bool = False  # the minimum of each role is known
-    started: bool = False  # each role had its minimum bound once, or a member is bound for longer than a gang takes to start
+    # Each role had its minimum bound once, or a member runs for longer than a gang takes to start; until no member runs.
+    started: bool = False
     opened: bool = False  # all members of the plan arrived: Bindings are sent
     until: float = math.inf  # when the plan ends, on the clock of the scheduler
     kept: dict[PodUid, OwnClaim] = field(default_factory=dict)  # room of bound members that are gone, by the uid of its claim
     since: float = math.inf  # when it became complete; infinite: it is not
     not_before: float = -math.inf  # no plan is made until then
-    failures: int = 0  # plans that ended without all members bound, one after the other
+    starts: int = 0  # plans since its minimum was bound last: each one more that failed is followed by a longer pause
+    resumes: float = -math.inf  # no plan is made until then, because the last one failed
     refused_for: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # why there is no plan, as of the last try
     waits_for: str = ""  # the same in words
     sized: tuple[int, int] = (0, 0)  # nodes and members for which the next two are known
@@ -106,6 +119,8 @@ class Gang:
     guesses: bool = True  # members that kube-scheduler has not asked about yet are planned where others like them may be
     asked: tuple[int, float] = (0, -math.inf)  # about how many members it asked, in each domain, and when one more was seen
     arrived_at: float = -math.inf  # when a member arrived that had not, or the plan was made
+    named_at: float = math.inf  # since when some member of the plan has its node
+    kept_until: float = math.inf  # when what is kept for members that are gone ends
     named: bool = False  # some member was given its node: kube-scheduler may count its cpu there
     nodes: frozenset[str] = frozenset()  # of the plan
     undone: bool = False  # its bound members are being evicted, because the others did not follow in time
@@ -118,8 +133,9 @@ class Gang:
         return self.key.dialect is GangDialect.KUBERNETES and bool(self.terms.required_topology)
 
     def settle(self) -> None:
-        """Derive the terms from the members: the oldest one decides, and a member that says otherwise is none."""
-        line = sorted(self.members.values(), key=lambda member: (member.created, member.uid))
+        """Derive the terms from the members: the oldest one that is not being deleted decides, and a member that says otherwise
+        is none."""
+        line = sorted(self.members.values(), key=lambda member: (member.deleting, member.created, member.uid))
         least: dict[str, int] = {}
         first: Terms | None = None
         for member in line:
@@ -133,8 +149,9 @@ class Gang:
         self.roles = line[0].membership.roles if line else ("",)
         self.known = first is not None and all(role in least for role in self.roles)
         self.terms = replace(first or Terms(), least=least)
-        whole = self.known and not any(self.lacking().values())
-        self.started |= whole or any(member.old for member in self.members.values()) or self._one_by_one
+        running = [member for member in self.members.values() if member.runs]
+        was_started = bool(running) and (self.started or any(member.old for member in running))
+        self.started = was_started or self._whole or self._one_by_one
         if not self.complete:
             self.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, self._shown_members())
         elif self.refused_for is OfPod.GANG_WAITS_FOR_MEMBERS:
@@ -143,6 +160,15 @@ class Gang:
     def refuse(self, reason: OfPod, why: str) -> None:
         """Set what members without a plan are told."""
         self.refused_for, self.waits_for = reason, why
+
+    def paused(self, now: float) -> None:
+        """Begin the pause after a plan. It doubles with each plan that does not end with the minimum bound."""
+        self.resumes = now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.starts, 32))
+
+    def displaced(self) -> None:
+        """Take back that its last plan counts as a start: a pod or gang of higher priority took its place."""
+        self.starts = max(0, self.starts - 1)
+        self.refuse(OfPod.GANG_WAITS_FOR_TURN, "pods of higher priority took its place; it is planned again")
 
     @property
     def refused(self) -> str:
@@ -168,8 +194,13 @@ class Gang:
         return any(member.names and EVERYWHERE not in member.names for member in self.members.values())
 
     @property
+    def has_held(self) -> bool:
+        """Return whether anything is held for it, or was."""
+        return bool(self.nodes or self.kept or self.opened)
+
+    @property
     def phase(self) -> Phase:
-        if self.ordinary or (self.opened and not any(self.lacking().values())):
+        if self.ordinary or (self.opened and self._whole):
             return Phase.PLACED
         if self.opened or self.finishing:
             return Phase.BINDING
@@ -183,19 +214,24 @@ class Gang:
         return {uid: member.planned for uid, member in self.members.items() if member.planned is not None and not member.node}
 
     @property
+    def holds(self) -> bool:
+        """Return whether capacity is planned or kept for it."""
+        return bool(self.kept) or any(member.planned is not None for member in self.members.values())
+
+    @property
     def ordinary(self) -> bool:
         """Return whether its members are placed like other pods now."""
         match self.terms.match:
             case Match.ONCE_SATISFIED:
                 return self.started
             case Match.WAITING_AND_RUNNING:
-                return self.known and not any(self.lacking().values())
+                return self._whole
             case Match.ONLY_WAITING:
                 return self._one_by_one
 
     def bound(self) -> Counter[str]:
-        """Return the number of bound members of each role, of those that central binds."""
-        return Counter(member.membership.role for member in self.members.values() if member.node and member.asks)
+        """Return the number of members of each role that run, of those that central binds."""
+        return Counter(member.membership.role for member in self.members.values() if member.runs)
 
     def planned(self) -> Counter[str]:
         """Return the number of members of each role that have a node and are not bound."""
@@ -211,9 +247,20 @@ class Gang:
         there = Counter(
             member.membership.role
             for member in self.members.values()
-            if not member.wrong and (not member.asks or (member.node and self._counts_bound))
+            if not (member.wrong or member.deleting) and (not member.asks or (member.node and self._counts_bound))
         )
         return {role: max(0, count - there[role]) for role, count in self.terms.least.items()}
+
+    @property
+    def _whole(self) -> bool:
+        """Return whether the minimum of each role is bound."""
+        return self.known and not any(self.lacking().values())
+
+    @property
+    def covered(self) -> bool:
+        """Return whether each member that has to start is bound or has a place."""
+        planned = self.planned()
+        return self.known and all(planned[role] >= count for role, count in self.lacking().items())
 
     @property
     def _counts_bound(self) -> bool:
@@ -243,13 +290,17 @@ class Gang:
 
     @property
     def at_barrier(self) -> bool:
-        return all(arrived >= lacking for _, lacking, arrived in self.required())
+        return self.known and all(arrived >= lacking for _, lacking, arrived in self.required())
 
     # ---- its place in the queue
 
     @property
     def priority(self) -> int:
         return max((member.priority for member in self.members.values()), default=0)
+
+    def is_below(self, priority: int) -> bool:
+        """Return whether all members have a lower priority than this."""
+        return all(member.priority < priority for member in self.members.values())
 
     @property
     def created(self) -> str:

@@ -183,9 +183,11 @@ class Facts(Books):
 
     def set_node(self, name: str, facts: NodeFacts, version: int) -> None:
         """Store what a Node object says at `version`."""
-        _, known = self._node_facts.get(name, (NO_NODE, -1))
+        before, known = self._node_facts.get(name, (NO_NODE, -1))
         if version > known and not self._gone_nodes.outdates(name, version):
             self._node_facts[name] = facts, version
+            if before.unschedulable != facts.unschedulable:
+                self._claimed.mark(name)
             self._apply(name, facts)
 
     def remove_node(self, name: str, version: int) -> None:

@@ -96,14 +96,20 @@ class Ledger(Facts):
             claim = OwnClaim(holder=who, node=node, taken=taken, until=until, requests=requests, victims=victims, evicts=evicts)
             self._claim(Claim.NOMINATED, claim)
 
-    def plan(self, claims: Sequence[OwnClaim]) -> Conflict | None:
-        """Hold what the members of a gang will take: all of it, or nothing. Each claim replaces an earlier plan for that pod,
-        and ends with the pod's binding or end, or by `forget_plan`."""
+    def plan(self, claims: Sequence[OwnClaim], *, instead_of: Iterable[PodUid] = ()) -> Conflict | None:
+        """Hold what the members of a gang will take, in place of all predictions, nominations and plans for these pods, and for
+        those of `instead_of`. A claim ends with the pod's binding or end, or by `forget_plan`. A refusal changes nothing."""
+        uids = dict.fromkeys((*(claim.holder.pod for claim in claims), *instead_of))
+        former = [(kind, claim) for uid in uids for kind, claim in self._own.of(uid).items() if kind in _PLANS]
+        for uid in uids:
+            self._drop(uid, _PLANS)
         for number, claim in enumerate(claims):
             conflict = self._check(claim.holder.pod, claim.node, claim.taken)
             if conflict is not None:
                 for made in claims[:number]:
                     self.forget_plan(made.holder.pod)
+                for kind, before in former:
+                    self._claim(kind, before)
                 return conflict
             self._claim(Claim.PLANNED, claim)
         return None

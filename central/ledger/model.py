@@ -8,8 +8,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from central.api.known import is_number
 from central.ask.model import NO_REQUESTS, Requests
-from central.assignment.model import Taken
+from central.assignment.model import Admitted, Taken
 from central.assignment.sharing import UNLABELLED, Labels, together
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, Partition, Pf, Vf
@@ -28,6 +29,9 @@ class NodeFacts(NamedTuple):
     ready: bool = False  # kubelet answers
     boot_id: str = ""  # empty: it does not say
     allocatable: Requests | None = None  # None: it does not say
+    unschedulable: bool = (
+        False  # kubectl cordon: shown to people; kube-scheduler names the node for no pod but those that tolerate it
+    )
 
 
 NO_NODE: Final = NodeFacts()
@@ -153,12 +157,16 @@ class PodRecord:
     taken: Taken | None = None  # by its own assignment: for this uid and this node
     containers: Mapping[GpuUuid, int] = field(default_factory=lambda: ONE_EACH)  # on one card, where not one
     requests: Requests = NO_REQUESTS
+    admitted: Admitted | None = None  # None: its assignment does not say, and its labels count
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)  # by which disruption budgets select it
     grace_s: int = 30  # that it has to end, once it is deleted
+    gang: str | None = ""  # with which it was bound, by its assignment; empty: with none; None: it does not say
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "namespace", sys.intern(self.namespace))
         object.__setattr__(self, "node", sys.intern(self.node))
+        if self.gang:
+            object.__setattr__(self, "gang", sys.intern(self.gang))
         if self.taken is not None:
             object.__setattr__(self, "taken", _interned(self.taken))
 
@@ -182,7 +190,7 @@ class PodLoad(NamedTuple):
 
 def version_of(resource_version: str) -> int:
     """Return the version as a number; 0, which is older than every other, if it is not a number."""
-    return int(resource_version) if resource_version.isdecimal() else 0
+    return int(resource_version) if is_number(resource_version) else 0
 
 
 def _interned(taken: Taken) -> Taken:
@@ -203,6 +211,7 @@ class OwnClaim:
     victims: frozenset[PodUid] = frozenset()  # of a nomination: pods whose end it waits for
     evicts: bool = True  # of a nomination: its victims are evicted; False: they end by themselves
     requests: Requests = NO_REQUESTS
+    labels: Mapping[str, str] | None = None  # of a pod that is gone, and in whose quota this counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

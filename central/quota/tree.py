@@ -1,8 +1,8 @@
 """Build the tree of quotas, refuse in words those that contradict it, and find the quota of a pod.
 
 The rules are those of Koordinator's webhook, which a cluster may lack: min within max, the resources of a parent's max, the
-mins of children within their parent's min, no circle. Of two quotas that contradict each other the older one counts. A quota
-whose parent is refused is refused too.
+mins of children within their parent's min, no circle. And a tree has at most MOST_LEVELS levels. Of two quotas that contradict
+each other the older one counts. A quota whose parent is refused is refused too.
 
 Source: Koordinator a7a1b76, pkg/webhook/elasticquota (quota_topology_check.go), pkg/scheduler/plugins/elasticquota
 (plugin_helper.go, getPodAssociateQuotaName).
@@ -17,6 +17,7 @@ from central.quota.amounts import in_words
 from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId
 
 SYSTEM_NAMESPACE: Final = "kube-system"
+MOST_LEVELS: Final = 16  # of a tree: what a pod costs grows with them, and organisations have five
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Tree:
 
     def _of_koordinator(self, owner: Owner) -> QuotaId | None:
         named = QuotaId(owner.named)
-        if named in self.paths or named in self.problems:
+        if named and (named in self.paths or named in self.problems):  # an object that cannot be read may have no name
             return named
         found = self.by_namespace.get(owner.namespace)
         if found is not None:
@@ -118,8 +119,13 @@ class _Building:
         above = self._accepted.get(parent)
         guaranteed: dict[str, int] = {}
         members = []
+        too_deep = len(self._paths.get(parent, ())) >= MOST_LEVELS
         for quota in self._children.get(parent, ()):
-            problem = _own_problem(quota) or (_problem_below(quota, above, guaranteed) if above is not None else "")
+            problem = (
+                TOO_DEEP
+                if too_deep
+                else _own_problem(quota) or (_problem_below(quota, above, guaranteed) if above is not None else "")
+            )
             if problem:
                 self._problems[quota.id] = problem
                 continue
@@ -136,6 +142,8 @@ class _Building:
     def _why_not_reached(self, quota: Quota) -> str:
         seen, parent = {quota.id}, quota.parent
         while parent in self._known and parent not in seen:
+            if len(seen) > MOST_LEVELS:
+                return TOO_DEEP
             if parent in self._problems:
                 return f"its parent {parent} is refused"
             seen.add(parent)
@@ -160,6 +168,9 @@ class _Building:
             flat=self._flat,
             dividing=frozenset(member for members in self._groups.values() for member in members),
         )
+
+
+TOO_DEEP: Final = f"it has more than {MOST_LEVELS - 1} quotas above it; a tree has at most {MOST_LEVELS} levels"
 
 
 def _own_problem(quota: Quota) -> str:

@@ -14,7 +14,7 @@ from central.fit.forecast import Forecast
 from central.fit.turnover import STEPS
 from central.fit.workload import PodKind, Workload, WrittenPod, kinds_written
 from central.ledger.ledger import Ledger
-from central.scheduling.scheduler import Scheduler
+from central.scheduling.scheduler import Domains, Scheduler
 from central.state.pending import PendingPods
 
 
@@ -26,13 +26,16 @@ class EffectiveConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_def
     workload: tuple[WrittenPod, ...] = ()  # each with its mass; none: as with no file, and nothing learned
     turnover: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # part of the pods placed now that makes up for pods that end
 
-    def scheduler(self, ledger: Ledger, pending: PendingPods, *, clock: Callable[[], float]) -> Scheduler:
+    def scheduler(
+        self, ledger: Ledger, pending: PendingPods, *, clock: Callable[[], float], domains: Domains = lambda key: None
+    ) -> Scheduler:
         return Scheduler(
             ledger,
             pending,
             clock=clock,
             policy=self.policy,
             limits=Limits(spread_containers_per_card=self.spread_containers_per_card, partition=self.nvswitch_partition),
+            domains=domains,
             forecast=Forecast.settled(_read(self.workload) if self.workload else None, round(STEPS * self.turnover)),
         )
 

@@ -5,10 +5,9 @@ nothing is held or evicted here.
 
 To *keep* room, each member gets the node where the fewest devices are missing; the same one each time, as long as it can do
 and is not left, because pods do not end there (scheduling/kept_room.py).
-To *evict*, all pods of lower priority that may go by the rules of quotas (central.quota.preemption) are put out of the way in
-thought; if the gang fits then, they are put back, the most important first, as long as it still fits. The others are the
-victims. A running gang is one unit, and goes as a whole or not at all, but for members beyond its minimum. Without a plan that
-stands after all evictions no pod is evicted.
+To *evict*, all pods of lower priority that may go (scheduling/victims.py) are put out of the way in thought, with what is held
+for pods of lower priority that are not bound; if the gang fits then, they are put back, the most important first, as long as it
+still fits. The others are the victims. Without a plan that stands after all evictions no pod is evicted.
 """
 
 from collections import Counter
@@ -20,13 +19,12 @@ from central.fit.shortage import asked_cards
 from central.gang.draft import Want, Where, put_of
 from central.gang.model import Gang, Planned
 from central.gang.plan import GangTopology, find_plan
-from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay
-from central.quota.giving import Unit, choosing
-from central.quota.preemption import Preemption
+from central.quota.giving import Unit as QuotaUnit
+from central.quota.giving import choosing
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.scheduling.gangs import GangPlanner
-from central.scheduling.preempt import Protection
+from central.scheduling.victims import Protection, Unit, Victims, pods_of
 from lading.vocabulary import PodUid
 
 MOST_UNITS: Final = 4096  # pods and gangs of lower priority that are looked at
@@ -122,7 +120,7 @@ def _keep(
 
 
 def taking_back(
-    planner: GangPlanner, gang: Gang, snapshot: QuotaSnapshot, units: Sequence[Unit]
+    planner: GangPlanner, gang: Gang, snapshot: QuotaSnapshot, units: Sequence[QuotaUnit]
 ) -> Generator[None, None, Made | None]:
     """Search which of these units of other quotas have to go, so that the gang fits; as few as that takes."""
     asked = yield from planner.asked(gang)
@@ -142,19 +140,6 @@ def taking_back(
     return Made(where=where, gone=gone) if where is not None else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unit:
-    """Pods that go together."""
-
-    pods: tuple[PodRecord, ...]
-
-    @property
-    def importance(self) -> tuple[int, int, int, str]:
-        """Return the sort key: the most important first, as kube-scheduler compares pods, and a gang before a pod alone."""
-        cards = sum(len(pod.taken.gpus) for pod in self.pods if pod.taken)
-        return -max(pod.priority for pod in self.pods), -cards, min(pod.created for pod in self.pods), self.pods[0].uid
-
-
 def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Generator[None, None, Made | None]:
     """Search, one fit in each step. None: no eviction would help, or none is needed."""
     rule = planner.scheduler.preemption((yield from planner.starting(gang)))
@@ -165,10 +150,12 @@ def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Genera
     if asked is None:
         return None
     wants, topology, state = asked
-    units = _units(planner, gang, {name for want in wants for name in want.nodes}, protection, rule)
+    state = state.without(*(uid for one in planner.scheduler.yielding(gang.priority) for uid in one.uids))
+    names = sorted({name for want in wants for name in want.nodes})
+    units = Victims(planner.scheduler, gang.priority, protection, rule).on(names)[-MOST_UNITS:]
 
-    def search(gone: Collection[_Unit]) -> Generator[None, None, Where | None]:
-        uids = [pod.uid for unit in gone for pod in unit.pods]
+    def search(gone: Collection[Unit]) -> Generator[None, None, Where | None]:
+        uids = [pod.uid for pod in pods_of(gone)]
         if not rule.allows(uids):
             return None
         return (yield from find_plan(wants, (), state.without(*uids), planner.place, topology))
@@ -177,15 +164,15 @@ def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Genera
         return None
     victims = yield from _put_back(units, [], search)
     where = yield from search(victims)
-    pods = tuple(pod for unit in reversed(victims) for pod in unit.pods)
+    pods = pods_of(reversed(victims))
     if where is None or not pods or protection.forbids(pods):
         return None
     return Made(where=where, gone=tuple(pod.uid for pod in pods))
 
 
 def _put_back(
-    units: Sequence[_Unit], gone: Sequence[_Unit], search: Callable[[Collection[_Unit]], Generator[None, None, Where | None]]
-) -> Generator[None, None, list[_Unit]]:
+    units: Sequence[Unit], gone: Sequence[Unit], search: Callable[[Collection[Unit]], Generator[None, None, Where | None]]
+) -> Generator[None, None, list[Unit]]:
     """Put back as many of these as possible, the first ones first. `gone` are away in any case. Return those that have to go:
     half of them are tried at once, so that many that stay cost one search."""
     if (yield from search(gone)) is not None:
@@ -196,27 +183,3 @@ def _put_back(
     first = yield from _put_back(units[:half], [*gone, *units[half:]], search)
     second = yield from _put_back(units[half:], [*gone, *first], search)
     return [*first, *second]
-
-
-def _units(planner: GangPlanner, gang: Gang, names: Collection[str], protection: Protection, rule: Preemption) -> list[_Unit]:
-    """Return what may be evicted on these nodes, the most important first."""
-    ledger, gangs = planner.scheduler.ledger, planner.scheduler.gangs
-    lower = [
-        pod
-        for name in sorted(names)
-        for pod in ledger.bound_on(name)
-        if pod.priority < gang.priority and rule.takes(pod.uid) and not protection.covers(pod)
-    ]
-    units: list[_Unit] = []
-    whole: set[object] = set()
-    for pod in lower:
-        found = gangs.of(pod.uid)
-        if found is None or pod.uid in gangs.spare(found[0]):
-            units.append(_Unit(pods=(pod,)))
-        elif found[0].key not in whole:
-            whole.add(found[0].key)
-            mates = [ledger.pod(uid) for uid, member in found[0].members.items() if member.node and member.asks]
-            pods = tuple(mate for mate in mates if mate is not None and mate.holds is not None)
-            if all(mate.priority < gang.priority and rule.takes(mate.uid) and not protection.covers(mate) for mate in pods):
-                units.append(_Unit(pods=pods))
-    return sorted(units, key=lambda unit: unit.importance)[-MOST_UNITS:]

@@ -17,14 +17,14 @@ def units_of(gangs: Gangs) -> Callable[[QuotaId, Sequence[Holding]], Iterator[Un
     def join(quota: QuotaId, holding: Sequence[Holding]) -> Iterator[Unit]:
         by_gang: dict[object, list[Holding]] = {}
         for record, counted in holding:
-            found = gangs.of(record.uid)
-            by_gang.setdefault(record.uid if found is None else found[0].key, []).append((record, counted))
+            gang = gangs.bound_with(record.uid)
+            by_gang.setdefault(record.uid if gang is None else gang.key, []).append((record, counted))
         for pods in by_gang.values():
-            found = gangs.of(pods[0][0].uid)
+            gang = gangs.bound_with(pods[0][0].uid)
             yield Unit(
                 quota=quota,
                 members=tuple(Member(record.uid, counted.held, record.created) for record, counted in pods),
-                least=1 if found is None else max(1, sum(found[0].terms.least.values())),
+                least=1 if gang is None else max(1, sum(gang.terms.least.values())),
                 priority=max(record.priority for record, _ in pods),
                 started=max(record.created for record, _ in pods),
                 preemptible=all(counted.owner.preemptible for _, counted in pods),

@@ -11,41 +11,45 @@ member's own rules as the nodes are now, which may have changed since. cpu and m
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 from central.ask.gang import Terms
 from central.ask.model import Shape
 from central.ask.node_rules import NodeRules
 from central.ask.reasons import OfPod
-from central.assignment.model import NOTHING_TAKEN
 from central.fit.model import Placement
 from central.gang.claims import hold_plan
 from central.gang.draft import Want, Where
-from central.gang.model import Gang, Member
+from central.gang.model import Gang, Member, Phase
 from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.rails import running_rails
 from central.ledger.model import Claim
 from central.ledger.overlay import EmptyNodes, Overlay
 from central.scheduling.scheduler import Scheduler
+from central.scheduling.yielding import Yielding, take
 from central.state.nodes import Nodes
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
 
-WITHOUT_DEVICES: Final = Placement(containers={}, taken=NOTHING_TAKEN)
+ALL_DEVICES: Final = Fraction(1)
 
 Names = Mapping[PodUid, frozenset[str] | None]  # the nodes where each member may be; None: any
 
 
 class GangPlanner:
-    def __init__(self, scheduler: Scheduler, nodes: Nodes | None = None) -> None:
-        """Create it. `nodes`: by which members' own rules are judged."""
+    def __init__(self, scheduler: Scheduler, nodes: Nodes | None = None, *, plan_share: Fraction = ALL_DEVICES) -> None:
+        """Create it. `nodes`: by which members' own rules are judged. `plan_share`: the part of all devices that plans of gangs
+        without a bound member may hold; one of them may be larger."""
         self.scheduler = scheduler
+        self._plan_share = plan_share
+        self.for_singles = frozenset[str]()  # nodes that gangs leave to pods alone for a moment
         self._nodes = Nodes() if nodes is None else nodes
 
     def state(self, gang: Gang) -> object:
         """Return what a search depends on: while it is the same, another search finds the same."""
-        ledger, gangs = self.scheduler.ledger, self.scheduler.gangs
-        return ledger.version, ledger.loads_version, gangs.version, gang.questions
+        ledger = self.scheduler.ledger
+        return ledger.version, ledger.loads_version, gang.version, gang.questions, self.for_singles
 
     def planning(self, gang: Gang) -> Generator[None, None, bool]:
         """Search a plan in steps, and hold it with the last one. Return whether there is one; if there is none, what the gang
@@ -55,38 +59,84 @@ class GangPlanner:
             gang.refuse(OfPod.REQUEST_MALFORMED, topology)
             return False
         pods, names = yield from self._waiting(gang)
-        first, surplus = _split(gang, names)
+        first, surplus = self._split(gang, names)
         if first is None:
             gang.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, "kube-scheduler has not asked about all of its members yet")
             return False
         starting = [pods[one.uid] for one in first]
         if self._refused_by_quota(gang, starting, starts=False):
             return False
-        wants = yield from self._wants([*first, *surplus], pods, names, self._held_nodes(gang))
-        state = self.scheduler.ledger.without(*pods, *gang.kept)
-        rails = running_rails(gang, self.scheduler.ledger)
-        where = yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails)
+        if not gang.finishing and self._beyond_share(gang, starting):
+            return False
+        lower: Sequence[Yielding] = ()
+        where = yield from self._find(gang, first, surplus, pods, names, topology, lower)
+        if where is None and (lower := self.scheduler.yielding(gang.priority)):
+            where = yield from self._find(gang, first, surplus, pods, names, topology, lower)
         if where is None:
             yield from self._say_why_not(gang)
             return False
         if self._refused_by_quota(gang, starting, starts=True):  # others may have started meanwhile
             return False
-        return self._hold(gang, self._within_quota(where, starting, surplus, pods), pods)
+        where = self._within_share(gang, self._within_quota(gang, where, starting, surplus, pods), starting, pods)
+        return self._hold(gang, where, pods, lower=bool(lower))
+
+    def _find(
+        self,
+        gang: Gang,
+        first: Sequence[Member],
+        surplus: Sequence[Member],
+        pods: Mapping[PodUid, Pending],
+        names: Names,
+        topology: GangTopology,
+        lower: Sequence[Yielding],
+    ) -> Generator[None, None, Where | None]:
+        """Search a plan, as if `lower`, which pods of lower priority have, were free."""
+        last = dict.fromkeys(claim.node for one in lower for claim in one.claims)
+        wants = yield from self._wants(gang, [*first, *surplus], pods, names, last)
+        gone = [uid for one in lower for uid in one.uids]
+        state = self.scheduler.ledger.without(*pods, *gang.kept, *gone)
+        rails = running_rails(gang, self.scheduler.ledger)
+        return (yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails))
+
+    def _beyond_share(self, gang: Gang, pods: Sequence[Pending]) -> bool:
+        """Return whether plans without a bound member would hold too much with this one. The first of them is not refused."""
+        held = self._planned_beside(gang)
+        part = self.scheduler.tenants.part_of([*held, *pods])
+        if not held or part <= self._plan_share:
+            return False
+        why = f"gangs that are planned and not bound, and this one, are {_percent(part)} of all devices"
+        gang.refuse(OfPod.GANG_WAITS_FOR_TURN, f"{why}; {_percent(self._plan_share)} are allowed (gang_plan_share)")
+        return True
+
+    def _planned_beside(self, gang: Gang) -> list[Pending]:
+        """Return the pods of other plans of its priority, or of a higher one, of which no Binding was sent."""
+        gangs = (one for one in self.scheduler.gangs.holding if one is not gang and not one.is_below(gang.priority))
+        uids = (uid for one in gangs if one.phase is Phase.PLANNED for uid in one.plan)
+        return [pod for uid in uids if (pod := self.scheduler.pending.get(uid)) is not None]
+
+    def _within_share(self, gang: Gang, where: Where, first: Sequence[Pending], pods: Mapping[PodUid, Pending]) -> Where:
+        """Return the plan without the members beyond the minimum with which plans would hold too much."""
+        starts = {pod.uid for pod in first}
+        counted = [*self._planned_beside(gang), *first]
+        more = [pods[uid] for uid in where if uid not in starts]
+        kept = [*first, *self.scheduler.tenants.within(self._plan_share, counted, more)]
+        return {pod.uid: where[pod.uid] for pod in kept}
 
     def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending], *, starts: bool) -> bool:
-        refusal = self.scheduler.quotas.admits(pods, gang=True, starting=starts)
+        refusal = self.scheduler.quotas.admits(pods, gang=True, starting=starts, given_back=gang.kept)
         if refusal is not None:
             gang.refuse(refusal.code, refusal.why)
         return refusal is not None
 
     def _within_quota(
-        self, where: Where, first: Sequence[Pending], surplus: Sequence[Member], pods: Mapping[PodUid, Pending]
+        self, gang: Gang, where: Where, first: Sequence[Pending], surplus: Sequence[Member], pods: Mapping[PodUid, Pending]
     ) -> Where:
         """Return the plan without the members beyond the minimum that the quota does not allow beside the others."""
         allowed = [*first]
         for member in surplus:
-            if member.uid in where and self.scheduler.quotas.admits([*allowed, pods[member.uid]], gang=True) is None:
-                allowed.append(pods[member.uid])
+            more = [*allowed, pods[member.uid]]
+            if member.uid in where and self.scheduler.quotas.admits(more, gang=True, given_back=gang.kept) is None:
+                allowed = more
         return {pod.uid: where[pod.uid] for pod in allowed}
 
     def asked(
@@ -99,7 +149,7 @@ class GangPlanner:
         pods, names = yield from self._waiting(gang)
         if staying is not None:
             names = {uid: frozenset() for uid, pod in pods.items() if pod.unschedulable} | dict(names)
-        first, _ = _split(gang, names)
+        first, _ = self._split(gang, names)
         if first is None or isinstance(topology, str):
             return None
         state = self.scheduler.ledger.without(*pods, *gang.kept)
@@ -132,24 +182,42 @@ class GangPlanner:
     def starting(self, gang: Gang) -> Generator[None, None, list[Pending]]:
         """Return the pods that start together, as far as their nodes are known."""
         pods, names = yield from self._waiting(gang)
-        first, _ = _split(gang, names)
+        first, _ = self._split(gang, names)
         return [pods[member.uid] for member in first or ()]
+
+    def _has_place(self, member: Member) -> bool:
+        """Return whether a node is decided for the member: it stays there when the gang is planned again, because
+        kube-scheduler may be binding it there."""
+        return member.planned is not None or self.scheduler.ledger.own_claim(member.uid, Claim.RESERVED) is not None
+
+    def _split(self, gang: Gang, names: Names) -> tuple[list[Member] | None, list[Member]]:
+        """Return the members that have to start together, and the others, of those without a place whose nodes are known. None:
+        of too few."""
+        lacking = Counter(gang.lacking())
+        lacking.subtract(member.membership.role for member in gang.waiting() if self._has_place(member))
+        first, surplus = [], []
+        for member in (one for one in gang.waiting() if one.uid in names):
+            role = member.membership.role
+            if lacking[role] > 0:
+                lacking[role] -= 1
+                first.append(member)
+            else:
+                surplus.append(member)
+        return (None if +lacking else first), surplus
 
     def _waiting(self, gang: Gang) -> Generator[None, None, tuple[dict[PodUid, Pending], Names]]:
         """Return the pods to place, by rank and age, and the nodes where each may be, where that is known. For a member that
         kube-scheduler has not asked about yet these are the nodes of another one with the same request; if that was wrong once,
         its question is waited for."""
-        members = gang.waiting()
+        members = [member for member in gang.waiting() if not self._has_place(member)]
         pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
         names: dict[PodUid, frozenset[str] | None] = {}
-        same: dict[frozenset[str], frozenset[str]] = {}  # members of one template have the same nodes: kept once
-        whole: dict[frozenset[frozenset[str]], frozenset[str]] = {}
+        whole: dict[frozenset[Collection[str]], frozenset[str]] = {}  # members of one template have the same nodes: kept once
         like: dict[Shape, frozenset[str]] = {}
         for member in members:
             if member.uid in pods and member.names:
-                asked = {domain: frozenset(nodes) for domain, nodes in member.names.items()}
-                member.names.update({domain: same.setdefault(nodes, nodes) for domain, nodes in asked.items()})
-                parts = frozenset(asked.values())
+                self.scheduler.gangs.compress(member)
+                parts = frozenset(member.names.values())
                 if parts not in whole:
                     whole[parts] = frozenset().union(*parts)
                 names[member.uid] = whole[parts]
@@ -162,10 +230,23 @@ class GangPlanner:
                 names[uid] = None  # any node is tried for one that is missing in a gang that runs in part
         return pods, names
 
-    def _hold(self, gang: Gang, where: Where, pods: Mapping[PodUid, Pending]) -> bool:
-        """Hold the plan, if every member is still there and still waits."""
-        if any(uid not in gang.members or not gang.members[uid].waits for uid in where):
+    def can_start(self, gang: Gang, where: Where) -> bool:
+        """Return whether the gang can start with these places. Its members may have changed while the places were searched."""
+        if self.scheduler.gangs.get(gang.key) is not gang:
             return False
+        waiting = {member.uid: member for member in gang.waiting()}
+        placed = (one.membership.role for one in waiting.values() if one.uid in where or self._has_place(one))
+        lacking = Counter(gang.lacking())
+        lacking.subtract(placed)
+        return where.keys() <= waiting.keys() and not +lacking
+
+    def _hold(self, gang: Gang, where: Where, pods: Mapping[PodUid, Pending], *, lower: bool) -> bool:
+        """Hold the plan, if the gang can still start with it. `lower`: in place of what pods of lower priority have there."""
+        if not self.can_start(gang, where):
+            return False
+        if lower:
+            nodes = {planned.node for planned in where.values()}
+            take(self.scheduler.ledger, [one for one in self.scheduler.yielding(gang.priority) if one.is_on(nodes)])
         requests = {uid: pods[uid].requests for uid in where}
         return hold_plan(self.scheduler.ledger, gang, where, requests) is None
 
@@ -211,44 +292,38 @@ class GangPlanner:
         return [*dict.fromkeys(claim.node for claim in (*gang.kept.values(), *claims) if claim is not None)]
 
     def _wants(
-        self, members: Sequence[Member], pods: Mapping[PodUid, Pending], names: Names, held: Sequence[str]
+        self, gang: Gang, members: Sequence[Member], pods: Mapping[PodUid, Pending], names: Names, last: Collection[str]
     ) -> Generator[None, None, list[Want]]:
+        """Return the members with the nodes where each may be. `last`: nodes to try after all others, which may look full."""
+        held = self._held_nodes(gang)
+        without = frozenset[str]() if gang.finishing else self.for_singles
         known: dict[tuple[Shape, frozenset[str] | None, NodeRules | None], Sequence[str]] = {}
         wants = []
         for member in members:
             pod, possible = pods[member.uid], names[member.uid]
             kind = pod.shape, possible, pod.node_rules
             if kind not in known:
-                ranked = yield from self.ranked(pod.shape, possible, held)
-                known[kind] = [name for name in ranked if self._nodes.allow(pod.node_rules, name) is not False]
+                ranked = yield from self.ranked(pod.shape, possible, held, last)
+                allowed = (name for name in ranked if self._nodes.allow(pod.node_rules, name) is not False)
+                known[kind] = [name for name in allowed if name not in without or not pod.ask.containers]
             wants.append(Want(uid=member.uid, shape=pod.shape, nodes=known[kind]))
             yield
         return wants
 
-    def ranked(self, shape: Shape, names: Collection[str] | None, held: Sequence[str]) -> Generator[None, None, Sequence[str]]:
-        """Return the nodes where such a pod may be, the best first; before these, `held`, which may look full to others."""
+    def ranked(
+        self, shape: Shape, names: Collection[str] | None, held: Sequence[str], last: Collection[str] = ()
+    ) -> Generator[None, None, Sequence[str]]:
+        """Return nodes where such a pod may be, the best first; `held` before and `last` after these, which may look full."""
         if not shape.ask.containers:
             return sorted(self.scheduler.ledger.nodes() if names is None else names)
         yield from self.scheduler.verdicts.judging(shape.ask)
-        ranked = [*dict.fromkeys([*held, *self.scheduler.verdicts.ranked(shape)])]
+        ranked = [*dict.fromkeys([*held, *self.scheduler.verdicts.ranked(shape), *last])]
         return ranked if names is None else [name for name in ranked if name in names]
 
     def place(self, shape: Shape, name: str, state: Overlay) -> Placement | None:
         """Return what such a pod would have on the node in that state; None if it does not fit."""
-        if shape.ask.containers:
-            return self.scheduler.fit_pod(shape, name, state)
-        return WITHOUT_DEVICES if state.room(name).has_resources(shape.requests) else None
+        return self.scheduler.fit_pod(shape, name, state)
 
 
-def _split(gang: Gang, names: Names) -> tuple[list[Member] | None, list[Member]]:
-    """Return the members that have to start together, and the others, of those whose nodes are known. None: of too few."""
-    lacking = Counter(gang.lacking())
-    first, surplus = [], []
-    for member in (one for one in gang.waiting() if one.uid in names):
-        role = member.membership.role
-        if lacking[role] > 0:
-            lacking[role] -= 1
-            first.append(member)
-        else:
-            surplus.append(member)
-    return (None if +lacking else first), surplus
+def _percent(part: Fraction) -> str:
+    return f"{round(100 * part)} %"

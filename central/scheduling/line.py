@@ -5,7 +5,7 @@ of that quota. What cannot start lets the others pass, so that a place in line i
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Final, Literal
 
@@ -50,11 +50,6 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
 # ---- gangs
 
 
-def gangs_in_line(scheduler: Scheduler, gangs: Iterable[Gang]) -> list[Gang]:
-    """Return those of these gangs that have members, the first in line first."""
-    return [gang for _, gang in _with_places(scheduler, gangs)]
-
-
 def gang_lines(scheduler: Scheduler) -> dict[GangKey, Line]:
     """Return the place in line of each gang that waits for a plan."""
     waiting = (gang for gang in scheduler.gangs if gang.phase is Phase.QUEUED or (gang.finishing and not gang.plan))
@@ -67,11 +62,17 @@ def gang_lines(scheduler: Scheduler) -> dict[GangKey, Line]:
 
 
 def _with_places(scheduler: Scheduler, gangs: Iterable[Gang]) -> list[tuple[Place, Gang]]:
+    place = gang_place(scheduler)
+    placed = [(place(gang), gang) for gang in gangs if gang.members]
+    return sorted(placed, key=lambda one: one[0])
+
+
+def gang_place(scheduler: Scheduler) -> Callable[[Gang], Place]:
+    """Return the sort key of gangs that have members, as things are now. Two gangs never have the same key."""
     scheduler.tenants.catch_up()
     kept = {claim.holder.pod for claim in scheduler.ledger.nominations() if not claim.evicts}
     turn, part = scheduler.quotas.turn, scheduler.tenants.part
-    placed = [(place_of(gang, turn, part, kept), gang) for gang in gangs if gang.members]
-    return sorted(placed, key=lambda one: one[0])
+    return lambda gang: place_of(gang, turn, part, kept)
 
 
 # ---- pods alone

@@ -4,14 +4,14 @@ kube-scheduler's own preemption does not see devices: its dry run ignores them, 
 that no eviction is needed. So central makes its own plan if a pod fits on none of the nodes where everything else suffices.
 
 It takes a pod that was refused, for its devices or by its quota, the nodes that kube-scheduler asked about, and the ledger. It
-returns the node, the victims, and where the pod's devices will be. A victim has strictly lower priority, is bound by an
-assignment, and frees something that is needed, and is of the same quota (central.quota.preemption): with all lower pods away
-the pod must fit, then they are put back, the most important first, while it still fits; a pod that cannot be put back is a
-victim. A pod that is being deleted is counted as gone, and costs nothing. A pod that a disruption budget protects stays, and of
-the pods that share a budget no more are evicted than it allows: otherwise the Eviction API refuses the last victim after the
-first ones have ended without use. A gang keeps its minimum: only members beyond it go. Nodes are compared as kube-scheduler
-compares them: the lowest highest priority, then the lowest sum, then the fewest victims, then the youngest of the most
-important victims.
+returns the node, the victims, and where the pod's devices will be. Which pods may go is the same as for gangs
+(scheduling/victims.py): with all of these away the pod must fit, then they are put back, the most important first, while it
+still fits; what cannot be put back goes. What is held for pods of lower priority that are not bound counts as free
+(scheduling/yielding.py). A pod that is being deleted is counted as gone, and costs nothing. Of the pods that share a disruption
+budget no more are evicted than it allows: otherwise the Eviction API refuses the last victim after the first ones have ended
+without use. Nodes are compared as kube-scheduler compares them: the lowest highest priority, then the lowest sum, then the
+fewest victims, then the youngest of the most important victims; but of equal highest priority, the fewest whole gangs come
+before the sum. The victims of a gang on other nodes count too.
 
 To find the victims takes a dozen fits for each node; a lower bound of their number, and so of the cost, follows from the
 numbers of cards and VFs. So the nodes with the lowest bound come first, and the search ends with a plan that no other can
@@ -35,7 +35,7 @@ from central.fit.shortage import asked_cards
 from central.ledger.model import NodeRoom, PodRecord
 from central.quota.preemption import Preemption
 from central.scheduling.scheduler import Scheduler
-from central.state.budgets import NO_BUDGETS, Budgets
+from central.scheduling.victims import Protection, Unit, Victims, gangs_in, pods_of
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
 
@@ -45,7 +45,7 @@ _ABOVE_ZERO: Final = 2**31
 # nodes may cost equally little and do cost more, the others are left out.
 MAX_NODES: Final = 200
 
-_Cost = tuple[int, int, int, int]
+_Cost = tuple[int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +53,7 @@ class Plan:
     node: str
     victims: tuple[PodRecord, ...]  # the least important first
     placement: Placement
-
-
-@dataclass(slots=True, kw_only=True)
-class Protection:
-    """Pods that cannot be victims now. `applied` tells whether that made a difference: then another plan may be found later."""
-
-    spared: frozenset[PodUid] = frozenset()  # the Eviction API refused them, or they did not end in time
-    budgets: Budgets = NO_BUDGETS
-    applied: bool = False
-
-    def covers(self, pod: PodRecord) -> bool:
-        """Return whether this pod cannot go now. A pod that is being deleted goes by itself, whatever its budget says."""
-        covered = pod.uid in self.spared or (not pod.deleting and self.budgets.protect(pod))
-        self.applied |= covered
-        return covered
-
-    def forbids(self, going: Sequence[PodRecord]) -> bool:
-        """Return whether these pods cannot go together."""
-        forbidden = bool(self.budgets.beyond(going))
-        self.applied |= forbidden
-        return forbidden
+    gangs: int = 0  # that go as a whole
 
 
 def can_preempt(scheduler: Scheduler, pod: Pending) -> bool:
@@ -94,22 +74,23 @@ def plans(
     yield from scheduler.verdicts.judging(pod.ask)
     verdicts = scheduler.judged(pod.ask)
     demand = scheduler.demand(pod.ask)
+    yielding = _yielding(scheduler, pod)
+    lower = Victims(scheduler, pod.priority, protection, rule)
     candidates = []
     for name in _within_reach(scheduler, pod, names):
         fits = name in verdicts.fits
         if fits and pod.quota is None:
             return  # room appeared meanwhile
-        if (fits or verdicts.reasons.get(name) in MAY_FIT_LATER) and (
-            victims := _victims(scheduler, pod, name, protection, rule)
-        ):
-            least = _least(scheduler.ledger.without(pod.uid).room(name), demand, victims)
-            candidates += [(least, name, victims)] if least else []
+        if (fits or verdicts.reasons.get(name) in MAY_FIT_LATER) and (units := lower.on([name])):
+            there = [victim for victim in pods_of(units) if victim.node == name]
+            least = _least(scheduler.ledger.without(pod.uid, *yielding).room(name), demand, there)
+            candidates += [(least, name, units)] if least else []
         yield None
     best = None
-    for least, name, victims in nsmallest(MAX_NODES, candidates, key=lambda one: one[:2]):
+    for least, name, units in nsmallest(MAX_NODES, candidates, key=lambda one: one[:2]):
         if best is not None and _rank(best) <= (least, name):
             return  # nor can any of those that follow cost less
-        plan = _plan_on(scheduler, pod, name, victims, protection, rule, _cost(best.victims) if best else None)
+        plan = _plan_on(scheduler, pod, name, units, protection, rule, yielding, _rank(best)[0] if best else None)
         if plan is not None and (best is None or _rank(plan) < _rank(best)):
             best = plan
         yield best
@@ -123,7 +104,8 @@ def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Pl
     if pod.quota is None and any(name in verdicts.fits for name in _within_reach(scheduler, pod, names)):
         return None
     rule = scheduler.preemption([pod])
-    return _plan_on(scheduler, pod, plan.node, _victims(scheduler, pod, plan.node, protection, rule), protection, rule)
+    units = Victims(scheduler, pod.priority, protection, rule).on([plan.node])
+    return _plan_on(scheduler, pod, plan.node, units, protection, rule, _yielding(scheduler, pod))
 
 
 def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) -> Collection[str]:
@@ -131,12 +113,9 @@ def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) ->
     return group.intersection(names) if group else names
 
 
-def _victims(scheduler: Scheduler, pod: Pending, name: str, protection: Protection, rule: Preemption) -> Sequence[PodRecord]:
-    """Return pods that are bound by an assignment: what only the node grants cannot be evicted. Those that go already may be
-    of any quota."""
-    lower = [held for held in scheduler.ledger.bound_on(name) if held.priority < pod.priority]
-    lower = [held for held in lower if held.deleting or rule.takes(held.uid)]
-    return [held for held in lower if scheduler.gangs.may_go(held.uid) and not protection.covers(held)]
+def _yielding(scheduler: Scheduler, pod: Pending) -> list[PodUid]:
+    """Return the pods of lower priority whose claims end if this one needs them."""
+    return [uid for one in scheduler.yielding(pod.priority) for uid in one.uids]
 
 
 # ---- what it costs at least
@@ -189,53 +168,55 @@ def _plan_on(
     scheduler: Scheduler,
     pod: Pending,
     name: str,
-    victims: Sequence[PodRecord],
+    units: Sequence[Unit],
     protection: Protection,
     rule: Preemption,
+    yielding: Collection[PodUid],
     most: _Cost | None = None,
 ) -> Plan | None:
-    """Return the plan for the node; None also if it costs more than `most`."""
+    """Return the plan for the node; None also if it costs more than `most`. `yielding`: pods whose claims count as free."""
 
     def without(gone: Collection[PodUid]) -> Placement | None:
-        state = scheduler.ledger.without(pod.uid, *gone)
+        state = scheduler.ledger.without(pod.uid, *yielding, *gone)
         return scheduler.fit_devices(pod.shape, name, state) if rule.allows(gone) else None
 
-    gone = {victim.uid for victim in victims}
-    placement = without(gone)
+    left = [*units]
+    placement = without([victim.uid for victim in pods_of(left)])
     if placement is None:
         return None
-    going: list[PodRecord] = []
+    going: list[Unit] = []
 
-    def put_back(some: Sequence[PodRecord]) -> bool:
-        """Put back the pods that can stay, the first ones first, many at once to need fewer fits. False: too much."""
-        nonlocal placement, gone
-        staying = {victim.uid for victim in some}
-        if kept := without(gone - staying):
-            gone, placement = gone - staying, kept
+    def put_back(some: Sequence[Unit]) -> bool:
+        """Put back what can stay, the first ones first, many at once to need fewer fits. False: too much."""
+        nonlocal placement, left
+        staying = set(map(id, some))
+        others = [unit for unit in left if id(unit) not in staying]
+        if kept := without([victim.uid for victim in pods_of(others)]):
+            left, placement = others, kept
             return True
         if len(some) > 1:
             return put_back(some[: len(some) // 2]) and put_back(some[len(some) // 2 :])
         going.extend(some)
-        return most is None or _cost(going) <= most
+        return most is None or _cost(pods_of(going), gangs_in(going)) <= most
 
-    important = sorted(victims, key=lambda v: (v.deleting, -v.priority, v.created, v.uid))
-    beyond = protection.budgets.beyond(important)
-    # Those that go already are put back last: to keep one of them must not make another one go. Those beyond a budget are put
-    # back first, as kube-scheduler does.
-    if not put_back(sorted(important, key=lambda v: v.uid not in beyond)) or not going:
+    beyond = protection.budgets.beyond(pods_of(units))
+    # Those beyond a budget are put back first, as kube-scheduler does.
+    if not put_back(sorted(units, key=lambda unit: beyond.isdisjoint(victim.uid for victim in unit.pods))) or not going:
         return None  # or it fits by what it holds there itself
-    if protection.forbids(going):
+    victims = pods_of(going)
+    if protection.forbids(victims):
         return None
-    return Plan(node=name, victims=tuple(sorted(going, key=lambda v: (v.priority, -v.created, v.uid))), placement=placement)
+    ordered = tuple(sorted(victims, key=lambda v: (v.priority, -v.created, v.uid)))
+    return Plan(node=name, victims=ordered, placement=placement, gangs=gangs_in(going))
 
 
 def _rank(plan: Plan) -> tuple[_Cost, str]:
-    return _cost(plan.victims), plan.node
+    return _cost(plan.victims, plan.gangs), plan.node
 
 
-def _cost(victims: Sequence[PodRecord]) -> _Cost:
+def _cost(victims: Sequence[PodRecord], gangs: int = 0) -> _Cost:
     victims = [victim for victim in victims if not victim.deleting]
     priorities = [victim.priority + _ABOVE_ZERO for victim in victims]
     highest = max(priorities, default=0)
     eldest = min((victim.created for victim in victims if victim.priority + _ABOVE_ZERO == highest), default=0)
-    return highest, sum(priorities), len(priorities), -eldest
+    return highest, gangs, sum(priorities), len(priorities), -eldest

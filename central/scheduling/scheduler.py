@@ -14,6 +14,7 @@ every method here may be called again for the same pod uid.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Protocol
 
 from central.ask.model import NO_REQUESTS, Ask, BadAsk, Policy, Requests, Shape
@@ -22,6 +23,7 @@ from central.ask.pod import Pod
 from central.ask.reasons import OfBinding, OfPod
 from central.ask.requests import requests_of
 from central.assignment.annotation import name_vfs, render_assignment
+from central.assignment.model import Admitted, Taken
 from central.assignment.sharing import groups_of
 from central.fit.cached import CachedVerdicts
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
@@ -30,7 +32,7 @@ from central.fit.model import Missing, NoFit, Placement
 from central.fit.rails import on_preferred
 from central.fit.verdicts import Verdicts
 from central.gang.answers import answer as answer_member
-from central.gang.claims import drop_member, drop_plan
+from central.gang.claims import drop_member, drop_plan, follow_change
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
 from central.gang.rails import running_rails
@@ -42,6 +44,7 @@ from central.loop.steps import Steps, go_on
 from central.quota.checks import Key, QuotaRefusal
 from central.quota.preemption import Preemption
 from central.scheduling.filtered import Filtered, SameReason, main_reason, only, refuse_everywhere, sort_nodes
+from central.scheduling.yielding import Yielding, find_yielding, take
 from central.state.counts import Counts
 from central.state.pending import Pending, PendingPods, pending_of
 from central.state.tenants import InTurn, Tenants
@@ -50,6 +53,7 @@ from lading.vocabulary import PciAddress, PodUid
 # From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
 # second filter; too late, room that no pod uses.
 PREDICTION_S: Final = 5.0
+MOST_YIELDING_NODES: Final = 64  # where a pod is tried in place of what is held for others
 
 # The value that each node has of a label; None: the label is not one of topology.
 Domains = Callable[[str], Mapping[str, str] | None]
@@ -94,12 +98,17 @@ class Decision:
 class QuotaGate(Protocol):
     """Say whether quotas allow that pods start."""
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> QuotaRefusal | None:
+    def admits(
+        self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
+    ) -> QuotaRefusal | None:
         """Return why these pods may not start now; None if they may. Pods of a gang start together. `starting`: they start if
-        they may."""
+        they may. `given_back`: what is held by these claims ends then."""
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
         """Return which pods may be evicted for these, which start together; None where quotas make no difference."""
+
+    def admitted(self, pod: Pending) -> Admitted | None:
+        """Return what the pod's assignment says of its quota; None while there is no quota."""
 
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key by which quotas take turns."""
@@ -111,10 +120,15 @@ class QuotaGate(Protocol):
 class NoQuotas:
     """Allow everything."""
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> QuotaRefusal | None:
+    def admits(
+        self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
+    ) -> QuotaRefusal | None:
         return None
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
+        return None
+
+    def admitted(self, pod: Pending) -> Admitted | None:
         return None
 
     def turn(self, uid: PodUid) -> Key:
@@ -219,15 +233,18 @@ class Scheduler:
         if (found := self.waits_for_gang(uid)) is not None:
             return self._decide_in_gang(pending, names, *found)
         if not ask.containers:
+            self.pending.fitted(pending)
             return Decision(uid=uid, answer=Filtered(fitting=names))
         self.ledger.forget_prediction(uid)
-        if refusal := self.quotas.admits([pending]):
+        refusal = self.quotas.admits([pending])
+        if refusal and self._find_at_lower(pending, names, within_quota=False):
+            refusal = self.quotas.admits([pending])
+        if refusal:
             answer = Filtered(never=SameReason(names, refusal.shown), reason=refusal.code)
             return Decision(uid=uid, answer=answer, pod=pending, quota=refusal)
-        if group := self.group_nodes(ask, self.ledger.without(uid)):
-            node, answer = self._judge_in_group(pending, names, group)
-        else:
-            node, answer = self._judge_nodes(pending, names)
+        node, answer = self._judge(pending, names)
+        if not node and not pending.undecided and self._find_at_lower(pending, names, within_quota=True):
+            node, answer = self._judge(pending, names)
         return Decision(uid=uid, answer=answer, pod=pending, node=node)
 
     def apply(self, decision: Decision) -> None:
@@ -253,6 +270,7 @@ class Scheduler:
         return None if found is None or (found[0].ordinary and found[1].planned is None) else found
 
     def _decide_in_gang(self, pod: Pending, names: Sequence[str], gang: Gang, member: Member) -> Decision:
+        self.gangs.mark(gang)
         domain_of = self.domains(gang.terms.required_topology) if gang.tried_by_domain else None
         answer = answer_member(self.gangs, gang, member, names, domain_of)
         if isinstance(answer, str):
@@ -261,9 +279,54 @@ class Scheduler:
         if answer.vetoed:
             gang.guesses = False
             drop_plan(self.ledger, gang) if gang.phase is Phase.PLANNED else drop_member(self.ledger, member)
+            follow_change(self.ledger, gang)
         if not answer.elsewhere:
             self.pending.waits_for_gang(pod, self._clock())
         return Decision(uid=pod.uid, answer=refuse_everywhere(names, answer.reason, answer.message))
+
+    # ---- what is held for pods of lower priority
+
+    def yielding(self, priority: int) -> list[Yielding]:
+        """Return what is held for pods that are not bound and have a lower priority, the lowest first."""
+        return find_yielding(self.ledger, self.gangs, self.pending, priority)
+
+    def take_from_lower(self, node: str, taken: Taken, priority: int) -> None:
+        """End what is held of these devices for pods that are not bound and have a lower priority."""
+        take(self.ledger, [one for one in self.yielding(priority) if one.overlaps(node, taken)])
+
+    def _find_at_lower(self, pod: Pending, names: Collection[str], *, within_quota: bool) -> bool:
+        """End what is held for pods of lower priority, where this one fits then, as little as possible. Return whether it
+        does. `within_quota`: its quota allows it already."""
+        lower = self.yielding(pod.priority)
+        if not lower:
+            return False
+        allows = _allow_all if within_quota else self.preemption([pod]).allows
+        best = None if within_quota else self.verdicts.best(pod.shape, names)
+        nodes = dict.fromkeys((best or "", *(claim.node for one in lower for claim in one.claims)))
+        possible, found = frozenset(names), list[tuple[int, int, str, list[Yielding]]]()
+        for name in islice((name for name in nodes if name in possible), MOST_YIELDING_NODES):
+            ending: list[Yielding] = []
+            for one in (one for one in lower if not within_quota or one.is_on((name,))):
+                ending.append(one)
+                gone = [uid for held in ending for uid in held.uids]
+                placement = self.fit_devices(pod.shape, name, self.ledger.without(pod.uid, *gone)) if allows(gone) else None
+                if placement is not None:
+                    if within_quota:
+                        ending = [held for held in ending if held.overlaps(name, placement.taken)]
+                    found.append((one.priority, len(ending), name, ending))
+                    break
+        if not found:
+            return False
+        *_, name, ending = min(found, key=lambda one: one[:3])
+        take(self.ledger, ending)
+        self.verdicts.of(pod.ask).settle(name)
+        return True
+
+    def _judge(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
+        """Return the node to hold room on, and the answer."""
+        if group := self.group_nodes(pod.ask, self.ledger.without(pod.uid)):
+            return self._judge_in_group(pod, names, group)
+        return self._judge_nodes(pod, names)
 
     def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
         """Return the node to hold room on, and the answer."""
@@ -392,7 +455,7 @@ class Scheduler:
         """Return whether it fits there as things are. If no verdicts of that ask are cached none are made, because that means
         to judge all nodes, and there may be more asks than are cached."""
         group = self.group_nodes(ask, self.ledger.without())
-        if not group and ask in self.verdicts:
+        if not group and ask.containers and ask in self.verdicts:
             verdicts = self.verdicts.of(ask)
             verdicts.settle(node)
             return node in verdicts.fits
@@ -426,6 +489,13 @@ class Scheduler:
         if refused is None:
             pod.predicted = self.ledger.room(node), placement
 
+    def why_unknown(self, uid: PodUid) -> str:
+        """Return in words why no such pod waits: it is bound, it has ended, or the watch has not shown it yet."""
+        load = self.ledger.load_of(uid)
+        if node := self._settled_node(uid) or (load.node if load is not None else ""):
+            return OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {node} already")
+        return OfPod.POD_ENDED.shown if self.ledger.has_ended(uid) else OfBinding.POD_UNKNOWN.shown
+
     def _settled_node(self, uid: PodUid) -> str:
         """Return the node where the pod is bound, or will be, as far as is known."""
         record = self.ledger.pod(uid)
@@ -453,11 +523,19 @@ class Scheduler:
             return self._reserved_before(reserved, node)
         pod = self.pending.get(uid)
         if pod is None:
-            return NotBound(why=OfBinding.POD_UNKNOWN.shown)
+            return NotBound(why=self.why_unknown(uid))
         placement = self._planned(uid, node)
+        if (
+            placement is None and (found := self.waits_for_gang(uid)) is not None
+        ):  # its plan ended after the barrier let it pass
+            return NotBound(
+                why=OfBinding.GANG_INCOMPLETE.about(f"gang {found[0].key} has no place for the pod on {node} any more")
+            )
         if placement is None and (refusal := self.quotas.admits([pod])):
             return NotBound(why=refusal.shown)
         placement = placement or self._predicted(pod, node) or self.placement(pod, node)
+        if placement is None and not self.ledger.room(node).reported:
+            return NotBound(why=Missing.NO_REPORT.about(f"node {node} reports no devices, or does not exist"))
         if placement is None:
             return NotBound(why=OfBinding.DEVICES_TAKEN.shown)
         gen = pod.gen + 1
@@ -466,7 +544,17 @@ class Scheduler:
             return NotBound(why=_in_words(conflict, node))
         self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
         pod.gen = gen
-        text = render_assignment(uid, node, gen, placement.containers, pod.roles, pod.ask.sharing)
+        member_of = self.gangs.of(uid)
+        text = render_assignment(
+            uid,
+            node,
+            gen,
+            placement.containers,
+            pod.roles,
+            pod.ask.sharing,
+            self.quotas.admitted(pod),
+            gang=member_of[0].key.text if member_of is not None else "",
+        )
         vfs = tuple(name_vfs(placement.containers, pod.roles).items())
         return Reservation(pod=pod, node=node, gen=gen, assignment=text, vfs=vfs)
 
@@ -500,6 +588,10 @@ class Scheduler:
             return NotBound(why=OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {reserved.node}"))
         why = f"the pod may be bound to {reserved.node}: the API server's answer is not known yet; nothing is sent twice"
         return NotBound(why=OfBinding.BINDING_UNCLEAR.about(why))
+
+
+def _allow_all(gone: Collection[PodUid]) -> bool:
+    return True
 
 
 def _in_words(conflict: Conflict, node: str) -> str:

@@ -5,7 +5,8 @@ kube-scheduler shows, by their codes, how many nodes each is true of, and for ea
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -18,6 +19,7 @@ from central.gang.model import Gang, Phase
 from central.ledger.model import Claim
 from central.scheduling.line import Line, gang_lines, pod_line
 from central.scheduling.scheduler import Scheduler
+from central.scheduling.victims import Protection, Victims
 from central.state.pending import Pending
 from lading.amounts import format_mib
 from lading.vocabulary import (
@@ -33,6 +35,7 @@ from lading.vocabulary import (
     PodUid,
 )
 
+MOST_PROTECTED: Final = 8  # different causes that are shown
 FITS: Final = "fits"  # in place of a reason
 
 _WHERE: Final = {
@@ -113,6 +116,7 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     quota: str = ""  # why its quota refuses it, with the code
     line: Line | None = None  # of a pod that waits alone
     preempts: str = ""  # whose pods may be evicted for it, by quotas; empty: quotas make no difference
+    protected: dict[str, int] = {}  # pods of lower priority that cannot be evicted for it, by what protects them
     reasons: dict[str, int] = {}  # nodes by reason
     nodes: list[NodeWhy] = []
 
@@ -141,7 +145,10 @@ def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
     return NodeWhy(node=name, reason=missing.value, text=missing.text, detail=detail)
 
 
-def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[NodeWhy]) -> Why:
+def why_by_nodes(
+    scheduler: Scheduler, pod: Pending, now: float, nodes: list[NodeWhy], protection: Protection | None = None
+) -> Why:
+    """Return the whole answer. `protection`: which pods cannot be evicted; None: that is not known."""
     reserved = scheduler.ledger.own_claim(pod.uid, Claim.RESERVED)
     making_room_on, keeping_room_on = scheduler.room_for(pod.uid)
     return Why(
@@ -158,9 +165,20 @@ def why_by_nodes(scheduler: Scheduler, pod: Pending, now: float, nodes: list[Nod
         quota=pod.quota.shown if pod.quota is not None else "",
         line=pod_line(scheduler, pod),
         preempts=scheduler.preemption([pod]).said,
+        protected={} if protection is None else _protected(scheduler, pod, [one.node for one in nodes], protection),
         reasons=dict(Counter(node.reason for node in nodes).most_common()),
         nodes=nodes,
     )
+
+
+def _protected(scheduler: Scheduler, pod: Pending, names: Iterable[str], protection: Protection) -> dict[str, int]:
+    """Return what protects pods of lower priority from this one, in words, with the number of these pods."""
+    if scheduler.pending.get_refused(pod.uid) is None or not pod.may_preempt:
+        return {}
+    found = scheduler.gangs.of(pod.uid)
+    priority = pod.priority if found is None or found[0].ordinary else found[0].priority
+    lower = Victims(scheduler, priority, protection, scheduler.preemption([pod]))
+    return dict(islice(lower.protected(names).items(), MOST_PROTECTED))
 
 
 def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:

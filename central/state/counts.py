@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from central.ask.reasons import Coded
+from central.loop.faults import Work
 
 
 class BindOutcome(StrEnum):
@@ -32,3 +33,4 @@ class Counts:
     evicted: Counter[tuple[str, EvictOutcome]] = field(default_factory=Counter)  # by the Event's reason
     nominated: int = 0  # plans of preemption that were begun
     woken: int = 0
+    exceptions: Counter[Work] = field(default_factory=Counter)  # about one object each, which was set aside

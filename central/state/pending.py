@@ -52,6 +52,11 @@ class Pending:
         return Shape(ask=self.ask, requests=self.requests)
 
     @property
+    def shown(self) -> str:
+        """Return its name as people read it."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def holder(self) -> Holder:
         return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
 

@@ -18,8 +18,9 @@ from typing import Final, NamedTuple, Self
 
 from central.ask.reasons import OfPod
 from central.ask.requests import CPU, MEMORY
+from central.assignment.model import Admitted
 from central.ledger.ledger import Ledger
-from central.ledger.model import NodeRoom, PodRecord
+from central.ledger.model import Claim, NodeRoom, PodRecord
 from central.loop.steps import Steps
 from central.quota.amounts import CARD, add, asked, held, model_key, total_of
 from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
@@ -98,6 +99,7 @@ class Quotas:
         self._stale = False  # and has to be built anew
         self._counts = False  # all pods are counted
         self._seen = self._rooms_seen = self._loads_seen = -1
+        self._uncounted: dict[str, None] = {}  # nodes
         self._changed: set[PodUid] = set()
         self._held: dict[PodUid, dict[str, Amounts]] = {}  # by node
         self._on_node: dict[str, dict[PodUid, tuple[object, Amounts]]] = {}  # with the value that was counted
@@ -176,16 +178,20 @@ class Quotas:
         self._catch_up()
         return self._snapshot
 
-    def admits(self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True) -> QuotaRefusal | None:
+    def admits(
+        self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
+    ) -> QuotaRefusal | None:
         """Return why these pods may not start together; None if they may. Pods of a gang may borrow as a whole, up to max.
-        `starting`: they start if they may, so that their quota has had its turn."""
+        `starting`: they start if they may, so that their quota has had its turn. `given_back`: claims that end then."""
         if not self._counts:
             return None
         self._catch_up()
         counted = [(pod, self._counted.get(pod.uid, NOTHING)) for pod in pods]
         for quota in dict.fromkeys(quota for _, of in counted for quota in of.quotas):
             members = [(pod, of) for pod, of in counted if quota in of.quotas]
-            if refusal := self._check(quota, [of for _, of in members], gang=gang):
+            back = [self._counted.get(uid, NOTHING) for uid in given_back]
+            beside = {key: -amount for key, amount in total_of(of.held for of in back if quota in of.quotas).items()}
+            if refusal := self._check(quota, [of for _, of in members], gang=gang, beside=beside):
                 whole = total_of(of.asked for _, of in members)
                 for pod, _ in members:
                     self._refuse(pod.uid, refusal.code, quota, whole)
@@ -243,6 +249,10 @@ class Quotas:
             refused.pop(uid, None)
             if not refused:
                 del self._refused[quota]
+
+    def admitted(self, pod: Pending) -> Admitted | None:
+        """Return what the pod's assignment says of its quota; None while there is no quota."""
+        return Admitted(pod.owner.named, pod.owner.preemptible) if self._quotas else None
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
         """Return which pods may be evicted for these, which start together; None if nothing is counted."""
@@ -348,12 +358,11 @@ class Quotas:
         if self._stale:
             self._rebuild()
         names, self._seen = self._ledger.claims_changed_since(self._seen)
-        for name in names:
-            self._count_node(name)
-        if self._changed:
-            changed, self._changed = self._changed, set()
-            for uid in changed:
-                self._count_pod(uid)
+        self._uncounted.update(dict.fromkeys(names))
+        while self._uncounted:
+            self._count_node(self._uncounted.popitem()[0])
+        while self._changed:  # a pod that raises an exception loses no other one
+            self._count_pod(self._changed.pop())
         if self._totals_stale:
             self._set_totals()
         self._freed |= self._divided.refresh()
@@ -444,9 +453,13 @@ class Quotas:
         if pod is not None:
             asks = asked(pod.ask, pod.requests, self._models)
             return Counted(pod.owner, self._quotas_of(pod.owner), holds, asks)
+        if record is None and (kept := self._ledger.own_claim(uid, Claim.PLANNED)) is not None and kept.labels is not None:
+            owner = owner_of(kept.holder.namespace, kept.labels)
+            return Counted(owner, self._quotas_of(owner), holds, holds)
         if record is None or not holds:
             return NOTHING
-        owner = owner_of(record.namespace, record.labels)
+        labelled = owner_of(record.namespace, record.labels)
+        owner = labelled if record.admitted is None else Owner(record.namespace, *record.admitted)
         priority = record.priority if record.holds is not None and owner.preemptible else None
         return Counted(owner, self._quotas_of(owner), holds, holds, priority)
 

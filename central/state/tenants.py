@@ -10,6 +10,7 @@ Only nodes that changed since the last question are counted again. With pods of 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
 from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple
 
@@ -49,6 +50,7 @@ _NOTHING: Final = _Node(NONE, {})
 class Tenants:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._uncounted: dict[str, None] = {}  # nodes that changed
         self._seen = -1
         self._nodes: dict[str, _Node] = {}
         self._has = NONE
@@ -60,6 +62,24 @@ class Tenants:
         """Return the part of all devices that a namespace has, in no unit: to be compared with those of others. It is as of the
         last `catch_up`."""
         return self._size(self._held.get(namespace, NONE))
+
+    def part_of(self, pods: Iterable[Pending]) -> Fraction:
+        """Return the part of all devices that these pods ask for: the larger of those of cards and of VFs."""
+        self.catch_up()
+        return self._part(_asked_by(pods))
+
+    def within(self, share: Fraction, pods: Iterable[Pending], more: Iterable[Pending]) -> list[Pending]:
+        """Return those of `more`, one after the other, with which these pods and they ask for no larger part."""
+        asked, allowed = _asked_by(pods), list[Pending]()
+        for pod in more:
+            if self._part(asked.plus(_asked(pod))) <= share:
+                asked = asked.plus(_asked(pod))
+                allowed.append(pod)
+        return allowed
+
+    def _part(self, asked: DeviceAmounts) -> Fraction:
+        cards, vfs = (Fraction(some, max(1, every)) for some, every in zip(asked, self._has, strict=True))
+        return max(cards, vfs)
 
     def line(self) -> Callable[[Pending], Place]:
         """Return the sort key of the queue, as things are now."""
@@ -102,11 +122,11 @@ class Tenants:
 
     def catching_up(self) -> Steps:
         """Count the nodes that changed, one in each step."""
-        names, seen = self._ledger.claims_changed_since(self._seen)
-        for name in names:
-            self._count(name)
+        names, self._seen = self._ledger.claims_changed_since(self._seen)
+        self._uncounted.update(dict.fromkeys(names))
+        while self._uncounted:  # a node that raises an exception loses no other one
+            self._count(self._uncounted.popitem()[0])
             yield
-        self._seen = seen
 
     def _count(self, name: str) -> None:
         before, now = self._nodes.get(name, _NOTHING), self._look_at(name)
@@ -146,6 +166,13 @@ class Tenants:
             self._held.pop(namespace, None)
         else:
             self._held[namespace] = now
+
+
+def _asked_by(pods: Iterable[Pending]) -> DeviceAmounts:
+    asked = NONE
+    for pod in pods:
+        asked = asked.plus(_asked(pod))
+    return asked
 
 
 def _asked(pod: Pending) -> DeviceAmounts:

@@ -39,6 +39,7 @@ Holders = Mapping[str, tuple[Holder, ...]]  # by device: a GPU's or MIG instance
 
 _UNKNOWN: Final = 1 << 30  # of a socket or NUMA node: it sorts last
 _CLAIMS: Final = tuple(Claim)
+NO_INSTANCE: Final = "in MIG mode without an instance"
 _IDLE_MIB: Final = 1024  # less than this is a context that does nothing
 
 
@@ -52,11 +53,13 @@ def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView
     holders = _holders(held, status)
     clashes = ledger.conflicts_on(name)
     pfs = _in_order(status.pfs)
+    state = _state(room, unschedulable=ledger.facts_of(name).unschedulable)
+    gives = state is NodeState.READY
     return NodeView(
         name=name,
-        state=_state(room),
-        gpus=_gpus(room, holders, inventory, status),
-        pfs=tuple(_pf(pf, room, holders, inventory) for pf in pfs),
+        state=state,
+        gpus=_gpus(room, holders, inventory, status, gives=gives),
+        pfs=tuple(_pf(pf, holders, inventory, gives=gives) for pf in pfs),
         groups=_groups(status.gpus, pfs),
         problems=(*status.problems, *_unknown_cordons(inventory), *(_clash(clash, holders) for clash in clashes)),
         reporter=status.reporter,
@@ -74,7 +77,7 @@ def totals(views: Iterable[NodeView]) -> Totals:
     memory_mib = held_mib = held_percent = idle = nodes = not_ready = 0
     for node in views:
         nodes += 1
-        not_ready += node.state is not NodeState.READY
+        not_ready += node.state not in (NodeState.READY, NodeState.UNSCHEDULABLE)
         gpus.update([gpu.state for gpu in node.gpus])
         vfs.update([vf.state for pf in node.pfs for vf in pf.vfs])
         for gpu in node.gpus:
@@ -104,14 +107,16 @@ def totals(views: Iterable[NodeView]) -> Totals:
     )
 
 
-def _state(room: NodeRoom) -> NodeState:
+def _state(room: NodeRoom, *, unschedulable: bool) -> NodeState:
     if not room.reported:
         return NodeState.NO_REPORT
     if not room.reachable:
         return NodeState.UNREACHABLE
     if room.rebooted:
         return NodeState.REBOOTED
-    return NodeState.READY if room.reconciled else NodeState.NOT_RECONCILED
+    if not room.reconciled:
+        return NodeState.NOT_RECONCILED
+    return NodeState.UNSCHEDULABLE if unschedulable else NodeState.READY
 
 
 # ---- who holds what
@@ -189,12 +194,11 @@ def _in_order(devices: Iterable[Pf]) -> list[Pf]:
     return sorted(devices, key=lambda one: pci_order(one.bdf))
 
 
-def _gpus(room: NodeRoom, holders: Holders, inventory: ReportedDevices, status: Status) -> tuple[GpuView, ...]:
+def _gpus(room: NodeRoom, holders: Holders, inventory: ReportedDevices, status: Status, *, gives: bool) -> tuple[GpuView, ...]:
     use = {
         one.uuid: Use(memory_mib=one.memory_used_mib, busy_percent=one.busy_percent, at=status.used_at) for one in status.use
     }
     cards = sorted(room.cards, key=lambda card: pci_order(card.gpu.bdf))
-    gives = room.serving
     return tuple(_gpu(card, index, holders, inventory, use.get(card.gpu.uuid), gives=gives) for index, card in enumerate(cards))
 
 
@@ -224,7 +228,7 @@ def _gpu(card: CardRoom, index: int, holders: Holders, inventory: ReportedDevice
         state=_card_state(card, of_card, gives=gives),
         held_mib=held_mib,
         held_percent=held_percent,
-        why=_why(gpu, cordoned=cordoned),
+        why=_why(gpu, cordoned=cordoned) or (NO_INSTANCE if _lacks_instances(card, of_card) else ""),
         cordoned=cordoned,
         holders=of_card,
         mig=mig,
@@ -259,7 +263,7 @@ def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> 
 
 
 def _card_state(card: CardRoom, holders: Sequence[Holder], *, gives: bool) -> State:
-    if not card.usable:
+    if not card.usable or _lacks_instances(card, holders):
         return State.UNUSABLE
     if not holders:
         return State.FREE if gives else State.WITHHELD
@@ -269,16 +273,21 @@ def _card_state(card: CardRoom, holders: Sequence[Holder], *, gives: bool) -> St
     return State.SHARED if gives else State.WITHHELD
 
 
+def _lacks_instances(card: CardRoom, holders: Sequence[Holder]) -> bool:
+    """Return whether the card is in MIG mode, and neither has a free instance nor is held."""
+    return card.gpu.mig_enabled and not card.free_mig and not holders
+
+
 def _mig_state(card: CardRoom, uuid: str, holders: Mapping[str, object], *, gives: bool) -> State:
     if uuid in card.free_mig and card.usable:
         return State.FREE if gives else State.WITHHELD
     return State.HELD if uuid in holders and card.usable else State.UNUSABLE
 
 
-def _pf(pf: Pf, room: NodeRoom, holders: Holders, inventory: ReportedDevices) -> PfView:
+def _pf(pf: Pf, holders: Holders, inventory: ReportedDevices, *, gives: bool) -> PfView:
     cordoned = inventory.cordon.covers(pf.bdf)
     why = _why(pf, cordoned=cordoned)
-    free = State.FREE if room.serving else State.WITHHELD
+    free = State.FREE if gives else State.WITHHELD
     vfs = sorted(pf.vfs, key=lambda one: pci_order(one.bdf))
     return PfView(
         bdf=pf.bdf,

@@ -36,6 +36,7 @@ class NodeState(StrEnum):
     READY = "ready"
     UNREACHABLE = "unreachable"  # its Node is not Ready: what is held there stays held
     REBOOTED = "rebooted"  # since its report
+    UNSCHEDULABLE = "unschedulable"  # kubectl cordon
     NOT_RECONCILED = "not-reconciled"  # it does not know yet which pods hold its devices
     NO_REPORT = "no-report"  # there is no NodeDevices object
 

@@ -9,12 +9,13 @@ A pod that is being deleted counts as gone. Pods of an affinity group stay: they
 bounded: one pod of a node, then two, then three, on the nodes that lack the least first, as long as the tries last.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
 from central.ask.model import Shape
+from central.ask.node_rules import NodeRules
 from central.fit.model import MAY_FIT_LATER
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay, Put
@@ -55,19 +56,29 @@ class _Search:
     movable: Mapping[PodUid, Pending]
     state: Overlay  # with the plans so far
     tries: int
+    allows: Callable[[Pending, str], bool]
+
+    def place(self, state: Overlay, pod: Pending, name: str) -> Put | None:
+        return place(self.scheduler, state, pod, name) if self.allows(pod, name) else None
 
 
 def plan_openings(
-    scheduler: Scheduler, waiting: Collection[Pending], movable: Mapping[PodUid, Pending], *, tries: int = TRIES
+    scheduler: Scheduler,
+    waiting: Collection[Pending],
+    movable: Mapping[PodUid, Pending],
+    *,
+    tries: int = TRIES,
+    allows: Callable[[Pending, str], bool] = lambda pod, node: True,
 ) -> Iterator[Opening | None]:
     """Yield one Opening for each pod that waits, and None between two steps of the search. `movable` has, by uid, the bound
-    pods that may be moved, with what they ask for."""
+    pods that may be moved, with what they ask for. `allows`: whether a pod may go to a node, whatever its devices."""
     ending = [record.uid for name in scheduler.ledger.nodes() for record in scheduler.ledger.bound_on(name) if record.deleting]
     state = scheduler.ledger.without(*ending, *(pod.uid for pod in waiting))
-    search = _Search(scheduler=scheduler, movable=movable, state=state, tries=tries)
-    hopeless: dict[Shape, bool] = {}  # of a hundred that are alike the first one is tried
+    search = _Search(scheduler=scheduler, movable=movable, state=state, tries=tries, allows=allows)
+    hopeless: dict[tuple[Shape, NodeRules | None], bool] = {}  # of a hundred that are alike the first one is tried
     for pod in sorted(waiting, key=scheduler.tenants.line()):
-        if pod.shape not in hopeless:
+        kind = pod.shape, pod.node_rules
+        if kind not in hopeless:
             best = None
             for found in _openings(search, pod):
                 best = found or best
@@ -76,8 +87,8 @@ def plan_openings(
                 search.state = _carried_out(search.state, best)
                 yield best
                 continue
-            hopeless[pod.shape] = search.tries <= 0
-        yield Opening(pod=pod, to=None, ended=hopeless[pod.shape])
+            hopeless[kind] = search.tries <= 0
+        yield Opening(pod=pod, to=None, ended=hopeless[kind])
 
 
 def _carried_out(state: Overlay, opening: Opening) -> Overlay:
@@ -105,7 +116,7 @@ def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
         if count > ELSEWHERE + len(first):
             return None
         search.tries -= 1
-        if put := place(search.scheduler, state, pod, name):
+        if put := search.place(state, pod, name):
             return put
     return None
 
@@ -144,7 +155,7 @@ def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
 def _opening_on(search: _Search, pod: Pending, name: str, most: int) -> Opening | None:
     records = sorted((one for one in search.scheduler.ledger.bound_on(name) if _may_move(search, one)), key=_importance)
     search.tries -= 1
-    if not records or place(search.scheduler, search.state.without(*(one.uid for one in records)), pod, name) is None:
+    if not records or search.place(search.state.without(*(one.uid for one in records)), pod, name) is None:
         return None
     until = max(0, search.tries - TRIES_A_NODE)
     for going in _sets(records, most):
@@ -173,7 +184,7 @@ def _may_move(search: _Search, record: PodRecord) -> bool:
 def _try(search: _Search, pod: Pending, name: str, going: Sequence[PodRecord]) -> Opening | None:
     """Place the pod there without these pods, and find a place for each of them, the largest first."""
     state = search.state.without(*(record.uid for record in going))
-    to = place(search.scheduler, state, pod, name)
+    to = search.place(state, pod, name)
     if to is None:
         return None
     state, moves = state.with_put(to), []

@@ -19,8 +19,8 @@ from central.controllers.gangs import GangFeed, GangKeeper
 from central.gang.model import Gang, Phase
 from central.ledger.model import PodRecord
 from central.scheduling.gangs import GangPlanner
-from central.scheduling.preempt import Protection
 from central.scheduling.scheduler import Reservation
+from central.scheduling.victims import Protection
 from lading.log import Level, open_log
 from lading.vocabulary import GANG, GANG_MIN, PodUid
 from simulate.cluster import Placed
@@ -132,7 +132,7 @@ class ByPlan:
         reserved = self._scheduler.reserve(uid, node)
         found = self._scheduler.gangs.of(uid)
         planned = found[1].planned if found is not None else None
-        if not isinstance(reserved, Reservation) or planned is None:
+        if not isinstance(reserved, Reservation) or found is None or planned is None:
             raise AssertionError(f"{uid} is planned on {node}, and cannot be bound there: {reserved}")
         self._scheduler.confirm(reserved)
         taken = planned.placement.taken
@@ -145,6 +145,7 @@ class ByPlan:
             gen=reserved.gen,
             taken=taken,
             requests=reserved.pod.requests,
+            gang=found[0].key.text,
         )
         self._scheduler.ledger.set_pod(record)
         self._scheduler.pending.remove(uid)

@@ -15,6 +15,7 @@ import pytest
 
 from central.ask.pod import DEVICES_HEALTHY
 from central.controllers.conditions import UNHEALTHY
+from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, NOT_READY, REQUEST_ANNOTATIONS
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi, KubeError
@@ -24,6 +25,7 @@ NODE: Final = "n1"
 BY_HAND: Final = "by-hand"
 PRIVILEGED: Final = "privileged-allowed"
 COSTLY: Final = "costly-allowed"
+QUOTAS: Final = "quotas-listed"
 TAINT: Final = {"key": NOT_READY, "effect": "NoSchedule"}
 OTHER_TAINT: Final = {"key": "example.com/other", "effect": "NoSchedule"}  # of every node here
 MERGE: Final = "application/merge-patch+json"
@@ -59,6 +61,15 @@ class World:
     ) -> None:
         path = f"/api/v1/namespaces/default/pods/{name}{subresource}?dryRun=All"
         (by or self.admin).call("PATCH", path, {"metadata": {"annotations": annotations}}, content_type=MERGE)
+
+    def create_in_quota(self, quota: str, *, namespace: str = "default", scheduler: str = "lading") -> None:
+        made = pod("new", schedulerName=scheduler)
+        made["metadata"]["labels"] = {LABEL_QUOTA: quota}
+        self.admin.call("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", made)
+
+    def label(self, name: str, labels: Mapping[str, str | None]) -> None:
+        path = f"/api/v1/namespaces/default/pods/{name}?dryRun=All"
+        self.admin.call("PATCH", path, {"metadata": {"labels": labels}}, content_type=MERGE)
 
     def debug(self, name: str, security: Any) -> None:
         """As `kubectl debug` does."""
@@ -155,6 +166,12 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
     "bind-with-assignment-legacy": (ASSIGNMENT, lambda w: w.bind(ASSIGNED, by=w.admin, legacy=True)),
     "bind-with-devices-by-hand": ("lading.dev/gpus", lambda w: w.bind({"lading.dev/gpus": "0"}, by=w.admin)),
     "bind-with-grant-by-central": (GRANT, lambda w: w.bind({**ASSIGNED, GRANT: "{}"}, by=w.central)),
+    # Quotas
+    "quota-of-another-team": (LABEL_QUOTA, lambda w: w.create_in_quota("speech")),
+    "quota-that-the-namespace-does-not-list": ("vision", lambda w: w.create_in_quota("speech", namespace=QUOTAS)),
+    "quota-of-a-pod-that-waits": (LABEL_QUOTA, lambda w: w.label("asking", {LABEL_QUOTA: "speech"})),
+    "quota-of-a-bound-pod": (LABEL_QUOTA, lambda w: w.label("assigned", {LABEL_QUOTA: "default"})),
+    "preemptible-of-a-bound-pod": (LABEL_PREEMPTIBLE, lambda w: w.label("assigned", {LABEL_PREEMPTIBLE: "false"})),
     # By hand
     "gpus-by-hand": ("lading.dev/gpus", lambda w: w.create({"lading.dev/gpus": "0"})),
     "gpus-by-hand-for-one": ("lading.dev/gpus.main", lambda w: w.create({"lading.dev/gpus.main": "0"})),
@@ -224,6 +241,7 @@ CANARIES: Final = (
     *("create-with-assignment", "bind-with-assignment", "gpus-by-hand", "node-preset", "privileged"),
     "report-by-an-administrator",
     "costly-per-pf",
+    "quota-of-another-team",
 )
 
 ALLOWED: Final[dict[str, Case]] = {
@@ -243,6 +261,10 @@ ALLOWED: Final[dict[str, Case]] = {
     "nearest-and-affinity": lambda w: w.create(
         {"lading.dev/rdma-policy": "nearest", "lading.dev/share-affinity": "x"}, **SHARE
     ),
+    "quota-with-the-namespaces-name": lambda w: w.create_in_quota("default"),
+    "quota-that-the-namespace-lists": lambda w: w.create_in_quota("shared", namespace=QUOTAS),
+    "quota-of-another-scheduler": lambda w: w.create_in_quota("speech", scheduler="koord-scheduler"),
+    "other-label-on-assigned": lambda w: w.label("assigned", {"example.com/a": "b"}),
     "refine-later": lambda w: w.annotate("asking", {"lading.dev/policy": "spread"}),
     "other-annotation-on-assigned": lambda w: w.annotate("assigned", {"example.com/a": "b"}),
     "status-of-assigned-by-its-node": lambda w: w.node.call(
@@ -291,6 +313,9 @@ def world(deployed: ControlPlane) -> World:
     deployed.create_namespace(PRIVILEGED, labels={"lading.dev/privileged": "allowed"})
     deployed.create_namespace(COSTLY, labels={"lading.dev/costly-placement": "allowed"})
     deployed.create_namespace(BY_HAND, labels={"lading.dev/manual": "allowed"})
+    deployed.create_namespace(QUOTAS)
+    listed = {"metadata": {"annotations": {"lading.dev/quotas": "vision, shared"}}}
+    api.call("PATCH", f"/api/v1/namespaces/{QUOTAS}", listed, content_type=MERGE)
     for name in (NODE, "n2"):
         api.call("POST", "/api/v1/nodes", {"metadata": {"name": name}, "spec": {"taints": [OTHER_TAINT]}})
     api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n4"}, "spec": {"taints": [TAINT, OTHER_TAINT]}})

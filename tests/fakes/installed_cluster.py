@@ -106,7 +106,7 @@ class InstalledCluster(SmallCluster):
 
     def _install(self) -> None:
         for path in [path for folder in _INSTALLED for path in sorted((DEPLOY / folder).glob("*.yaml"))]:
-            for document in yaml.safe_load_all(path.read_text()):
+            for document in yaml.load_all(path.read_text(), yaml.CSafeLoader):
                 if document and document.get("kind") in _BY_KIND:
                     resource, metadata = _BY_KIND[document["kind"]], document["metadata"]
                     self._keep(resource.path(metadata.get("namespace", ""), metadata["name"]), document)

@@ -6,7 +6,7 @@ for the test to say. There is never more than one filter at a time, as in the or
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tests.fakes.kube_objects import pod_path
 from tests.fakes.led import REFUSED, Led, is_touch
@@ -29,38 +29,39 @@ class KubeScheduler:
         self.said: dict[str, str] = {}  # the last refusal of a Binding
         self.ignores: set[str] = set()  # pods that are never sent to bind, whatever central answers
 
-    def waiting(self) -> list[str]:
-        pods = {path.rpartition("/")[2]: pod for path, pod in self._one.server.objects.items() if path.startswith(pod_path(""))}
-        open_ones = [
-            name
-            for name, pod in pods.items()
+    def _waiting(self) -> dict[str, str]:
+        """Return the pods to schedule, in kube-scheduler's order: the UID of each, by its name."""
+        objects, of_pods = self._one.server.objects, pod_path("")
+        pods = [objects[path] for path in objects if path.startswith(of_pods)]
+        waiting = [
+            pod
+            for pod in pods
             if not pod["spec"].get("nodeName")
             and not pod["spec"].get("schedulingGates")
             and "deletionTimestamp" not in pod["metadata"]
         ]
-        return sorted(
-            open_ones, key=lambda name: (-pods[name]["spec"]["priority"], pods[name]["metadata"]["creationTimestamp"], name)
-        )
+        waiting.sort(key=lambda pod: (-pod["spec"]["priority"], pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in waiting}
 
     async def run(self, seconds: float) -> None:
         """Schedule for so long."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while loop.time() < until:
-            self._hear(loop.time())
-            tried = next((name for name in self.waiting() if self._is_due(name, loop.time())), None)
+            waiting = self._waiting()
+            self._hear(waiting, loop.time())
+            tried = next((name for name in waiting if self._is_due(name, loop.time())), None)
             if tried is not None:
                 self.ask(tried)
             await asyncio.sleep(STEP_S if tried is not None else IDLE_S)
 
-    def _hear(self, now: float) -> None:
+    def _hear(self, waiting: Mapping[str, str], now: float) -> None:
         requests = self._one.server.requests
         for request in requests[self._read :]:
             if is_touch(request):
                 self._due[request.path.split("/")[-2]] = now
         self._read = len(requests)
-        for name in self.waiting():
-            uid = self._one.uid(name)
+        for name, uid in waiting.items():
             if uid not in self._seen:
                 self._seen.add(uid)
                 self._due[name] = now

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,6 +24,7 @@ from central.ledger.parts import covers
 from central.ledger.views import Snapshot
 from lading.nodedevices import Grant, GrantedGpu, NodeDevices
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
+from tests.depth import repeats
 from tests.fakes.rooms import CARD_MIB
 from tests.unit.central.ledger.facts import READY, WHOLE, pod, report, taken, uid
 
@@ -240,8 +242,14 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.those(bound=True))
     @rule(number=picks, deleted=st.booleans())
     def end(self, number: int, deleted: bool) -> None:
-        """By force where the node is not reachable; else the node has nothing of it any more that it has not reported."""
+        """Delete a bound pod by force, or make its phase terminal. The kubelet of a reachable node reports a terminal phase
+        when no container runs any more, so that a grant that the node has not reported is over by then.
+
+        Source: mergePodStatus of kubernetes/pkg/kubelet/status/status_manager.go.
+        """
         record = self.pick(number, bound=True)
+        if not deleted and self.reachable[record.node] and record.uid in self.unreported(record.node):
+            del self.grants[record.node][record.uid]
         if deleted:
             del self.pods[record.uid]
             self.late.append(record.uid)
@@ -271,6 +279,10 @@ class Cluster(RuleBasedStateMachine):
         if self.reachable[name]:
             self.report(name)
 
+    def unreported(self, name: str) -> set[PodUid]:
+        """Return the pods to which the node granted devices while it was not reachable, and which its last report lacks."""
+        return self.grants[name].keys() - {grant.pod for grant in self.reports[name].status.grants}
+
     def runs(self, of: PodUid) -> bool:
         return of in self.pods and not self.pods[of].terminal
 
@@ -288,11 +300,12 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, 30))
     def time_passes(self, seconds: float) -> None:
-        """A node that is back reports within LINGER_S."""
-        if self.now // LINGER_S != (self.now + seconds) // LINGER_S:
-            for name in NODES:
-                if self.reachable[name]:
-                    self.report(name)
+        """Let time pass. A node that is reachable again reports within LINGER_S. If it has grants for deleted pods that it has
+        not reported, it reports first."""
+        due = self.now // LINGER_S != (self.now + seconds) // LINGER_S
+        for name in NODES:
+            if self.reachable[name] and (due or self.unreported(name) - self.pods.keys()):
+                self.report(name)
         self.now += seconds
         self.ledger.expire(self.now)
 
@@ -391,8 +404,8 @@ class Cluster(RuleBasedStateMachine):
         assert self.ledger.snapshot() == again.snapshot()
 
 
-Cluster.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestCluster = Cluster.TestCase
+Cluster.TestCase.settings = settings(max_examples=repeats(60, long=600), stateful_step_count=40, deadline=None)
+TestCluster = pytest.mark.repeats(Cluster.TestCase)
 
 
 # The same final objects, in any order

@@ -8,6 +8,7 @@ from itertools import combinations, product
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ from central.fit.score import score
 from central.fit.topology import Distance, distance
 from central.ledger.model import CardRoom, NodeRoom
 from lading.nodedevices import Gpu, NvLink
+from tests.depth import repeats
 from tests.fakes.rooms import MODEL, ask, card, gpu_uuid, port, rdma, room, share, vf, whole
 
 SIZES = [8, 10, 16]
@@ -260,7 +262,8 @@ small_asks = st.lists(small, min_size=2, max_size=3).map(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.repeats
+@settings(max_examples=repeats(50, long=1_000), deadline=None)
 @given(roomy, small_asks, policies, st.sampled_from(Scope), st.sampled_from([RdmaPolicy.NEAREST, RdmaPolicy.PER_SWITCH]))
 def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
     where: NodeRoom, pod: Ask, policy: Policy, scope: Scope, rdma_policy: RdmaPolicy
@@ -362,7 +365,8 @@ def moved(gpu: Gpu, to: Gpu) -> Gpu:
     return msgspec.structs.replace(gpu, uuid=to.uuid, bdf=to.bdf, place=to.place, links=to.links)
 
 
-@settings(max_examples=400)
+@pytest.mark.repeats
+@settings(max_examples=repeats(60, long=1_500))
 @given(st.data(), rooms(), asks(), policies)
 def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeRoom, asked: Ask, policy: Policy) -> None:
     """A verdict is kept for all rooms that are alike (central/fit/equivalence.py)."""

@@ -1,14 +1,13 @@
 """Gangs under filter, bind, watch, failures, deletions and new leaders in any order: what has to be true at each step.
 
 `Play` is the cluster: what it knows is the truth. kube-scheduler asks in any order; a Binding succeeds, is refused, or is done
-without central knowing. LADING_GANG_PLAYS makes it long; each play has a seed of its own.
+without central knowing. `LADING_DEPTH` (tests/depth.py) makes it long; each play has a seed of its own.
 """
 
-import os
 from collections import Counter
 from collections.abc import Coroutine
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -17,12 +16,13 @@ from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper
 from central.gang.model import Gang
 from central.ledger.model import Claim, PodRecord
 from central.scheduling.gangs import GangPlanner
-from central.scheduling.preempt import Protection
 from central.scheduling.scheduler import Reservation
+from central.scheduling.victims import Protection
 from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, PodUid
+from tests.depth import repeats
 from tests.unit.central.world import World, uid_of
 
-PLAYS = int(os.environ.get("LADING_GANG_PLAYS", "150"))
+PLAYS: Final = repeats(80, long=800)
 STEPS = 120
 T = TypeVar("T")
 
@@ -105,7 +105,8 @@ class Play:
         name = f"{gang}-{self.made}"
         annotations = {GANG: gang, GANG_MIN: str(least)} if self.random.random() < 0.9 else {}
         created = f"2026-11-21T00:00:{self.made % 60:02d}Z"
-        self.truth[name] = {"annotations": annotations, "created": created}
+        priority = 0 if annotations else self.random.choice([0, 10])
+        self.truth[name] = {"annotations": annotations, "created": created, "priority": priority}
         self.show(name)
 
     def some(self, *, bound: bool) -> str | None:
@@ -254,6 +255,7 @@ def _ident(name: str) -> Any:
     return Ident("default", name, uid_of(name))
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("block", range(8))
 def test_no_half_gang_outlives_its_time_and_no_card_has_two_pods(block: int) -> None:
     for seed in range(block, PLAYS, 8):

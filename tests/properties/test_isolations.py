@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from central.ask.model import Policy
@@ -43,7 +43,6 @@ def node_with(isolations: tuple[IsolationName, ...]) -> Inventory:
     return replace(inventory(gpus=cards), isolations=isolations)
 
 
-@settings(max_examples=100, deadline=None)
 @given(offers, steps, st.sampled_from(Policy))
 def test_the_node_grants_what_central_assigns(
     isolations: tuple[IsolationName, ...], told: list[tuple[dict[str, str], dict[str, str], int] | int], policy: Policy

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.ledger.model import NodeRoom, VfRoom
+from tests.depth import repeats
 from tests.fakes.rooms import ask, mig_card, port, room, vf, whole
 from tests.properties.test_joint import distances
 
@@ -142,7 +144,8 @@ places = st.tuples(st.sampled_from([RdmaPolicy.PER_SWITCH, *RdmaPolicy]), st.sam
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@pytest.mark.repeats
+@settings(max_examples=repeats(100, long=2_000), deadline=None)
 @given(nodes, containers, places, st.sampled_from([Policy.BINPACK, Policy.SPREAD]))
 def test_instances_are_found_exactly_where_there_is_a_way(
     where: NodeRoom, asked: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
@@ -168,7 +171,8 @@ BESIDE = room(  # two instances of one card, far from VFs, or two of different c
 )
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.repeats
+@settings(max_examples=repeats(60, long=1_000), deadline=None)
 @example(BESIDE, 2, 2, Scope.NUMA)
 @given(nodes, st.integers(1, 3), st.integers(1, 2), st.sampled_from([Scope.ANY, Scope.NUMA]))
 def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(

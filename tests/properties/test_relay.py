@@ -2,13 +2,13 @@
 
 h2 on both sides raises on what the RFC forbids, so a step that moves bytes is itself a check. Beyond that: every held call ends
 in exactly one way; what either side receives is what the other one said, or what was decided; at the end no window is off, no
-stream is open anywhere, and the relay remembers nothing. LADING_PROPERTIES=deep runs for hours.
+stream is open anywhere, and the relay remembers nothing. `LADING_DEPTH` (tests/depth.py) makes it long.
 """
 
-import os
 from dataclasses import dataclass, field
 
 import h2.events
+import pytest
 from h2.settings import SettingCodes
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,10 +18,10 @@ from lading.http2 import frames
 from lading.http2.frames import ErrorCode
 from lading.http2.messages import Status, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
+from tests.depth import repeats
 from tests.fakes.crossing import Crossing, Pipe, settled_window
 from tests.fakes.wire import FREE, HELD, Peer, Seen
 
-DEEP = os.environ.get("LADING_PROPERTIES") == "deep"
 MAX_MESSAGE = 90_000
 BUDGET = 100_000  # two that are larger than a window do not fit
 Block = list[tuple[bytes, bytes]]
@@ -466,9 +466,9 @@ def sendable(peer: Peer, stream: int) -> int:
 
 
 RelayMachine.TestCase.settings = settings(
-    max_examples=100_000 if DEEP else 60,
-    stateful_step_count=80 if DEEP else 40,
+    max_examples=repeats(60, long=300),
+    stateful_step_count=repeats(40, long=80),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestRelay = RelayMachine.TestCase
+TestRelay = pytest.mark.repeats(RelayMachine.TestCase)

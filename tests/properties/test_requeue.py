@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import count
 from unittest.mock import AsyncMock, patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from central.fit.model import Placement
 from central.ledger.model import Claim
 from central.scheduling.scheduler import PREDICTION_S, Reservation
 from lading.vocabulary import ASSIGNMENT, PodUid
+from tests.depth import repeats
 from tests.fakes.kube_objects import WHOLE, share
 from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of
@@ -94,7 +96,8 @@ class Story:
         ]
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.repeats
+@settings(max_examples=repeats(50, long=500), deadline=None)
 @given(steps, st.sampled_from([Policy.BINPACK, Policy.FRAGMENTATION]), st.sampled_from([1, 256]))
 def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
     with patch("central.fit.verdicts.REMEMBERED", kept):

@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,6 +19,7 @@ from central.assignment.annotation import OwnAssignment, parse_own
 from central.ledger.ledger import UNREPORTED_S
 from central.scheduling.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
+from tests.depth import repeats
 from tests.fakes.kube_objects import WHOLE, Json, decoded, pod, share, vfs
 from tests.fakes.rooms import CARD_MIB
 from tests.unit.central.world import World, uid_of
@@ -293,5 +295,5 @@ def _ident(name: str) -> Ident:
     return Ident("default", name, uid_of(name))
 
 
-TestScheduling = Scheduling.TestCase
-TestScheduling.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestScheduling = pytest.mark.repeats(Scheduling.TestCase)
+TestScheduling.settings = settings(max_examples=repeats(80, long=400), stateful_step_count=40, deadline=None)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from central.fit.fit import fit
 from central.fit.model import Placement
 from central.ledger.model import CardRoom, NodeRoom
 from lading.devices.isolation import IsolationName
+from tests.depth import repeats
 from tests.fakes.rooms import ask, card, room, share, whole
 
 # One rule or two, mostly with the same label: those who meet have something to do with one another.
@@ -102,7 +104,8 @@ def keeps_the_rules(where: NodeRoom, pod: Ask, on: tuple[int, ...]) -> bool:
 
 
 @given(rooms, asks, st.sampled_from(Policy))
-@settings(max_examples=400)
+@pytest.mark.repeats
+@settings(max_examples=repeats(100, long=2_000))
 def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(where: NodeRoom, pod: Ask, policy: Policy) -> None:
     ways = product(range(len(where.cards)), repeat=len(pod.containers))
     found = fit(where, pod, policy=policy)

@@ -1,5 +1,6 @@
 """Whatever containers do, and whoever ends when: one turn at a time, and it comes to everyone who waits."""
 
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from hypothesis.strategies import integers, sampled_from
@@ -8,6 +9,7 @@ from shares.card import Card, PageUpdate, Token
 from shares.policy.fair import Fair
 from shares.policy.model import MILLION, MS, Share
 from shares.policy.window import Window
+from tests.depth import repeats
 
 NAMES, PROCESSES = "abc", range(3)
 Process = tuple[str, int]
@@ -88,7 +90,8 @@ class TurnsByWindow(Turns):
     policy = Window
 
 
-TestTurns = Turns.TestCase
-TestTurnsByWindow = TurnsByWindow.TestCase
-for _case in (TestTurns, TestTurnsByWindow):
-    _case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+_SETTINGS = settings(max_examples=repeats(60, long=600), stateful_step_count=40, deadline=None)
+TestTurns = pytest.mark.repeats(Turns.TestCase)
+TestTurns.settings = _SETTINGS
+TestTurnsByWindow = pytest.mark.repeats(TurnsByWindow.TestCase)
+TestTurnsByWindow.settings = _SETTINGS

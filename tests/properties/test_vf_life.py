@@ -19,6 +19,8 @@ from hooks.attach.plan import parking_name
 from hooks.ledger.reconcile import GRACE_S
 from hooks.model.attachment import RdmaMode, Step
 from lading.vocabulary import PciAddress, SandboxId
+from tests.depth import repeats
+from tests.vfs.invariants import HOST
 from tests.vfs.life import Node, path_of
 from tests.vfs.model import Crash, When, vf
 
@@ -26,6 +28,7 @@ PODS = ("p1", "p2", "p3")
 METHODS = (
     *("netns_id", "host_link", "link", "read_vf", "set_vf", "set_link", "rename", "move_in", "move_out", "configure"),
     *("rdma_mode", "rdma_devices", "rdma_move_in", "rdma_move_out", "host_ibdev", "rdma_rename", "names", "set_altnames"),
+    *("read_kept", "restore_kept", "take_mac", "release_mac", "confirm_mac"),
 )
 ALTNAMES = (*(vf(number).netdev for number in (0, 1)), *(parking_name(vf(number).bdf) for number in (0, 1)), "rdma1")
 ENOUGH = 400  # turns of the loop in which an attach and a release are done
@@ -36,9 +39,14 @@ turns = st.one_of(st.just(ENOUGH), st.integers(0, 80))
 
 
 class VfLife(RuleBasedStateMachine):
-    @initialize(mode=st.sampled_from([RdmaMode.SHARED, RdmaMode.EXCLUSIVE]), parents=st.booleans())
-    def begin(self, mode: RdmaMode, parents: bool) -> None:
-        self.node = Node(2, mode=mode, parents=parents)
+    @initialize(
+        mode=st.sampled_from([RdmaMode.SHARED, RdmaMode.EXCLUSIVE]),
+        parents=st.booleans(),
+        driver=st.sampled_from(["mlx5_core", "igb"]),
+        own_macs=st.booleans(),
+    )
+    def begin(self, mode: RdmaMode, parents: bool, driver: str, own_macs: bool) -> None:
+        self.node = Node(2, mode=mode, parents=parents, driver=driver, own_macs=own_macs)
         self.node.kernel.point = self.passed
         self.loop = new_loop()
         self.sandboxes: list[str] = []
@@ -191,6 +199,14 @@ class VfLife(RuleBasedStateMachine):
             for ibdev in sorted(pod.ibdevs):
                 kernel.rename_ibdev(ibdev, f"{ibdev}x" if len(ibdev) < 10 else ibdev[:8])
 
+    @rule(number=numbers, setting=st.sampled_from([("flags", "noarp promisc"), ("xdp", "driver:7"), ("ring-rx", "64")]))
+    def change_kept(self, number: int, setting: tuple[str, str]) -> None:
+        """What a pod may do with its network device, and the device keeps wherever it goes."""
+        bdf = self.node.vfs[number].bdf
+        where = self.node.kernel.where(bdf)
+        if where is not None and where[0] != HOST:
+            self.node.kernel.change_kept(bdf, *setting)
+
     # ---- what has to hold
 
     @invariant()
@@ -241,12 +257,12 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 VfLife.TestCase.settings = settings(
-    max_examples=1000,
+    max_examples=repeats(100, long=1_000),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestVfLife = pytest.mark.timeout(600)(VfLife.TestCase)  # half a minute, on a machine that does nothing else
+TestVfLife = pytest.mark.repeats(pytest.mark.timeout(900)(VfLife.TestCase))
 
 
 def test_a_crash_is_no_exception() -> None:

@@ -18,6 +18,7 @@ from central.assignment.networks import parse_vf_network
 from central.daemon import announce
 from central.daemon.certificates import SCHEDULER, render_secrets
 from central.daemon.settings import Settings, listen_address
+from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
 from kubectl_lading.central import DEFAULT_PORT, PORT
 from kubectl_lading.installation import control_checks
 from lading import __version__, nodedevices, vocabulary
@@ -35,7 +36,7 @@ BY_HAND: Final = {DEPLOY / "samples/quota.yaml", DEPLOY / "samples/networks.yaml
 
 
 def read_file(path: Path) -> list[Any]:
-    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+    return [document for document in yaml.load_all(path.read_text(), yaml.CSafeLoader) if document]
 
 
 def documents() -> Iterator[Any]:
@@ -253,6 +254,7 @@ def seconds(duration: str) -> int:
         ("bindings", {vocabulary.ASSIGNMENT, vocabulary.ASSIGNMENT_SIGNATURE}),
         ("manual", {vocabulary.MANUAL_GPUS, vocabulary.MANUAL_VFS}),
         ("requests", vocabulary.REQUEST_ANNOTATIONS),
+        ("quotas", {LABEL_QUOTA, LABEL_PREEMPTIBLE}),
     ],
 )
 def test_a_policy_knows_its_keys(policy: str, keys: set[str]) -> None:
@@ -272,7 +274,8 @@ def test_central_takes_the_certificate_that_the_scheduler_shows() -> None:
 
 def test_the_scheduler_that_the_policy_wants_is_the_profile() -> None:
     (profile,) = scheduler_config()["profiles"]
-    assert f"['{profile['schedulerName']}']" in (DEPLOY / "admission/requests.yaml").read_text()
+    for policy in ("requests", "quotas"):
+        assert f"['{profile['schedulerName']}']" in (DEPLOY / f"admission/{policy}.yaml").read_text()
 
 
 def test_status_looks_for_every_policy() -> None:

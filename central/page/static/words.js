@@ -75,6 +75,7 @@ export function pfLabel(pf) {
 const STATES = {
   ready: "ready",
   unreachable: "not reachable: what is held there stays held",
+  unschedulable: "unschedulable (kubectl cordon)",
   rebooted: "has booted since its last report",
   "not-reconciled": "does not know yet which pods hold its devices",
   "no-report": "reports no devices",

@@ -105,7 +105,7 @@ def slowness(request: Request, random: Random) -> tuple[float, float]:
     return 0.0, 0.0
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_storm(tmp_path: Path, seed: int) -> None:
     random = Random(seed)  # noqa: S311  the same trouble each time
 

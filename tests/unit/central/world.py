@@ -17,8 +17,9 @@ from central.fit.forecast import Forecast
 from central.ledger.ledger import Ledger
 from central.loop.steps import exhaust
 from central.scheduling.filtered import Filtered
-from central.scheduling.preempt import Plan, Protection, plans
+from central.scheduling.preempt import Plan, plans
 from central.scheduling.scheduler import Reservation, Scheduler
+from central.scheduling.victims import Protection
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
 from lading.nodedevices import NodeDevices
@@ -87,6 +88,11 @@ class World:
         said = node(name, ready=ready, allocatable=allocatable)
         if boot_id is not None:
             said["status"]["nodeInfo"] = {"bootID": boot_id}
+        said["metadata"]["resourceVersion"] = str(self.next_version())
+        self.node_feed.changed(msgspec.convert(said, Node))
+
+    def cordon(self, name: str) -> None:
+        said = node(name, cordoned=True)
         said["metadata"]["resourceVersion"] = str(self.next_version())
         self.node_feed.changed(msgspec.convert(said, Node))
 

@@ -1,5 +1,6 @@
 """The CRD beside the Structs that write and read it: one shape, and nothing that the node may send is refused by it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hooks.model.inventory import Inventory
 from hooks.report.build import MAX_PROBLEMS, MAX_TEXT, build_status
 from lading import nodedevices
 from lading.nodedevices import (
+    MOST_MIB,
     MOST_RAIL,
     ContainerUse,
     Gpu,
@@ -238,10 +240,34 @@ def test_an_object_with_every_field_is_taken() -> None:
         ({"gpus": (msgspec.structs.replace(FULL.gpus[0], place=Place(path=("17",))),)}, ".gpus[0].place.path[0]: pattern"),
         ({"gpus": (msgspec.structs.replace(FULL.gpus[0], place=Place(numa=-1)),)}, ".gpus[0].place.numa: minimum"),
         ({"driver": 550}, ".driver: type"),
+        ({"gpus": (msgspec.structs.replace(FULL.gpus[0], memory_mib=2**62),)}, ".gpus[0].memoryMiB: maximum"),
+        ({"gpus": (msgspec.structs.replace(FULL.gpus[0], reserved_mib=2**62),)}, ".gpus[0].reservedMiB: maximum"),
     ],
 )
 def test_what_is_no_report_is_refused(changed: dict[str, Any], error: str) -> None:
     assert errors(msgspec.structs.replace(FULL, **changed)) == [error]
+
+
+def test_every_number_has_an_end() -> None:
+    def integers(schema: dict[str, Any], at: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        if schema.get("type") == "integer":
+            yield at, schema
+        for name, inner in schema.get("properties", {}).items():
+            yield from integers(inner, f"{at}.{name}")
+        if "items" in schema:
+            yield from integers(schema["items"], f"{at}[]")
+
+    found = dict(integers(STATUS, ""))
+    assert len(found) > 20
+    assert [at for at, schema in found.items() if "maximum" not in schema and schema.get("format") != "int64"] == []
+    assert {schema["maximum"] for at, schema in found.items() if at.endswith("MiB")} == {MOST_MIB}
+
+
+def test_central_reads_no_amount_that_the_api_server_refuses() -> None:
+    report = msgspec.to_builtins(FULL)
+    report["gpus"][0]["memoryMiB"] = 2**62
+    with pytest.raises(msgspec.ValidationError, match="memoryMiB"):
+        msgspec.convert(report, Status)
 
 
 def test_a_field_that_is_missing_or_unknown_is_an_error() -> None:

@@ -494,18 +494,56 @@ def test_a_watch_that_never_said_a_word_lists_again(tmp_path: Path) -> None:
     run_simulated(go())
 
 
-def test_an_exception_of_the_sink_is_not_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_object_that_the_sink_cannot_handle_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
     async def go() -> None:
         async with rig(tmp_path) as one:
-            monkeypatch.setattr(one.sink, "changed", lambda _: 1 // 0)
-            await one.server.put(path("a"), {})
+            clock = asyncio.get_running_loop().time
+            one.reflector = Reflector(one.reflector._client, PODS, Pod, one.sink, log=one.records.log, clock=clock)
+            whole, each = one.sink.replaced, one.sink.changed
+
+            def fail(obj: Pod | Unreadable) -> None:
+                if obj.metadata.name == "b" and isinstance(obj, Pod):
+                    raise ZeroDivisionError
+                each(obj)
+
+            def fail_as_a_whole(objects: Sequence[Pod | Unreadable], version: str) -> None:
+                if any(obj.metadata.name == "b" and isinstance(obj, Pod) for obj in objects):
+                    raise ZeroDivisionError
+                whole(objects, version)
+
+            monkeypatch.setattr(one.sink, "changed", fail)
+            monkeypatch.setattr(one.sink, "replaced", fail_as_a_whole)
+            if listed:
+                for name in "abc":
+                    await one.server.put(path(name), {})
             running = asyncio.create_task(one.reflector.run())
             await one.reflector.synced.wait()
-            await one.server.put(path("b"), {})
-            with pytest.raises(ZeroDivisionError):
-                await running
+            if not listed:
+                for name in "abc":
+                    await one.server.put(path(name), {})
+            await asyncio.sleep(0.5)
+            assert {name for name, obj in one.sink.there.items() if isinstance(obj, Pod)} == {"a", "c"}
+            await asyncio.sleep(20)
+            (record, *more) = [fields for event, fields in one.records.seen if event is Event.HANDLING_FAILED]
+            assert len(more) < 4
+            assert record["object"] == ("pods" if listed else "pods default/b")
+            assert "ZeroDivisionError" in record["traceback"]
+            monkeypatch.setattr(one.sink, "changed", each)
+            await asyncio.sleep(61)
+            assert isinstance(one.sink.there["b"], Pod)
+            monkeypatch.setattr(one.sink, "changed", fail)
+            await one.server.put(path("b"), {"spec": {"priority": 1}})
+            await asyncio.sleep(0.5)
+            await one.server.remove(path("b"))
+            await asyncio.sleep(0.5)
+            assert set(one.sink.there) == {"a", "c"}
+            running.cancel()
+            await asyncio.wait([running])
 
-    asyncio.run(go())
+    run_simulated(go())
 
 
 def test_many_pods_cost_little() -> None:

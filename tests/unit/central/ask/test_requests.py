@@ -73,3 +73,59 @@ def test_allocatable_is_rounded_down() -> None:
 @pytest.mark.parametrize("amounts", [{}, {"cpu": "4"}, {"memory": "4Gi"}])
 def test_a_node_that_does_not_say_what_it_has(amounts: dict[str, str]) -> None:
     assert allocatable_of({**amounts}) is None
+
+
+# ---- a resize under way, as k8s.io/component-helpers counts it (KEP-1287)
+
+
+def resized(
+    spec: str, actual: str, allocated: str, *, reason: str = "", where: str = "containers", always: bool = False
+) -> Requests:
+    """Return what a pod takes whose one container has these amounts of cpu. `reason`: why the resize waits."""
+    one = {"name": "c", "resources": {"requests": {"cpu": spec}}} | ({"restartPolicy": "Always"} if always else {})
+    status = {"name": "c", "resources": {"requests": {"cpu": actual}}, "allocatedResources": {"cpu": allocated}}
+    statuses = {"containers": "containerStatuses", "initContainers": "initContainerStatuses"}[where]
+    pending = {"type": "PodResizePending", "status": "True", "reason": reason}
+    body = {
+        "metadata": {},
+        "spec": {where: [one], "nodeName": "n1"},
+        "status": {statuses: [status], "conditions": [pending] if reason else []},
+    }
+    return requests_of(msgspec.convert(body, Pod))
+
+
+def test_a_resize_under_way_counts_the_largest_amount() -> None:
+    assert resized("8", "1", "1").cpu_milli == 8000
+    assert resized("1", "8", "8").cpu_milli == 8000
+    assert resized("1", "1", "8").cpu_milli == 8000
+    assert resized("1", "2", "1").cpu_milli == 2000
+
+
+def test_a_resize_that_is_deferred_counts_what_is_wanted() -> None:
+    assert resized("8", "1", "1", reason="Deferred").cpu_milli == 8000
+
+
+def test_a_resize_that_is_infeasible_does_not_count() -> None:
+    assert resized("200", "1", "1", reason="Infeasible").cpu_milli == 1000
+    assert resized("200", "1", "2", reason="Infeasible").cpu_milli == 2000
+
+
+def test_a_sidecar_is_resized_and_an_init_container_is_not() -> None:
+    assert resized("1", "8", "8", where="initContainers", always=True).cpu_milli == 8000
+    assert resized("1", "8", "8", where="initContainers").cpu_milli == 1000
+
+
+def test_a_pod_is_resized_as_a_whole() -> None:
+    spec = {"containers": [container("1")], "resources": {"requests": {"cpu": "2"}}}
+    status = {"resources": {"requests": {"cpu": "4"}}, "allocatedResources": {"cpu": "3"}}
+    assert requests_of(msgspec.convert({"metadata": {}, "spec": spec, "status": status}, Pod)).cpu_milli == 4000
+
+
+def test_a_container_without_a_status_counts_what_is_wanted() -> None:
+    statuses: Json = {"containerStatuses": [{"name": "c"}]}
+    body: Json = {"metadata": {}, "spec": {"containers": [container("3")]}, "status": statuses}
+    assert requests_of(msgspec.convert(body, Pod)).cpu_milli == 3000
+    body["status"] = {"containerStatuses": [{"name": "other", "resources": {"requests": {"cpu": "9"}}}]}
+    assert requests_of(msgspec.convert(body, Pod)).cpu_milli == 3000
+    body["status"] = {"containerStatuses": None, "initContainerStatuses": None}
+    assert requests_of(msgspec.convert(body, Pod)).cpu_milli == 3000

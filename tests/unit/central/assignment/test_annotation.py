@@ -40,7 +40,7 @@ def test_the_form_of_the_reference() -> None:
         '"vfs":[{"bdf":"0000:18:00.2","pf":"0000:18:00.0","ifname":"rdma0"},'
         '{"bdf":"0000:18:01.1","pf":"0000:18:00.0","ifname":"rdma1"}]},'
         f'"side":{{"gpus":[{{"uuid":"{uuid("A")}","bdf":"0000:1a:00.0","memory_mib":8138,"core_percent":30}}]}},'
-        '"rdma":{"vfs":[{"bdf":"0000:18:00.1","pf":"0000:18:00.0","ifname":"rdma2"}]}}}'
+        '"rdma":{"vfs":[{"bdf":"0000:18:00.1","pf":"0000:18:00.0","ifname":"rdma2"}]}},"gang":""}'
     )
 
 
@@ -173,7 +173,7 @@ def test_sharing_labels_come_back_with_the_shares_of_the_pods_namespace(labels: 
     sharing = Sharing(namespace="team", **labels)
     placed = {"train": container(share("A", 10), whole("B"))}
     text = render_assignment(POD, "n1", 7, placed, [], sharing)
-    assert text.endswith(f',"sharing":{written}}}')
+    assert text.endswith(f',"sharing":{written},"gang":""}}')
     assert own(text).taken.gpus == {uuid("A"): Part(10, sharing=(sharing,)), uuid("B"): Part(whole=True)}
 
 
@@ -186,3 +186,10 @@ def test_without_labels_nothing_is_said_of_them() -> None:
 def test_labels_of_another_version_are_ignored() -> None:
     text = json.dumps({**VALID, "sharing": {"affinity": "x", "colour": ["red"]}})
     assert own(text).taken.gpus[uuid("A")].sharing == (Sharing(namespace="team", affinity="x"),)
+
+
+@pytest.mark.parametrize("gang", ["", "lading:default/train"])
+def test_the_gang_comes_back_with_which_the_pod_was_bound(gang: str) -> None:
+    assert own(render_assignment(POD, "n1", 7, {}, [], gang=gang)).gang == gang
+    older = {key: value for key, value in VALID.items() if key != "gang"}
+    assert own(json.dumps(older)).gang is None

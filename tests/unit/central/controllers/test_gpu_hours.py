@@ -11,6 +11,7 @@ from lading.nodedevices import Metadata, NodeDevices, Status, Use
 from lading.vocabulary import GpuUuid
 from simnode.reported import read_status
 from tests.fakes.kube_objects import NAMESPACE, gpu_uuid, share
+from tests.fakes.records import made_faults
 from tests.unit.central.world import World
 
 
@@ -18,7 +19,9 @@ class Rig:
     def __init__(self) -> None:
         self.world = World()
         self.use = UseFeed()
-        self.hours = GpuHours(self.world.ledger, self.world.pending, self.use, clock=lambda: self.world.now)
+        self.hours = GpuHours(
+            self.world.ledger, self.world.pending, self.use, clock=lambda: self.world.now, faults=made_faults()
+        )
 
     def look(self, after_s: float = 0.0) -> None:
         self.world.now += after_s

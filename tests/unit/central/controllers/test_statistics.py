@@ -14,6 +14,7 @@ from central.fit.workload import PodKind, workload_of
 from central.ledger.ledger import Ledger
 from central.view.model import NodeState
 from tests.fakes.kube_objects import share
+from tests.fakes.records import made_faults
 from tests.unit.central.world import World
 
 CARD = 81920
@@ -22,7 +23,7 @@ CARD = 81920
 def statistics_of(made: World, **kinds: PodKind) -> ClusterStatistics:
     if kinds:
         made.scheduler.forecast.workload = workload_of(dict.fromkeys(kinds.values(), 1.0))
-    return ClusterStatistics(made.ledger, made.scheduler.forecast, clock=lambda: 0.0)
+    return ClusterStatistics(made.ledger, made.scheduler.forecast, clock=lambda: 0.0, faults=made_faults())
 
 
 def test_what_there_is() -> None:
@@ -130,7 +131,7 @@ def test_others_have_their_turn() -> None:
     for number in range(20):
         made.node(f"n{number}", 1)
     ticks = count()
-    statistics = ClusterStatistics(made.ledger, made.scheduler.forecast, clock=lambda: float(next(ticks)))
+    statistics = ClusterStatistics(made.ledger, made.scheduler.forecast, clock=lambda: float(next(ticks)), faults=made_faults())
     turns = 0
 
     async def story() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from central.controllers.informer import PodFeed
+from central.ask.model import Policy
 from central.daemon.leadership import NO_ASSIGNMENT
 from central.loop import slices
 from lading.log import Event
-from lading.vocabulary import ASSIGNMENT, POLICY
+from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, POLICY, RESOURCE_GANG_MEMBER
 from tests.fakes.kube_objects import node, node_path, pod_path, share
 from tests.fakes.kube_server import Fault, Request
 from tests.fakes.led import Led, play
@@ -130,16 +130,6 @@ def test_a_prediction_ends_by_itself(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_an_error_of_ours_ends_a_task_that_somebody_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(one: Led) -> None:
-        monkeypatch.setattr(PodFeed, "changed", lambda self, obj: 1 // 0)
-        await one.put_pod("a")
-        done, _ = await asyncio.wait(one.term.tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert [type(task.exception()) for task in done] == [ZeroDivisionError]
-
-    play(story, tmp_path)
-
-
 def test_a_pod_is_woken_end_to_end(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
@@ -172,3 +162,24 @@ def test_policy_fragmentation_from_the_watch_to_the_binding(tmp_path: Path) -> N
         assert one.term.scheduler.forecast.learned == 3
 
     play(story, tmp_path)
+
+
+def test_a_launcher_without_devices_waits_through_a_change_of_leader(tmp_path: Path) -> None:
+    """Its workers are missing. The policy is that of a new installation."""
+
+    async def story(one: Led) -> None:
+        await one.report("n1", 2)
+        await one.put_pod("launcher", {RESOURCE_GANG_MEMBER: "1"}, annotations={GANG: "mpi", GANG_MIN: "3"})
+        await one.put_pod("small", share("10Gi"))
+        for _ in range(2):
+            await one.term.end()
+            await one.begin()
+            await one.pause(2)
+            assert not [task for task in one.term.tasks if task.done()]
+        assert not one.term.faults.counts
+        assert await one.schedule("small") == ""
+        await one.remove_pod("small")
+        await one.pause(2)
+        assert not one.term.faults.counts
+
+    play(story, tmp_path, policy=Policy.FRAGMENTATION)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from central.ask.pod import Pod
-from central.ask.reasons import OfBinding
+from central.ask.reasons import OfBinding, OfPod
 from central.extender import server as module
 from central.extender.server import ExtenderServer
 from central.http import connections
@@ -39,6 +39,7 @@ class Verbs:
         self.decide = self.world.scheduler.decide
         self.apply = self.world.scheduler.apply
         self.prioritize = self.world.scheduler.prioritize
+        self.why_unknown = self.world.scheduler.why_unknown
         self.unseen: set[str] = set()  # names of pods that the watch does not show
         self.preparing: Callable[[], object] = lambda: None
         self.bound: tuple[PodUid, str] | None = None
@@ -424,6 +425,47 @@ def test_a_verb_needs_a_certificate_with_an_allowed_name(authority: Authority, c
 
 
 # By what the watch shows
+
+
+def test_a_pod_that_is_bound_is_not_called_unknown() -> None:
+    async def story(one: Http) -> None:
+        for name, limits in (("a", {"lading.dev/gpu": "1"}), ("plain", {"cpu": "1"})):
+            one.verbs.unseen.add(name)
+            one.verbs.world.show(name, limits, node="n2")
+            _, answer = await one.post("filter", {"Pod": pod(name, limits, version=1), "NodeNames": ["n1"]})
+            assert OfPod.BOUND_ELSEWHERE.value in answer["Error"]
+            assert "n2" in answer["Error"]
+
+    play(story)
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
+def test_a_version_of_thousands_of_digits_is_a_bad_request(verb: str) -> None:
+    async def story(one: Http) -> None:
+        made = pod("a", version=1)
+        made["metadata"]["resourceVersion"] = "9" * 5000
+        status, answer = await one.post(verb, {"Pod": made, "NodeNames": ["n1"]})
+        assert (status, "resourceVersion" in answer) == (400, True)
+
+    play(story)
+
+
+@pytest.mark.parametrize("where", ["decide", "apply", "prioritize"])
+def test_an_error_of_ours_is_no_bad_request(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """It is logged with the pod's name. What follows from an answer that was sent changes the answer no more."""
+
+    async def story(one: Http) -> None:
+        def fail(*_: object) -> None:
+            raise msgspec.ValidationError("not of the caller")
+
+        monkeypatch.setattr(one.verbs, where, fail)
+        body = {"Pod": pod("a", version=1), "NodeNames": ["n1"]}
+        status, _ = await one.post("prioritize" if where == "prioritize" else "filter", body)
+        assert status == (200 if where == "apply" else 500)
+        (first, *_) = [fields for event, fields in one.records.seen if event is Event.HANDLING_FAILED]
+        assert first["object"] == "default/a"
+
+    play(story)
 
 
 def test_a_pod_that_the_watch_does_not_show_gets_and_holds_nothing() -> None:

@@ -168,6 +168,26 @@ def test_what_could_not_be_taken_over_is_tried_again(monkeypatch: pytest.MonkeyP
     assert followed.catch_up().row_of.keys() == {"n1", "n2"}
 
 
+def test_a_node_that_always_fails_stops_few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = [("n1", room(card(0), name="n1")), ("n2", room(card(0), name="n2"))]
+    followed = Followed(Columns(), lambda version: (rooms if version < 1 else [], 1), lambda version: ([], 0))
+    put = Columns.put
+
+    def fails(columns: Columns, one: NodeRoom) -> None:
+        if one.name == "n1":
+            raise RuntimeError
+        put(columns, one)
+
+    monkeypatch.setattr(Columns, "put", fails)
+    failed = 0
+    for _ in range(1000):
+        try:
+            assert followed.catch_up().row_of.keys() == {"n2"}
+        except RuntimeError:
+            failed += 1
+    assert 1 < failed <= 11
+
+
 def test_an_absurd_card_is_a_card() -> None:
     columns = Columns()
     columns.put(room(card(0, usable_mib=2**63)))

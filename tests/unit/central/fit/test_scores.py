@@ -26,6 +26,7 @@ from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import NvLink, Partition
+from tests.depth import repeats
 from tests.fakes.rooms import ask, card, gpu_bdf, gpu_uuid, held, room, share, vf, whole
 
 SIZE = 1000
@@ -205,7 +206,7 @@ shapes = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=repeats(50, long=500))
 @given(st.lists(st.tuples(st.lists(changes, max_size=3), shapes, st.sets(names)), max_size=10))
 def test_caught_up_they_say_what_the_exact_search_says(
     steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],

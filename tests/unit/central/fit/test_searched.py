@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from itertools import islice
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from central.ask.model import NO_REQUESTS, Ask, Policy
@@ -67,7 +67,6 @@ names = st.sampled_from([f"n{number}" for number in range(6)])
 change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(change, st.sampled_from(ASKS), st.sets(names)), max_size=30))
 def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, set[int] | None], Ask, set[str]]]) -> None:
     rooms = Rooms()

@@ -11,6 +11,7 @@ from central.fit.columns import FULL, Columns, left_of
 from central.fit.unusable import read_free, unusable_milli
 from central.fit.workload import PodKind
 from central.ledger.model import NodeRoom
+from tests.depth import repeats
 from tests.fakes.rooms import CARD_MIB, MODEL, card, held, mig_card, room
 from tests.unit.central.fit.test_vectors import OTHER, SIZE, columns_of, some_rooms
 
@@ -55,7 +56,7 @@ kinds = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=repeats(60, long=600))
 @given(some_rooms, kinds)
 def test_by_a_look_at_each_card(rooms: tuple[NodeRoom, ...], kind: PodKind) -> None:
     columns, _ = columns_of(rooms)

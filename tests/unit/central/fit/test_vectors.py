@@ -14,6 +14,7 @@ from central.fit.model import NoFit, Placement
 from central.fit.vectors import REASONS, Wish, choices, fits, left_after, wish_of
 from central.ledger.model import CardRoom, NodeRoom
 from lading.devices.isolation import IsolationName
+from tests.depth import repeats
 from tests.fakes.rooms import MODEL, ask, card, held, mig_card, rdma, room, share, whole
 
 SIZE = 800
@@ -83,7 +84,7 @@ def wish(asked: Ask) -> Wish:
     return found
 
 
-@settings(max_examples=300)
+@settings(max_examples=repeats(100, long=1_000))
 @given(some_rooms, simple_asks)
 def test_who_fits_and_why_the_others_do_not(rooms: tuple[NodeRoom, ...], asked: Ask) -> None:
     columns, rows = columns_of(rooms)
@@ -92,7 +93,7 @@ def test_who_fits_and_why_the_others_do_not(rooms: tuple[NodeRoom, ...], asked: 
     assert counted == [one.missing if isinstance(one, NoFit) else None for one in exact]
 
 
-@settings(max_examples=300)
+@settings(max_examples=repeats(100, long=1_000))
 @given(some_rooms, simple_asks)
 def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(rooms: tuple[NodeRoom, ...], asked: Ask) -> None:
     columns, rows = columns_of(rooms)

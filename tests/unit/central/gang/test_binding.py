@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from central.api.watch import ABSENT_S
-from central.controllers.gangs import BARRIER_S, FINISH_S, PLAN_S
+from central.controllers.gangs import ARRIVED_S, BARRIER_S, FINISH_S
 from tests.fakes.kube_objects import pod_path
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.kube_server import Fault, Request
@@ -110,7 +110,7 @@ def test_a_plan_whose_members_do_not_come_ends_and_frees_its_room(tmp_path: Path
         await put_gang(one, "g", 2)
         await scheduler.run(1)
         assert claims(one) == 2
-        await one.pause(PLAN_S)
+        await one.pause(ARRIVED_S)
         assert claims(one) == 0
         await one.put_pod("single")
         assert scheduler.ask("single") == "n1"
@@ -345,6 +345,33 @@ def test_members_of_a_pod_group_start_together_once_it_says_how_many(tmp_path: P
         await one.server.put(f"{KOORDINATOR}g", {"metadata": {}, "spec": {"minMember": 2}})
         await scheduler.run(ABSENT_S + 3)
         assert bound(one) == ["a", "b"]
+        await scheduler.end()
+
+    play(story, tmp_path)
+
+
+def test_members_that_have_a_place_keep_it_when_a_gang_is_planned_again(tmp_path: Path) -> None:
+    """g2's Binding is refused again and again, and its node would not be the first choice any more."""
+
+    async def story(one: Led) -> None:
+        await one.report("n1", 3)
+        scheduler = KubeScheduler(one)
+        one.server.fail(Fault(status=409), when=is_binding_of("g2", "g3"), times=99)
+        names = await put_gang(one, "g", 4, requests={"cpu": "1"})
+        await one.put_node("n2", 1)
+        await scheduler.run(5)
+        assert bound(one) == ["g0", "g1"]
+        gang, _ = one.term.gangs.of(one.uid("g0")) or (None, None)
+        assert gang is not None
+        before = gang.plan[one.uid("g2")]
+        await one.remove_pod("g3")
+        await one.put_node("n3", 8)
+        await put_member(one, "g4", "g", "4", requests={"cpu": "1"})
+        await scheduler.run(3)
+        assert gang.plan.get(one.uid("g2")) is before
+        one.server._faults.clear()
+        await scheduler.run(5)
+        assert bound(one) == [*names[:3], "g4"]
         await scheduler.end()
 
     play(story, tmp_path)

@@ -6,7 +6,7 @@ from central.controllers.gangs import GangFeed, GangKeeper
 from central.gang.model import Phase
 from central.ledger.model import PodRecord
 from central.scheduling.gangs import GangPlanner
-from central.scheduling.preempt import Protection
+from central.scheduling.victims import Protection
 from lading.vocabulary import GANG, GANG_MIN, PodUid
 from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of

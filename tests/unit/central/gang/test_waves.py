@@ -109,7 +109,7 @@ def test_members_are_remembered_as_long_as_others_arrive(tmp_path: Path) -> None
     play(story, tmp_path)
 
 
-def test_members_are_forgotten_when_no_other_one_arrives(tmp_path: Path) -> None:
+def test_a_plan_is_dropped_when_no_other_member_arrives(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await put_gang(one, "g", 2)
@@ -117,8 +117,9 @@ def test_members_are_forgotten_when_no_other_one_arrives(tmp_path: Path) -> None
             one.filter(name)
         await one.pause(2 * LOOK_S)
         assert "1 of 2 members are ready" in await one.bind("g0", "n1")
-        await one.pause(ARRIVED_S + 1)
-        assert "1 of 2 members are ready" in await one.bind("g1", "n1")
+        await one.pause(ARRIVED_S - BARRIER_S + 1)
+        assert claims(one) == 0
+        assert "no place for the pod on n1 any more" in await one.bind("g1", "n1")
 
     play(story, tmp_path)
 

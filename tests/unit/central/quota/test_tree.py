@@ -5,7 +5,7 @@ import random
 import pytest
 
 from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Dialect, Owner, Quota, QuotaId
-from central.quota.tree import build
+from central.quota.tree import MOST_LEVELS, build
 from lading.vocabulary import RESOURCE_GPU
 from tests.unit.central.quota.trees import quota
 
@@ -133,3 +133,14 @@ def test_without_quotas_no_pod_has_one() -> None:
 def test_koordinators_object_of_the_whole_cluster_is_not_a_quota() -> None:
     tree = build([quota(str(ROOT), min={GPU: 1}), quota("a", max=MAX)])
     assert (list(tree.quotas), list(tree.problems)) == (["a"], [])
+
+
+def test_a_tree_has_a_limited_depth() -> None:
+    """Each quota below the last level is refused, whichever is read first, and none of the levels above it is."""
+    chain = [quota("q0", max=MAX, is_parent=True)]
+    chain += [quota(f"q{n}", parent=f"q{n - 1}", max=MAX, is_parent=True) for n in range(1, 3000)]
+    for quotas in (chain, chain[::-1]):
+        tree = build(quotas)
+        assert tree.quotas.keys() == {f"q{n}" for n in range(MOST_LEVELS)}
+        assert len(tree.problems) == 3000 - MOST_LEVELS
+        assert "at most 16 levels" in tree.problems[QuotaId(f"q{MOST_LEVELS}")]

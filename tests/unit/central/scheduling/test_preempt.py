@@ -13,6 +13,7 @@ from central.ledger.model import NodeRoom
 from central.scheduling.preempt import Plan
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
+from tests.depth import repeats
 from tests.fakes.kube_objects import WHOLE, grant, share, vfs
 from tests.unit.central.world import World, uid_of
 
@@ -209,7 +210,7 @@ held_pods = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(50, long=500))
 @given(held_pods, st.one_of(shapes, st.just({"lading.dev/gpu": "2"})))
 def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int, int, bool]], wanted: dict[str, str]) -> None:
     made = World()

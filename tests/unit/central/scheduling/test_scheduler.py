@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from central.ask.model import Policy, Requests
-from central.ask.reasons import OfBinding, OfPod
+from central.ask.reasons import Coded, OfBinding, OfPod
 from central.fit.forecast import Forecast
 from central.fit.model import Missing
 from central.fit.workload import PodKind
@@ -278,10 +278,12 @@ def test_a_pod_that_somebody_bound_without_an_assignment_is_not_bound() -> None:
     [
         ("unknown", OfBinding.POD_UNKNOWN),
         ("deleting", OfBinding.POD_UNKNOWN),
+        ("ended", OfPod.POD_ENDED),
         ("no room", OfBinding.DEVICES_TAKEN),
+        ("no such node", Missing.NO_REPORT),
     ],
 )
-def test_what_can_not_be_reserved(why: str, code: OfBinding) -> None:
+def test_what_can_not_be_reserved(why: str, code: Coded) -> None:
     made = world()
     if why == "deleting":
         made.show("a")
@@ -289,7 +291,9 @@ def test_what_can_not_be_reserved(why: str, code: OfBinding) -> None:
     elif why == "no room":
         made.bind("b", "n1")
         made.show("a")
-    assert code in not_bound(made, "a", "n1")
+    elif why != "unknown":
+        made.show("a", phase="Succeeded" if why == "ended" else "Pending")
+    assert code in not_bound(made, "a", "nowhere" if why == "no such node" else "n1")
     assert made.ledger.reservations() == ()
 
 

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +14,11 @@ from central.quota.amounts import model_key
 from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Dialect, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import ask_up
+from central.quota.tree import MOST_LEVELS
 from central.state.quotas import Quotas
+from central.view.quotas import view_quotas
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
-from tests.fakes.kube_objects import WHOLE, grant, share, vfs
+from tests.fakes.kube_objects import WHOLE, decoded, grant, share, vfs
 from tests.fakes.rooms import MODEL
 from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.quota.trees import divide_down, quota
@@ -224,16 +225,6 @@ def test_a_pod_of_no_quota_is_not_there_for_the_tree() -> None:
     assert teams.runtime("team") == 12_000
 
 
-def test_a_label_that_changes_moves_a_running_pod() -> None:
-    teams = Teams(cards("a", 0, 4), cards("b", 0, 4))
-    teams.run("x", "a")
-    assert (teams.used("a"), teams.used("b")) == (1000, 0)
-    record = teams.world.ledger.pod(uid_of("x"))
-    assert record is not None
-    teams.world.ledger.set_pod(replace(record, labels=of("b"), version=teams.world.next_version()))
-    assert (teams.used("a"), teams.used("b")) == (0, 1000)
-
-
 # ---- who may try again
 
 
@@ -438,3 +429,52 @@ def test_a_pod_that_is_never_preempted_stays_within_the_min(preemptible: str) ->
     labels = {LABEL_PREEMPTIBLE: preemptible}
     teams.run("a", "team", labels=labels)
     assert ("never preempted" in teams.ask("b", "team", labels=labels)) == (preemptible == "false")
+
+
+def relabelled(teams: Teams, name: str, **labels: str) -> None:
+    """Show the bound pod with other labels."""
+    shown = teams.world.pods[name]
+    annotations = shown["metadata"]["annotations"]
+    teams.world.show(name, node=shown["spec"]["nodeName"], annotations=annotations, labels=labels)
+
+
+def test_a_bound_pod_counts_where_it_was_admitted() -> None:
+    teams = Teams(cards("a", most=1), cards("b", most=1))
+    teams.run("p", "a")
+    relabelled(teams, "p", **of("b"))
+    assert (teams.used("a"), teams.used("b")) == (1000, 0)
+    assert "quota-exceeded" in teams.ask("q", "a")
+    relabelled(teams, "p", **of("a", **{LABEL_PREEMPTIBLE: "false"}))
+    assert teams.world.quotas.counted(uid_of("p")).owner.preemptible
+
+
+def test_a_bound_pod_without_a_label_stays_in_the_quota_of_its_namespace() -> None:
+    teams = Teams(cards("a"), cards("b", namespaces=("default",)))
+    teams.world.bind("p", "n0", WHOLE)
+    relabelled(teams, "p", **of("a"))
+    assert (teams.used("a"), teams.used("b")) == (0, 1000)
+
+
+def test_another_leader_counts_a_pod_where_it_was_admitted() -> None:
+    teams = Teams(cards("a"), cards("b"))
+    teams.run("p", "a")
+    relabelled(teams, "p", **of("b"))
+    other = Teams(cards("a"), cards("b"))
+    other.world.pod_feed.changed(decoded(teams.world.pods["p"]))
+    assert (other.used("a"), other.used("b")) == (1000, 0)
+
+
+def test_a_pod_that_was_bound_before_the_first_quota_counts_by_its_labels() -> None:
+    teams = Teams()
+    teams.run("p", "a")
+    teams.set(cards("a"), cards("b"))
+    assert teams.used("a") == 1000
+    relabelled(teams, "p", **of("b"))
+    assert (teams.used("a"), teams.used("b")) == (0, 1000)
+
+
+def test_a_deep_tree_is_shown() -> None:
+    chain = [cards(f"q{n}", parent=f"q{n - 1}" if n else ROOT, is_parent=True) for n in range(1000)]
+    view = view_quotas(Teams(*chain).world.quotas)
+    assert len(view.quotas) == len(chain)
+    assert max(one.level for one in view.quotas) == MOST_LEVELS - 1

@@ -334,3 +334,24 @@ def test_a_card_idles_where_its_node_says_that_nothing_of_it_is_used(use: Json |
     held, free = node.view.gpus
     assert (held.idle, free.idle) == (idle, False)
     assert totals([node.view]).gpus_idle == int(idle)
+
+
+def test_a_card_in_mig_mode_without_an_instance_is_not_free() -> None:
+    node = Node()
+    node.change_gpu(0, migEnabled=True)
+    without, free = node.view.gpus
+    assert (without.state, free.state) == (State.UNUSABLE, State.FREE)
+    assert "MIG" in without.why
+    assert totals([node.view]).gpu_counts == (1, 0, 1)
+
+
+def test_a_node_that_is_unschedulable_has_no_free_devices() -> None:
+    node = Node(vf_count=1)
+    node.world.bind("train", "n1")
+    _, before = node.world.ledger.claims_changed_since(-1)
+    node.world.cordon("n1")
+    assert node.world.ledger.claims_changed_since(before)[0] == ["n1"]  # the page shows it
+    assert node.view.state is NodeState.UNSCHEDULABLE
+    assert [gpu.state for gpu in node.view.gpus] == [State.HELD, State.WITHHELD]
+    assert node.view.pfs[0].vfs[0].state is State.WITHHELD
+    assert totals([node.view]).nodes_not_ready == 0

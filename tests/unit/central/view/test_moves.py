@@ -194,3 +194,10 @@ def _single_moves(made: World, pod: Pending) -> list[PodUid]:
         ):
             found.append(uid)
     return found
+
+
+def test_no_pod_goes_where_it_may_not() -> None:
+    made = halves()
+    waiting, rules = [made.pending_pod("waits")], movable(made)
+    found = [one for one in plan_openings(made.scheduler, waiting, rules, allows=lambda pod, node: node == "n1") if one]
+    assert [said(one) for one in found] == [("", [])]

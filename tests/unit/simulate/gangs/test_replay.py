@@ -24,7 +24,7 @@ GAME = Departures(durations=Durations.EXPONENTIAL, load=0.9)
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "SPANS", {durations: Span(3.0, 1.0) for durations in Durations})
+    monkeypatch.setattr(jobs, "SPANS", {durations: Span(1.5, 0.5) for durations in Durations})
 
 
 @pytest.mark.parametrize("rules", Rules)

@@ -1,0 +1,110 @@
+"""`python -m bench.gang_look`: what many small gangs cost central's event loop, in this process, without the API server.
+
+100 nodes with 8 GPUs that cannot be given, and gangs that find no room: 200 of two pods, 1,000 of one, 3,000 of two, and
+10,000 of one.
+Central looks at gangs ten times a second. Everything is processor time.
+
+* `first_ms`: the first look, which searches a plan for as many as there is time for.
+* `idle_ms`, `idle_turn_ms`: a look when nothing changed since; and its longest turn of the event loop.
+* `busy_ms`, `busy_turn_ms`: the same after a node's report changed, of ten looks.
+* `object_ms`: to take in a PodGroup that no pod names.
+"""
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from bench.gangs import Rig
+from central.api.pod_groups import GangObject
+from central.ask.gang import GangDialect, ObjectKey, Terms
+from central.controllers.gangs import GangKeeper
+from central.controllers.make_room import Evictions
+from lading.log import Level, open_log
+from lading.vocabulary import GANG, GANG_MIN
+
+OUT: Final = Path("bench/out/gang_look.json")
+NODES: Final = 100
+SIZES: Final = ((200, 2), (1000, 1), (3000, 2), (10_000, 1))  # gangs, members of each
+LOOKS: Final = 10
+
+
+class _NoEvictions:
+    """Evict no pod."""
+
+    def protection(self) -> None:
+        return None
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="bench.gang_look", description="What many small gangs cost central's event loop.")
+    parser.add_argument("-o", "--output", type=Path, default=OUT, metavar="FILE", help=f"[{OUT}]")
+    args = parser.parse_args(argv)
+    results = {f"{gangs}x{members}": measure(gangs, members) for gangs, members in SIZES}
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps(results, indent=1) + "\n")
+    for size, figures in results.items():
+        print(size, " ".join(f"{name} {figure:.2f}" for name, figure in figures.items()))
+
+
+def measure(gangs: int, members: int) -> dict[str, float]:
+    rig = Rig(NODES)
+    for name in rig.names:
+        rig.report(name, "broken")
+    keeper = GangKeeper(
+        rig.scheduler,
+        rig.planner,
+        requeue=lambda uids: None,
+        evictions=cast(Evictions, _NoEvictions()),
+        patience_s=0.0,
+        clock=time.monotonic,
+        log=open_log("lading-bench", Level.ERROR),
+    )
+    for gang in range(gangs):
+        for member in range(members):
+            pod = rig.show(f"g{gang}-{member}", 1, {GANG: f"g{gang}", GANG_MIN: str(members)})
+            rig.scheduler.decide(pod, rig.names)
+    gc.freeze()  # as central does once it has read the cluster
+    first, _ = _take(keeper.look())
+    for _ in range(3 * LOOKS):  # until every gang had its turn
+        _take(keeper.look())
+        time.sleep(0.02)
+    idle = [_take(keeper.look()) for _ in range(LOOKS)]
+    busy = []
+    for number in range(LOOKS):
+        rig.report(rig.names[0], f"broken {number}")
+        busy.append(_take(keeper.look()))
+    objects = [GangObject(key=ObjectKey(GangDialect.COSCHEDULING, "other", f"o{n}"), terms=Terms()) for n in range(LOOKS)]
+    began = time.process_time()
+    for one in objects:
+        rig.scheduler.gangs.put_object(one)
+    took = (time.process_time() - began) / LOOKS
+    return {
+        "first_ms": 1e3 * first,
+        "idle_ms": 1e3 * sum(total for total, _ in idle) / LOOKS,
+        "idle_turn_ms": 1e3 * max(turn for _, turn in idle),
+        "busy_ms": 1e3 * sum(total for total, _ in busy) / LOOKS,
+        "busy_turn_ms": 1e3 * max(turn for _, turn in busy),
+        "object_ms": 1e3 * took,
+    }
+
+
+def _take(work: Coroutine[Any, Any, None]) -> tuple[float, float]:
+    """Return the seconds of the work, and of its longest turn. It waits for nothing but its next turn."""
+    total = longest = 0.0
+    while True:
+        began = time.process_time()
+        try:
+            work.send(None)
+        except StopIteration:
+            took = time.process_time() - began
+            return total + took, max(longest, took)
+        took = time.process_time() - began
+        total, longest = total + took, max(longest, took)
+
+
+if __name__ == "__main__":
+    main()

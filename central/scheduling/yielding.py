@@ -1,0 +1,93 @@
+"""Find what is held for pods that are not bound, and that pods of higher priority may take.
+
+It takes the ledger, the gangs, the pods that wait and a priority. It returns what is held for pods of lower priority:
+
+    the plan of a gang without a bound member    taken as a whole: the others of the gang could not start without that part
+    the place of a member that was not sent to bind, in a gang of which others are bound, and of one that is gone
+    a nomination: capacity that is kept, or made by evictions, for a pod or for a member of a gang
+
+Nothing runs there, so no pod is evicted. What a pod is about to be bound to (predicted, reserved) is not taken.
+"""
+
+from collections.abc import Collection, Container, Iterator, Sequence
+from dataclasses import dataclass
+
+from central.assignment.model import Taken
+from central.gang.claims import drop_member, drop_plan, follow_change, forget_kept, has_begun
+from central.gang.gangs import Gangs
+from central.gang.model import Gang
+from central.ledger.ledger import Ledger
+from central.ledger.model import Claim, OwnClaim
+from central.state.pending import PendingPods
+from lading.vocabulary import PodUid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yielding:
+    """Hold claims that end together."""
+
+    priority: int  # of the pods that they are for
+    claims: tuple[OwnClaim, ...]
+    gang: Gang | None = None  # whose plan it is; None: a nomination
+    whole: bool = False  # no member of that gang is bound
+
+    @property
+    def uids(self) -> tuple[PodUid, ...]:
+        return tuple(claim.holder.pod for claim in self.claims)
+
+    def is_on(self, nodes: Container[str]) -> bool:
+        return any(claim.node in nodes for claim in self.claims)
+
+    def overlaps(self, node: str, taken: Taken) -> bool:
+        """Return whether it holds a part of a device that is taken on this node."""
+        there = [claim.taken for claim in self.claims if claim.node == node]
+        return any(held.gpus.keys() & taken.gpus.keys() or held.vfs & taken.vfs for held in there)
+
+
+def find_yielding(ledger: Ledger, gangs: Gangs, pending: PendingPods, priority: int) -> list[Yielding]:
+    """Return what is held for pods of a priority below this one, the lowest first."""
+    found = [one for gang in gangs.holding if gang.is_below(priority) for one in _of_gang(ledger, gang)]
+    for claim in ledger.nominations():
+        pod = pending.get(claim.holder.pod)
+        if pod is not None and pod.priority < priority and not _is_binding(ledger, pod.uid):
+            found.append(Yielding(priority=pod.priority, claims=(claim,)))
+    return sorted(found, key=lambda one: (one.priority, len(one.claims)))
+
+
+def _of_gang(ledger: Ledger, gang: Gang) -> Iterator[Yielding]:
+    late = [uid for uid, member in gang.members.items() if member.planned is not None and not member.node]
+    if not (gang.opened or gang.ordinary or has_begun(ledger, gang)):
+        claims = _claims(ledger, [*late, *gang.kept])
+        if claims:
+            yield Yielding(priority=gang.priority, claims=claims, gang=gang, whole=True)
+        return
+    for uid in (*(uid for uid in late if not gang.members[uid].arrived), *gang.kept):
+        if claims := _claims(ledger, [uid]):
+            yield Yielding(priority=gang.priority, claims=claims, gang=gang)
+
+
+def _claims(ledger: Ledger, uids: Collection[PodUid]) -> tuple[OwnClaim, ...]:
+    claims = (ledger.own_claim(uid, Claim.PLANNED) for uid in uids if not _is_binding(ledger, uid))
+    return tuple(claim for claim in claims if claim is not None)
+
+
+def _is_binding(ledger: Ledger, uid: PodUid) -> bool:
+    return any(ledger.own_claim(uid, kind) is not None for kind in (Claim.RESERVED, Claim.PREDICTED))
+
+
+def take(ledger: Ledger, some: Sequence[Yielding]) -> None:
+    """End these claims. A gang that loses its plan is planned again, and that does not count as a failed start."""
+    for one in some:
+        if one.gang is None:
+            for uid in one.uids:
+                ledger.forget_nomination(uid)
+        elif one.whole:
+            drop_plan(ledger, one.gang)
+            one.gang.displaced()
+        else:
+            for uid in one.uids:
+                if uid in one.gang.kept:
+                    forget_kept(ledger, one.gang, [uid])
+                elif uid in one.gang.members:
+                    drop_member(ledger, one.gang.members[uid])
+            follow_change(ledger, one.gang)

@@ -1,0 +1,16 @@
+"""The cluster of a test's world, as a command has it."""
+
+from central.ledger.ledger import Ledger
+from central.scheduling.gangs import GangPlanner
+from central.scheduling.scheduler import Scheduler
+from central.state.nodes import Nodes
+from central.state.pending import PendingPods
+from kubectl_lading.cluster import Cluster
+
+
+def cluster_of(ledger: Ledger, pending: PendingPods, scheduler: Scheduler, hosts: Nodes | None = None) -> Cluster:
+    hosts = hosts or Nodes()
+    planner = GangPlanner(scheduler, hosts)
+    return Cluster(
+        ledger=ledger, pending=pending, scheduler=scheduler, reports={}, nodes={}, pods=(), hosts=hosts, planner=planner
+    )

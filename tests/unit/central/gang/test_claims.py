@@ -1,0 +1,75 @@
+"""What a plan holds in the ledger: all of it, or everything as before."""
+
+from collections.abc import Mapping
+
+from central.ask.gang import GangDialect, GangKey, Membership
+from central.ask.model import NO_REQUESTS
+from central.assignment.model import Part, PlacedContainer, PlacedGpu, Taken
+from central.fit.model import Placement
+from central.gang.claims import hold_plan
+from central.gang.model import Gang, Member, Planned
+from central.ledger.model import Claim, Conflict, Holder, OwnClaim
+from lading.vocabulary import PodUid
+from tests.unit.central.world import World, uid_of
+
+KEY = GangKey(GangDialect.LADING, "default", "g")
+KEPT = PodUid("kept-for-gang/uid-gone")
+
+
+def on_card(world: World, number: int) -> Planned:
+    """A plan for one card of n1."""
+    gpu = world.ledger.room("n1").cards[number].gpu
+    container = PlacedContainer(gpus=(PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf),))
+    placement = Placement(containers={"main": container}, taken=Taken(gpus={gpu.uuid: Part(whole=True)}))
+    return Planned(node="n1", placement=placement)
+
+
+def hold(world: World, gang: Gang, cards: Mapping[str, int]) -> Conflict | None:
+    where = {uid_of(name): on_card(world, number) for name, number in cards.items()}
+    return hold_plan(world.ledger, gang, where, dict.fromkeys(where, NO_REQUESTS))
+
+
+def gang_of(*names: str) -> Gang:
+    membership = Membership(gang=KEY)
+    members = [Member(uid=uid_of(name), namespace="default", name=name, membership=membership) for name in names]
+    return Gang(key=KEY, members={member.uid: member for member in members})
+
+
+def own_claims(world: World) -> dict[PodUid, dict[Claim, OwnClaim]]:
+    return {uid: dict(own) for uid, own in world.ledger.snapshot().own.items()}
+
+
+def five_cards() -> World:
+    world = World()
+    world.node("n1", 5)
+    return world
+
+
+def test_a_plan_that_conflicts_leaves_everything_as_it_was() -> None:
+    world = five_cards()
+    gang = gang_of("a", "b", "c")
+    assert hold(world, gang, {"a": 0, "b": 1, "c": 2}) is None
+    gone = OwnClaim(holder=Holder(pod=KEPT), node="n1", taken=on_card(world, 3).placement.taken)
+    assert world.ledger.plan([gone]) is None
+    gang.kept[KEPT] = gone
+    other = OwnClaim(holder=Holder(pod=uid_of("other")), node="n1", taken=on_card(world, 4).placement.taken)
+    assert world.ledger.plan([other]) is None
+    world.ledger.nominate(uid_of("c"), "n1", on_card(world, 2).placement.taken, 5.0)
+    before, plan = own_claims(world), dict(gang.plan)
+    assert hold(world, gang, {"a": 1, "b": 3, "c": 4}) is not None
+    assert own_claims(world) == before
+    assert (gang.plan, [*gang.kept]) == (plan, [KEPT])
+
+
+def test_members_may_take_each_others_places_and_those_that_were_kept_or_predicted() -> None:
+    world = five_cards()
+    gang = gang_of("a", "b", "c")
+    assert hold(world, gang, {"a": 0, "b": 1}) is None
+    gone = OwnClaim(holder=Holder(pod=KEPT), node="n1", taken=on_card(world, 2).placement.taken)
+    assert world.ledger.plan([gone]) is None
+    gang.kept[KEPT] = gone
+    world.ledger.predict(uid_of("c"), "n1", on_card(world, 3).placement.taken, 5.0)
+    assert hold(world, gang, {"a": 3, "b": 0, "c": 2}) is None
+    assert gang.kept == {}
+    assert {uid: [*own] for uid, own in own_claims(world).items()} == {uid_of(name): [Claim.PLANNED] for name in "abc"}
+    assert sum(card.free for card in world.ledger.room("n1").cards) == 2

@@ -1,0 +1,194 @@
+"""A look visits gangs that changed or are due, and no others; a PodGroup costs the pods that name it."""
+
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from central.api.pod_groups import GangObject
+from central.ask.gang import GangDialect, GangKey, Membership, ObjectKey, Terms
+from central.controllers.gangs import QUEUED_S, GangKeeper
+from central.extender.wire import Names
+from central.gang import node_names
+from central.gang.gangs import Gangs
+from central.gang.model import Gang, Member, Phase
+from central.gang.node_names import Numbered
+from central.scheduling.gangs import GangPlanner
+from lading.vocabulary import PodUid
+from tests.fakes.led import Led, play
+from tests.unit.central.gang.stories import bound, put_gang, put_member
+
+GANGS = 30
+
+
+@pytest.fixture
+def visits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return how often each gang is followed, or has a plan searched for it."""
+    counted: Counter[str] = Counter()
+    follow, state = GangKeeper._follow, GangPlanner.state
+
+    async def follow_counted(self: GangKeeper, gang: Gang) -> None:
+        counted[gang.key.name] += 1
+        await follow(self, gang)
+
+    def state_counted(self: GangPlanner, gang: Gang) -> object:
+        counted[f"compare {gang.key.name}"] += 1
+        return state(self, gang)
+
+    monkeypatch.setattr(GangKeeper, "_follow", follow_counted)
+    monkeypatch.setattr(GangPlanner, "state", state_counted)
+    return counted
+
+
+def test_gangs_that_wait_are_not_looked_at_while_nothing_changes(tmp_path: Path, visits: Counter[str]) -> None:
+    async def story(one: Led) -> None:
+        for number in range(GANGS):
+            for name in await put_gang(one, f"g{number}x", 2):
+                one.filter(name)
+        await one.pause(10)
+        visits.clear()
+        await one.pause(QUEUED_S)
+        assert visits.total() <= 3 * GANGS
+        assert set(one.term.gang_phases) == {Phase.QUEUED}
+
+    play(story, tmp_path)
+
+
+def test_gangs_whose_members_are_missing_are_not_looked_at(tmp_path: Path, visits: Counter[str]) -> None:
+    async def story(one: Led) -> None:
+        for number in range(GANGS):
+            await put_member(one, f"g{number}x0", f"g{number}x", "2")
+        await one.pause(1)
+        visits.clear()
+        await one.put_node("n2")  # the cluster changes
+        await one.pause(60)
+        assert not visits
+
+    play(story, tmp_path)
+
+
+def test_the_gang_that_changed_is_looked_at_alone(tmp_path: Path, visits: Counter[str]) -> None:
+    async def story(one: Led) -> None:
+        for number in range(GANGS):
+            await put_member(one, f"g{number}x0", f"g{number}x", "2")
+        await one.pause(1)
+        visits.clear()
+        await put_member(one, "g7x1", "g7x", "2")
+        await one.pause(0.5)
+        assert {name.removeprefix("compare ") for name in visits} == {"g7x"}
+
+    play(story, tmp_path)
+
+
+def test_each_waiting_gang_is_compared_when_the_cluster_changes(tmp_path: Path, visits: Counter[str]) -> None:
+    async def story(one: Led) -> None:
+        for number in range(GANGS):
+            for name in await put_gang(one, f"g{number}x", 2):
+                one.filter(name)
+        await one.pause(10)
+        visits.clear()
+        await one.put_node("n2", 2)
+        await one.pause(0.5)
+        assert len({name for name in visits if name.startswith("compare ")}) == GANGS
+
+    play(story, tmp_path)
+
+
+def test_what_becomes_of_a_gang_is_forgotten_with_it(tmp_path: Path) -> None:
+    async def story(one: Led) -> None:
+        await one.put_node("n2")
+        names = await put_gang(one, "g", 2)
+        await one.pause(1)
+        assert len(one.term.gang_phases.values()) == 1
+        for name in names:
+            await one.remove_pod(name)
+        await one.pause(1)
+        assert (one.term.gang_phases, bound(one)) == (Counter(), [])
+
+    play(story, tmp_path)
+
+
+def test_a_pod_group_costs_only_the_pods_that_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gangs, put = Gangs(), Counter[str]()
+    settled = Counter[str]()
+
+    def key(name: str) -> ObjectKey:
+        return ObjectKey(GangDialect.COSCHEDULING, "default", name)
+
+    def member(group: str, number: int) -> Member:
+        said = Membership(gang=GangKey(GangDialect.COSCHEDULING, "default", group), source=key(group))
+        uid = PodUid(f"{group}-{number}")
+        return Member(uid=uid, namespace="default", name=uid, membership=said)
+
+    for group in "ab":
+        for number in range(50):
+            gangs.put(member(group, number))
+    original, settle = Gangs.put, Gang.settle
+    monkeypatch.setattr(Gangs, "put", lambda self, one: (put.update([one.uid[0]]), original(self, one)))
+    monkeypatch.setattr(Gang, "settle", lambda self: (settled.update([self.key.name]), settle(self)))
+    gangs.put_object(GangObject(key=key("other"), terms=Terms(least={"": 3})))
+    assert not put
+    gangs.put_object(GangObject(key=key("a"), terms=Terms(least={"": 3})))
+    assert (put, settled) == (Counter(a=50), Counter())
+    assert [len(gang.members) for gang in gangs] == [50, 50]
+    assert settled == Counter(a=1, b=1)
+    for number in range(50):
+        gangs.remove(PodUid(f"b-{number}"))
+    put.clear()
+    gangs.put_object(GangObject(key=key("b"), terms=Terms(least={"": 3})))
+    assert not put
+
+
+def test_node_names_of_waiting_members_take_little_memory(tmp_path: Path) -> None:
+    """As text the names of 5,000 nodes take 173 KB for each member, and each member may have been asked about other nodes."""
+    names = [f"node-{number:05d}.zone-a.example.org" for number in range(5000)]
+
+    async def story(one: Led) -> None:
+        for number in range(20):
+            await put_member(one, f"g{number}", "g", "4000")
+        held = list[int]()
+        tracemalloc.start()
+        try:
+            for number in range(20):
+                raw = msgspec.Raw(msgspec.json.encode(names[number:]))
+                said = Names.read(raw)
+                assert said is not None
+                one.term.scheduler.filter(one.shown(f"g{number}"), said)
+                await one.pause(0.2)
+                held.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        gang = one.term.gangs.get(GangKey(GangDialect.LADING, "default", "g"))
+        assert gang is not None
+        members = [*gang.members.values()]
+        for number, member in enumerate(members):
+            assert sorted(member.names[""]) == names[number:]
+        assert held[-1] - held[9] < 10 * 20_000  # the first ones had the names numbered, once for all
+
+    play(story, tmp_path)
+
+
+@given(st.lists(st.lists(st.text("abc", min_size=1, max_size=3), max_size=20), min_size=1, max_size=20))
+def test_sets_of_node_names_are_sets(lists: list[list[str]]) -> None:
+    numbered = Numbered()
+    sets = [numbered.of(names) for names in lists]
+    for names, made in zip(lists, sets, strict=True):
+        assert (set(made), len(made), len([*made])) == (set(names), len(set(names)), len(set(names)))
+        assert all(name in made for name in names)
+        assert "other" not in made
+    assert all(
+        (a == b) == (set(x) == set(y)) for x, a in zip(lists, sets, strict=True) for y, b in zip(lists, sets, strict=True)
+    )
+    assert len(set(sets)) == len({frozenset(names) for names in lists})
+
+
+def test_numbers_begin_anew_when_there_are_too_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_names, "MOST", 10)
+    numbered = Numbered()
+    sets = [numbered.of([f"n{number}", f"n{number + 1}"]) for number in range(100)]
+    assert [sorted(made) for made in sets] == [sorted([f"n{number}", f"n{number + 1}"]) for number in range(100)]
+    assert len(sets[-1]._bits) <= 2
