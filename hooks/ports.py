@@ -274,6 +274,10 @@ class NodePort(Protocol):
         """Return what a container gets that is about to be created."""
         ...
 
+    def refused(self, sandbox: Sandbox, container: Container, refusal: Refusal) -> None:
+        """Record that the front end answers this refusal, in place of the node's answer."""
+        ...
+
     def sandbox_created(self, sandbox: Sandbox) -> Awaitable[None] | None:
         """Begin what takes time for the containers that the pod's annotations name, before they are created. None if there is
         nothing. For front ends whose calls cannot wait; a container that is created meanwhile waits for the same work."""

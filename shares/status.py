@@ -6,7 +6,7 @@ Only root can connect to the socket (lading/sockets.py); what it sends is in lad
 import asyncio
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from lading import __version__
 from lading.sharestatus import ContainerUse
+from lading.sockets import serve
 from shares.server import Usage
 
 _MIB: Final = 1 << 20
@@ -47,12 +48,17 @@ def _use(one: Usage) -> ContainerUse:
 
 async def answer(listener: socket.socket, usage: Callable[[], Sequence[Usage]]) -> asyncio.Server:
     """Answer each connection with the use at that moment."""
+    return await serve(lambda: _Answer(usage), listener)
 
-    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(render(usage()))
+
+class _Answer(asyncio.Protocol):
+    def __init__(self, usage: Callable[[], Sequence[Usage]]) -> None:
+        self._usage = usage
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        writer = cast("asyncio.WriteTransport", transport)
+        writer.write(render(self._usage()))
         writer.close()
-
-    return await asyncio.start_unix_server(serve, sock=listener)
 
 
 def render_table(uses: Sequence[ContainerUse]) -> str:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final, NamedTuple, assert_never
 
 from hooks.attach.kernel import Kernel, KernelError, NameTakenError
-from hooks.attach.plan import Act, Seen, parking_name, reset_of
-from hooks.model.attachment import Attachment, Link, Netdev, RdmaDevice
+from hooks.attach.plan import Act, Seen, original_mac, parking_name, reset_of
+from hooks.model.attachment import Attachment, Link, MacOwner, Netdev, RdmaDevice
 
 _NO_MAC: Final = "00:00:00:00:00:00"
 
@@ -25,6 +25,9 @@ def calls_of(act: Act, row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[
     match act:
         case Act.NOTHING:
             pass
+        case Act.ADDRESS:
+            if seen.host is not None and (mac := row.settings.config.mac) is not None:
+                yield Call("setting its MAC by itself", partial(kernel.take_mac, seen.host.name, mac))
         case Act.CONFIGURE:
             yield from _configure(row, seen.host, kernel)
         case Act.MOVE_IN:
@@ -74,23 +77,35 @@ def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
     ibdev, host = seen.rdma_host, seen.host
     if ibdev is not None and ibdev.name != row.vf.ibdev:
         yield Call(f"restoring the name {row.vf.ibdev} of {ibdev.name}", partial(_rename_ibdev, kernel, ibdev, row))
+    if row.mac_owner is MacOwner.VF:
+        # Once it is done, a retry must not undo it: the PF would not learn the VF's MAC again.
+        done = row.config.mac or ""
+        yield Call("letting it decide its MAC", partial(kernel.release_mac, row.vf.pf, row.vf.index, unless=done))
     if not (config := reset_of(row)).empty:
         yield Call("resetting it at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
     if host is not None and row.netdev is not None:
-        yield from _restore_link(host, row.netdev, kernel, parking=parking_name(row.bdf))
+        yield from _restore_link(row, host, row.netdev, kernel)
 
 
-def _restore_link(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[Call]:
+def _restore_link(row: Attachment, link: Link, original: Netdev, kernel: Kernel) -> Iterator[Call]:
+    # An XDP program does not allow every MTU, so it goes first.
+    yield Call("restoring its settings", partial(kernel.restore_kept, row.bdf, link.name, original.kept))
     # The kernel sets InfiniBand's MAC: it contains the number of a queue pair, which changes with a reload.
-    mac = original.mac if len(original.mac) == len(_NO_MAC) and original.mac != link.mac else None
+    own = original_mac(row)
+    mac = own if len(own) == len(_NO_MAC) and own != link.mac else None
     down = partial(kernel.set_link, None, link.name, mac=mac, mtu=original.mtu, up=False)
     yield Call("restoring its MAC and MTU", down)
     if set(link.altnames) != set(original.altnames):
         yield Call("restoring its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
     if link.name != original.name:
-        yield Call(f"restoring its name {original.name}", partial(_rename, kernel, link.name, original.name, parking))
+        yield Call(
+            f"restoring its name {original.name}", partial(_rename, kernel, link.name, original.name, parking_name(row.bdf))
+        )
     if original.up:
         yield Call("bringing it up again", partial(kernel.set_link, None, original.name, up=True))
+    # A driver that does not report a VF's own MAC had been given the one that its PF reported.
+    if row.mac_owner is MacOwner.VF and row.config.mac not in {None, _NO_MAC}:
+        yield Call("comparing its MAC at its PF", partial(kernel.confirm_mac, row.vf.pf, row.vf.index, row.config.mac))
 
 
 def _rename(kernel: Kernel, name: str, to: str, parking: str) -> None:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from hooks.attach import plan
-from hooks.attach.kernel import Kernel, KernelError
+from hooks.attach.kernel import Kernel, KernelError, StateVersion
 from hooks.attach.preparing import Attaching, Preparing, refuse
 from hooks.attach.steps import InThread, Steps, Work
 from hooks.ledger.journal import Journal
@@ -74,6 +74,9 @@ class Attacher:
         self._attaching: dict[tuple[PciAddress, SandboxId], tuple[Attaching, asyncio.Task[Outcome]]] = {}
         self._releasing: dict[int, asyncio.Task[None]] = {}  # by generation
         self._alive: plan.Alive | None = None
+        # By generation: the version of the VF's state in which it was in its pod. A caller may have given up before that was
+        # known, and a retry must not begin anew.
+        self._verified: dict[int, StateVersion] = {}
 
     # ---- requests
 
@@ -170,7 +173,7 @@ class Attacher:
     async def _bring_in(self, work: Attaching) -> Outcome:
         self._check(work)
         row = self._journal.find(work.vf)
-        if row is not None and (self._is_over(work, row) or await self._steps.is_undone(work, row)):
+        if row is not None and (self._is_over(work, row) or await self._is_undone(work, row)):
             if refusal := self._decide_held(work, row):
                 return refusal
             if why := await self._release(row):
@@ -187,12 +190,26 @@ class Attacher:
             self._log.info(Event.VF_ATTACHED, **_fields(row, row.bdf), ifname=row.ifname)
         return row
 
+    async def _is_undone(self, work: Attaching, row: Attachment) -> bool:
+        """Return whether another process undid the attachment. The answer of the last time counts while nothing changed."""
+        if row.step is not Step.ATTACHED:
+            return False
+        version = self._kernel.state_version(row.bdf)
+        if self._verified.get(row.generation) == version:
+            return False
+        undone = await self._steps.is_undone(work, row)
+        if not undone:
+            self._verified[row.generation] = version
+        return undone
+
     async def _advance(self, work: Attaching, row: Attachment) -> Attachment:
         """Bring the VF into the pod, from the step that the row names, which may be done, half done or not begun."""
         while row.step is not Step.ATTACHED:
             self._check(work)
-            await self._steps.act(work, row)
-            row = self._journal.reach(row.bdf, row.generation, plan.next_in(row))
+            version = self._kernel.state_version(row.bdf)
+            done = await self._steps.act(work, row)
+            self._verified[row.generation] = version
+            row = self._journal.reach(row.bdf, row.generation, plan.next_in(row), mac_owner=done.mac_owner)
         return row
 
     def _check(self, work: Attaching) -> None:
@@ -241,6 +258,7 @@ class Attacher:
         """Release the VF, with its lock held. Return an empty string if it is free; else why it failed, which is in the journal
         too."""
         work = Work(vf=row.bdf, generation=row.generation)
+        self._verified.pop(row.generation, None)
         try:
             step = plan.first_return(row) if row.boot_id == self._boot_id else None  # a reboot undid what was done before it
             while step is not None:
@@ -262,7 +280,7 @@ class Attacher:
             return [f"it is tried again; {row.netns} is still there: delete pod {row.namespace}/{row.pod_name} first"]
         if plan.is_home(row, seen):
             return ["it is tried again; its device is back, and no pod gets it in the state in which that pod left it"]
-        reset, config = f"reset VF {row.vf.index} of PF {row.vf.pf}", plan.reset_of(row)
+        reset, config = f"reset VF {row.vf.index} of PF {row.vf.pf}", plan.reset_by_pf(row)
         try:
             await self._steps.call(work, reset, partial(self._kernel.set_vf, row.vf.pf, row.vf.index, config))
         except KernelError as e:

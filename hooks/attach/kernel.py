@@ -9,9 +9,9 @@ Functions are named by PCI address and looked up at the moment of use; network n
 namespace, in which this process runs.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig
+from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig
 from lading.errors import HostError
 from lading.vocabulary import PciAddress
 
@@ -33,7 +33,19 @@ class NameTakenError(KernelError):
     """Another device has that name."""
 
 
+class StateVersion(NamedTuple):
+    """A VF's driver and the devices that the host sees of it. While these are equal, no device came back from a pod."""
+
+    binding: int | None  # another one after each bind of a driver
+    netdevs: tuple[str, ...]
+    ibdevs: tuple[str, ...]
+
+
 class Kernel(Protocol):
+    def state_version(self, vf: PciAddress) -> StateVersion:
+        """Return the version of the VF's state, from sysfs alone. It asks no driver and waits for no lock: unlike all others,
+        it may be called on the loop."""
+
     # ---- namespaces
 
     def netns_id(self, netns: str) -> NetnsId | None:
@@ -46,7 +58,13 @@ class Kernel(Protocol):
 
     def set_vf(self, pf: PciAddress, index: int, config: VfConfig) -> None:
         """Set what is not None, in this order: VLAN, MAC (read back, and set again if the driver lost it), rates, spoof check,
-        trust, link state."""
+        trust, link state. The MAC is set even if the PF reports it already: it may be the VF's own, which the VF can change."""
+
+    def release_mac(self, pf: PciAddress, index: int, *, unless: str) -> None:
+        """Let a VF decide its MAC: take away the one that its PF was given. Do nothing if the PF reports the MAC `unless`."""
+
+    def confirm_mac(self, pf: PciAddress, index: int, mac: str) -> None:
+        """Set this MAC of a VF unless the PF reports it."""
 
     # ---- the VF's network device
 
@@ -63,7 +81,12 @@ class Kernel(Protocol):
     def set_link(
         self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
     ) -> None:
-        """Set the device down before the rest, up after it. A MAC is set only while the device is down."""
+        """Set the device down before the rest, up after it. A MAC is set only while the device is down. If the driver refuses
+        it, the device goes up and down, so that it takes the MAC that its PF has for it."""
+
+    def take_mac(self, name: str, mac: str) -> bool:
+        """Let a device of the host's namespace set its MAC by itself. Return whether its PF allowed it; a device that has that
+        MAC already counts as allowed. The device is down afterwards."""
 
     def rename(self, name: str, to: str) -> None:
         """Rename a device in the host's namespace, and leave it down: kernels before 6.2 rename no device that is up. Raise
@@ -85,6 +108,14 @@ class Kernel(Protocol):
 
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
         """Set a device up, then add its addresses, then its routes. What exists already stays."""
+
+    def read_kept(self, vf: PciAddress, name: str) -> tuple[KeptSetting, ...]:
+        """Return the settings that the VF's device in the host's namespace keeps when it changes its namespace, without name,
+        MAC, MTU and alternative names. What the kernel or the driver does not report is left out."""
+
+    def restore_kept(self, vf: PciAddress, name: str, settings: tuple[KeptSetting, ...]) -> None:
+        """Give the VF's device in the host's namespace these settings, and detach programs that it did not have. Raise
+        KernelError with each setting that differs afterwards."""
 
     # ---- its RDMA device
 

@@ -31,6 +31,7 @@ NLMSG_DONE: Final = 3
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
 _ERROR: Final = struct.Struct("=i")  # an errno, negative; 0 is an acknowledgement
+_LENGTHS: Final = 0x10000  # of an attribute, which are 16 bits
 _TYPE_MASK: Final = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _NLMSGERR_ATTR_MSG: Final = 1
 
@@ -100,6 +101,35 @@ def parse_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
             raise ValueError(f"netlink attribute {kind} says that it has {length} octets, of {len(data)}")
         yield kind & _TYPE_MASK, data[_ATTRIBUTE.size : length]
         data = data[length + -length % 4 :]
+
+
+def parse_attributes_around(data: bytes, kind: int, inner: int) -> dict[int, bytes]:
+    """Return the attributes by type, of which the one of type `kind` is a list of attributes of type `inner`. The list may be
+    longer than its 16-bit length can say, as that of hundreds of VFs with their counters: Linux then writes the length modulo
+    65536 (nla_nest_end). So its members are followed, and the length is only compared. Raise ValueError if they disagree."""
+    found: dict[int, bytes] = {}
+    while data:
+        if len(data) >= _ATTRIBUTE.size and _ATTRIBUTE.unpack_from(data)[1] & _TYPE_MASK == kind:
+            end = _end_of_list(data, inner)
+            found[kind], data = data[_ATTRIBUTE.size : end], data[end:]
+        else:
+            one, payload = next(parse_attributes(data))
+            found[one] = payload
+            length = _ATTRIBUTE.size + len(payload)
+            data = data[length + -length % 4 :]
+    return found
+
+
+def _end_of_list(data: bytes, inner: int) -> int:
+    """Return where the list of `inner` attributes ends with which the data begins."""
+    end = _ATTRIBUTE.size
+    while end + _ATTRIBUTE.size <= len(data) and _ATTRIBUTE.unpack_from(data, end)[1] & _TYPE_MASK == inner:
+        length = _ATTRIBUTE.unpack_from(data, end)[0]
+        end += max(_ATTRIBUTE.size, length + -length % 4)
+    length, kind = _ATTRIBUTE.unpack_from(data)
+    if end > len(data) or end % _LENGTHS != length:
+        raise ValueError(f"netlink attribute {kind & _TYPE_MASK} says that it has {length} octets, and its members have {end}")
+    return end
 
 
 def parse_answer(answer: bytes) -> list[Message]:

@@ -20,17 +20,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from hooks.attach.kernel import Kernel, KernelError, NameTakenError
+from hooks.attach import kept
+from hooks.attach.kernel import Kernel, KernelError, NameTakenError, StateVersion
 from hooks.attach.links import Links, ask, attempting, refused
 from hooks.attach.messages import Exchange, RefusedError, parse_answer
 from hooks.attach.namespaces import inside, opened, own, read_netns_id
 from hooks.attach.neighbours import announce_ipv6
 from hooks.attach.rdma_netlink import list_devices, read_mode, render_move_device, render_rename_device
 from hooks.attach.rtnetlink import parse_link, render_get_link
-from hooks.attach.sockets import NETLINK_RDMA, NETLINK_ROUTE, NetlinkSocket
+from hooks.attach.sockets import NETLINK_GENERIC, NETLINK_RDMA, NETLINK_ROUTE, NetlinkSocket
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
 from hooks.host.attributes import read_names
-from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
+from hooks.host.binding import read_binding
+from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState
 from lading.vocabulary import PciAddress
 
 _HOST: Final = "the host"
@@ -39,6 +41,11 @@ _NO_RDMA: Final = "EPROTONOSUPPORT: this kernel has no RDMA"
 # Some firmware answers before it has set a MAC, or loses the MAC in a reset that is still in progress.
 _MAC_TRIES: Final = 10
 _MAC_PAUSE_S: Final = 0.1
+_NO_MAC: Final = "00:00:00:00:00:00"
+
+# A VF's driver says so if the PF refuses a MAC: igbvf (igbvf_set_mac), iavf (iavf_set_mac), ixgbevf (ixgbevf_set_mac), and
+# firmware.
+_MAC_REFUSALS: Final = (errno.EADDRNOTAVAIL, errno.EPERM, errno.EACCES)
 
 
 def exchange_with_kernel(request: bytes) -> bytes:
@@ -52,8 +59,15 @@ class HostKernel(Kernel):
     nothing else: where functions are files, a table of VFs can replace it."""
 
     def __init__(self, host_root: Path, *, pf_exchange: Exchange = exchange_with_kernel) -> None:
+        self._host_root = host_root
         self._functions = host_root / "sys/bus/pci/devices"
         self._pf_exchange = pf_exchange
+
+    def state_version(self, vf: PciAddress) -> StateVersion:
+        folder = self._functions / vf
+        with attempting(f"read PCI function {vf}"):
+            netdevs, ibdevs = read_names(folder / "net"), read_names(folder / "infiniband")
+        return StateVersion(read_binding(self._host_root, vf), netdevs, ibdevs)
 
     # ---- namespaces
 
@@ -71,8 +85,16 @@ class HostKernel(Kernel):
         pf_index, now = self._find_vf(pf, index)
         for change in decide_changes(now, config):
             self._set(pf, pf_index, index, change)
-            if change.mac is not None:
+            if change.mac not in {None, _NO_MAC}:  # without one from its PF, the VF's own may be reported
                 self._settle_mac(pf, pf_index, index, change)
+
+    def release_mac(self, pf: PciAddress, index: int, *, unless: str) -> None:
+        if self.read_vf(pf, index).mac != unless:
+            self.set_vf(pf, index, VfConfig(mac=_NO_MAC))
+
+    def confirm_mac(self, pf: PciAddress, index: int, mac: str) -> None:
+        if self.read_vf(pf, index).mac != mac:
+            self.set_vf(pf, index, VfConfig(mac=mac))
 
     def _set(self, pf: PciAddress, pf_index: int, index: int, change: VfConfig) -> None:
         request = render_change(pf_index, index, change)
@@ -104,7 +126,8 @@ class HostKernel(Kernel):
         for name in names:
             messages = ask(self._pf_exchange, render_get_link(name), f"read the VFs of PF {pf} by network device {name}")
             for message in messages:
-                link, vfs = parse_link(message), parse_vfs(message)
+                with attempting(f"read the VFs of PF {pf} by network device {name}"):
+                    link, vfs = parse_link(message), parse_vfs(message)
                 if index in vfs and link.parent in {"", pf}:
                     return link.index, vfs[index]
         raise KernelError(f"cannot read VF {index} of PF {pf}: {', '.join(names)} tells of no such VF")
@@ -153,11 +176,25 @@ class HostKernel(Kernel):
             down = link.up and (up is False or mac is not None)
             if down:
                 links.set_up(link, up=False)
-            if mac is not None or mtu is not None:
-                links.change(link, mac=mac, mtu=mtu)
+            if mac is not None:
+                _set_mac(links, link, mac)
+            if mtu is not None:
+                links.change(link, mac=None, mtu=mtu)
             wanted = link.up if up is None else up
             if wanted and (down or not link.up):
                 links.set_up(link, up=True)
+
+    def take_mac(self, name: str, mac: str) -> bool:
+        with _links() as host:
+            link = host.need(name)
+            _set_down(host, link)
+            try:
+                host.change(link, mac=mac, mtu=None)
+            except KernelError as e:
+                if not refused(e, *_MAC_REFUSALS):
+                    raise
+                return False
+            return True
 
     def rename(self, name: str, to: str) -> None:
         with _links() as host:
@@ -226,6 +263,21 @@ class HostKernel(Kernel):
             for route in routes:
                 links.add_route(link, route)
 
+    def read_kept(self, vf: PciAddress, name: str) -> tuple[KeptSetting, ...]:
+        with self._kept_of(vf, name) as (link, sources):
+            return kept.read_kept(link, sources)
+
+    def restore_kept(self, vf: PciAddress, name: str, settings: tuple[KeptSetting, ...]) -> None:
+        with self._kept_of(vf, name) as (link, sources):
+            kept.restore_kept(link, sources, settings)
+
+    @contextlib.contextmanager
+    def _kept_of(self, vf: PciAddress, name: str) -> Iterator[tuple[Link, tuple[kept.Source, ...]]]:
+        with _socket(NETLINK_ROUTE) as route, _socket(NETLINK_GENERIC) as generic:
+            link = Links(route.exchange, _HOST).need(name)
+            folder = self._functions / vf / "net" / name
+            yield link, kept.sources_of(link, route=route.exchange, generic=generic.exchange, folder=folder)
+
     # ---- its RDMA device
 
     def rdma_mode(self) -> RdmaMode:
@@ -278,6 +330,19 @@ class HostKernel(Kernel):
 def _set_down(links: Links, link: Link) -> None:
     if link.up:
         links.set_up(link, up=False)
+
+
+def _set_mac(links: Links, link: Link, mac: str) -> None:
+    """Set the MAC of a device that is down, and leave it down. A driver that refuses it takes its PF's when it comes up."""
+    try:
+        links.change(link, mac=mac, mtu=None)
+    except KernelError as e:
+        if not refused(e, *_MAC_REFUSALS):
+            raise
+        links.set_up(link, up=True)
+        links.set_up(link, up=False)
+        if links.need(link.name).mac != mac:
+            links.change(link, mac=mac, mtu=None)
 
 
 def _finish_move_in(pod: Links, name: str, to: str) -> None:

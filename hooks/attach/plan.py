@@ -6,7 +6,7 @@ two calls: after a crash at any moment the same row and a fresh reading are enou
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum, auto
 from typing import Any, Final, assert_never
 
@@ -15,10 +15,13 @@ from hooks.model.attachment import (
     MOST_ALTNAMES,
     Attachment,
     Link,
+    MacOwner,
+    Netdev,
     RdmaDevice,
     Step,
     VfConfig,
     VfLinkState,
+    VfSettings,
     VlanProtocol,
     is_altname,
 )
@@ -27,14 +30,16 @@ from lading.vocabulary import PciAddress, SandboxId
 _OUT: Final = tuple(step for step in Step if step.releasing)
 _IN: Final = tuple(step for step in Step if not step.releasing)
 _RDMA: Final = frozenset({Step.RDMA_MOVING, Step.RDMA_RETURNING})  # in exclusive mode only
-_NETDEV: Final = frozenset({Step.MOVING, Step.RAISING, Step.RETURNING})  # of a VF that has a network device
+_NETDEV: Final = frozenset({Step.ADDRESSING, Step.MOVING, Step.RAISING, Step.RETURNING})  # of a VF that has a network device
 
 _ABSENT: Final = "its network device is not in the host's network namespace"
 _NOT_BACK: Final = "its network device has not come back"
 
+_NO_MAC: Final = "00:00:00:00:00:00"
+
 # The value for a field that a driver accepts and does not report.
 _NEUTRAL: Final = VfConfig(
-    mac="00:00:00:00:00:00",  # none from the PF
+    mac=_NO_MAC,  # none from the PF
     vlan=0,
     vlan_qos=0,
     vlan_proto=VlanProtocol.DOT1Q,
@@ -48,6 +53,7 @@ _NEUTRAL: Final = VfConfig(
 
 class Act(StrEnum):
     NOTHING = auto()  # the step is complete
+    ADDRESS = auto()
     CONFIGURE = auto()
     MOVE_IN = auto()
     RDMA_MOVE_IN = auto()
@@ -95,6 +101,8 @@ def next_out(row: Attachment) -> Step | None:
 
 
 def _concerns(row: Attachment, step: Step) -> bool:
+    if step is Step.ADDRESSING and row.mac_owner is MacOwner.UNKNOWN:
+        return False
     return (row.rdma or step not in _RDMA) and (row.netdev is not None or step not in _NETDEV)
 
 
@@ -103,7 +111,7 @@ def first_return(row: Attachment) -> Step | None:
     match row.step:
         case Step.RECORDED:
             return None
-        case Step.CONFIGURING:
+        case Step.ADDRESSING | Step.CONFIGURING:
             return Step.RESTORING
         case Step.MOVING:
             return Step.RETURNING
@@ -127,6 +135,8 @@ def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
     match row.step:
         case Step.RECORDED | Step.ATTACHED:
             return Act.NOTHING
+        case Step.ADDRESSING:
+            return Act.ADDRESS if home else Stuck(why=_ABSENT)
         case Step.CONFIGURING:
             return Act.CONFIGURE if home or row.netdev is None else Stuck(why=_ABSENT)
         case Step.MOVING:
@@ -238,15 +248,44 @@ def parking_name(vf: PciAddress) -> str:
     return "ld" + vf.replace(":", "").replace(".", "")
 
 
+def first_mac_owner(settings: VfSettings, netdev: Netdev | None) -> MacOwner:
+    """Return the owner for a new row: UNTOUCHED if an Ethernet device shall get a MAC."""
+    asked = settings.config.mac is not None and netdev is not None and len(netdev.mac) == len(_NO_MAC)
+    return MacOwner.UNTOUCHED if asked else MacOwner.UNKNOWN
+
+
+def decide_mac_owner(row: Attachment, *, taken: bool) -> MacOwner:
+    """Decide by the answer to a device that set its MAC by itself: `taken` says whether its PF let it. That shows nothing if
+    the device had this MAC before, or if its PF trusts it: then it counts as fixed if its PF reports a MAC."""
+    shows_nothing = row.config.trust is True or (row.netdev is not None and row.netdev.mac == row.settings.config.mac)
+    fixed = not taken or (shows_nothing and row.config.mac not in {None, _NO_MAC})
+    return MacOwner.PF if fixed else MacOwner.VF
+
+
+def original_mac(row: Attachment) -> str:
+    """Return the MAC that the device had; empty if it has none. A device whose PF decides its MAC gets that one at its next
+    reset."""
+    if row.mac_owner is MacOwner.PF and row.config.mac not in {None, _NO_MAC}:
+        return row.config.mac or ""
+    return row.netdev.mac if row.netdev is not None else ""
+
+
 def reset_of(row: Attachment) -> VfConfig:
     """Return the fields that the settings changed at the PF, with their original values; a field that was not reported becomes
-    neutral."""
+    neutral. A MAC that the PF was not given, or that the VF decides itself, is not among them."""
     changed = (f.name for f in fields(VfConfig) if getattr(row.settings.config, f.name) is not None)
     values: dict[str, Any] = {}
     for name in changed:
         original = getattr(row.config, name)
+        if name == "mac" and row.mac_owner in {MacOwner.UNTOUCHED, MacOwner.VF}:
+            continue
         values[name] = getattr(_NEUTRAL, name) if original is None else original
     return VfConfig(**values)
+
+
+def reset_by_pf(row: Attachment) -> VfConfig:
+    """Return the same without the VF's own part: its device is gone for good, so the PF gets what it reported."""
+    return reset_of(replace(row, mac_owner=MacOwner.UNKNOWN))
 
 
 def choose_ifname(taken: Iterable[str]) -> str:

@@ -97,6 +97,7 @@ class Preparing:
             rdma=rdma,
             step=Step.RECORDED,
             since=int(self._clock()),
+            mac_owner=plan.first_mac_owner(settings, netdev),
             ibdev_number=ibdev.number if ibdev is not None else None,
         )
 
@@ -115,8 +116,10 @@ class Preparing:
         find = partial(self._steps.kernel.host_link, work.vf)
         link = await self._steps.call(work, "looking for its network device", find)
         if link is not None:
+            read = partial(self._steps.kernel.read_kept, work.vf, link.name)
+            kept = await self._steps.call(work, "reading the settings of its network device", read)
             names = plan.kept_altnames(link)
-            return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent, altnames=names)
+            return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent, altnames=names, kept=kept)
         if work.wanted.vf.link_layer == INFINIBAND:  # without IPoIB it has none
             return None
         raise KernelError(STRAY)

@@ -20,6 +20,7 @@ from hooks.attach.messages import (
     NLM_F_REQUEST,
     Message,
     parse_attributes,
+    parse_attributes_around,
     render_attribute,
     render_message,
 )
@@ -41,6 +42,9 @@ _ROUTE_HEADER: Final = struct.Struct("=8BI")  # struct rtmsg: family, dst_len, s
 _IFF_UP: Final = 1
 _RTEXT_FILTER_VF: Final = 1
 _RTEXT_FILTER_SKIP_STATS: Final = 8  # counters of hundreds of VFs would not fit into one attribute
+
+IFLA_VFINFO_LIST: Final = 22
+IFLA_VF_INFO: Final = 1
 
 _IFLA_ADDRESS: Final = 1
 _IFLA_IFNAME: Final = 3
@@ -163,9 +167,14 @@ def render_list_routes(version: Literal[4, 6]) -> bytes:
     return render_message(_RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP, header)
 
 
+def link_attributes(message: Message) -> dict[int, bytes]:
+    """Return the attributes of a link, by type. Raise ValueError on truncated data."""
+    return parse_attributes_around(message.body[LINK_HEADER.size :], IFLA_VFINFO_LIST, IFLA_VF_INFO)
+
+
 def parse_link(message: Message) -> Link:
     _, _, index, flags, _ = LINK_HEADER.unpack_from(message.body)
-    told = dict(parse_attributes(message.body[LINK_HEADER.size :]))
+    told = link_attributes(message)
     on_pci = _text(told.get(_IFLA_PARENT_DEV_BUS_NAME, b"")) == "pci"
     return Link(
         index=index,

@@ -11,6 +11,7 @@ from typing import Final, Self
 from hooks.attach.messages import Message, ends, parse_messages, stamp
 
 NETLINK_ROUTE: Final = 0
+NETLINK_GENERIC: Final = 16
 NETLINK_RDMA: Final = 20
 
 _SOL_NETLINK: Final = 270

@@ -6,7 +6,7 @@ change. Every failure is a KernelError.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -55,20 +55,22 @@ class Steps:
         except Exception as e:
             raise KernelError(f"{doing}: {type(e).__name__}: {e}") from e
 
-    async def act(self, work: Work, row: Attachment) -> None:
-        """Do what the row's step names, unless it is done already."""
+    async def act(self, work: Work, row: Attachment) -> Attachment:
+        """Do what the row's step names, unless it is done already. Return the row with what that showed."""
         if row.step in {Step.RECORDED, Step.ATTACHED}:
-            return
+            return row
         seen = await self.look(work, row)
         act = plan.decide_act(row, seen)
         if isinstance(act, Stuck):
             raise KernelError(act.why)
+        answer: object = None
         for doing, do in calls_of(act, row, seen, self.kernel):
-            await self.call(work, doing, do)
+            answer = await self.call(work, doing, do)
+        return replace(row, mac_owner=plan.decide_mac_owner(row, taken=bool(answer))) if act is plan.Act.ADDRESS else row
 
     async def is_undone(self, work: Work, row: Attachment) -> bool:
         """Return whether another process undid an attachment that was complete."""
-        return row.step is Step.ATTACHED and plan.is_undone(row, await self.look(work, row))
+        return plan.is_undone(row, await self.look(work, row))
 
     async def look(self, work: Work, row: Attachment) -> Seen:
         look = partial(self.call, work, "looking where its devices are")

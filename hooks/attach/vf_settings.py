@@ -3,7 +3,8 @@ reports.
 
 One request per field, in the order of `Kernel.set_vf`, because the kernel has its own order within one. Some fields travel
 together (VLAN id, priority and protocol; both rates): of those, a field that is not requested is sent with its present value. A
-field that already has its value is not sent: some drivers reset a VF for each setting.
+field that already has its value is not sent: some drivers reset a VF for each setting. A MAC is always sent: many drivers
+report the VF's own there, and only one that was given to the PF binds the VF (igb_ndo_set_vf_mac, ixgbe_ndo_set_vf_mac).
 
 Source: linux/if_link.h (struct ifla_vf_*), net/core/rtnetlink.c (do_setvfinfo, rtnl_fill_vfinfo), ip-link(8) "vf".
 """
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hooks.attach.messages import Message, parse_attributes, render_attribute
-from hooks.attach.rtnetlink import LINK_HEADER, render_link_message
+from hooks.attach.rtnetlink import IFLA_VF_INFO, IFLA_VFINFO_LIST, link_attributes, render_link_message
 from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 
 _TOGETHER: Final = (
@@ -27,8 +28,6 @@ _TOGETHER: Final = (
 )
 _NEUTRAL: Final = VfConfig(vlan=0, vlan_qos=0, vlan_proto=VlanProtocol.DOT1Q, min_tx_rate=0, max_tx_rate=0)
 
-_IFLA_VFINFO_LIST: Final = 22
-_IFLA_VF_INFO: Final = 1
 _IFLA_VF_MAC: Final = 1
 _IFLA_VF_VLAN: Final = 2
 _IFLA_VF_SPOOFCHK: Final = 4
@@ -56,7 +55,7 @@ def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
     changes = []
     for names in _TOGETHER:
         asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
-        if any(getattr(now, name) != value for name, value in asked.items()):
+        if "mac" in asked or any(getattr(now, name) != value for name, value in asked.items()):
             # A VF that gets no VLAN keeps neither the priority nor the protocol of the one that it had.
             rest = _NEUTRAL if asked.get("vlan") == 0 else now
             told = {name: getattr(rest, name) for name in names if getattr(rest, name) is not None}
@@ -116,9 +115,9 @@ def describe_change(change: VfConfig) -> str:
 
 def parse_vfs(message: Message) -> Mapping[int, VfConfig]:
     """Return the VFs in a link message, by index; none if its driver has none, or reports none."""
-    told = dict(parse_attributes(message.body[LINK_HEADER.size :]))
+    told = link_attributes(message)
     found = {}
-    for _, info in parse_attributes(told.get(_IFLA_VFINFO_LIST, b"")):
+    for _, info in parse_attributes(told.get(IFLA_VFINFO_LIST, b"")):
         attributes = dict(parse_attributes(info))
         if _IFLA_VF_MAC in attributes:
             found[_MAC.unpack_from(attributes[_IFLA_VF_MAC])[0]] = _parse_vf(attributes)
@@ -152,6 +151,6 @@ def _parse_flag(payload: bytes | None) -> bool | None:
 
 def _render(pf_index: int, kind: int, value: bytes) -> bytes:
     attribute = render_attribute(kind, value)
-    for outer in (_IFLA_VF_INFO, _IFLA_VFINFO_LIST):
+    for outer in (IFLA_VF_INFO, IFLA_VFINFO_LIST):
         attribute = render_attribute(outer, attribute)
     return render_link_message(pf_index, attribute)

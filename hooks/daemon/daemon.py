@@ -31,6 +31,7 @@ from hooks.daemon.settings import (
 from hooks.forms.annotations import prefixes
 from hooks.frontends.nri.messages import Runtime as NriRuntime
 from hooks.frontends.nri.messages import cdi_problem
+from hooks.frontends.nri.place import PluginPlace
 from hooks.host.boot import read_boot_id
 from hooks.host.cdi_files import remove_specs
 from hooks.host.lists import read_lists
@@ -59,6 +60,7 @@ from lading.needed import find_denied
 from lading.notify import notify
 from lading.runtime import RuntimeClient, decide_cdi_support
 from lading.sharestatus import ask
+from lading.slowness import describe_slowness, measure_slowness
 from lading.sockets import Peer, access_problems, listen, parse_endpoint
 from lading.stopping import stop_asked
 from lading.threads import in_thread
@@ -83,6 +85,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
     tracing = open_tracing("lading-hooks", settings.otlp_endpoint, log, node=settings.node_name)
     async with tracing, RuntimeClient(runtime_path) as runtime:
         with (
+            PluginPlace(parse_endpoint(settings.nri_socket), needed=settings.front_end is FrontEndName.NRI) as place,
             Ledger.open(ledger_path(settings)) as ledger,
             listen(listen_path, rejected=rejected) as listener,
         ):
@@ -104,6 +107,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 moved=lambda *move: metrics.moved(*move),  # noqa: PLW0108  metrics are made later: they read the node
                 netns=netns,
                 asked=lambda *call: metrics.asked(*call),  # noqa: PLW0108  likewise
+                take_place=place.take,
             )
             node = Node(
                 ledger=ledger,
@@ -256,13 +260,17 @@ def restore(vendors: Sequence[Vendor], cards: Collection[GpuUuid]) -> Sequence[s
 
 
 async def read_in_time(settings: Settings) -> Inventory:
-    """Read the inventory for a command, for which a person waits. Raise HostError if the driver hangs."""
+    """Read the inventory for a command, for which a person waits. Raise HostError if the driver hangs: on a slow node it may
+    take longer."""
+    slowness = measure_slowness()
+    answer_s = ANSWER_S * slowness
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(answer_s):
             return await in_thread(lambda: read_configured(settings, make_vendors(settings)))
     except TimeoutError as e:
         hint = "lading-doctor; dmesg | grep -i xid"
-        raise HostError(f"cannot read the GPUs: the driver gave no answer within {ANSWER_S:g} s", hint=hint) from e
+        why = f"the driver gave no answer within {answer_s:.3g} s{describe_slowness(slowness)}"
+        raise HostError(f"cannot read the GPUs: {why}", hint=hint) from e
 
 
 def make_attacher(

@@ -32,6 +32,7 @@ from hooks.ledger.store import Ledger, read_journal, read_ledger, read_tombstone
 from hooks.ledger.table import as_json, as_text
 from hooks.ledger.unmanaged import decide_unmanaged
 from hooks.node.release import Outcome, carry_out, look, said_by
+from hooks.node.unreported import read_empty_until
 from lading.cgroups import read_cgroups
 from lading.errors import ConfigError, HostError, RuntimeUnavailableError
 from lading.log import open_log, printable
@@ -81,7 +82,12 @@ def _listing(settings: Settings) -> tuple[Entry, ...]:
 
 def _said(settings: Settings) -> LedgerContent:
     path = ledger_path(settings)
-    return LedgerContent(grants=read_ledger(path), attachments=read_journal(path), stopped=dict(read_tombstones(path)))
+    return LedgerContent(
+        grants=read_ledger(path),
+        attachments=read_journal(path),
+        stopped=dict(read_tombstones(path)),
+        empty_until=read_empty_until(path.parent),
+    )
 
 
 def release(argv: Sequence[str]) -> None:

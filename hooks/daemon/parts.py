@@ -67,6 +67,7 @@ class Host:
     moved: Callable[[Operation, float, bool], object] = lambda *_: None
     netns: MutableMapping[SandboxId, str] = field(default_factory=dict)  # those that a front end knows, for the attacher
     asked: Callable[[str, float], object] = lambda *_: None  # a call of the runtime by NRI was answered, and its seconds
+    take_place: Callable[[], str] = lambda: ""  # NRI: returns why another process is Lading's plugin; empty if none is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +167,13 @@ def _nri(node: Node, host: Host, _: Door) -> FrontEnd | None:
         return None
     rules, is_over = guard_rules(settings, host.vendors), partial(has_ended, host.runtime)
     plugin = LadingPlugin(node=node, rules=rules, netns=host.netns, log=host.log, has_ended=is_over)
-    link = Link(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=host.log, answered=host.asked)
+    link = Link(
+        socket=parse_endpoint(settings.nri_socket),
+        plugin=plugin,
+        log=host.log,
+        answered=host.asked,
+        take_place=host.take_place,
+    )
     return NriFrontEnd(link=link, plugin=plugin, find_guard=partial(find_guard, guard_lock(settings)))
 
 

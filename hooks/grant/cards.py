@@ -12,6 +12,7 @@ from hooks.model.assignment import GrantedDevices, Refusal
 from hooks.model.container import Adjustment, Container, Sandbox, merge
 from hooks.model.inventory import Inventory
 from hooks.ports import Card, Enforced, Isolation, Vendor
+from lading.devices.identity import pci_order
 from lading.devices.isolation import IsolationName
 from lading.reasons import Reason
 
@@ -27,7 +28,8 @@ class UnassignedPolicy:
 
 
 def find_cards(devices: GrantedDevices, inventory: Inventory) -> list[Card] | Refusal:
-    """Return the granted cards as the node has them now."""
+    """Return the granted cards as the node has them now, in the order of PCI addresses, and instances in that of their card: by
+    that order programs in the container number them."""
     by_uuid = {gpu.uuid: gpu for gpu in inventory.gpus}
     cards = []
     for one in devices.gpus:
@@ -44,7 +46,11 @@ def find_cards(devices: GrantedDevices, inventory: Inventory) -> list[Card] | Re
         if one.mig_uuid and mig is None:
             return _gone(one.mig_uuid)
         cards.append(Card(granted=one, gpu=gpu, node=gpu.node, mig=mig))
-    return cards
+    return sorted(cards, key=_order)
+
+
+def _order(card: Card) -> tuple[tuple[int, str], int]:
+    return pci_order(card.gpu.bdf), card.gpu.mig.index(card.mig) if card.mig else -1
 
 
 def adjust_cards(

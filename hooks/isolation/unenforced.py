@@ -10,7 +10,7 @@ from hooks.model.container import Adjustment, Container, EnvVar, Sandbox, merge
 from hooks.ports import Card, Enforced
 from lading.devices.isolation import IsolationName
 
-# One entry for each device, in the order of the devices.
+# One entry for each device, in the order of PCI addresses, as `nvidia-smi` numbers devices in the container.
 SHARE_MEMORY: Final = "LADING_GPU_MEMORY_MIB"
 SHARE_CORE: Final = "LADING_GPU_CORE_PERCENT"
 TOTAL_MEMORY: Final = "LADING_GPU_TOTAL_MEMORY_MIB"  # what CUDA calls the device's memory: without the driver's own part

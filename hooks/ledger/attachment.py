@@ -41,6 +41,9 @@ _LARGEST_GENERATION: Final = 2**53
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _HARDWARE: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){0,31}")  # twenty octets on InfiniBand, 32 at most (MAX_ADDR_LEN)
 _NETDEV: Final = re.compile(r"(?!\.{1,2}$)[^\s/:\x00-\x20\x7f\ud800-\udfff]{1,15}")
+_KEPT_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,39}")
+_KEPT_VALUE: Final = re.compile(r"[0-9a-z:, ]{0,4096}")
+_MOST_KEPT: Final = 128
 _NODE: Final = re.compile(r"/dev/infiniband/(uverbs|umad|issm)[0-9]{1,6}")
 _PATH: Final = re.compile(r"(/[^/\x00-\x1f]+)+")
 
@@ -135,6 +138,10 @@ def _netdev_problems(netdev: Netdev) -> Iterator[str]:
     yield from _unless(len(netdev.altnames) <= MOST_ALTNAMES, netdev.altnames, "too many alternative names")
     for name in netdev.altnames:
         yield from _unless(is_altname(name), name, "no alternative name")
+    yield from _unless(len(netdev.kept) <= _MOST_KEPT, len(netdev.kept), f"more than {_MOST_KEPT} settings of a device")
+    for name, value in netdev.kept:
+        yield from _unless(_KEPT_NAME.fullmatch(name) is not None, name, "no name of a device's setting")
+        yield from _unless(_KEPT_VALUE.fullmatch(value) is not None, value, f"no value of the device's setting {name}")
 
 
 def _config_problems(config: VfConfig) -> Iterator[str]:

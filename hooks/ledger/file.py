@@ -42,7 +42,7 @@ def lock_directory(directory: Path) -> contextlib.ExitStack:
         lock.close()
         raise HostError(
             f"cannot open state directory {directory}: another lading-hooks uses it",
-            hint="stop it first (systemctl stop lading-hooks), or give this one another --state-dir",
+            hint="stop it first (systemctl stop lading-hooks); one that serves another runtime needs another --state-dir",
         ) from e
     return lock
 

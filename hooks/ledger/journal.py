@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from hooks.ledger.attachment import check_attachment, newest_of_each, parse_attachment, render_attachment
-from hooks.model.attachment import Attachment, Step
+from hooks.model.attachment import Attachment, MacOwner, Step
 from lading.errors import StateError
 from lading.vocabulary import PciAddress, SandboxId
 
@@ -53,9 +53,13 @@ class Journal:
         self._rows[row.bdf] = row
         return row
 
-    def reach(self, vf: PciAddress, generation: int, step: Step, *, failure: str = "") -> Attachment:
-        """Record the step before it begins; or, with `failure`, after an attempt at it."""
-        row = replace(self._own(vf, generation), step=step, failure=failure)
+    def reach(
+        self, vf: PciAddress, generation: int, step: Step, *, failure: str = "", mac_owner: MacOwner | None = None
+    ) -> Attachment:
+        """Record the step before it begins; or, with `failure`, after an attempt at it. `mac_owner`: what the step before
+        showed."""
+        own = self._own(vf, generation)
+        row = replace(own, step=step, failure=failure, mac_owner=mac_owner or own.mac_owner)
         with self._transaction() as db:
             db.execute(_UPDATE, (render_attachment(row), generation))
         self._rows[vf] = row

@@ -6,7 +6,8 @@ exist on the node. `table` shows them.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -19,6 +20,7 @@ from lading.vocabulary import GpuUuid, PciAddress, SandboxId
 
 _SHORT: Final = 12  # characters of a sandbox's id, as crictl shows it
 _GONE: Final = "the node does not have it (any more)"
+_ALL_GONE: Final = "the runtime lists no pod at all: free at {time} UTC if that remains so"
 _STOPPED: Final = "its sandbox is stopped: free once its containers have exited and its VFs are back"
 
 
@@ -50,6 +52,7 @@ class LedgerContent:
     grants: Sequence[Grant] = ()
     attachments: Sequence[Attachment] = ()
     stopped: Mapping[SandboxId, int] = field(default_factory=dict)  # when, Unix time
+    empty_until: int | None = None  # the runtime lists no pod; when this is believed, Unix time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,7 @@ class Holder:
     grant: Grant
     gpu: GrantedGpu | None = None  # None: a VF
     stopped_at: int | None = None  # when its sandbox was asked to stop, Unix time
+    empty_until: int | None = None
 
     @property
     def name(self) -> str:
@@ -66,6 +70,8 @@ class Holder:
 
     @property
     def note(self) -> str:
+        if self.stopped_at is None and self.empty_until is not None:
+            return _ALL_GONE.format(time=datetime.fromtimestamp(self.empty_until, UTC).strftime("%H:%M:%S"))
         return "" if self.stopped_at is None else _STOPPED
 
     @property
@@ -119,11 +125,11 @@ def _holders(said: LedgerContent) -> tuple[dict[GpuUuid, list[Holder]], dict[Pci
     cards: dict[GpuUuid, list[Holder]] = {}
     vfs: dict[PciAddress, list[Holder]] = {}
     for grant in said.grants:
-        stopped_at = said.stopped.get(grant.sandbox)
+        holder = Holder(grant=grant, stopped_at=said.stopped.get(grant.sandbox), empty_until=said.empty_until)
         for gpu in grant.devices.gpus:
-            cards.setdefault(gpu.uuid, []).append(Holder(grant=grant, gpu=gpu, stopped_at=stopped_at))
+            cards.setdefault(gpu.uuid, []).append(replace(holder, gpu=gpu))
         for vf in grant.devices.vfs:
-            vfs.setdefault(vf.bdf, []).append(Holder(grant=grant, stopped_at=stopped_at))
+            vfs.setdefault(vf.bdf, []).append(holder)
     return cards, vfs
 
 

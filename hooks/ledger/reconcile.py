@@ -78,11 +78,10 @@ def reconcile(
         return Actions(problems=(_problem(ProblemKind.LIST_EMPTY, text),))
 
     ready = lists.ready
-    live = {c.key for c in lists.containers if c.live}
+    live = _live(lists)
     ended = {g.key for g in grants if g.pod in stopped or g.sandbox in tombstones}
     settled = [g for g in grants if g.pod not in busy and (g.key in ended or abs(now - g.granted_at) >= GRACE_S)]
-    over = (g for g in settled if g.pod not in ready and g.key not in live)
-    release = {g.key for g in over if not any((g.pod, name) in not_back for name in g.devices.names)}
+    release = {g.key for g in find_over(settled, lists) if not any((g.pod, name) in not_back for name in g.devices.names)}
     kept = {g.key: g for g in grants if g.key not in release}
 
     said, unreadable = _read_annotations((c for c in lists.containers if c.pod not in busy), boot_id)
@@ -99,6 +98,16 @@ def reconcile(
         forget_containers=tuple(c.id for g in kept.values() if g.pod not in busy for c in g.containers if c.id not in listed),
         problems=(*unreadable, *misplaced, *differs, *held_twice((*kept.values(), *adopted))),
     )
+
+
+def find_over(grants: Iterable[Grant], lists: Lists) -> list[Grant]:
+    """Return the grants of which, by the lists, neither a sandbox is ready nor a container is created or running."""
+    ready, live = lists.ready, _live(lists)
+    return [grant for grant in grants if grant.pod not in ready and grant.key not in live]
+
+
+def _live(lists: Lists) -> set[GrantKey]:
+    return {c.key for c in lists.containers if c.live}
 
 
 def rebuild(lists: Lists, *, now: int, boot_id: str) -> Actions:

@@ -38,6 +38,16 @@ class VfLinkState(StrEnum):
     DISABLE = "disable"
 
 
+class MacOwner(StrEnum):
+    """The side that decided the MAC of a VF before the attachment. A PF that was given a MAC refuses others from the VF; many
+    drivers also report a MAC that the VF has by itself as if the PF had been given it."""
+
+    UNKNOWN = "unknown"  # recorded before this was, or not asked: the PF gets what it reported
+    UNTOUCHED = "untouched"  # nothing was given to the PF yet
+    PF = "pf"
+    VF = "vf"  # the VF could change its MAC, and must be able to again
+
+
 class RdmaMode(StrEnum):
     """The kernel's mode for ibdevs and network namespaces (`rdma system`); NONE: no RDMA in this kernel."""
 
@@ -110,6 +120,13 @@ class Link:
     lower: int = 0  # index of the device of this namespace that it stands on (VLAN, macvlan); 0: on none
 
 
+class KeptSetting(NamedTuple):
+    """A setting that a network device keeps when it changes its network namespace: `("group", "0")`."""
+
+    name: str
+    value: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Netdev:
     """The state of a VF's network device before anything was changed."""
@@ -120,6 +137,7 @@ class Netdev:
     up: bool
     parent: str = ""  # as Link has it
     altnames: tuple[str, ...] = ()  # those that a host gives: udev's
+    kept: tuple[KeptSetting, ...] = ()  # all that a pod can change beside; empty: recorded before Lading restored it
 
 
 def is_altname(text: str) -> bool:
@@ -163,9 +181,10 @@ class PodOf:
 
 class Step(StrEnum):
     """The progress of an attachment. Each step is in the journal *before* it begins, so that possible changes are known
-    whenever the process dies. In this order; a release begins from any of the first six."""
+    whenever the process dies. In this order; a release begins from any of the first seven."""
 
     RECORDED = "recorded"  # the original is known; nothing is changed yet
+    ADDRESSING = "addressing"  # the device takes its MAC by itself, which shows whether its PF lets it
     CONFIGURING = "configuring"  # the PF's side, and the device's MAC and MTU while it is the host's
     MOVING = "moving"  # into the pod's namespace, renamed at once
     RDMA_MOVING = "rdma-moving"  # exclusive mode: the ibdev follows
@@ -201,6 +220,7 @@ class Attachment:
     step: Step
     since: int  # Unix time, seconds
     failure: str = ""  # of the last attempt at the step, in words
+    mac_owner: MacOwner = MacOwner.UNKNOWN
     ibdev_number: int | None = None  # of the ibdev that is moved: a pod may rename it. None: recorded before this was
 
     @property

@@ -17,7 +17,7 @@ from typing import Final
 
 from hooks.grant.dirty import HostProcess, add_since
 from hooks.ledger.unmanaged import Unmanaged, name_processes
-from lading.errors import HostError
+from lading.errors import HostError, place_of
 from lading.log import Event, Log
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
@@ -100,9 +100,10 @@ class HandOver:
         while self.command is not None:
             try:
                 await self.command(card)
-            except HostError as e:
-                self._failed[card] = str(e)
-                self.log.warning(Event.DEVICE_NOT_RESTORED, f"the hand-over command fails: {e}", device=card)
+            except Exception as e:  # noqa: BLE001  the card stays closed, and says why, until the command succeeds
+                why = str(e) if isinstance(e, HostError) else f"internal error: {place_of(e)}"
+                self._failed[card] = why
+                self.log.warning(Event.DEVICE_NOT_RESTORED, f"the hand-over command fails: {why}", device=card)
                 await asyncio.sleep(AGAIN_S)
             else:
                 self._left[card] = self.clock()

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from hooks.forms.annotations import parse_assignment
 from hooks.grant.decide import Rules, View, decide
@@ -23,12 +23,13 @@ from hooks.host.binding import find_rebound
 from hooks.host.mounts import recheck_mounts
 from hooks.inventory.watch import InventoryWatch
 from hooks.ledger.period import Began, End, Ended
-from hooks.ledger.reconcile import Actions, reconcile
+from hooks.ledger.reconcile import Actions, ProblemKind, reconcile
 from hooks.ledger.share_bypass import ShareBypass
 from hooks.ledger.store import Ledger
 from hooks.ledger.unmanaged import Unmanaged, decide_unmanaged, find_unmanaged
 from hooks.model.answer import Answer
 from hooks.model.assignment import Assignment, Refusal
+from hooks.model.attachment import Attachment
 from hooks.model.container import Container, Sandbox, merge
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory
@@ -37,6 +38,7 @@ from hooks.node.bypass import Bypassed, find_bypassed
 from hooks.node.hand_over import HandOver, name_host_processes
 from hooks.node.life import Life, LifeEvent
 from hooks.node.node_log import NodeLog, owner_fields
+from hooks.node.unreported import EMPTY_S, UnreportedEnds
 from hooks.ports import Preparer, Seen
 from lading.cgroups import read_cgroups
 from lading.errors import HostError, RuntimeUnavailableError, StateError
@@ -54,6 +56,11 @@ READING_S: Final = 1.0
 LOOK_S: Final = 5.0
 
 _NOT_RECONCILED: Final = "not reconciled"
+
+
+class _Decided(NamedTuple):
+    answer: Answer | Refusal
+    took_s: float  # deciding and recording, without what was prepared
 
 
 @dataclass(slots=True)
@@ -83,6 +90,7 @@ class Node:
     _reconciled_at: float = float("-inf")  # on time.monotonic()
     life: Life = field(default_factory=Life)
     hand_over: HandOver = field(init=False)
+    _unreported: UnreportedEnds = field(init=False)
     _held: frozenset[GpuUuid] = frozenset()  # cards with a holder, when it was last looked
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _node_log: NodeLog = field(init=False)
@@ -90,6 +98,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self._node_log = NodeLog(self.log)
+        self._unreported = UnreportedEnds(self.ledger.path.parent)
         command = None if self.command is None else self._run_command
         self.hand_over = HandOver(log=self.log, restore=self.restore, command=command, read_soon=self._look_soon)
 
@@ -123,6 +132,27 @@ class Node:
     # ---- what front ends ask
 
     def adjust_container(self, sandbox: Sandbox, container: Container) -> Answer | Refusal | Awaitable[Answer | Refusal]:
+        decided = self._adjust(sandbox, container)
+        if isinstance(decided, _Decided):
+            return self._note_answer(sandbox, container, decided)
+        return self._adjust_later(sandbox, container, decided)
+
+    async def _adjust_later(self, sandbox: Sandbox, container: Container, work: Awaitable[_Decided]) -> Answer | Refusal:
+        return self._note_answer(sandbox, container, await work)
+
+    def refused(self, sandbox: Sandbox, container: Container, refusal: Refusal) -> None:
+        """Log and count a refusal that the front end answers in place of this node's answer."""
+        self._note_answer(sandbox, container, _Decided(refusal, 0.0))
+
+    def _note_answer(self, sandbox: Sandbox, container: Container, decided: _Decided) -> Answer | Refusal:
+        """Log and count what is answered. A decision may be taken several times before."""
+        answer = decided.answer
+        if isinstance(answer, Refusal):
+            self.log.warning(Event.GRANT_REFUSED, answer.message, **_call_fields(sandbox, container), reason=answer.reason)
+        self.answered(answer, decided.took_s)
+        return answer
+
+    def _adjust(self, sandbox: Sandbox, container: Container) -> _Decided | Awaitable[_Decided]:
         began = time.monotonic()
         answer = self._decide(sandbox, container)
         if isinstance(answer, Refusal) and answer.transient:
@@ -131,7 +161,7 @@ class Node:
             return self._decide_when_divided(sandbox, container, answer, began)
         return self._prepared(sandbox, answer, time.monotonic() - began)
 
-    async def _decide_after_reading(self, sandbox: Sandbox, container: Container, began: float) -> Answer | Refusal:
+    async def _decide_after_reading(self, sandbox: Sandbox, container: Container, began: float) -> _Decided:
         """Read the devices again, for as long as a call can wait, and decide again."""
         await self._read_again(READING_S)
         answer = self._decide(sandbox, container)
@@ -139,12 +169,10 @@ class Node:
             return await self._decide_when_divided(sandbox, container, answer, began)
         return await self._finish(sandbox, answer, began)
 
-    async def _decide_when_divided(
-        self, sandbox: Sandbox, container: Container, granted: Answer, began: float
-    ) -> Answer | Refusal:
+    async def _decide_when_divided(self, sandbox: Sandbox, container: Container, granted: Answer, began: float) -> _Decided:
         """Have the granted instances made, and decide again: what the container gets of them is known then."""
         divided = await self._finish(sandbox, granted, began)
-        if isinstance(divided, Refusal):
+        if isinstance(divided.answer, Refusal):
             return divided
         await self._read_again(READING_S)
         answer = self._decide(sandbox, container)
@@ -156,21 +184,16 @@ class Node:
             )
         return await self._finish(sandbox, answer, began)
 
-    async def _finish(self, sandbox: Sandbox, answer: Answer | Refusal, began: float) -> Answer | Refusal:
+    async def _finish(self, sandbox: Sandbox, answer: Answer | Refusal, began: float) -> _Decided:
         finished = self._prepared(sandbox, answer, time.monotonic() - began)
-        return finished if isinstance(finished, Answer | Refusal) else await finished
+        return finished if isinstance(finished, _Decided) else await finished
 
-    def _prepared(
-        self, sandbox: Sandbox, answer: Answer | Refusal, took_s: float
-    ) -> Answer | Refusal | Awaitable[Answer | Refusal]:
+    def _prepared(self, sandbox: Sandbox, answer: Answer | Refusal, took_s: float) -> _Decided | Awaitable[_Decided]:
         if isinstance(answer, Answer) and (wanted := [one for one in self.preparers if one.wants(answer)]):
             return self._prepare(sandbox, answer, wanted, took_s)
-        self.answered(answer, took_s)
-        return answer
+        return _Decided(answer, took_s)
 
-    async def _prepare(
-        self, sandbox: Sandbox, answer: Answer, preparers: Sequence[Preparer], took_s: float
-    ) -> Answer | Refusal:
+    async def _prepare(self, sandbox: Sandbox, answer: Answer, preparers: Sequence[Preparer], took_s: float) -> _Decided:
         """Do what has to be done outside the container. It outlives its call: a retry waits for the same work."""
         self._note(LifeEvent.PREPARING, sandbox)
         parts = [answer.adjustment]
@@ -185,27 +208,21 @@ class Node:
                 parts.append(part)
         finally:
             self._note(LifeEvent.PREPARED, sandbox)
-        if refusal is None and answer.undivided:
-            return answer  # it is decided again
-        prepared = refusal or replace(answer, adjustment=merge(parts))
-        self.answered(prepared, took_s)
-        return prepared
+        return _Decided(refusal or replace(answer, adjustment=merge(parts)), took_s)
 
     def _decide(self, sandbox: Sandbox, container: Container) -> Answer | Refusal:
         inventory = self.inventory
         if inventory is None:
             return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message="cannot give devices yet: they have not been read")
-        pod = PodUid(sandbox.uid)
         self._note(LifeEvent.CALLED, sandbox)
         try:
             answer = decide(sandbox, container, self.rules(), self._view(inventory, sandbox, container))
             answer = self._unless_rebound(answer, inventory)
         except HostError as e:
             return Refusal(reason=Reason.INVENTORY_UNAVAILABLE, message=str(e))
-        fields = {"pod_uid": pod, "namespace": sandbox.namespace, "pod": sandbox.name, "container": container.name}
         if isinstance(answer, Refusal):
-            self.log.warning(Event.GRANT_REFUSED, answer.message, **fields, reason=answer.reason)
             return answer
+        fields = _call_fields(sandbox, container)
         if answer.grant:
             try:
                 self._record(answer.grant, answer.key_id)
@@ -258,8 +275,14 @@ class Node:
         return self._begin_containers(sandbox, names) if names else None
 
     async def _begin_containers(self, sandbox: Sandbox, names: Sequence[str]) -> None:
-        begun = [self.adjust_container(sandbox, Container(name=name)) for name in names]
-        await asyncio.gather(*(one for one in begun if not isinstance(one, Answer | Refusal)))
+        await asyncio.gather(*(self._begin_container(sandbox, Container(name=name)) for name in names))
+
+    async def _begin_container(self, sandbox: Sandbox, container: Container) -> None:
+        """Grant and prepare. A refusal is not answered: the container is decided about again when it is created."""
+        work = self._adjust(sandbox, container)
+        decided = work if isinstance(work, _Decided) else await work
+        if isinstance(decided.answer, Answer):
+            self.answered(decided.answer, decided.took_s)
 
     def compare_soon(self) -> None:
         self._wake.set()
@@ -325,7 +348,8 @@ class Node:
         return time.monotonic() - self._reconciled_at
 
     async def keep_reconciled(self) -> None:
-        """Compare ledger and runtime at the start, every interval, and soon after a sandbox stopped. Never returns."""
+        """Compare ledger and runtime at the start, soon again until two comparisons agree, every interval, and soon after a
+        sandbox stopped. Never returns."""
         while True:
             done = await self.reconcile()
             if done:
@@ -335,6 +359,8 @@ class Node:
             wait = self.reconcile_interval_s if done else RETRY_S
             if done and self._ending:
                 wait = min(wait, RELEASE_RETRY_S)
+            if done and (sooner_s := self._unreported.wait_s(time.monotonic())) is not None:
+                wait = min(wait, sooner_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait):  # wait_for loses a cancellation that comes with the event (bpo-37658)
                     await self._wake.wait()
@@ -361,6 +387,7 @@ class Node:
         self._node_log.over(Event.LEDGER_FAILED, _NOT_RECONCILED)
         await self._find_bypassed(lists)
         now = time.monotonic()
+        stopped |= self._find_unreported(grants, lists, now)
         actions = reconcile(  # no await from here to `_apply`: a call answered in between would be missed
             grants,
             tombstones,
@@ -372,7 +399,10 @@ class Node:
             not_back=frozenset().union(*(preparer.held() for preparer in self.preparers)),
         )
         for problem in actions.problems:
-            self._node_log.once(Event.LEDGER_FAILED, problem.message, reason=problem.kind)
+            words = problem.message
+            if problem.kind is ProblemKind.LIST_EMPTY and not lists.containers:
+                words += f"; what they hold is free if it lists none for {EMPTY_S:.0f} s"
+            self._node_log.once(Event.LEDGER_FAILED, words, reason=problem.kind)
         try:
             self._apply(actions)
         except StateError as e:  # the ledger may lack a holder: nothing new is granted before it is complete
@@ -388,13 +418,23 @@ class Node:
             read_again=partial(self._read_again, LOOK_S),
         )
         await self._reconcile_preparers(seen, under_way)
-        holders = {grant.pod for grant in self.ledger.grants()} - lists.ready
-        self.life.compared(began, time.monotonic(), holders=holders)
+        left = {grant.pod for grant in self.ledger.grants()} - lists.ready
+        self.life.compared(began, time.monotonic(), holders=left)
         if not self.reconciled:
             self.reconciled = True
             self._restore_free()
             self.log.info(Event.LEDGER_RECONCILED, grants=len(self.ledger.grants()), sandboxes=len(lists.sandboxes))
         return True
+
+    def _find_unreported(self, grants: Collection[Grant], lists: Lists, now: float) -> frozenset[PodUid]:
+        """Return the pods whose end was not reported. Their sandboxes count as stopped from now on, also after a restart."""
+        held: list[Grant | Attachment] = [*grants, *self.ledger.journal.rows()]
+        unix = int(self.clock())
+        ended = self._unreported.find(grants, {one.pod for one in held}, lists, now=now, unix=unix)
+        with self._ledger_failure():
+            for sandbox in sorted({one.sandbox for one in held if one.pod in ended}):
+                self.ledger.tombstone(sandbox, unix)
+        return ended
 
     async def _find_bypassed(self, lists: Lists) -> None:
         """Compare annotations in a thread, because pods' authors decide how long they are, and calls are answered meanwhile."""
@@ -508,6 +548,10 @@ class Node:
             yield
         except StateError as e:
             self._node_log.once(Event.LEDGER_FAILED, str(e))
+
+
+def _call_fields(sandbox: Sandbox, container: Container) -> dict[str, Any]:
+    return {"pod_uid": sandbox.uid, "namespace": sandbox.namespace, "pod": sandbox.name, "container": container.name}
 
 
 def _fields(grant: Grant) -> dict[str, str]:

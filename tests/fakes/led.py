@@ -6,18 +6,23 @@ moves.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
 from central.ask.model import Policy
 from central.ask.pod import Pod
+from central.controllers import admission_checks, gangs, requeue
+from central.controllers.gangs import FINISH_S
 from central.controllers.share_bypass import Bypassed
 from central.controllers.signer import Signer
 from central.daemon.leadership import Leadership
+from central.scheduling.gangs import ALL_DEVICES
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU, PodUid
@@ -53,18 +58,23 @@ class Led:
     patience_s: float = 0.0
     bypassed: Bypassed = Bypassed.REPORT
     quota_delay_s: float = 0.0
+    plan_share: Fraction = ALL_DEVICES
+    finish_s: float = FINISH_S
+    policy: Policy = Policy.BINPACK
 
     def make_term(self) -> Leadership:
         clock = asyncio.get_running_loop().time
         return Leadership(
             self.client,
             self.signer,
-            policy=Policy.BINPACK,
+            policy=self.policy,
             leads=lambda: self.leads,
             clock=clock,
             log=self.records.log,
             foreign=self.foreign,
             patience_s=self.patience_s,
+            plan_share=self.plan_share,
+            finish_s=self.finish_s,
             bypassed=self.bypassed,
             quota_delay_s=self.quota_delay_s,
         )
@@ -177,6 +187,15 @@ def is_touch(request: Request) -> bool:
     return request.method == "PATCH" and request.path.endswith("/status")
 
 
+@contextlib.contextmanager
+def rare_looks() -> Iterator[None]:
+    """Let the controllers look only once a second, so that a test in which many minutes pass takes less time."""
+    with contextlib.ExitStack() as stack:
+        for controller in (admission_checks, gangs, requeue):
+            stack.enter_context(patch.object(controller, "LOOK_S", 1.0))
+        yield
+
+
 Story = Callable[[Led], Coroutine[Any, Any, None]]
 
 
@@ -188,12 +207,25 @@ async def led(
     patience_s: float = 0.0,
     bypassed: Bypassed = Bypassed.REPORT,
     quota_delay_s: float = 0.0,
+    plan_share: Fraction = ALL_DEVICES,
+    finish_s: float = FINISH_S,
+    policy: Policy = Policy.BINPACK,
 ) -> AsyncIterator[Led]:
     async with FakeKubeServer() as server:
         server.grace = True
         access = open_access(server.write_kubeconfig(folder / "kubeconfig"))
         async with KubeClient(access, user_agent="lading-test") as client:
-            one = Led(server, client, signer, patience_s=patience_s, bypassed=bypassed, quota_delay_s=quota_delay_s)
+            one = Led(
+                server,
+                client,
+                signer,
+                patience_s=patience_s,
+                bypassed=bypassed,
+                quota_delay_s=quota_delay_s,
+                plan_share=plan_share,
+                finish_s=finish_s,
+                policy=policy,
+            )
             await one.put_node("n1")
             await one.begin()
             try:
@@ -210,9 +242,21 @@ def play(
     patience_s: float = 0.0,
     bypassed: Bypassed = Bypassed.REPORT,
     quota_delay_s: float = 0.0,
+    plan_share: Fraction = ALL_DEVICES,
+    finish_s: float = FINISH_S,
+    policy: Policy = Policy.BINPACK,
 ) -> None:
     async def whole() -> None:
-        async with led(folder, signer, patience_s=patience_s, bypassed=bypassed, quota_delay_s=quota_delay_s) as one:
+        async with led(
+            folder,
+            signer,
+            patience_s=patience_s,
+            bypassed=bypassed,
+            quota_delay_s=quota_delay_s,
+            plan_share=plan_share,
+            finish_s=finish_s,
+            policy=policy,
+        ) as one:
             await story(one)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         assert left == set()

@@ -71,10 +71,13 @@ class Netns:
             self._fd = -1
 
     def ip(self, words: str) -> None:
-        self._ip(words.split())
+        self._run("ip", words.split())
+
+    def tc(self, words: str) -> str:
+        return self._run("tc", words.split())
 
     def show(self, words: str) -> Any:
-        return json.loads(self._ip(["-json", *words.split()]) or "[]")
+        return json.loads(self._run("ip", ["-json", *words.split()]) or "[]")
 
     def links(self) -> dict[str, Any]:
         """By name, without the loopback device."""
@@ -89,8 +92,8 @@ class Netns:
 
         return in_fresh_thread(work)
 
-    def _ip(self, words: list[str]) -> str:
-        command = ["nsenter", f"--net={self.path}", "ip", *words]
+    def _run(self, program: str, words: list[str]) -> str:
+        command = ["nsenter", f"--net={self.path}", program, *words]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
         return done.stdout

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from central.loop.faults import Faults
 from lading.log import Event, Level, Log
 
 
@@ -18,3 +19,8 @@ class Records:
     @property
     def log(self) -> Log:
         return Log(self, Level.DEBUG)
+
+
+def made_faults() -> Faults:
+    """Return faults for a test in which nothing fails."""
+    return Faults(clock=lambda: 0.0, log=Records().log)

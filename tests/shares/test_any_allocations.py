@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from itertools import groupby
-from os import environ
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -12,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy, integers, just, lists, one_of, sampled_from, tuples
 
+from tests.depth import repeats
 from tests.shares.site import MIB, Process, Site
 from tests.shares.test_memory import KINDS, OK, OUT_OF_MEMORY
 
-SEQUENCES: Final = int(environ.get("LADING_MEMORY_SEQUENCES", "2000"))
+SEQUENCES: Final = repeats(300, long=3_000)
 SHARE: Final = 100 * MIB
 TRIES: Final = 3
 AWAY_S: Final = 3.0  # until a server that was away is back, and gives memory
@@ -41,6 +41,7 @@ def processes(library: Path) -> Iterator[list[Process]]:
         yield [container.start(), container.start()]
 
 
+@pytest.mark.repeats
 @pytest.mark.timeout(120 + SEQUENCES // 10)
 @settings(max_examples=SEQUENCES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=SEQUENCE)

@@ -3,16 +3,16 @@
 import random
 import time
 from itertools import cycle, islice, product
-from os import environ
 from signal import SIGCONT, SIGSTOP
 from typing import Final, NamedTuple
 
 import pytest
 
+from tests.depth import repeats
 from tests.shares.site import BOUND_S, MIB, Process, Site, eventually
 from tests.shares.test_turns import MS, longest_gaps
 
-ROUNDS: Final = int(environ.get("LADING_KILL_ROUNDS", "8"))
+ROUNDS: Final = repeats(8, long=40)
 LONGEST_S: Final = {"program": 1.0, "server": 1.5, "both": 1.5}  # of a stop: longer than a lease, longer than a beat may be old
 HELD_MIB: Final = 900
 SHARE_MIB: Final = 1000
@@ -83,6 +83,7 @@ def check_dead(site: Site) -> None:
     eventually(lambda: site.held()["b"] > had_s)
 
 
+@pytest.mark.repeats
 @pytest.mark.timeout(120 + 15 * ROUNDS)
 def test_whoever_is_killed_or_stopped_in_whatever_state_the_others_go_on(site: Site) -> None:
     chance = random.Random(time.time_ns())  # noqa: S311 -- a test's choice

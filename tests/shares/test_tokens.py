@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise, permutations
 from math import inf
-from os import environ
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ import pytest
 from shares.card import GRACE_NS
 from shares.policy.fair import Fair
 from shares.policy.model import MILLION
+from tests.depth import repeats
 from tests.fakes.share_rig import ShareServer
 from tests.shares.recorded import Choice, Recorded, Seen, Turn
 from tests.shares.site import Process, Site, eventually
@@ -24,7 +24,7 @@ MS: Final = 1000  # microseconds
 MEASURED_S: Final = 2.0
 TRIES: Final = 10
 ROUNDED_NS: Final = 100_000  # in all: each turn counts in whole nanoseconds
-LAUNCHES: Final = int(environ.get("LADING_RACING_LAUNCHES", "400"))
+LAUNCHES: Final = repeats(400, long=2_000)
 
 
 def begin_busy(site: Site, requests: dict[str, int]) -> dict[str, Process]:
@@ -83,6 +83,7 @@ def read_launches(path: Path) -> list[int]:
     return [at for (at,) in struct.iter_unpack("<q", path.read_bytes())]
 
 
+@pytest.mark.repeats
 @pytest.mark.timeout(120 + LAUNCHES // 10)
 @pytest.mark.parametrize(
     ("threads", "longest_us", "longest_gap_us"),

@@ -6,7 +6,7 @@ is free, and must be exactly as it was.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from hooks.model.attachment import Attachment, Link, Step, VfConfig
 from lading.vocabulary import PciAddress
@@ -23,6 +23,8 @@ class Shown:
     config: VfConfig
     rdma_netns: str | None = HOST  # of its ibdev
     ibdev: str = ""  # its name, where a pod may change it
+    mac_fixed: bool = False  # its PF was given a MAC, which the VF may not change
+    kept: Mapping[str, str] = field(default_factory=dict)  # what its device keeps from namespace to namespace
 
 
 def check(
@@ -61,12 +63,17 @@ def _differences(original: Shown, found: Shown) -> Iterator[str]:
             was, now = getattr(original.link, name), getattr(found.link, name)
             if was != now:
                 yield f"its device's {name} is {now}, not {was}"
+    for name in sorted(found.kept.keys() | original.kept.keys()):
+        if found.kept.get(name) != original.kept.get(name):
+            yield f"its device's {name} is {found.kept.get(name)}, not {original.kept.get(name)}"
     if found.netns != original.netns:
         yield f"its device is in {found.netns!r}"
     if found.rdma_netns != original.rdma_netns:
         yield f"its RDMA device is in {found.rdma_netns!r}"
     if found.ibdev != original.ibdev:
         yield f"its RDMA device is called {found.ibdev}, not {original.ibdev}"
+    if found.mac_fixed != original.mac_fixed:
+        yield f"its PF {'fixes' if found.mac_fixed else 'does not fix'} its MAC, unlike before"
     if found.config != original.config:
         yield f"its PF keeps {_said(found.config)}, not {_said(original.config)}"
 
@@ -76,6 +83,8 @@ def _of_owner(row: Attachment, original: Shown, found: Shown, there: set[str]) -
         was, kept = original.link, row.netdev
         if (kept.name, kept.mac, kept.mtu, kept.up) != (was.name, was.mac, was.mtu, was.up):
             yield f"has a half-configured original: {kept}"
+        if any(original.kept.get(name, value) != value for name, value in kept.kept):
+            yield f"has a half-configured original: {kept.kept}"
     elsewhere = {found.netns, found.rdma_netns} - {None, HOST, row.netns}
     if elsewhere:
         yield f"is in a namespace that is not its owner's: {elsewhere}"
@@ -97,6 +106,8 @@ def _of_attached(row: Attachment, found: Shown) -> Iterator[str]:
             for name, value in wanted.items():
                 if getattr(found.link, name) != value:
                     yield f"has {name} {getattr(found.link, name)}, not {value}"
+    if row.settings.config.mac is not None and not found.mac_fixed:
+        yield "has a MAC that its PF does not fix"
     if row.rdma and found.rdma_netns != row.netns:
         yield f"has its RDMA device in {found.rdma_netns!r}"
     for f in fields(VfConfig):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
@@ -62,9 +63,19 @@ def reason(outcome: object) -> Reason | None:
 class Node:
     """A node: what outlives a daemon, and the newest daemon."""
 
-    def __init__(self, vfs: int = 2, *, mode: RdmaMode = RdmaMode.SHARED, parents: bool = True, ethernet: bool = True) -> None:
+    def __init__(
+        self,
+        vfs: int = 2,
+        *,
+        mode: RdmaMode = RdmaMode.SHARED,
+        parents: bool = True,
+        ethernet: bool = True,
+        driver: str = "mlx5_core",
+        own_macs: bool = False,
+    ) -> None:
+        """`own_macs`: nobody gave their PF a MAC for the VFs."""
         self.vfs: list[Vf] = [vf(number, ethernet=ethernet) for number in range(vfs)]
-        self.kernel = ModelKernel(self.vfs, mode=mode, parents=parents)
+        self.kernel = ModelKernel(self.vfs, mode=mode, parents=parents, driver=driver, own_macs=own_macs)
         self.before = self.shown()
         self.stopped: set[SandboxId] = set()
         self.ready: set[SandboxId] = set()
@@ -73,7 +84,8 @@ class Node:
         self.now = 1_000_000
         self.disk_full = False
         self.records = Records()
-        self.db = sqlite3.connect(":memory:", isolation_level=None)
+        self.db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)  # closed by any thread
+        weakref.finalize(self, self.db.close)
         for statement in MIGRATIONS[1]:
             self.db.execute(statement)
         self.start()
@@ -178,6 +190,8 @@ class Node:
                 config=self.kernel.table[one.pf, one.index],
                 rdma_netns=self.kernel.where_ibdev(ibdev := self.kernel.ibdev_of(one.bdf)),
                 ibdev=ibdev,
+                mac_fixed=(one.pf, one.index) in self.kernel.fixed,
+                kept=dict(self.kernel.kept[self.kernel.indexes[one.bdf]]),
             )
         return shown
 

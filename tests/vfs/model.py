@@ -1,7 +1,8 @@
 """A kernel with VFs, as `hooks.attach.kernel` asks of it: namespaces with links, PFs' tables, ibdevs. All in memory, no thread.
 
 It is as strict as Linux where that matters: a name is taken once in a namespace, be it by an alternative name, a MAC is not
-changed while a device is up, a namespace is told from a later one at its path. A device whose namespace ends comes back to the
+changed while a device is up, a namespace is told from a later one at its path. What a pod changed of its device besides goes
+with it (`kept`), also when its namespace ends. A device whose namespace ends comes back to the
 host's, down, under the name that it had there or as dev<N>; its ibdev comes back too. `late` keeps them out of sight until
 `arrive`.
 
@@ -16,8 +17,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from typing import Any, Final
 
-from hooks.attach.kernel import KernelError, NameTakenError, NetnsGoneError
-from hooks.model.attachment import Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
+from hooks.attach.kernel import KernelError, NameTakenError, NetnsGoneError, StateVersion
+from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaMode, Route, VfConfig, VfLinkState, VlanProtocol
 from hooks.model.inventory import CharDevice, Vf
 from lading.vocabulary import PciAddress
 
@@ -33,6 +34,12 @@ UNTOUCHED: Final = VfConfig(
     trust=False,
     link_state=VfLinkState.ENABLE,
 )
+
+
+NO_MAC: Final = "00:00:00:00:00:00"
+
+# What a device keeps from namespace to namespace, whatever a pod did with it (net/core/dev.c, __dev_change_net_namespace).
+KEPT: Final = {"xdp": "", "flags": "multicast", "tx-queue-length": "1000", "ring-rx": "1024"}
 
 
 class Crash(BaseException):
@@ -85,8 +92,18 @@ class Fault:
 
 
 class ModelKernel:
-    def __init__(self, vfs: Iterable[Vf], *, mode: RdmaMode = RdmaMode.SHARED, parents: bool = True) -> None:
-        """`parents`: whether it tells the PCI address of a link's device."""
+    def __init__(
+        self,
+        vfs: Iterable[Vf],
+        *,
+        mode: RdmaMode = RdmaMode.SHARED,
+        parents: bool = True,
+        driver: str = "mlx5_core",
+        own_macs: bool = False,
+    ) -> None:
+        """`parents`: whether it tells the PCI address of a link's device. `driver`: of the PF, igb or mlx5_core."""
+        self.driver = driver
+        self.own_macs = own_macs
         self.vfs = {one.bdf: one for one in vfs}
         self.mode = mode
         self.parents = parents
@@ -108,13 +125,17 @@ class ModelKernel:
         self.arriving: list[tuple[str, Link]] = []
         self.arriving_ibdevs: set[str] = set()
         self.table = {(one.pf, one.index): UNTOUCHED for one in self.vfs.values()}
+        self.fixed = {(one.pf, one.index) for one in self.vfs.values()}  # a MAC was set through the PF (IGB_VF_FLAG_PF_SET_MAC)
         self.indexes = {one.bdf: number for number, one in enumerate(self.vfs.values(), start=10)}
         self.ibdev_numbers = {one.ibdev: number for number, one in enumerate(self.vfs.values(), start=3)}
+        self.kept = {index: dict(KEPT) for index in self.indexes.values()}
         self.ibdevs_of = {one.bdf: number for number, one in enumerate(self.vfs.values(), start=3)}
         for one in self.vfs.values():
             self.host.ibdevs.add(one.ibdev)
             if one.netdev:
                 self._place(self.host, self._original(one))
+            if self.own_macs:
+                self._leave_mac_to(one)
 
     def add_netns(self, path: str) -> NetnsId:
         self.pods[path] = self._namespace()
@@ -138,6 +159,17 @@ class ModelKernel:
             self._place(self.host, replace(link, name=free, up=False, altnames=kept))
         self.host.ibdevs |= self.arriving_ibdevs
         self.arriving, self.arriving_ibdevs = [], set()
+
+    def _leave_mac_to(self, one: Vf) -> None:
+        """The VF has had its own MAC from the start: nobody gave its PF one. igb reports it nevertheless."""
+        self.fixed.discard((one.pf, one.index))
+        where = self.where(one.bdf)
+        mac = where[1].mac if self.driver == "igb" and where is not None else NO_MAC
+        self.table[one.pf, one.index] = replace(self.table[one.pf, one.index], mac=mac)
+
+    def change_kept(self, bdf: PciAddress, name: str, value: str) -> None:
+        """By a pod in whose namespace the device is."""
+        self.kept[self.indexes[bdf]][name] = value
 
     def where(self, bdf: PciAddress) -> tuple[str, Link] | None:
         """("" for the host, or the path of the pod's namespace; the link) of a VF's network device."""
@@ -198,6 +230,12 @@ class ModelKernel:
 
     # ---- Kernel
 
+    def state_version(self, vf: PciAddress) -> StateVersion:
+        """As sysfs shows it: devices in a namespace are in that one's only. No fault reaches it."""
+        links = (link.name for link in self.host.links.values() if link.index == self.indexes[vf])
+        ibdevs = (name for name in self.host.ibdevs if self.ibdev_numbers[name] == self.ibdevs_of[vf])
+        return StateVersion(self.indexes[vf], tuple(links), tuple(ibdevs))
+
     def netns_id(self, netns: str) -> NetnsId | None:
         with self._call("netns_id"):
             return self.pods[netns].id if netns in self.pods else None
@@ -214,6 +252,8 @@ class ModelKernel:
                 raise KernelError(f"PF {pf} has no VF {index}")
             said = {f.name: value for f in fields(config) if (value := getattr(config, f.name)) is not None}
             self.table[pf, index] = replace(self.table[pf, index], **said)
+            if config.mac is not None:
+                self._fix_mac(pf, index, config.mac)
             self.changes.append(f"set_vf {index} {' '.join(said)}")
 
     def host_link(self, vf: PciAddress) -> Link | None:
@@ -235,11 +275,58 @@ class ModelKernel:
             link = self._need(netns, name)
             if up is False:
                 link = replace(link, up=False)
-            if mac is not None and mac != link.mac and link.up:
-                raise KernelError(f"cannot change the MAC of {name}: it is up")
+            if mac is not None and mac != link.mac:
+                if link.up:
+                    raise KernelError(f"cannot change the MAC of {name}: it is up")
+                if not self._tell_mac(link, mac):
+                    link = self._reset_mac(link)
+                if link.mac != mac and not self._tell_mac(link, mac):
+                    raise KernelError(f"cannot set MAC {mac} of {name}: EADDRNOTAVAIL")
             said: dict[str, Any] = {"mac": mac, "mtu": mtu, "up": up}
             self._place(self._find(netns), replace(link, **{key: value for key, value in said.items() if value is not None}))
             self.changes.append(f"set_link {name}")
+
+    def take_mac(self, name: str, mac: str) -> bool:
+        with self._call("take_mac"):
+            link = replace(self._need(None, name), up=False)
+            taken = link.mac == mac or self._tell_mac(link, mac)
+            self._place(self.host, replace(link, mac=mac) if taken else link)
+            self.changes.append(f"take_mac {name}")
+            return taken
+
+    def release_mac(self, pf: PciAddress, index: int, *, unless: str) -> None:
+        with self._call("release_mac"):
+            if self.table[pf, index].mac != unless:
+                self._fix_mac(pf, index, NO_MAC)
+                self.changes.append(f"release_mac {index}")
+
+    def confirm_mac(self, pf: PciAddress, index: int, mac: str) -> None:
+        with self._call("confirm_mac"):
+            if self.table[pf, index].mac != mac:
+                self._fix_mac(pf, index, mac)
+                self.changes.append(f"confirm_mac {index}")
+
+    def _fix_mac(self, pf: PciAddress, index: int, mac: str) -> None:
+        """By the PF: a MAC binds the VF, zeros let it go (igb_ndo_set_vf_mac; mlx5_eswitch_set_vport_mac keeps the number)."""
+        self.table[pf, index] = replace(self.table[pf, index], mac=mac)
+        (self.fixed.discard if mac == NO_MAC else self.fixed.add)((pf, index))
+
+    def _tell_mac(self, link: Link, mac: str) -> bool:
+        """Let a device set its own MAC; return whether it may. igb refuses one for a VF whose PF was given one, even the same,
+        unless it trusts the VF (igb_set_vf_mac_addr), igbvf then fails with EADDRNOTAVAIL (igbvf_set_mac), and igb reports the
+        VF's own MAC as if it were the PF's (igb_set_vf_mac). mlx5_core keeps both apart (mlx5e_set_mac)."""
+        at_pf = next(((one.pf, one.index) for one in self.vfs.values() if self.indexes[one.bdf] == link.index), None)
+        if self.driver == "igb" and at_pf is not None:
+            if at_pf in self.fixed and not self.table[at_pf].trust:
+                return False
+            self.table[at_pf] = replace(self.table[at_pf], mac=mac)
+        return True
+
+    def _reset_mac(self, link: Link) -> Link:
+        """Set a device up and down: igbvf takes the MAC that the PF has for it (igbvf_reset, igb_vf_reset_msg)."""
+        at_pf = next((one.pf, one.index) for one in self.vfs.values() if self.indexes[one.bdf] == link.index)
+        mac = self.table[at_pf].mac
+        return replace(link, mac=mac) if mac not in {None, NO_MAC} else link
 
     def rename(self, name: str, to: str) -> None:
         with self._call("rename"):
@@ -262,6 +349,17 @@ class ModelKernel:
             taken = self._names(self.host)
             self._place(self.host, replace(link, altnames=tuple(other for other in altnames if other not in taken)))
             self.changes.append(f"set_altnames {name}")
+
+    def read_kept(self, vf: PciAddress, name: str) -> tuple[KeptSetting, ...]:
+        with self._call("read_kept"):
+            return tuple(KeptSetting(*one) for one in self.kept[self._need(None, name).index].items())
+
+    def restore_kept(self, vf: PciAddress, name: str, settings: tuple[KeptSetting, ...]) -> None:
+        with self._call("restore_kept"):
+            kept = self.kept[self._need(None, name).index]
+            if kept | dict(settings) != kept:
+                kept |= dict(settings)
+                self.changes.append(f"restore_kept {name}")
 
     def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
         with self._call("move_in"):
@@ -358,7 +456,8 @@ class ModelKernel:
         return Link(
             index=self.indexes[one.bdf],
             name=one.netdev,
-            mac=f"02:00:5e:00:00:{one.index:02x}",
+            # igbvf takes the MAC that its PF was given (igbvf_probe); mlx5_core's network device may have another.
+            mac=UNTOUCHED.mac or "" if self.driver == "igb" else f"02:00:5e:00:00:{one.index:02x}",
             mtu=1500,
             up=True,
             parent=one.bdf if self.parents else "",

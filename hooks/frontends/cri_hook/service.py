@@ -21,7 +21,7 @@ from lading.http2.frames import MalformedError
 from lading.http2.messages import Status
 from lading.log import Event, Log
 from lading.reasons import Reason
-from lading.sockets import Listener, Peer, peer_credentials
+from lading.sockets import Listener, Peer, peer_credentials, serve
 from lading.tracing import OFF, Span, Tracing
 from protos.hook.v1 import hook_pb2
 
@@ -145,8 +145,8 @@ class HookServer:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: _Connection(self._methods_for, self._open, self._running, failed=self._failed), sock=self._listener
+        self._server = await serve(
+            lambda: _Connection(self._methods_for, self._open, self._running, failed=self._failed), self._listener
         )
 
     def conditions(self) -> Mapping[str, str]:

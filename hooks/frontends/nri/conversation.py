@@ -1,7 +1,8 @@
 """Both logical connections of NRI's socket as one state machine: bytes in, calls and replies out.
 
-It knows no method: a call has a name and bytes. Either side can use it; the plugin answers on connection 1 and calls on
-connection 2, the runtime does the opposite (tests do). After a MalformedError the socket is to be closed.
+A call has a name and bytes. Either side can use it; the plugin answers on connection 1 and calls on connection 2, the runtime
+does the opposite (tests do). Refuse a call that has a `problem`, because it cannot be read: a runtime goes on without a plugin
+that closes the connection. After a MalformedError the socket is to be closed.
 
 Source: containerd/ttrpc, request.proto; a client's streams have odd numbers.
 """
@@ -12,7 +13,9 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from hooks.frontends.nri.mux import PLUGIN, RUNTIME, MalformedError, PieceReader, render_pieces
-from hooks.frontends.nri.ttrpc import LARGEST, Kind, Message, MessageReader, render_message
+from hooks.frontends.nri.needed import request_sieve, response_sieve
+from hooks.frontends.nri.sieve import ExcessError
+from hooks.frontends.nri.ttrpc import MAX_SENT, Arrived, Kind, Message, MessageReader, render_message
 from lading.http2.messages import MAX_STATUS_MESSAGE, Status
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
@@ -31,9 +34,10 @@ class Call:
     """A call of the other side, to be answered."""
 
     stream: int
-    service: str
-    method: str
-    payload: bytes
+    service: str = ""
+    method: str = ""
+    payload: bytes = b""  # of Synchronize only what is needed
+    problem: CallError | None = None  # why the call cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class Conversation:
         self._answers_on = answers_on
         self._calls_on = RUNTIME if answers_on == PLUGIN else PLUGIN
         self._pieces = PieceReader()
-        self._messages = {self._answers_on: MessageReader(), self._calls_on: MessageReader()}
+        self._messages = {self._answers_on: MessageReader(request_sieve), self._calls_on: MessageReader(response_sieve)}
         self._next = 1
 
     def receive(self, data: bytes) -> Iterator[Call | Reply]:
@@ -71,7 +75,7 @@ class Conversation:
     def answer(self, call: Call, payload: bytes) -> bytes:
         """Return the bytes that answer a call; an error if the answer is larger than ttrpc allows."""
         body = nri.TtrpcResponse(payload=payload).SerializeToString()
-        if len(body) > LARGEST:
+        if len(body) > MAX_SENT:
             return self.refuse(call, CallError(Status.RESOURCE_EXHAUSTED, f"the answer has {len(body)} bytes"))
         return self._render(self._answers_on, Message(call.stream, Kind.RESPONSE, body))
 
@@ -80,28 +84,33 @@ class Conversation:
         body = nri.TtrpcResponse(status=status).SerializeToString()
         return self._render(self._answers_on, Message(call.stream, Kind.RESPONSE, body))
 
-    def _read(self, connection: int, message: Message) -> Call | Reply:
+    def _read(self, connection: int, message: Arrived) -> Call | Reply:
         expected = Kind.REQUEST if connection == self._answers_on else Kind.RESPONSE
         if message.kind is not expected:
             raise MalformedError(
                 f"cannot read a {message.kind.name} on connection {connection}: only a {expected.name} comes there"
             )
-        try:
-            return _read_call(message) if message.kind is Kind.REQUEST else _read_reply(message)
-        except DecodeError as e:
-            raise MalformedError(f"cannot read a {message.kind.name} on connection {connection}: no such message") from e
+        return _read_call(message) if message.kind is Kind.REQUEST else _read_reply(message)
 
     def _render(self, connection: int, message: Message) -> bytes:
         return render_pieces(connection, render_message(message))
 
 
-def _read_call(message: Message) -> Call:
-    request = nri.TtrpcRequest.FromString(message.body)
+def _read_call(message: Arrived) -> Call:
+    try:
+        request = nri.TtrpcRequest.FromString(message.body.kept())
+    except ExcessError as e:
+        return Call(stream=message.stream, problem=CallError(Status.RESOURCE_EXHAUSTED, f"the message is too large: {e}"))
+    except (MalformedError, DecodeError):
+        return Call(stream=message.stream, problem=CallError(Status.INVALID_ARGUMENT, "the message is no request"))
     return Call(stream=message.stream, service=request.service, method=request.method, payload=request.payload)
 
 
-def _read_reply(message: Message) -> Reply:
-    response = nri.TtrpcResponse.FromString(message.body)
+def _read_reply(message: Arrived) -> Reply:
+    try:
+        response = nri.TtrpcResponse.FromString(message.body.kept())
+    except (MalformedError, DecodeError) as e:
+        raise MalformedError(f"cannot read an answer of the runtime: {e}") from e
     if not response.HasField("status") or response.status.code == Status.OK:
         return Reply(stream=message.stream, payload=response.payload)
     return Reply(stream=message.stream, error=CallError(response.status.code, response.status.message))

@@ -26,7 +26,7 @@ from hooks.frontends.nri.messages import Node, Runtime, read_container, read_net
 from hooks.frontends.nri.plugin import Handler, Request, log_internal
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
-from hooks.model.container import Sandbox
+from hooks.model.container import Container, Sandbox
 from hooks.ports import NodePort
 from lading.errors import HostError
 from lading.log import Log
@@ -102,24 +102,32 @@ class LadingPlugin:
         return nri.Empty()
 
     def _create(self, request: Request) -> Message | Awaitable[Message]:
-        answer = self.node.adjust_container(read_sandbox(request.pod), read_container(request.container))
+        sandbox, container = read_sandbox(request.pod), read_container(request.container)
+        answer = self.node.adjust_container(sandbox, container)
         if isinstance(answer, Answer | Refusal):
-            return self._render(answer)
-        return self._create_later(self._work(answer))
+            return self._render(sandbox, container, answer)
+        return self._create_later(sandbox, container, self._work(answer))
 
-    async def _create_later(self, work: "asyncio.Future[Answer | Refusal]") -> Message:
+    async def _create_later(self, sandbox: Sandbox, container: Container, work: "asyncio.Future[Answer | Refusal]") -> Message:
         await asyncio.wait({work}, timeout=BUDGET_S)
-        return self._render(work.result() if work.done() else _BEING_PREPARED)
+        if not work.done():
+            raise self._refused(sandbox, container, _BEING_PREPARED)
+        return self._render(sandbox, container, work.result())
 
-    def _render(self, answer: Answer | Refusal) -> Message:
-        result: nri.ContainerAdjustment | Refusal
+    def _render(self, sandbox: Sandbox, container: Container, answer: Answer | Refusal) -> Message:
+        if isinstance(answer, Refusal):
+            raise CallError(*render_refusal(answer.reason, answer.message))
         try:
-            result = answer if isinstance(answer, Refusal) else render_answer(answer, self.runtime, look_at_node)
+            result = render_answer(answer, self.runtime, look_at_node)
         except HostError as e:
             result = Refusal(reason=Reason.DEVICE_NODE_INVALID, message=e.message)
         if isinstance(result, Refusal):
-            raise CallError(*render_refusal(result.reason, result.message))
+            raise self._refused(sandbox, container, result)
         return nri.CreateContainerResponse(adjust=result)
+
+    def _refused(self, sandbox: Sandbox, container: Container, refusal: Refusal) -> CallError:
+        self.node.refused(sandbox, container, refusal)
+        return CallError(*render_refusal(refusal.reason, refusal.message))
 
     def _start(self, request: Request) -> Message:
         """Refuse a container that was created while neither this plugin nor a guard was asked."""

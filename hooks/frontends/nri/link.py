@@ -35,6 +35,7 @@ class Link:
     log: Log
     changed: Callable[[bool], object] = lambda _: None
     answered: Callable[[str, float], object] = lambda *_: None
+    take_place: Callable[[], str] = lambda: ""  # returns why another process is this plugin; empty if none is
     problem: str = "it has not connected yet"  # why the plugin is not asked; empty while it is
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -42,8 +43,11 @@ class Link:
         """Be the runtime's plugin until cancelled. Never returns."""
         while True:
             try:
-                await self._be_asked()
-                self._lost("the runtime closed the connection")
+                if another := self.take_place():
+                    self._lost(another)
+                else:
+                    await self._be_asked()
+                    self._lost("the runtime closed the connection")
             except OSError as e:  # also a TimeoutError, which has no words
                 self._lost(f"{self.socket}: {e.strerror or 'nothing speaks NRI there'}")
             except (MalformedError, CallError) as e:

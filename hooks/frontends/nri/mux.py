@@ -1,7 +1,7 @@
 """Cut the stream of NRI's socket into pieces of its two logical connections, and write such pieces.
 
 On connection 1 the runtime calls the plugin, on connection 2 the plugin calls the runtime. A piece is no message: each logical
-connection is a byte stream of its own (`ttrpc`). Refused: a piece that is larger than a runtime sends.
+connection is a byte stream of its own (`ttrpc`), and a piece is passed on as it comes, whatever its size.
 
 Source: containerd/nri, pkg/net/multiplex (`u32 connection | u32 length`, big-endian).
 """
@@ -16,7 +16,6 @@ PLUGIN: Final = 1  # the plugin answers
 RUNTIME: Final = 2  # the runtime answers
 
 _HEADER: Final = Struct(">II")
-_LARGEST: Final = (4 << 20) + 10  # a ttrpc message with its header
 # The runtime reads headers of messages by way of a buffer of this size, and a larger piece does not fit into it. The rest of a
 # message may come as one piece of any size, and should: at most 256 pieces may wait to be read.
 _FIRST: Final = 4096
@@ -27,24 +26,28 @@ class MalformedError(LadingError):
 
 
 class PieceReader:
-    """Bytes in, pieces out."""
+    """Bytes in, and of each connection its bytes out."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._header = bytearray()
+        self._connection = 0
+        self._left = 0  # bytes of the piece that have not come
 
-    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield (connection, bytes) of each piece that is complete now. Raise MalformedError."""
-        self._rest += data
-        while len(self._rest) >= _HEADER.size:
-            connection, length = _HEADER.unpack_from(self._rest)
-            if length > _LARGEST:
-                raise MalformedError(f"cannot read a piece of {length} bytes: a runtime sends {_LARGEST} at most")
-            end = _HEADER.size + length
-            if len(self._rest) < end:
-                return
-            piece = bytes(self._rest[_HEADER.size : end])
-            del self._rest[:end]
-            yield connection, piece
+    def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
+        """Yield (connection, bytes) of each piece, or of its part that is there."""
+        view = memoryview(data)
+        while view:
+            if self._left:
+                part, view = view[: self._left], view[self._left :]
+                self._left -= len(part)
+                yield self._connection, part
+            else:
+                missing = _HEADER.size - len(self._header)
+                self._header += view[:missing]
+                view = view[missing:]
+                if len(self._header) == _HEADER.size:
+                    self._connection, self._left = _HEADER.unpack(self._header)
+                    self._header.clear()
 
 
 def render_pieces(connection: int, message: bytes) -> bytes:

@@ -74,6 +74,8 @@ class Service:
 
     def answer(self, call: Call) -> bytes | Awaitable[bytes]:
         """Return the answer to a call. Raise CallError, also from the awaitable."""
+        if call.problem is not None:
+            raise call.problem
         try:
             response = self._respond(call)
         except DecodeError as e:

@@ -1,19 +1,24 @@
 """Cut the byte stream of one logical connection into ttrpc messages, and write them.
 
-NRI uses calls with one request and one response. Refused: a message over ttrpc's limit, and the kinds of messages that
-streaming calls have.
+NRI uses calls with one request and one response. Refused: a message that is larger than `MAX_RECEIVED`, and the kinds of
+messages that streaming calls have. ttrpc's own limit holds for what is sent: containerd keeps it as a reader, while the version
+in containerd 1.7 sends a list of pods of any size.
 
-Source: containerd/ttrpc, PROTOCOL.md (`u32 length | u32 stream | u8 type | u8 flags`, big-endian).
+Source: containerd/ttrpc, PROTOCOL.md (`u32 length | u32 stream | u8 type | u8 flags`, big-endian) and channel.go.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
 
 from hooks.frontends.nri.mux import MalformedError
+from hooks.frontends.nri.sieve import Sieve
 
-LARGEST: Final = 4 << 20  # of a message, without its header
+# Sizes of messages, without their headers. A runtime drops a plugin that does not answer within 2 s, and no more than a GiB
+# passes the socket in that time.
+MAX_SENT: Final = 4 << 20
+MAX_RECEIVED: Final = 1 << 30
 _HEADER: Final = Struct(">IIBB")
 
 
@@ -28,27 +33,49 @@ class Message(NamedTuple):
     body: bytes  # of a TtrpcRequest or TtrpcResponse
 
 
+class Arrived(NamedTuple):
+    """A message that has come to its end."""
+
+    stream: int
+    kind: Kind
+    body: Sieve  # has had all of it
+
+
 class MessageReader:
-    """Bytes in, messages out."""
+    """Bytes in, messages out. `sieve` returns a new sieve for each message."""
 
-    def __init__(self) -> None:
-        self._rest = bytearray()
+    def __init__(self, sieve: Callable[[], Sieve]) -> None:
+        self._sieve = sieve
+        self._header = bytearray()
+        self._message: Arrived | None = None
+        self._left = 0  # bytes of the message that have not come
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: memoryview) -> Iterator[Arrived]:
         """Yield the messages that are complete now. Raise MalformedError."""
-        self._rest += data
-        while len(self._rest) >= _HEADER.size:
-            length, stream, kind, _ = _HEADER.unpack_from(self._rest)
-            if length > LARGEST:
-                raise MalformedError(f"cannot read a message of {length} bytes: ttrpc allows {LARGEST}")
-            if kind not in Kind.__members__.values():
-                raise MalformedError(f"cannot read a ttrpc message of type {kind}: NRI has requests and responses only")
-            end = _HEADER.size + length
-            if len(self._rest) < end:
-                return
-            body = bytes(self._rest[_HEADER.size : end])
-            del self._rest[:end]
-            yield Message(stream, Kind(kind), body)
+        while data or self._message:
+            if self._message is None:
+                missing = _HEADER.size - len(self._header)
+                self._header += data[:missing]
+                data = data[missing:]
+                if len(self._header) == _HEADER.size:
+                    self._begin()
+            else:
+                part, data = data[: self._left], data[self._left :]
+                self._left -= len(part)
+                self._message.body.feed(part)
+                if self._left:
+                    return
+                whole, self._message = self._message, None
+                yield whole
+
+    def _begin(self) -> None:
+        self._left, stream, kind, _ = _HEADER.unpack(self._header)
+        self._header.clear()
+        if self._left > MAX_RECEIVED:
+            raise MalformedError(f"cannot read a message of {self._left} bytes: {MAX_RECEIVED} are the most")
+        if kind not in Kind.__members__.values():
+            raise MalformedError(f"cannot read a ttrpc message of type {kind}: NRI has requests and responses only")
+        self._message = Arrived(stream, Kind(kind), self._sieve())
 
 
 def render_message(message: Message) -> bytes:

@@ -161,6 +161,14 @@ class PodSandbox(_message.Message):
     linux: LinuxPodSandbox
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., runtime_handler: _Optional[str] = ..., linux: _Optional[_Union[LinuxPodSandbox, _Mapping]] = ...) -> None: ...
 
+class ListedPod(_message.Message):
+    __slots__ = ("id", "linux")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    LINUX_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    linux: LinuxPodSandbox
+    def __init__(self, id: _Optional[str] = ..., linux: _Optional[_Union[LinuxPodSandbox, _Mapping]] = ...) -> None: ...
+
 class LinuxPodSandbox(_message.Message):
     __slots__ = ("namespaces",)
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]

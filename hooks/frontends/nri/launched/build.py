@@ -7,6 +7,7 @@ from typing import Final
 from hooks.frontends.nri.compiled.build import STATIC, compile_program
 from hooks.frontends.nri.guard_plugin import INDEX, NAME
 from hooks.frontends.nri.launched.program import VERSION_MARK
+from hooks.frontends.nri.ttrpc import MAX_RECEIVED
 from lading.compiling import compile_for_nodes
 from lading.http2.messages import Status
 
@@ -18,6 +19,7 @@ _TEXTS: Final[dict[str, str | int]] = {
     "INDEX": INDEX,
     "INVALID_ARGUMENT": int(Status.INVALID_ARGUMENT),
     "UNIMPLEMENTED": int(Status.UNIMPLEMENTED),
+    "MAX_RECEIVED": MAX_RECEIVED,
 }
 
 

@@ -8,13 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "texts.h"
+
 #define PIECE_HEADER 8
 #define HEADER 10
-#define LARGEST (4u << 20) /* body of a message */
 
 static struct stream {
-    size_t have, need; /* bytes: a header, and then its message */
-    uint8_t bytes[HEADER + LARGEST];
+    size_t have; /* bytes of the header */
+    uint8_t header[HEADER];
+    uint32_t left; /* bytes of the message */
 } streams[2];
 
 static struct {
@@ -39,23 +41,28 @@ static size_t fill(uint8_t *to, size_t *have, size_t need, const uint8_t *from, 
     return some;
 }
 
+static bool begin(enum connection connection, struct stream *stream) {
+    stream->left = number(stream->header);
+    if (stream->left > MAX_RECEIVED || stream->header[8] != (connection == TO_PLUGIN ? REQUEST : RESPONSE)) return false;
+    message_begins(connection, stream->left);
+    return true;
+}
+
 static bool receive_piece(enum connection connection, const uint8_t *bytes, size_t size) {
     struct stream *stream = &streams[connection - 1];
     while (size > 0) {
-        size_t need = stream->need ? stream->need : HEADER;
-        size_t some = fill(stream->bytes, &stream->have, need, bytes, size);
-        bytes += some, size -= some;
-        if (stream->have < need) break;
-        if (!stream->need) {
-            if (number(stream->bytes) > LARGEST) return false;
-            if (stream->bytes[8] != (connection == TO_PLUGIN ? REQUEST : RESPONSE)) return false;
-            stream->need = HEADER + number(stream->bytes);
+        if (stream->have < HEADER) {
+            size_t some = fill(stream->header, &stream->have, HEADER, bytes, size);
+            bytes += some, size -= some;
+            if (stream->have < HEADER) break;
+            if (!begin(connection, stream)) return false;
         }
-        if (stream->have == stream->need) {
-            struct bytes body = {stream->bytes + HEADER, stream->have - HEADER};
-            stream->have = stream->need = 0;
-            if (!received(connection, number(stream->bytes + 4), body)) return false;
-        }
+        size_t some = stream->left < size ? stream->left : size;
+        message_comes(connection, bytes, some);
+        bytes += some, size -= some, stream->left -= (uint32_t)some;
+        if (stream->left > 0) break;
+        stream->have = 0;
+        if (!message_received(connection, number(stream->header + 4))) return false;
     }
     return true;
 }
@@ -69,7 +76,7 @@ bool receive(const uint8_t *bytes, size_t size) {
             piece.have = 0;
             piece.left = number(piece.header + 4);
             uint32_t connection = number(piece.header);
-            if (piece.left > HEADER + LARGEST || (connection != TO_PLUGIN && connection != TO_RUNTIME)) return false;
+            if (connection != TO_PLUGIN && connection != TO_RUNTIME) return false;
             continue;
         }
         size_t some = piece.left < size ? piece.left : size;

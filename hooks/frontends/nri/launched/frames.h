@@ -10,8 +10,11 @@ enum message { REQUEST = 1, RESPONSE = 2 };
 /* Take bytes as they came from the socket. False: they are no NRI, and the rest of the stream cannot be read either. */
 bool receive(const uint8_t *bytes, size_t size);
 
-/* Called with each whole message: its stream, and the body of a Request on TO_PLUGIN, of a Response on TO_RUNTIME. */
-bool received(enum connection connection, uint32_t stream, struct bytes body);
+/* Of who receives: a message begins, a Request on TO_PLUGIN, a Response on TO_RUNTIME; it comes in parts; it has ended, and with
+ * it the connection if false is returned. On each connection one message follows the other. */
+void message_begins(enum connection connection, uint32_t size);
+void message_comes(enum connection connection, const uint8_t *bytes, size_t size);
+bool message_received(enum connection connection, uint32_t stream);
 
 /* Write a message of a few hundred bytes. False: the socket is closed. */
 bool send_message(int socket, enum connection connection, uint32_t stream, enum message kind, struct bytes body);

@@ -1,7 +1,8 @@
 /* The guard that the runtime launches itself, so that the node is guarded from the runtime's start on (../guard.py has the rule).
  *
  * It opens no file and no connection, allocates nothing and has no configuration. It answers one call after the other until
- * the runtime closes the socket that it gave. A call that it cannot read is refused: if it ended, the runtime would go on
+ * the runtime closes the socket that it gave. It reads a call while its bytes arrive and keeps which annotations there are, so
+ * that a list of all pods may have any size. A call that it cannot read is refused: if it ended, the runtime would go on
  * without it. `texts.h` is written by the build from the Python guard: annotations, texts, codes and the version.
  *
  * Source: containerd/nri, pkg/api/api.proto and plugin.go (the environment of a launched plugin). */
@@ -25,7 +26,12 @@
 #define START_CONTAINER 6
 #define BIT(event) (1 << ((event) - 1))
 
-#define ANNOTATIONS 6 /* of a pod and of a container */
+/* Numbers of fields. */
+enum { SERVICE_NAME = 1, METHOD = 2, PAYLOAD = 3 };  /* of a Request */
+enum { EVENT = 1, CHANGED_POD = 2 };                 /* of a StateChangeEvent; its container follows */
+enum { POD = 1, MORE = 3 };                          /* of other calls; the container follows the pod */
+enum { ANNOTATIONS = 6, KEY = 1 };                   /* of a pod and of a container */
+enum { STATUS = 1, CODE = 1, WORDS = 2 };            /* of a Response, and of its status */
 
 /* lading-hooks and lading-doctor look for it in the file. */
 static const char version[] __attribute__((used)) = VERSION_MARK VERSION;
@@ -42,62 +48,96 @@ static const struct answer MALFORMED_CALL = {INVALID_ARGUMENT, "the message is n
 
 /* ---- messages */
 
-/* Read the last value of a field of text in a message; it is empty if there is none. */
-static bool read_text(struct bytes message, uint32_t number, struct bytes *found) {
-    struct field field;
-    enum next next;
-    *found = text("");
-    while ((next = next_field(&message, &field)) == FOUND) {
-        if (field.number != number) continue;
-        if (field.kind != BYTES) return false;
-        *found = field.bytes;
-    }
-    return next == END;
+enum method { UNKNOWN, CONFIGURE, SYNCHRONIZE, SHUTDOWN, CHANGE, CHECK };
+
+static enum method find_method(struct bytes name) {
+    if (equal(name, "CreateContainer") || equal(name, "StartContainer")) return CHECK;
+    if (equal(name, "StateChange")) return CHANGE;
+    if (equal(name, "Configure")) return CONFIGURE;
+    if (equal(name, "Synchronize")) return SYNCHRONIZE;
+    if (equal(name, "Shutdown")) return SHUTDOWN;
+    return UNKNOWN;
 }
 
-static bool read_number(struct bytes message, uint32_t number, uint64_t *found) {
-    struct field field;
-    enum next next;
-    *found = 0;
-    while ((next = next_field(&message, &field)) == FOUND) {
-        if (field.number != number) continue;
-        if (field.kind != VARINT) return false;
-        *found = field.value;
+/* What is kept of a call. */
+static struct call {
+    bool plugin, named, has_payload; /* its service is the plugin's; its method, its payload have come */
+    enum method method;
+    struct keys keys[2]; /* of pod and container */
+    uint64_t event, more;
+} call;
+
+static uint64_t code; /* of the runtime's answer to the registration */
+
+/* Readers of both connections; path[0].number is the connection. */
+static struct reader readers[2];
+
+static enum action expect(enum kind kind, enum kind expected, enum action action) { return kind == expected ? action : REFUSE; }
+
+static enum action request_field(struct reader *reader, uint32_t field, enum kind kind) {
+    uint32_t pod = call.method == CHANGE ? CHANGED_POD : POD;
+    switch (reader->depth) {
+    case 0:
+        if (field != SERVICE_NAME && field != METHOD && field != PAYLOAD) return SKIP;
+        if (field != PAYLOAD) return call.has_payload ? REFUSE : expect(kind, BYTES, KEEP);
+        if (!call.named) return REFUSE; /* a sender writes the fields in their order */
+        call.has_payload = true;
+        memset(call.keys, 0, sizeof call.keys);
+        call.event = call.more = 0;
+        return expect(kind, BYTES, call.method == UNKNOWN ? SKIP : ENTER);
+    case 1:
+        if (call.method == SYNCHRONIZE) return field == MORE ? expect(kind, VARINT, KEEP) : SKIP;
+        if (call.method == CHANGE && field == EVENT) return expect(kind, VARINT, KEEP);
+        if (call.method != CHANGE && call.method != CHECK) return SKIP;
+        return field == pod || field == pod + 1 ? expect(kind, BYTES, ENTER) : SKIP;
+    case 2:
+        if (field != ANNOTATIONS) return SKIP;
+        reader->kept = 0; /* an entry without a key has the empty one */
+        return expect(kind, BYTES, ENTER);
+    default: return field == KEY ? expect(kind, BYTES, KEEP) : SKIP;
     }
-    return next == END;
 }
 
-static bool read_keys(struct bytes message, struct keys *found) {
-    struct field field;
-    enum next next;
-    while ((next = next_field(&message, &field)) == FOUND) {
-        struct bytes key;
-        if (field.number != ANNOTATIONS) continue;
-        if (field.kind != BYTES || !read_text(field.bytes, 1, &key)) return false;
-        note(found, key);
-    }
-    return next == END;
+static enum action response_field(const struct reader *reader, uint32_t field, enum kind kind) {
+    if (reader->depth == 0) return field == STATUS ? expect(kind, BYTES, ENTER) : SKIP;
+    if (field == CODE) return expect(kind, VARINT, KEEP);
+    return field == WORDS ? expect(kind, BYTES, KEEP) : SKIP;
 }
 
-/* Decide about a request that has a pod and, in the field after it, its container. */
-static struct answer check(struct bytes request, uint32_t pod) {
-    struct keys keys[2] = {{0}};
-    struct field field;
-    enum next next;
-    while ((next = next_field(&request, &field)) == FOUND) {
-        if (field.number != pod && field.number != pod + 1) continue;
-        if (field.kind != BYTES || !read_keys(field.bytes, &keys[field.number - pod])) return MALFORMED_CALL;
+enum action field_begins(struct reader *reader, uint32_t field, enum kind kind) {
+    return reader->path[0].number == TO_PLUGIN ? request_field(reader, field, kind) : response_field(reader, field, kind);
+}
+
+void number_read(struct reader *reader, uint64_t value) {
+    if (reader->path[0].number == TO_RUNTIME) code = value;
+    else if (call.method == CHANGE) call.event = value;
+    else call.more = value;
+}
+
+void text_read(struct reader *reader, struct bytes found) {
+    if (reader->path[0].number == TO_RUNTIME || reader->depth > 0) return; /* it is in the reader until the next text */
+    if (reader->field == SERVICE_NAME) {
+        call.plugin = equal(found, SERVICE "Plugin");
+    } else {
+        call.named = true;
+        call.method = find_method(found);
     }
-    if (next != END) return MALFORMED_CALL;
-    struct refusal refusal = decide(keys[0], keys[1]);
+}
+
+void message_ended(struct reader *reader) {
+    if (reader->path[0].number == TO_RUNTIME || reader->depth != 3) return;
+    uint32_t pod = call.method == CHANGE ? CHANGED_POD : POD;
+    note(&call.keys[reader->path[2].number - pod], (struct bytes){reader->text, reader->kept});
+}
+
+static struct answer check(void) {
+    struct refusal refusal = decide(call.keys[0], call.keys[1]);
     return (struct answer){refusal.status, refusal.text, {0}};
 }
 
-static struct answer state_changed(struct bytes request) {
-    uint64_t event;
-    if (!read_number(request, 1, &event)) return MALFORMED_CALL;
-    bool asked = (uint32_t)event == CREATE_CONTAINER || (uint32_t)event == START_CONTAINER;
-    return asked ? check(request, 2) : (struct answer){0};
+static struct answer state_changed(void) {
+    bool asked = (uint32_t)call.event == CREATE_CONTAINER || (uint32_t)call.event == START_CONTAINER;
+    return asked ? check() : (struct answer){0};
 }
 
 static struct answer configure(void) {
@@ -107,22 +147,21 @@ static struct answer configure(void) {
     return (struct answer){.payload = {bytes, out.size}};
 }
 
-static struct answer synchronize(struct bytes request) {
+static struct answer synchronize(void) {
     static uint8_t bytes[16];
     struct output out = {bytes, 0, sizeof bytes};
-    uint64_t more;
-    if (!read_number(request, 3, &more)) return MALFORMED_CALL;
-    if (more) put_number(&out, 2, 1);
+    if (call.more) put_number(&out, 2, 1);
     return (struct answer){.payload = {bytes, out.size}};
 }
 
-static struct answer answer_call(struct bytes service, struct bytes method, struct bytes payload) {
-    if (equal(service, SERVICE "Plugin")) {
-        if (equal(method, "CreateContainer") || equal(method, "StartContainer")) return check(payload, 1);
-        if (equal(method, "StateChange")) return state_changed(payload);
-        if (equal(method, "Configure")) return configure();
-        if (equal(method, "Synchronize")) return synchronize(payload);
-        if (equal(method, "Shutdown")) return (struct answer){0};
+static struct answer answer_call(void) {
+    switch (call.plugin ? call.method : UNKNOWN) {
+    case CHECK: return check();
+    case CHANGE: return state_changed();
+    case CONFIGURE: return configure();
+    case SYNCHRONIZE: return synchronize();
+    case SHUTDOWN: return (struct answer){0};
+    case UNKNOWN: break;
     }
     return (struct answer){UNIMPLEMENTED, "no such method", {0}};
 }
@@ -142,24 +181,27 @@ static bool respond(uint32_t stream, struct answer answer) {
     return send_message(runtime, TO_PLUGIN, stream, RESPONSE, (struct bytes){out.at, out.size});
 }
 
-static bool called(uint32_t stream, struct bytes request) {
-    struct bytes service, method, payload;
-    bool whole = read_text(request, 1, &service) && read_text(request, 2, &method) && read_text(request, 3, &payload);
-    return respond(stream, whole ? answer_call(service, method, payload) : MALFORMED_CALL);
-}
-
 /* The runtime's answer to the registration. */
-static bool registered(struct bytes response) {
-    struct bytes status, words;
-    uint64_t code;
-    if (!read_text(response, 1, &status) || !read_number(status, 1, &code) || !read_text(status, 2, &words)) return false;
+static bool registered(const struct reader *reader) {
     bool refused = (uint32_t)code != 0;
-    if (refused) fprintf(stderr, "the runtime refused the plugin: %.*s\n", (int)words.size, (const char *)words.at);
-    return !refused;
+    if (refused) fprintf(stderr, "the runtime refused the plugin: %.*s\n", (int)reader->kept, (const char *)reader->text);
+    return is_whole(reader) && !refused;
 }
 
-bool received(enum connection connection, uint32_t stream, struct bytes body) {
-    return connection == TO_PLUGIN ? called(stream, body) : registered(body);
+void message_begins(enum connection connection, uint32_t size) {
+    if (connection == TO_PLUGIN) call = (struct call){0};
+    else code = 0;
+    begin_message(&readers[connection - 1], connection, size);
+}
+
+void message_comes(enum connection connection, const uint8_t *bytes, size_t size) {
+    read_part(&readers[connection - 1], bytes, size);
+}
+
+bool message_received(enum connection connection, uint32_t stream) {
+    const struct reader *reader = &readers[connection - 1];
+    if (connection == TO_RUNTIME) return registered(reader);
+    return respond(stream, is_whole(reader) ? answer_call() : MALFORMED_CALL);
 }
 
 static bool register_plugin(void) {

@@ -1,4 +1,5 @@
-/* The wire format of protocol buffers, as far as the guard needs it. Nothing is copied: what is read points into the message. */
+/* The wire format of protocol buffers, as far as the guard needs it. A message is read while its bytes arrive: of a text the
+ * beginning is kept, and nothing else, so that messages may have any size. */
 #ifndef LADING_PROTOBUF_H
 #define LADING_PROTOBUF_H
 
@@ -6,17 +7,43 @@
 
 enum kind { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 
-struct field {
-    uint32_t number;
+/* What to do with a field: KEEP calls number_read or text_read with its value, ENTER reads it as a message. */
+enum action { SKIP, KEEP, ENTER, REFUSE };
+
+#define DEEPEST 5   /* messages in each other that are read */
+#define KEPT 512    /* bytes of a text; all names that are looked for are shorter */
+
+struct reader {
+    unsigned depth; /* of the message that is read now; the whole one has 0 */
+    struct {
+        uint32_t number; /* of the field that the message is; of the whole one, what its reader chose */
+        uint64_t left;   /* bytes that have not come, without those of the field that is read now */
+    } path[DEEPEST];
+    bool damaged; /* the message cannot be read; its other bytes are skipped */
+    uint32_t field; /* that is read now */
     enum kind kind;
-    uint64_t value;     /* of VARINT */
-    struct bytes bytes; /* of BYTES */
+    enum action action;
+    enum { TAG, VALUE } next; /* what the varint that is read now is */
+    uint64_t varint;
+    unsigned shift;
+    uint64_t left; /* bytes of the field's value that have not come */
+    size_t kept;
+    uint8_t text[KEPT]; /* that was kept last */
 };
 
-enum next { MALFORMED = -1, END = 0, FOUND = 1 };
+/* Begin with a message of this size. `number` becomes path[0].number. */
+void begin_message(struct reader *reader, uint32_t number, uint64_t size);
+/* Read the next bytes of the message: not more than its size. */
+void read_part(struct reader *reader, const uint8_t *at, size_t size);
+/* Return whether the message was read to its end. */
+bool is_whole(const struct reader *reader);
 
-/* Take the next field off the front of a message. */
-enum next next_field(struct bytes *message, struct field *found);
+/* Of who reads. A field of the message at `depth` begins. */
+enum action field_begins(struct reader *reader, uint32_t field, enum kind kind);
+void number_read(struct reader *reader, uint64_t value);
+void text_read(struct reader *reader, struct bytes text);
+/* The message at `depth`, which is not 0, has ended. */
+void message_ended(struct reader *reader);
 
 /* What is written: it must have room for all of it, which the callers' messages, of known lengths, have. */
 struct output {

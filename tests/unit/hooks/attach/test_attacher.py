@@ -57,8 +57,10 @@ def test_the_pf_is_reset_before_the_device_whose_mac_it_insists_on() -> None:
         await node.stopping("p1-s0")
 
     run_simulated(live())
-    assert [change.split()[0] for change in node.kernel.changes] == ["move", "set_vf", "set_link", "rename", "set_link"]
-    assert node.kernel.changes[1] == "set_vf 0 mac vlan max_tx_rate trust"
+    assert [change.split()[0] for change in node.kernel.changes] == [
+        *("move", "release_mac", "set_vf", "set_link", "rename", "set_link", "confirm_mac")
+    ]
+    assert node.kernel.changes[2] == "set_vf 0 vlan max_tx_rate trust"
 
 
 def test_what_a_pod_did_to_its_device_is_undone() -> None:
@@ -73,6 +75,73 @@ def test_what_a_pod_did_to_its_device_is_undone() -> None:
 
     run_simulated(live())
     assert node.all_free()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("own_macs", [False, True])
+@pytest.mark.parametrize("driver", ["igb", "mlx5_core"])
+def test_the_side_that_decided_the_mac_decides_it_again(driver: str, own_macs: bool, trusted: bool) -> None:
+    """With a MAC that the PF was given, the pod cannot change it; afterwards the PF fixes it only if it did before."""
+    node = Node(driver=driver, own_macs=own_macs)
+    node.run("p1-s0")
+    node.run("p2-s0")
+    settings = replace(SETTINGS, config=replace(SETTINGS.config, trust=trusted))
+
+    async def live() -> None:
+        for sandbox in ("p1-s0", "p2-s0"):
+            rows = await node.attacher.attach(node.wanted(0, settings=settings), pod_of(sandbox))
+            assert not isinstance(rows, Refusal), rows
+            assert node.problems() == []
+            await node.stopping(sandbox)
+            assert node.all_free(), node.problems()
+
+    run_simulated(live())
+
+
+def test_a_vf_whose_own_mac_is_the_wanted_one_is_bound_to_it() -> None:
+    node = Node(driver="igb", own_macs=True)
+    node.run("p1-s0")
+    mac = node.before[node.vfs[0].bdf].config.mac
+    run_simulated(node.attacher.attach(node.wanted(0, settings=VfSettings(config=VfConfig(mac=mac))), pod_of("p1-s0")))
+    assert node.shown()[node.vfs[0].bdf].mac_fixed
+
+
+@pytest.mark.parametrize("ends_by_itself", [False, True])
+def test_what_a_device_keeps_from_its_pod_is_restored(ends_by_itself: bool) -> None:
+    node = Node()
+    node.run("p1-s0")
+
+    async def live() -> None:
+        await node.attached("p1-s0", 0)
+        for name, value in (("xdp", "driver:7"), ("flags", "noarp promisc"), ("ring-rx", "64")):
+            node.kernel.change_kept(node.vfs[0].bdf, name, value)
+        if ends_by_itself:
+            node.end("p1-s0")
+        await node.stopping("p1-s0")
+
+    run_simulated(live())
+    assert node.all_free()
+
+
+def test_a_vf_that_is_not_as_it_was_is_given_to_nobody() -> None:
+    node = Node()
+    node.run("p1-s0")
+    node.run("p2-s0")
+
+    async def live() -> None:
+        await node.attached("p1-s0", 0)
+        node.kernel.change_kept(node.vfs[0].bdf, "xdp", "driver:7")
+        node.kernel.fail("restore_kept", count=100)
+        await node.stopping("p1-s0")
+        row = node.row()
+        assert row is not None
+        assert "restore_kept" in row.failure
+        assert reason(await node.attach("p2-s0", 0)) is Reason.DEVICE_HELD
+        node.kernel.heal()
+        await node.reconcile()
+        assert node.all_free()
+
+    run_simulated(live())
 
 
 def test_several_vfs_have_names_of_their_own_in_the_order_asked() -> None:
@@ -133,6 +202,31 @@ def test_asked_again_meanwhile_and_after_it_is_one_attachment() -> None:
 
     run_simulated(live())
     assert node.records.events() == [Event.VF_ATTACHED]
+
+
+def test_what_was_verified_is_not_verified_again_until_something_changes() -> None:
+    """A check may take longer than its caller waits. The retry must not begin anew, or it would wait for ever."""
+    node = Node(mode=RdmaMode.EXCLUSIVE)
+    node.run("p1-s0")
+    asked: list[str] = []
+
+    async def live() -> None:
+        (first,) = await node.attached("p1-s0", 0)
+        node.kernel.point = asked.append
+        await node.attached("p1-s0", 0)
+        assert asked == []
+        node.start()  # another daemon knows nothing
+        await node.attached("p1-s0", 0)
+        assert "before host_link" in asked
+        asked.clear()
+        await node.attached("p1-s0", 0)
+        assert asked == []
+        node.kernel.reload_ibdev(node.vfs[0].bdf, "mlx5_9")
+        (again,) = await node.attached("p1-s0", 0)
+        assert again.generation > first.generation
+        assert node.problems() == []
+
+    run_simulated(live())
 
 
 def test_different_pods_go_in_parallel() -> None:

@@ -45,6 +45,7 @@ def test_looking_for_what_is_attached_takes_nothing_away() -> None:
 
     async def live() -> None:
         (row,) = await node.attached("p1-s0", 0)
+        node.start()  # another daemon: it looks
         node.kernel.fail("host_link")
         assert reason(await node.attach("p1-s0", 0)) is Reason.ATTACH_FAILED
         assert node.row() == row

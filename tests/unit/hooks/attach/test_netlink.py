@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hooks.attach.kernel import KernelError
-from hooks.attach.messages import RefusedError
+from hooks.attach.messages import RefusedError, parse_messages, render_message
 from hooks.attach.netlink import HostKernel
 from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 from lading.vocabulary import PciAddress
@@ -63,6 +63,7 @@ def test_what_is_set_is_what_is_read(kernel: HostKernel, table: VfTable) -> None
         *(VfState(),) * 3,
         VfState(
             mac=_MAC,
+            mac_fixed=True,
             vlan=100,
             qos=5,
             vlan_proto=0x88A8,
@@ -76,10 +77,35 @@ def test_what_is_set_is_what_is_read(kernel: HostKernel, table: VfTable) -> None
 
 
 def test_what_is_as_wanted_is_not_sent_again(kernel: HostKernel, asked: list[bytes]) -> None:
-    kernel.set_vf(_PF, 0, VfConfig(mac=_MAC, vlan=7))
+    kernel.set_vf(_PF, 0, VfConfig(max_tx_rate=100, vlan=7))
     del asked[:]
-    kernel.set_vf(_PF, 0, VfConfig(mac=_MAC, vlan=7, spoofchk=True))
+    kernel.set_vf(_PF, 0, VfConfig(max_tx_rate=100, vlan=7, spoofchk=True))
     assert len(asked) == 1  # it was read
+
+
+def test_a_mac_that_the_pf_reports_is_sent_all_the_same(kernel: HostKernel, table: VfTable) -> None:
+    """It may be the VF's own, and would bind nobody."""
+    table.change("ens1f0", lambda pf: replace(pf, vfs=(VfState(mac=_MAC), *pf.vfs[1:])))
+    kernel.set_vf(_PF, 0, VfConfig(mac=_MAC))
+    assert table.read()["ens1f0"].vfs[0] == VfState(mac=_MAC, mac_fixed=True)
+
+
+def test_a_vf_that_owned_its_mac_may_change_it_again(kernel: HostKernel, table: VfTable) -> None:
+    kernel.set_vf(_PF, 0, VfConfig(mac=_MAC))
+    kernel.release_mac(_PF, 0, unless="")
+    assert table.read()["ens1f0"].vfs[0] == VfState()
+
+
+def test_a_mac_that_the_pf_reports_again_is_not_taken_away(kernel: HostKernel, table: VfTable, asked: list[bytes]) -> None:
+    table.change("ens1f0", lambda pf: replace(pf, vfs=(VfState(mac=_MAC), *pf.vfs[1:])))
+    kernel.release_mac(_PF, 0, unless=_MAC)
+    kernel.confirm_mac(_PF, 0, _MAC)
+    assert table.read()["ens1f0"].vfs[0] == VfState(mac=_MAC)
+
+
+def test_a_mac_that_the_pf_does_not_report_was_given_to_it(kernel: HostKernel, table: VfTable) -> None:
+    kernel.confirm_mac(_PF, 0, _MAC)
+    assert table.read()["ens1f0"].vfs[0] == VfState(mac=_MAC, mac_fixed=True)
 
 
 def test_nothing_wanted_asks_nothing(kernel: HostKernel, asked: list[bytes]) -> None:
@@ -126,6 +152,17 @@ def test_what_the_driver_does_not_tell_is_none(kernel: HostKernel, table: VfTabl
 def test_a_vf_that_is_not_there_is_an_error(kernel: HostKernel) -> None:
     with pytest.raises(KernelError, match="VF 4"):
         kernel.read_vf(_PF, 4)
+
+
+def test_an_answer_about_vfs_that_is_broken_is_an_error_that_names_the_pf(tmp_path: Path, table: VfTable) -> None:
+    def broken(request: bytes) -> bytes:
+        (message, *rest) = parse_messages(table.apply(request))
+        body = render_message(message.kind, message.flags, message.body[:-8])
+        return body + b"".join(render_message(one.kind, one.flags, one.body) for one in rest)
+
+    (tmp_path / "sys/bus/pci/devices" / _PF / "net/ens1f0").mkdir(parents=True)
+    with pytest.raises(KernelError, match=f"cannot read the VFs of PF {_PF} by network device ens1f0"):
+        HostKernel(tmp_path, pf_exchange=broken).read_vf(_PF, 0)
 
 
 def test_a_pf_without_a_network_device_is_an_error(kernel: HostKernel) -> None:

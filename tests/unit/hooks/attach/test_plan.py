@@ -23,11 +23,22 @@ from hooks.attach.plan import (
     reset_of,
 )
 from hooks.ledger.reconcile import GRACE_S
-from hooks.model.attachment import Attachment, Link, Netdev, RdmaDevice, Step, VfConfig, VfLinkState, VfSettings, VlanProtocol
+from hooks.model.attachment import (
+    Attachment,
+    Link,
+    MacOwner,
+    Netdev,
+    RdmaDevice,
+    Step,
+    VfConfig,
+    VfLinkState,
+    VfSettings,
+    VlanProtocol,
+)
 from lading.vocabulary import PciAddress, SandboxId
 from tests.unit.hooks.ledger.test_attachment import FULL
 
-IN = [Step.RECORDED, Step.CONFIGURING, Step.MOVING, Step.RDMA_MOVING, Step.RAISING, Step.ATTACHED]
+IN = [Step.RECORDED, Step.ADDRESSING, Step.CONFIGURING, Step.MOVING, Step.RDMA_MOVING, Step.RAISING, Step.ATTACHED]
 OUT = [Step.RDMA_RETURNING, Step.RETURNING, Step.RESTORING]
 HERE = Link(index=7, name="ens1v1", mac="02:00:00:00:00:01", mtu=1500, up=True, parent=str(FULL.bdf))
 THERE = replace(HERE, name=FULL.ifname)
@@ -64,8 +75,9 @@ def walk_back(row: Attachment) -> list[Step]:
     [
         (at(Step.RECORDED), IN, OUT),
         (at(Step.RECORDED, rdma=False), [s for s in IN if s is not Step.RDMA_MOVING], OUT[1:]),
-        (at(Step.RECORDED, netdev=None), [IN[0], IN[1], IN[3], IN[5]], [OUT[0], OUT[2]]),
-        (at(Step.RECORDED, netdev=None, rdma=False), [IN[0], IN[1], IN[5]], [OUT[2]]),
+        (at(Step.RECORDED, mac_owner=MacOwner.UNKNOWN), [s for s in IN if s is not Step.ADDRESSING], OUT),
+        (at(Step.RECORDED, netdev=None), [IN[0], IN[2], IN[4], IN[6]], [OUT[0], OUT[2]]),
+        (at(Step.RECORDED, netdev=None, rdma=False), [IN[0], IN[2], IN[6]], [OUT[2]]),
     ],
 )
 def test_the_steps_are_those_that_concern_the_vf(row: Attachment, steps: list[Step], back: list[Step]) -> None:
@@ -77,6 +89,7 @@ def test_the_steps_are_those_that_concern_the_vf(row: Attachment, steps: list[St
     ("step", "back"),
     [
         (Step.RECORDED, []),
+        (Step.ADDRESSING, OUT[2:]),
         (Step.CONFIGURING, OUT[2:]),
         (Step.MOVING, OUT[1:]),
         (Step.RDMA_MOVING, OUT),
@@ -95,6 +108,8 @@ def test_a_release_undoes_what_may_have_been_done(step: Step, back: list[Step]) 
 @pytest.mark.parametrize(
     ("step", "seen", "act"),
     [
+        (Step.ADDRESSING, Seen(netns=True, host=HERE), Act.ADDRESS),
+        (Step.ADDRESSING, Seen(netns=True, pod=THERE), None),
         (Step.CONFIGURING, Seen(netns=True, host=HERE), Act.CONFIGURE),
         (Step.CONFIGURING, Seen(netns=True, pod=THERE), None),
         (Step.MOVING, Seen(netns=True, host=HERE), Act.MOVE_IN),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.attach.messages import Message, render_attribute
+from hooks.attach.messages import NLA_F_NESTED, Message, render_attribute
+from hooks.attach.rtnetlink import parse_link
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
 from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 from tests.golden.netlink.capture import INDEX, sent
@@ -104,7 +105,8 @@ def test_each_change_is_one_request_and_together_they_are_all_that_was_wanted(no
         reached |= {name: value for name in VfConfig.__slots__ if (value := getattr(change, name)) is not None}
     asked = {name: value for name in VfConfig.__slots__ if (value := getattr(wanted, name)) is not None}
     assert asked.items() <= reached.items()
-    assert decide_changes(VfConfig(**reached), wanted) == ()
+    again = decide_changes(VfConfig(**reached), wanted)
+    assert again == (() if wanted.mac is None else (VfConfig(mac=wanted.mac),))
 
 
 def vf_info(number: int, *attributes: tuple[int, bytes]) -> bytes:
@@ -114,6 +116,26 @@ def vf_info(number: int, *attributes: tuple[int, bytes]) -> bytes:
 
 def link_with(*infos: bytes) -> Message:
     return Message(16, 0, 0, struct.pack("=BxHiII", 0, 1, INDEX, 0, 0) + render_attribute(22, b"".join(infos)))
+
+
+@pytest.mark.parametrize("counters", [250, 248, 244])
+def test_hundreds_of_vfs_are_read_from_a_kernel_that_adds_their_counters(counters: int) -> None:
+    """It was told not to, and their list is longer than an attribute's 16-bit length can say."""
+    infos = b"".join(vf_info(number, (8 | NLA_F_NESTED, bytes(counters))) for number in range(254))
+    length = 4 + len(infos)
+    assert length > 0xFFFF
+    wrapped = struct.pack("=HH", length % 0x10000, 22) + infos
+    after = render_attribute(56, b"0000:18:00.0\0") + render_attribute(57, b"pci\0")
+    body = struct.pack("=BxHiII", 0, 1, INDEX, 0, 0) + render_attribute(3, b"ens1f0\0") + wrapped + after
+    message = Message(16, 0, 0, body)
+    assert sorted(parse_vfs(message)) == list(range(254))
+    assert (parse_link(message).name, parse_link(message).parent) == ("ens1f0", "0000:18:00.0")
+
+
+def test_a_list_of_vfs_that_is_cut_off_is_an_error() -> None:
+    whole = link_with(*(vf_info(number) for number in range(3)))
+    with pytest.raises(ValueError, match="22"):
+        parse_vfs(whole._replace(body=whole.body[:-8]))
 
 
 def test_a_vf_is_read_and_what_its_driver_does_not_tell_is_none() -> None:

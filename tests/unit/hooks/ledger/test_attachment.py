@@ -15,6 +15,8 @@ from hooks.ledger.attachment import (
 )
 from hooks.model.attachment import (
     Attachment,
+    KeptSetting,
+    MacOwner,
     Netdev,
     NetnsId,
     Route,
@@ -68,12 +70,21 @@ FULL = Attachment(
         addresses=("10.0.0.2/24", "fd00::2/64"),
         routes=(Route("10.1.0.0/16", "10.0.0.1"), Route("::/0")),
     ),
-    netdev=Netdev(name="ens1v1", mac="02:00:00:00:00:01", mtu=1500, up=True, parent="0000:3b:00.2", altnames=("enp59s0f0v1",)),
+    netdev=Netdev(
+        name="ens1v1",
+        mac="02:00:00:00:00:01",
+        mtu=1500,
+        up=True,
+        parent="0000:3b:00.2",
+        altnames=("enp59s0f0v1",),
+        kept=(KeptSetting("flags", "multicast"), KeptSetting("xdp", "")),
+    ),
     config=replace(CONFIG, vlan=0, link_state=VfLinkState.AUTO),
     rdma=True,
     step=Step.ATTACHED,
     since=1_700_000_000,
     failure="none",
+    mac_owner=MacOwner.PF,
     ibdev_number=12,
 )
 BARE = replace(
@@ -83,6 +94,7 @@ BARE = replace(
     netdev=None,
     config=VfConfig(),
     failure="",
+    mac_owner=MacOwner.UNKNOWN,
     ibdev_number=None,
 )
 
@@ -190,6 +202,10 @@ def wanted(**changes: Any) -> Attachment:
         netdev(altnames=("a b",)),
         netdev(altnames=("a" * 128,)),
         netdev(altnames=("",)),
+        netdev(kept=(KeptSetting("../x", "1"),)),
+        netdev(kept=(KeptSetting("alias", "\n"),)),
+        netdev(kept=(KeptSetting("alias", "0" * 4097),)),
+        netdev(kept=(KeptSetting("group", "0"),) * 129),
         netdev(altnames=tuple(f"en{number}" for number in range(17))),
         replace(FULL, ibdev_number=-1),
         wanted(mtu=67),

@@ -49,6 +49,12 @@ def test_a_node_of_which_nobody_holds_anything() -> None:
     assert all(entry.since is None for entry in entries.values())
 
 
+def test_until_when_a_pod_holds_of_which_the_runtime_does_not_know_is_shown() -> None:
+    said = LedgerContent(grants=[holders.grant("a", devices=WHOLE)], empty_until=60 * 60 * 13 + 5)
+    why = {entry.device: entry.why for entry in list_devices(NODE, said, unmanaged=Unmanaged())}
+    assert "free at 13:00:05 UTC" in why[uuid(0)]
+
+
 @pytest.mark.parametrize(("devices", "state"), [(WHOLE, State.HELD), (SHARE, State.SHARED)])
 def test_a_card_is_held_whole_or_shared(devices: GrantedDevices, state: State) -> None:
     first, second = holders.grant("a", devices=devices, granted_at=5), holders.grant("b", devices=SHARE, granted_at=4)

@@ -1,6 +1,7 @@
 """VFs that go into pods: a real ledger with its journal, a runtime of two lists, an attacher that moves nothing."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from hooks.model.attachment import NetdevPolicy, Step, VfSettings
 from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import Inventory, Vf
 from hooks.node.node import Node
+from hooks.node.unreported import EMPTY_S
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, PciAddress, PodUid, SandboxId
@@ -683,5 +685,21 @@ def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play)
             await node.reconcile()
             await node.reconcile()
             assert not given(node, "p1")
+
+    play(scenario)
+
+
+def test_vfs_of_a_nodes_last_pod_come_back_although_its_end_was_not_reported(play: Play) -> None:
+    async def scenario(rig: Rig) -> None:
+        sandbox = rig.runtime.run("pod-1")
+        async with rig.node() as node:
+            assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
+        rig.runtime.remove(sandbox)
+        async with rig.node() as node:
+            assert len(node.ledger.journal.rows()) == 2
+            node._unreported._empty_since = time.monotonic() - EMPTY_S
+            await node.reconcile()
+            await node.reconcile()
+            assert (node.ledger.journal.rows(), node.ledger.grants()) == ((), ())
 
     play(scenario)

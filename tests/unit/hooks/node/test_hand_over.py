@@ -144,3 +144,27 @@ def test_a_card_waits_for_the_operators_command_and_a_reading_after_it(play: Pla
         assert world.hand_over.waits() == {}
 
     play(scenario)
+
+
+def test_a_card_whose_command_ends_in_any_error_says_so_and_is_handed_over_later(
+    play: Play, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_over, "AGAIN_S", 0.0)
+    waits: list[str] = []
+
+    async def scenario(world: World) -> None:
+        async def command(card: GpuUuid) -> None:
+            waits.append(world.hand_over.waits()[card])
+            if len(waits) == 1:
+                raise RuntimeError(card)
+
+        world.hand_over.command = command
+        world.hand_over.left([CARD])
+        await world.until_restored()
+        world.now = 101.0
+        world.hand_over.read(101.0, {CARD: ""}, 7)
+        assert not world.hand_over.waits()
+
+    play(scenario)
+    assert "internal error" in waits[1]
+    assert records.events().count(Event.DEVICE_NOT_RESTORED) == 1

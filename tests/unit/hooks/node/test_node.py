@@ -30,6 +30,7 @@ from hooks.model.container import Container, Sandbox
 from hooks.model.inventory import DriverMount, Inventory
 from hooks.model.trust import Trust
 from hooks.node import node as node_module
+from hooks.node import unreported
 from hooks.node.bypass import Bypassed
 from hooks.node.node import Node
 from hooks.vendors.nvidia.settings import NvidiaSettings
@@ -247,6 +248,73 @@ def test_a_container_that_outlives_its_sandbox_keeps_its_devices_until_it_exits(
             assert holders(node) == set()
 
     play(scenario)
+
+
+def test_the_end_of_a_pod_that_nobody_reported_is_found_by_two_comparisons_after_the_start(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon was killed when it was called. The pod's grant is young, and the next periodic comparison is an hour away."""
+    monkeypatch.setattr(unreported, "AGAIN_S", 0.0)
+
+    async def scenario(rig: Rig) -> None:
+        rig.runtime.run("other")
+        sandbox = rig.runtime.run("pod-1")
+        async with rig.node() as node:
+            await node.reconcile()
+            rig.create(node, "pod-1", sandbox)
+        async with rig.node() as node:
+            assert holders(node) == {"pod-1"}
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: node.reconciled)
+            rig.runtime.stop(sandbox)
+            await until(lambda: not holders(node))
+            keeping.cancel()
+
+    play(scenario)
+
+
+def test_after_the_start_comparisons_follow_one_another_only_until_two_agree(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unreported, "AGAIN_S", 0.0)
+
+    async def scenario(rig: Rig) -> None:
+        async with rig.node() as node:
+            keeping = asyncio.create_task(node.keep_reconciled())
+            await until(lambda: rig.runtime.asked == 2)
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert rig.runtime.asked == 2
+            keeping.cancel()
+
+    play(scenario)
+
+
+def test_the_last_pod_of_a_node_may_end_while_the_daemon_does_not_run(play: Play, records: Records) -> None:
+    """An empty list is believed when it has been empty for a while; until when it is not is shown."""
+
+    async def scenario(rig: Rig) -> None:
+        sandbox = rig.runtime.run("pod-1")
+        async with rig.node() as node:
+            await node.reconcile()
+            rig.create(node, "pod-1", sandbox)
+        rig.runtime.remove(sandbox)
+        async with rig.node() as node:
+            await node.reconcile()
+            assert holders(node) == {"pod-1"}
+            assert unreported.read_empty_until(node.ledger.path.parent) == int(NOW + unreported.EMPTY_S)
+            node._unreported._empty_since = time.monotonic() - unreported.EMPTY_S
+            await node.reconcile()
+            assert holders(node) == set()
+            await node.reconcile()
+            assert unreported.read_empty_until(node.ledger.path.parent) is None
+
+    def at_noon(rig: Rig) -> Coroutine[None, None, None]:
+        rig.clock = lambda: NOW
+        return scenario(rig)
+
+    play(at_noon)
+    assert "for 60 s" in records.text()
 
 
 @pytest.mark.parametrize("down", [True, False])
@@ -507,6 +575,27 @@ def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
             assert isinstance(await after_reading(node), Answer)
 
     play(scenario)
+
+
+def test_what_is_logged_and_counted_is_what_was_answered(play: Play, records: Records) -> None:
+    """A refusal that a new reading lifts is answered to nobody."""
+    answers: list[Answer | Refusal] = []
+
+    async def scenario(rig: Rig) -> None:
+        rig.rules = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance_mib=1024))
+        async with rig.node(replace(DEVICES, gpus=(replace(gpu(0), used_mib=80_000),))) as node:
+            node.answered = lambda answer, _: answers.append(answer)
+            await node.reconcile()
+            assert node.watch
+            answered = [await after_reading(node)]
+            node.watch._read = lambda: DEVICES
+            answered.append(await after_reading(node))
+            assert answers == answered
+
+    play(scenario)
+    refused = [answer.reason for answer in answers if isinstance(answer, Refusal)]
+    assert [fields["reason"] for fields in records.fields(Event.GRANT_REFUSED)] == refused == [Reason.DEVICE_DIRTY]
+    assert records.events().count(Event.GRANT_CREATED) == 1
 
 
 CHECKED = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance_mib=64))

@@ -47,6 +47,9 @@ class Node:
             raise self.answer
         return self.answer
 
+    def refused(self, sandbox: Sandbox, container: Container, refusal: Refusal) -> None:
+        raise AssertionError("the proxy waits for the node's answer")
+
     def sandbox_created(self, sandbox: Sandbox) -> None:
         raise AssertionError("the proxy's hook API has no such stage")
 

@@ -15,6 +15,7 @@ from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
 from hooks.frontends.nri.guard import GuardRules
 from hooks.frontends.nri.link import BUDGET_S, Link
 from hooks.frontends.nri.mux import render_pieces
+from hooks.frontends.nri.sieve import MAX_KEPT
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Device, EnvVar
@@ -145,6 +146,35 @@ def test_a_list_in_parts_is_taken_whole_and_compared_once(scenario: Scenario) ->
     scenario(act)
 
 
+def test_a_list_of_large_pods_in_one_message_is_taken(scenario: Scenario) -> None:
+    """containerd 1.7 does not split it; annotations of a pod may have 256 KiB."""
+
+    async def act(rig: Rig) -> None:
+        pods = [pod(large="x" * (250 << 10)) for _ in range(64)]
+        for number, one in enumerate(pods):
+            one.id = str(number)
+        plugin = await rig.runtime.plugin()
+        await plugin.configure("1.7.24", *pods)
+        assert len(rig.netns) == len(pods)
+        assert not plugin.closed.is_set()
+
+    scenario(act)
+
+
+def test_a_call_that_is_too_large_is_refused_and_the_plugin_is_asked_on(scenario: Scenario) -> None:
+    """A plugin that closes the connection is gone for the other containers too."""
+
+    async def act(rig: Rig) -> None:
+        plugin = await rig.runtime.registered()
+        request = nri.ContainerRequest(pod=pod(), container=nri.Container(env=["A=" + "x" * MAX_KEPT]))
+        with pytest.raises(CallError) as error:
+            await plugin.ask("CreateContainer", request, nri.CreateContainerResponse)
+        assert error.value.status == Status.RESOURCE_EXHAUSTED
+        await create(plugin)
+
+    scenario(act)
+
+
 def test_a_runtime_that_is_restarted_is_found_again(scenario: Scenario) -> None:
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
@@ -271,6 +301,7 @@ def test_a_call_waits_for_preparation_only_within_its_budget(scenario: Scenario)
         error = await refused(plugin)
         assert error.status == Status.UNAVAILABLE
         assert error.message.startswith(f"lading: {Reason.NOT_PREPARED}: ")
+        assert ("refused", "s", "train", Reason.NOT_PREPARED) in rig.node.asked
         rig.node.may_end.set()
         await until(lambda: ("adjusted",) in rig.node.asked)
         await create(plugin)

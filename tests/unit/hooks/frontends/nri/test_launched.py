@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
 from hooks.frontends.nri.launched.build import build
-from hooks.frontends.nri.mux import RUNTIME
+from hooks.frontends.nri.mux import PLUGIN, RUNTIME, render_pieces
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
-from hooks.frontends.nri.ttrpc import LARGEST
+from hooks.frontends.nri.sieve import MAX_KEPT
+from hooks.frontends.nri.ttrpc import MAX_RECEIVED
 from lading import __version__
 from lading.compiling import find_compiler
 from lading.http2.messages import Status
@@ -213,26 +214,62 @@ def test_bytes_one_by_one_are_read_as_at_once(asked: Asked, program: Path, log: 
     assert [said_in(one) for one in runtime.receive(received) if isinstance(one, Reply)] == whole
 
 
-def test_the_largest_message_is_read_and_a_larger_one_ends_it(asked: Asked) -> None:
-    launched, python = asked.ask("CreateContainer", large_request(LARGEST))
+def test_a_message_of_the_largest_size_is_announced_and_a_larger_one_ends_it(program: Path) -> None:
+    def begun(size: int) -> int:
+        return answers_of(program, render_pieces(PLUGIN, size.to_bytes(4, "big") + b"\0\0\0\1\1\0" + b"\x0a"))[1]
+
+    assert (begun(MAX_RECEIVED), begun(MAX_RECEIVED + 1)) == (0, 1)
+
+
+def large_request() -> bytes:
+    return request(GUARDED, {"x": "y" * (8 << 20)}).SerializeToString()
+
+
+def test_a_large_request_is_decided_alike(asked: Asked) -> None:
+    launched, python = asked.ask("CreateContainer", large_request())
     assert launched == python
     assert "ungranted" in launched.words
-    with pytest.raises((AssertionError, OSError)):
-        asked.ask("CreateContainer", large_request(LARGEST + 1))
 
 
-def large_request(size: int) -> bytes:
-    """One whose ttrpc message has this size."""
+def test_of_a_request_only_a_part_of_which_can_be_held_the_python_guard_refuses_all(asked: Asked) -> None:
+    """The launched one decides: it holds nothing but which annotations there are."""
+    request = nri.ContainerRequest(pod=nri.PodSandbox(annotations={"x": "y" * MAX_KEPT})).SerializeToString()
+    launched, python = asked.ask("CreateContainer", request)
+    assert (launched.status, python.status) == (0, Status.RESOURCE_EXHAUSTED)
+    launched, python = asked.ask("CreateContainer", large_request())
+    assert launched == python
 
-    def made(length: int) -> bytes:
-        return request(GUARDED, {"x": "y" * length}).SerializeToString()
 
-    def whole(payload: bytes) -> int:
-        return nri.TtrpcRequest(service=PLUGIN_SERVICE, method="CreateContainer", payload=payload).ByteSize()
+def test_a_list_of_large_pods_in_one_message_is_taken(asked: Asked) -> None:
+    large = {"example.com/large": "x" * (250 << 10)}
+    pods = [nri.PodSandbox(id=str(number), annotations=large) for number in range(250)]
+    containers = [nri.Container(id=str(number), annotations=large) for number in range(10)]
+    launched, python = asked.ask("Synchronize", nri.SynchronizeRequest(pods=pods, containers=containers).SerializeToString())
+    assert launched == python
+    assert launched.status == 0
 
-    payload = made(2 * size - whole(made(size)))
-    assert whole(payload) == size
-    return payload
+
+PODS = st.builds(lambda name, keys: nri.PodSandbox(id=name, annotations=keys), st.text(max_size=200), ANNOTATIONS)
+CONTAINERS = st.builds(lambda env, keys: nri.Container(env=[env], annotations=keys), st.text(max_size=200), ANNOTATIONS)
+
+
+@_SLOW
+@given(
+    pods=st.lists(PODS, max_size=4),
+    containers=st.lists(CONTAINERS, max_size=4),
+    more=st.booleans(),
+    at=st.none() | st.integers(0, 2000),
+    put=st.binary(max_size=8),
+)
+def test_every_list_is_answered_alike_whole_or_damaged(
+    asked: Asked, pods: list[nri.PodSandbox], containers: list[nri.Container], more: bool, at: int | None, put: bytes
+) -> None:
+    data = nri.SynchronizeRequest(pods=pods, containers=containers, more=more).SerializeToString()
+    if at is not None:
+        launched, python = asked.ask("Synchronize", data[:at] + put + data[at + 4 :])
+        assert launched.unreadable or python.unreadable or launched == python
+    launched, python = asked.ask("Synchronize", data)
+    assert launched == python
 
 
 def test_it_says_its_version_and_why_it_does_not_start(program: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
 from hooks.frontends.nri.mux import PLUGIN, RUNTIME, MalformedError, PieceReader, render_pieces
-from hooks.frontends.nri.ttrpc import LARGEST, Kind, Message, MessageReader, render_message
+from hooks.frontends.nri.ttrpc import MAX_RECEIVED, MAX_SENT, Kind, Message, render_message
 from lading.http2.messages import MAX_STATUS_MESSAGE, Status
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
@@ -54,14 +54,11 @@ def test_where_a_stream_is_cut_makes_no_difference(path: Path, cuts: list[int]) 
     assert [one for part in parts for one in pieces.receive(part)] == list(whole.receive(data))
 
 
-@given(st.binary(max_size=20_000), st.sampled_from([PLUGIN, RUNTIME]))
-def test_a_message_comes_out_as_it_went_in(body: bytes, connection: int) -> None:
-    message = Message(7, Kind.REQUEST, body)
-    reader, found = MessageReader(), list[Message]()
-    for at, piece in PieceReader().feed(render_pieces(connection, render_message(message))):
-        assert at == connection
-        found += reader.feed(piece)
-    assert found == [message]
+@given(st.binary(max_size=20_000))
+def test_a_message_comes_out_as_it_went_in(payload: bytes) -> None:
+    plugin, runtime = both_ends()
+    number, data = plugin.call("S", "M", payload)
+    assert list(runtime.receive(data)) == [Call(stream=number, service="S", method="M", payload=payload)]
 
 
 @given(st.integers(1, 3 * 4096))
@@ -83,17 +80,27 @@ def test_anything_else_is_malformed_or_incomplete(data: bytes) -> None:
     ("data", "words"),
     [
         (render_pieces(3, b"x"), "connection 3"),
-        ((1).to_bytes(4, "big") + (2**31).to_bytes(4, "big"), "a piece of 2147483648 bytes"),
-        (render_pieces(PLUGIN, (LARGEST + 1).to_bytes(4, "big") + bytes(6)), f"a message of {LARGEST + 1} bytes"),
+        (render_pieces(PLUGIN, (MAX_RECEIVED + 1).to_bytes(4, "big") + bytes(6)), f"a message of {MAX_RECEIVED + 1} bytes"),
         (render_pieces(PLUGIN, bytes(8) + b"\x03\x00"), "type 3"),
         (render_pieces(PLUGIN, render_message(Message(1, Kind.RESPONSE, b""))), "a RESPONSE on connection 1"),
         (render_pieces(RUNTIME, render_message(Message(1, Kind.REQUEST, b""))), "a REQUEST on connection 2"),
-        (render_pieces(PLUGIN, render_message(Message(1, Kind.REQUEST, b"\xff"))), "no such message"),
+        (render_pieces(RUNTIME, render_message(Message(1, Kind.RESPONSE, b"\xff"))), "an answer of the runtime"),
     ],
 )
 def test_what_is_no_nri_is_refused_by_name(data: bytes, words: str) -> None:
     with pytest.raises(MalformedError, match=words):
         list(Conversation().receive(data))
+
+
+@pytest.mark.parametrize("body", [b"\xff", b"\x0b", b"\x1a\x05abc", b"\x0a\x01\xff"])
+def test_a_call_that_cannot_be_read_has_a_problem_and_the_next_one_is_read(body: bytes) -> None:
+    """The runtime goes on without a plugin that closes the connection, with the container as well."""
+    plugin, runtime = both_ends()
+    (call,) = plugin.receive(render_pieces(PLUGIN, render_message(Message(1, Kind.REQUEST, body))))
+    assert isinstance(call, Call)
+    assert call.problem is not None
+    assert call.problem.status == Status.INVALID_ARGUMENT
+    assert [one.method for one in plugin.receive(runtime.call("S", "M", b"")[1]) if isinstance(one, Call)] == ["M"]
 
 
 def test_a_call_is_answered() -> None:
@@ -120,7 +127,7 @@ def test_an_answer_that_is_too_large_is_an_error() -> None:
     plugin, runtime = both_ends()
     (call,) = plugin.receive(runtime.call("S", "M", b"")[1])
     assert isinstance(call, Call)
-    (reply,) = runtime.receive(plugin.answer(call, bytes(LARGEST)))
+    (reply,) = runtime.receive(plugin.answer(call, bytes(MAX_SENT)))
     assert isinstance(reply, Reply)
     assert reply.error is not None
     assert reply.error.status == Status.RESOURCE_EXHAUSTED

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
@@ -70,8 +71,8 @@ def test_no_gpus_no_adjustment(injection: Nvidia) -> None:
 
 def test_devices_mode_gives_the_nodes_of_the_minors() -> None:
     adjustment = adjust(TWO, DEVICES)
-    assert [d.container_path for d in adjustment.devices] == ["/dev/nvidia6", "/dev/nvidia7", *CONTROL]
-    assert [d.host_path for d in adjustment.devices][:1] == ["/node/dev/nvidia6"]
+    assert [d.container_path for d in adjustment.devices] == ["/dev/nvidia7", "/dev/nvidia6", *CONTROL]
+    assert [d.host_path for d in adjustment.devices][:1] == ["/node/dev/nvidia7"]
     assert {d.permissions for d in adjustment.devices} == {"rw"}
     assert env(adjustment) == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert not adjustment.mounts
@@ -116,7 +117,7 @@ def test_devices_mode_gives_the_optional_groups() -> None:
     with_drm = tuple(replace(gpu(index), drm=(drm,)) for index, drm in enumerate(render.values()))
     inventory_of_groups = replace(NODE, gpus=(*with_drm, mig_gpu(2)), drivers=(driver,))
     expected = {
-        TWO: ["/dev/nvidia6", "/dev/nvidia7", "/dev/dri/renderD129", "/dev/dri/renderD128", *CONTROL, "/dev/gdrdrv"],
+        TWO: ["/dev/nvidia7", "/dev/nvidia6", "/dev/dri/renderD128", "/dev/dri/renderD129", *CONTROL, "/dev/gdrdrv"],
         GrantedDevices(gpus=TWO.gpus[:1]): ["/dev/nvidia6", "/dev/dri/renderD129", *CONTROL, "/dev/gdrdrv"],
     }
     for devices, paths in expected.items():
@@ -145,7 +146,7 @@ def test_profilers_node_may_be_absent() -> None:
 
 def test_cdi_mode_names_by_uuid() -> None:
     adjustment = adjust(TWO, EVERY_MODE[1])
-    assert list(adjustment.cdi_devices) == [f"nvidia.com/gpu={uuid(1)}", f"nvidia.com/gpu={uuid(0)}"]
+    assert list(adjustment.cdi_devices) == [f"nvidia.com/gpu={uuid(0)}", f"nvidia.com/gpu={uuid(1)}"]
     assert env(adjustment) == {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert not adjustment.devices
     assert list(adjust(MIG, EVERY_MODE[1]).cdi_devices) == [f"nvidia.com/gpu={mig_uuid(21)}"]
@@ -165,20 +166,22 @@ def test_cdi_mode_without_the_name_or_the_runtime() -> None:
 
 def test_nvidia_runtime_mode_names_by_uuid() -> None:
     adjustment = adjust(TWO, EVERY_MODE[2])
-    assert env(adjustment) == {"NVIDIA_VISIBLE_DEVICES": f"{uuid(1)},{uuid(0)}"}
+    assert env(adjustment) == {"NVIDIA_VISIBLE_DEVICES": f"{uuid(0)},{uuid(1)}"}
     assert not adjustment.devices
     assert env(adjust(MIG, EVERY_MODE[2])) == {"NVIDIA_VISIBLE_DEVICES": mig_uuid(21)}
 
 
 @pytest.mark.parametrize("injection", EVERY_MODE)
-def test_shares_are_told_in_the_order_of_the_devices(injection: Nvidia) -> None:
+def test_shares_are_told_in_the_order_of_pci_addresses(injection: Nvidia) -> None:
+    """A program counts its devices by their addresses, whatever the order of the assignment is."""
     share = GrantedGpu(uuid=uuid(1), memory_mib=8138)
     cores = GrantedGpu(uuid=uuid(0), core_percent=30)
-    adjustment = adjust(GrantedDevices(gpus=(share, cores, *MIG.gpus)), injection)
     usable = NODE.gpus[0].usable_mib
-    assert env(adjustment)["LADING_GPU_MEMORY_MIB"] == f"8138,{usable},40000"
-    assert env(adjustment)["LADING_GPU_CORE_PERCENT"] == "100,30,100"
-    assert env(adjustment)["LADING_GPU_TOTAL_MEMORY_MIB"] == f"{usable},{usable},40000"
+    for order in permutations((share, cores, *MIG.gpus)):
+        adjustment = adjust(GrantedDevices(gpus=order), injection)
+        assert env(adjustment)["LADING_GPU_MEMORY_MIB"] == f"{usable},8138,40000"
+        assert env(adjustment)["LADING_GPU_CORE_PERCENT"] == "30,100,100"
+        assert env(adjustment)["LADING_GPU_TOTAL_MEMORY_MIB"] == f"{usable},{usable},40000"
     assert not [name for name in env(adjust(TWO, injection)) if name.startswith("LADING_")]
 
 

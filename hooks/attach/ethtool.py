@@ -1,0 +1,173 @@
+"""Settings of a network device that ethtool changes, over generic netlink: which there are, the requests, the answers.
+
+A setting is an attribute that a driver reports in an answer of ETHTOOL_MSG_*_GET and takes in *_SET. Those of the port
+(link modes, pause frames, FEC) are not here: they belong to the PF. Of a set of bits only those that differ are sent, because a
+driver refuses some others even where they do not change.
+
+Source: linux/ethtool_netlink.h; Documentation/networking/ethtool-netlink.rst; net/ethtool/bitset.c (compact form).
+"""
+
+import struct
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from hooks.attach.messages import (
+    NLA_F_NESTED,
+    NLM_F_ACK,
+    NLM_F_REQUEST,
+    Message,
+    parse_attributes,
+    render_attribute,
+    render_message,
+)
+
+_GENL_HEADER: Final = struct.Struct("=BBxx")  # struct genlmsghdr: command, version
+_GENL_ID_CTRL: Final = 16
+_CTRL_CMD_GETFAMILY: Final = 3
+_CTRL_ATTR_FAMILY_ID: Final = 1
+_CTRL_ATTR_FAMILY_NAME: Final = 2
+_FAMILY: Final = "ethtool"
+
+_HEADER: Final = 1  # ETHTOOL_A_*_HEADER
+_HEADER_DEV_INDEX: Final = 1
+_HEADER_FLAGS: Final = 3
+_COMPACT_BITSETS: Final = 1
+
+_BITSET_SIZE: Final = 2
+_BITSET_VALUE: Final = 4
+_BITSET_MASK: Final = 5
+
+_BITS: Final = 0  # a set of bits; else the number of octets of an integer
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The settings of one pair of commands: by attribute the name and the size of its value."""
+
+    get: int
+    set: int
+    settings: Mapping[int, tuple[str, int]]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.settings.values())
+
+
+# A private flag and the number of channels can change what comes after them.
+GROUPS: Final = (
+    Group(13, 14, {2: ("private-flags", _BITS)}),
+    Group(17, 18, {6: ("channels-rx", 4), 7: ("channels-tx", 4), 8: ("channels-other", 4), 9: ("channels-combined", 4)}),
+    Group(
+        15,
+        16,
+        {
+            6: ("ring-rx", 4),
+            7: ("ring-rx-mini", 4),
+            8: ("ring-rx-jumbo", 4),
+            9: ("ring-tx", 4),
+            10: ("ring-rx-buffer", 4),
+            11: ("ring-tcp-data-split", 1),
+            12: ("ring-cqe-size", 4),
+            13: ("ring-tx-push", 1),
+            14: ("ring-rx-push", 1),
+            15: ("ring-tx-push-buffer", 4),
+            17: ("ring-header-split-threshold", 4),
+        },
+    ),
+    Group(
+        19,
+        20,
+        {
+            2: ("coalesce-rx-usecs", 4),
+            3: ("coalesce-rx-frames", 4),
+            4: ("coalesce-rx-usecs-irq", 4),
+            5: ("coalesce-rx-frames-irq", 4),
+            6: ("coalesce-tx-usecs", 4),
+            7: ("coalesce-tx-frames", 4),
+            8: ("coalesce-tx-usecs-irq", 4),
+            9: ("coalesce-tx-frames-irq", 4),
+            10: ("coalesce-statistics-usecs", 4),
+            11: ("coalesce-adaptive-rx", 1),
+            12: ("coalesce-adaptive-tx", 1),
+            13: ("coalesce-rate-low", 4),
+            14: ("coalesce-rx-usecs-low", 4),
+            15: ("coalesce-rx-frames-low", 4),
+            16: ("coalesce-tx-usecs-low", 4),
+            17: ("coalesce-tx-frames-low", 4),
+            18: ("coalesce-rate-high", 4),
+            19: ("coalesce-rx-usecs-high", 4),
+            20: ("coalesce-rx-frames-high", 4),
+            21: ("coalesce-tx-usecs-high", 4),
+            22: ("coalesce-tx-frames-high", 4),
+            23: ("coalesce-sample-interval", 4),
+            24: ("coalesce-cqe-mode-tx", 1),
+            25: ("coalesce-cqe-mode-rx", 1),
+            26: ("coalesce-tx-aggregated-octets", 4),
+            27: ("coalesce-tx-aggregated-frames", 4),
+            28: ("coalesce-tx-aggregated-usecs", 4),
+        },
+    ),
+    Group(11, 12, {3: ("features", _BITS)}),  # those that are wanted: what is active depends on others too
+    Group(7, 8, {2: ("message-level", _BITS)}),
+)
+
+
+def render_get_family() -> bytes:
+    name = render_attribute(_CTRL_ATTR_FAMILY_NAME, _FAMILY.encode() + b"\0")
+    return _render(_GENL_ID_CTRL, _CTRL_CMD_GETFAMILY, name)
+
+
+def parse_family(message: Message) -> int:
+    """Return the number that this kernel gave to ethtool's messages."""
+    return int.from_bytes(_attributes(message)[_CTRL_ATTR_FAMILY_ID], sys.byteorder)
+
+
+def render_get(family: int, group: Group, index: int) -> bytes:
+    return _render(family, group.get, _device(index))
+
+
+def parse_group(group: Group, message: Message) -> dict[str, str]:
+    """Return the values by name: an integer in decimal, a set of bits in hexadecimal."""
+    reported = _attributes(message)
+    return {
+        name: dict(parse_attributes(reported[kind])).get(_BITSET_VALUE, b"").hex()
+        if size == _BITS
+        else str(int.from_bytes(reported[kind], sys.byteorder))
+        for kind, (name, size) in group.settings.items()
+        if kind in reported
+    }
+
+
+def render_set(family: int, group: Group, index: int, *, now: Mapping[str, str], wanted: Mapping[str, str]) -> bytes:
+    """Render the request that changes the settings in `wanted`, which differ from those of `now`."""
+    return _render(family, group.set, _device(index) + b"".join(_changes(group, now, wanted)))
+
+
+def _changes(group: Group, now: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[bytes]:
+    for kind, (name, size) in group.settings.items():
+        if name not in wanted:
+            continue
+        if size == _BITS:
+            value, current = bytes.fromhex(wanted[name]), bytes.fromhex(now.get(name, ""))
+            changed = bytes(a ^ b for a, b in zip(value, current.ljust(len(value), b"\0"), strict=False))
+            bits = render_attribute(_BITSET_SIZE, (8 * len(value)).to_bytes(4, sys.byteorder))
+            bits += render_attribute(_BITSET_VALUE, value) + render_attribute(_BITSET_MASK, changed)
+            yield render_attribute(kind | NLA_F_NESTED, bits)
+        else:
+            yield render_attribute(kind, int(wanted[name]).to_bytes(size, sys.byteorder))
+
+
+def _device(index: int) -> bytes:
+    number = render_attribute(_HEADER_DEV_INDEX, index.to_bytes(4, sys.byteorder))
+    flags = render_attribute(_HEADER_FLAGS, _COMPACT_BITSETS.to_bytes(4, sys.byteorder))
+    return render_attribute(_HEADER | NLA_F_NESTED, number + flags)
+
+
+def _attributes(message: Message) -> dict[int, bytes]:
+    return dict(parse_attributes(message.body[_GENL_HEADER.size :]))
+
+
+def _render(family: int, command: int, attributes: bytes) -> bytes:
+    return render_message(family, NLM_F_REQUEST | NLM_F_ACK, _GENL_HEADER.pack(command, 1) + attributes)

@@ -1,0 +1,206 @@
+"""All settings that a network device of the host keeps when it changes its network namespace: read, and restored.
+
+They come from rtnetlink, ethtool (generic netlink, ioctl), sysfs, bpf(2). A pod that may configure its network can change all
+of them, and the next pod would get the device so. What a kernel or a driver does not report is not recorded. Programs and rules
+that a pod attached are removed; those that it removed are not made again, which is for whatever attached them.
+"""
+
+import errno
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from hooks.attach import bpf, ethtool, ethtool_ioctl, kept_files, kept_link
+from hooks.attach.kernel import KernelError
+from hooks.attach.links import ask, attempting, refused
+from hooks.attach.messages import Exchange, RefusedError
+from hooks.attach.rtnetlink import render_get_link
+from hooks.model.attachment import KeptSetting, Link
+
+# One setting can change another (the number of channels changes RSS), but not in a circle.
+_ROUNDS: Final = 2
+_LONGEST: Final = 4096  # characters of a value, which goes into the journal
+_ATTACHED: Final = frozenset({kept_link.XDP, ethtool_ioctl.RULES, *bpf.TCX})  # values are sets: words
+
+
+class Source(Protocol):
+    """Some of the settings of one device. Both methods raise KernelError."""
+
+    @property
+    def names(self) -> Collection[str]: ...
+
+    def read(self) -> Mapping[str, str]: ...
+
+    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        """Set what is wanted, which differs from what is now."""
+
+
+def sources_of(link: Link, *, route: Exchange, generic: Exchange, folder: Path) -> tuple[Source, ...]:
+    """Return the sources in the order in which they are restored: an XDP program prevents some other changes. `link`: a device
+    in the namespace of the calling thread; `route`, `generic`: rtnetlink and generic netlink there; `folder`: its folder in
+    sysfs."""
+    family = _find_ethtool(generic)
+    groups = ethtool.GROUPS if family is not None else ()
+    return (
+        _OfLink(link, route),
+        _OfBpf(link),
+        *(_OfEthtool(link, generic, family or 0, group) for group in groups),
+        _OfIoctl(link),
+        _OfFiles(link, folder),
+    )
+
+
+def read_kept(link: Link, sources: Collection[Source]) -> tuple[KeptSetting, ...]:
+    found = tuple(KeptSetting(name, value) for source in sources for name, value in source.read().items())
+    for name, value in found:
+        if len(value) > _LONGEST:
+            raise KernelError(
+                f"cannot record {name} of network device {link.name}: {len(value)} characters, more than {_LONGEST}: remove"
+                " what was configured on it"
+            )
+    return found
+
+
+def restore_kept(link: Link, sources: Collection[Source], kept: Collection[KeptSetting]) -> None:
+    """Set what differs. Raise KernelError with each setting that still differs afterwards."""
+    why: dict[str, str] = {}
+    for _ in range(_ROUNDS):
+        for source in sources:
+            now = source.read()
+            wanted = {name: value for name, value in kept if name in source.names and not _is_as_before(name, now, value)}
+            if wanted:
+                try:
+                    source.write(now, wanted)
+                except KernelError as e:
+                    why |= dict.fromkeys(wanted, f" ({e.message})")
+    if differing := list(_differences(sources, kept, why)):
+        raise KernelError(
+            f"cannot restore network device {link.name}: {'; '.join(differing)}; its driver resets it if you write the VF's PCI"
+            " address to `unbind`, then to `bind`, of the driver in /sys/bus/pci/drivers"
+        )
+
+
+def _differences(sources: Collection[Source], kept: Collection[KeptSetting], why: Mapping[str, str]) -> Iterator[str]:
+    now = {name: value for source in sources for name, value in source.read().items()}
+    known = {name for source in sources for name in source.names}
+    for name, value in kept:
+        if name in known and not _is_as_before(name, now, value):
+            yield f"{name} is {now.get(name, 'not reported')!r:.80}, and was {value!r:.80}{why.get(name, '')}"
+
+
+def _is_as_before(name: str, now: Mapping[str, str], value: str) -> bool:
+    if name in _ATTACHED:
+        return name in now and {*now[name].split()} <= {*value.split()}
+    return now.get(name) == value
+
+
+@dataclass(frozen=True, slots=True)
+class _OfLink:
+    link: Link
+    exchange: Exchange
+    names: Collection[str] = kept_link.NAMES
+
+    def read(self) -> Mapping[str, str]:
+        name = self.link.name
+        (message, *_) = ask(self.exchange, render_get_link(name), f"read network device {name} of the host")
+        return kept_link.parse_kept(message)
+
+    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        for name, value in wanted.items():
+            for request in kept_link.render_kept(self.link.index, name, now=now.get(name, ""), wanted=value):
+                try:
+                    ask(self.exchange, request, f"set {name} of network device {self.link.name} to {value!r}")
+                except KernelError as e:
+                    if name != kept_link.XDP or not refused(e, errno.EBUSY):
+                        raise
+                    self._detach_links({*now[name].split()} - {*value.split()})
+
+    def _detach_links(self, programs: Collection[str]) -> None:
+        """Detach XDP programs that a link attached: rtnetlink refuses that."""
+        for program in programs:
+            with attempting(f"detach XDP program {program} from network device {self.link.name}"):
+                bpf.detach_xdp_link(self.link.index, int(program.partition(":")[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class _OfBpf:
+    link: Link
+    names: Collection[str] = frozenset(bpf.TCX)
+
+    def read(self) -> Mapping[str, str]:
+        return bpf.read_tcx(self.link.index)
+
+    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        for name, value in wanted.items():
+            with attempting(f"detach the BPF programs of network device {self.link.name} ({name})"):
+                bpf.detach_tcx(self.link.index, name, frozenset(value.split()))
+
+
+@dataclass(frozen=True, slots=True)
+class _OfEthtool:
+    link: Link
+    exchange: Exchange
+    family: int
+    group: ethtool.Group
+
+    @property
+    def names(self) -> Collection[str]:
+        return self.group.names
+
+    def read(self) -> Mapping[str, str]:
+        request = ethtool.render_get(self.family, self.group, self.link.index)
+        try:
+            (message, *_) = ask(self.exchange, request, f"read the ethtool settings of network device {self.link.name}")
+        except KernelError as e:
+            # Each driver has its own error number for a setting that it does not have.
+            if not isinstance(e.__cause__, RefusedError) or refused(e, errno.ENODEV):
+                raise
+            return {}
+        return ethtool.parse_group(self.group, message)
+
+    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        request = ethtool.render_set(self.family, self.group, self.link.index, now=now, wanted=wanted)
+        ask(self.exchange, request, f"set {', '.join(wanted)} of network device {self.link.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class _OfIoctl:
+    link: Link
+    names: Collection[str] = ethtool_ioctl.NAMES
+
+    def read(self) -> Mapping[str, str]:
+        with attempting(f"read the ethtool settings of network device {self.link.name}"):
+            return ethtool_ioctl.read(self.link.name)
+
+    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        for name, value in wanted.items():
+            with attempting(f"set {name} of network device {self.link.name}"):
+                ethtool_ioctl.write(self.link.name, name, now=now.get(name, ""), wanted=value)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfFiles:
+    link: Link
+    folder: Path
+    names: Collection[str] = kept_files.NAMES
+
+    def read(self) -> Mapping[str, str]:
+        with attempting(f"read {self.folder}"):
+            return kept_files.read(self.folder)
+
+    def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        for name, value in wanted.items():
+            with attempting(f"set {name} of network device {self.link.name} to {value}"):
+                kept_files.write(self.folder, name, value)
+
+
+def _find_ethtool(generic: Exchange) -> int | None:
+    """Return the number of ethtool's messages; None before Linux 5.6."""
+    try:
+        (message, *_) = ask(generic, ethtool.render_get_family(), "find ethtool's generic netlink family")
+    except KernelError as e:
+        if refused(e, errno.ENOENT):
+            return None
+        raise
+    return ethtool.parse_family(message)

@@ -1,0 +1,97 @@
+"""Settings that rtnetlink reports of a network device, and that the device keeps when it changes its network namespace.
+
+It takes the kernel's answer about a link and returns values by name; it renders the requests that set one again. On that way
+Linux resets the queueing disciplines and the lists of unicast and multicast addresses, and nothing else.
+
+Source: net/core/dev.c (__dev_change_net_namespace: dev_close, dev_shutdown, dev_uc_flush, dev_mc_flush; dev_xdp_uninstall: only
+in unregister_netdevice_many; __dev_change_flags: the flags that can be set), net/core/rtnetlink.c (do_setlink, rtnl_xdp_fill,
+rtnl_fill_ifinfo), linux/if_link.h.
+"""
+
+import struct
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from hooks.attach.messages import NLA_F_NESTED, Message, parse_attributes, render_attribute, render_message
+from hooks.attach.rtnetlink import CHANGE, LINK_HEADER, RTM_NEWLINK, link_attributes, render_link_message
+
+XDP: Final = "xdp"
+_FLAGS: Final = "flags"
+
+_BITS: Final = {
+    "debug": 0x4,
+    "notrailers": 0x20,
+    "noarp": 0x80,
+    "promisc": 0x100,
+    "allmulti": 0x200,
+    "multicast": 0x1000,
+    "portsel": 0x2000,
+    "automedia": 0x4000,
+    "dynamic": 0x8000,
+}
+_NUMBERS: Final = {
+    "group": 27,
+    "tx-queue-length": 13,
+    "gso-max-segments": 40,
+    "gso-max-octets": 41,
+    "gro-max-octets": 58,
+    "gso-ipv4-max-octets": 63,
+    "gro-ipv4-max-octets": 64,
+}
+_OCTET_NUMBERS: Final = {"link-mode": 17, "proto-down": 39}
+_OCTETS: Final = {"broadcast": 2, "alias": 20}
+_TEXT: Final = frozenset({"alias"})  # reported with a NUL at its end, which is not part of it
+
+_IFLA_XDP: Final = 43
+_IFLA_XDP_FD: Final = 1
+_IFLA_XDP_FLAGS: Final = 3
+_IFLA_XDP_PROG_ID: Final = 4
+_NO_PROGRAM: Final = struct.pack("=i", -1)
+# By mode: its own attribute, and its flag (XDP_FLAGS_*_MODE).
+_MODES: Final = {"driver": (5, 4), "generic": (6, 2), "offloaded": (7, 8)}
+
+NAMES: Final = frozenset({XDP, _FLAGS, *_NUMBERS, *_OCTET_NUMBERS, *_OCTETS})
+
+
+def parse_kept(message: Message) -> dict[str, str]:
+    """Return the values by name: an integer in decimal, octets in hexadecimal, flags and XDP programs (`generic:12`: mode and
+    number) in words. An older kernel leaves some out."""
+    _, _, _, flags, _ = LINK_HEADER.unpack_from(message.body)
+    reported = link_attributes(message)
+    kept = {XDP: " ".join(_programs(reported.get(_IFLA_XDP, b"")))}
+    kept[_FLAGS] = " ".join(name for name, bit in _BITS.items() if flags & bit)
+    for name, kind in (_NUMBERS | _OCTET_NUMBERS).items():
+        if kind in reported:
+            kept[name] = str(int.from_bytes(reported[kind], sys.byteorder))
+    for name, kind in _OCTETS.items():
+        octets = reported.get(kind, b"")
+        kept[name] = (octets.rstrip(b"\0") if name in _TEXT else octets).hex()
+    return kept
+
+
+def render_kept(index: int, name: str, *, now: str, wanted: str) -> Iterator[bytes]:
+    """Yield the requests that set one setting. An XDP program that is gone cannot be attached again."""
+    if name == XDP:
+        for program in now.split():
+            mode = program.partition(":")[0]
+            if program not in wanted.split():
+                flags = struct.pack("=I", _MODES[mode][1])
+                content = render_attribute(_IFLA_XDP_FD, _NO_PROGRAM) + render_attribute(_IFLA_XDP_FLAGS, flags)
+                yield render_link_message(index, render_attribute(_IFLA_XDP | NLA_F_NESTED, content))
+    elif name == _FLAGS:
+        bits = sum(_BITS.get(word, 0) for word in wanted.split())
+        yield render_message(RTM_NEWLINK, CHANGE, LINK_HEADER.pack(0, 0, index, bits, sum(_BITS.values())))
+    elif name in _OCTETS:
+        yield render_link_message(index, render_attribute(_OCTETS[name], bytes.fromhex(wanted)))
+    else:
+        size = 1 if name in _OCTET_NUMBERS else 4
+        kind = (_NUMBERS | _OCTET_NUMBERS)[name]
+        yield render_link_message(index, render_attribute(kind, int(wanted).to_bytes(size, sys.byteorder)))
+
+
+def _programs(xdp: bytes) -> Iterator[str]:
+    reported = dict(parse_attributes(xdp))
+    for mode, (kind, _) in _MODES.items():
+        if kind in reported:
+            yield f"{mode}:{int.from_bytes(reported[kind], sys.byteorder)}"
