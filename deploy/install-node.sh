@@ -23,7 +23,7 @@ install-node.sh --uninstall                return kubelet to its runtime, then r
   --config FILE     hooks.toml, runtimeproxy.toml, or central's public key as KEYID.pub.pem; may be given several times.
                     A file in /etc/lading that a person wrote or changed is not changed.
   --node-name NAME  for a new hooks.toml, and for one given without a node_name: the name that `kubectl get nodes` shows (default: the name that the running
-                    kubelet uses, else the host's)
+                    kubelet uses, else the host's; required below --root, where neither is the node's)
   --report          report this node's devices to the API server, which central needs: with kubelet's own kubeconfig
   --manual          for a new hooks.toml: a test node, which accepts assignments by hand in annotations
   --no-kubelet      do not change kubelet; point it at unix:///run/lading/cri.sock yourself
@@ -44,8 +44,9 @@ readonly SOCKET_UNITS=(lading-hooks.socket lading-runtimeproxy.socket)
 readonly SERVICE_UNITS=(lading-hooks.service lading-runtimeproxy.service)
 # lading-hooks.service wants them: they are neither enabled nor restarted separately.
 readonly BOOT_UNITS=(lading-nvidia-uvm.service lading-ib-guids.service)
-# Enabled by a person, on nodes with the isolation tokens (docs/isolation.md). A restart of it disturbs no container.
-readonly SHARES_UNIT=lading-shares.service
+# Enabled by a person: on nodes with the isolation tokens (docs/isolation.md), and with the front end NRI (docs/nri.md). A restart of
+# either disturbs no container.
+readonly OPTIONAL_UNITS=(lading-shares.service lading-nri-guard.service)
 readonly COMMANDS=(lading-hooks lading-runtimeproxy lading-shares lading-doctor lading-central kubectl-lading kubectl_complete-lading)
 readonly REGISTRATION=$ETC/hooks.d/50-lading.json
 readonly KUBECONFIG_OF_KUBELET=/etc/kubernetes/kubelet.conf
@@ -198,7 +199,7 @@ undo() {
         if live; then
             systemctl daemon-reload
             [ "$first" = yes ] || [ -z "$switched$changed" ] || systemctl restart "${SERVICE_UNITS[@]}"
-            systemctl --quiet try-restart "$SHARES_UNIT" 2>/dev/null
+            systemctl --quiet try-restart "${OPTIONAL_UNITS[@]}" 2>/dev/null
         fi
         [ -z "$made" ] || rm -rf "$R${made:?}"
         if [ "$first" = yes ]; then rm -rf "$R${STATE:?}"; fi
@@ -435,6 +436,8 @@ look_at_configuration() {
     if [ ! -e "$R$ETC/hooks.toml" ] && [ "$manual" = no ] && [ "$keys" = no ]; then
         problem "there is no $ETC/hooks.toml, and no options to create it" \
             "--config KEYID.pub.pem (central's public key) and --node-name; or --config hooks.toml; or --manual, for a test node"
+    elif ! live && [ ! -e "$R$ETC/hooks.toml" ] && [ "$manual" != given ] && [ -z "$node_name" ]; then
+        problem "the new hooks.toml needs the node's name, which is not this machine's" "--node-name NAME, as kubectl get nodes shows it"
     fi
 }
 
@@ -613,11 +616,11 @@ check_configuration() {
 }
 setting() { as_version "$1" "$2" --print-config | sed -n "s/^$3 = \"\(.*\)\".*/\1/p"; }
 
-is_in_every_version() { [[ " ${BOOT_UNITS[*]} $SHARES_UNIT " != *" $1 "* ]]; }
+is_in_every_version() { [[ " ${BOOT_UNITS[*]} ${OPTIONAL_UNITS[*]} " != *" $1 "* ]]; }
 write_units() {
     local name shared="$R$OPT/versions/$1/share/lading/systemd"
     begin "write the units in $UNITS"
-    for name in "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}" "${BOOT_UNITS[@]}" "$SHARES_UNIT"; do
+    for name in "${SOCKET_UNITS[@]}" "${SERVICE_UNITS[@]}" "${BOOT_UNITS[@]}" "${OPTIONAL_UNITS[@]}"; do
         if [ "$dry" = yes ]; then
             note "write $UNITS/$name"
         elif [ -e "$shared/$name" ] || is_in_every_version "$name"; then # --rollback
@@ -698,7 +701,9 @@ switch_to() {
     start_or_restart hooks
     write_registration "$1"
     start_or_restart runtimeproxy
-    [ -z "$switched$changed" ] || [ ! -e "$R$UNITS/$SHARES_UNIT" ] || service try-restart "$SHARES_UNIT"
+    for unit in "${OPTIONAL_UNITS[@]}"; do
+        [ -z "$switched$changed" ] || [ ! -e "$R$UNITS/$unit" ] || service try-restart "$unit"
+    done
 }
 
 # ---- the three verbs
@@ -810,14 +815,19 @@ uninstall() {
     fi
     begin "stop the daemons"
     service stop "${SERVICE_UNITS[@]}" "${SOCKET_UNITS[@]}"
-    for name in "${BOOT_UNITS[@]}" "$SHARES_UNIT"; do
+    for name in "${BOOT_UNITS[@]}" "${OPTIONAL_UNITS[@]}"; do
         [ ! -e "$R$UNITS/$name" ] || service stop "$name"
     done
     if live; then run as_version "$(current)" hooks cdi-specs --remove || note "CDI specs of Lading may be left"; fi
     units disable
-    [ ! -e "$R$UNITS/$SHARES_UNIT" ] || run systemctl ${R:+--root="$R"} --quiet disable "$SHARES_UNIT"
+    for name in "${OPTIONAL_UNITS[@]}"; do
+        [ ! -e "$R$UNITS/$name" ] || run systemctl ${R:+--root="$R"} --quiet disable "$name"
+    done
     begin "restore the files"
     for path in $(paths_of unit) $(paths_of config); do restore "$path"; done
+    for path in "${OPTIONAL_UNITS[@]/#/$UNITS/}"; do  # a unit that a person copied: its command is removed below
+        if grep -q "^ExecStart=$OPT/bin/" "$R$path" 2>/dev/null; then run rm -- "$R$path"; fi
+    done
     service daemon-reload
     for path in "${COMMANDS[@]/#/$ON_PATH/}"; do
         if leads_to_us "$path"; then run rm -- "$R$path"; fi

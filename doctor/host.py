@@ -26,7 +26,7 @@ from doctor.nri import NriPluginsSeen, NriSeen, read_plugins, read_validator
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.nvidia.specs import read_own_specs
-from doctor.read import read_listener, read_runtime, read_said, read_socket, read_units
+from doctor.read import ANSWER_S, read_listener, read_runtime, read_said, read_socket, read_units
 from doctor.reading import ElsewhereError, Readings, said_by
 from doctor.ready import DaemonReply
 from doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
@@ -50,6 +50,7 @@ from hooks.host.memlock import memlock_warning
 from hooks.host.rdma import read_rdma
 from hooks.ledger.store import read_journal
 from hooks.model.inventory import Inventory
+from hooks.mps.control import ANSWER_S as MPS_ANSWER_S
 from hooks.vendors.nvidia.driver import find_nvml, read_driver_mounts, read_driver_versions
 from lading import __version__
 from lading.devices.isolation import IsolationName
@@ -76,12 +77,17 @@ class CdiSeen:
 class Host(Readings):
     """One node, according to the configurations of its daemons. `configs` has those of the daemons that are installed."""
 
-    def __init__(self, *, hooks: Settings, proxy: ProxySettings, configs: Mapping[str, ConfigSeen], root: Path) -> None:
+    def __init__(
+        self, *, hooks: Settings, proxy: ProxySettings, configs: Mapping[str, ConfigSeen], root: Path, slowness: float = 1.0
+    ) -> None:
+        """Set the configurations. Waits for answers are `slowness` times as long as on a quiet node."""
         super().__init__()
         self.hooks = hooks
         self.proxy = proxy
         self.root = root
         self._configs = configs
+        self._slowness = slowness
+        self._answer_s = ANSWER_S * slowness
 
     @property
     def by_nri(self) -> bool:
@@ -91,7 +97,7 @@ class Host(Readings):
 
     async def runtime(self, daemon: str = HOOKS) -> RuntimeSeen:
         endpoint = parse_endpoint(self._settings(daemon).runtime_endpoint)
-        return await self.once(f"runtime {endpoint}", lambda: read_runtime(endpoint))
+        return await self.once(f"runtime {endpoint}", lambda: read_runtime(endpoint, self._answer_s))
 
     def _settings(self, daemon: str) -> Settings | ProxySettings:
         return self.hooks if daemon == HOOKS else self.proxy
@@ -103,11 +109,14 @@ class Host(Readings):
         mount, driver_root = self.hooks.driver_mount, self.hooks.driver_root
         library = self.hooks.nvml_library or str((mount and find_nvml(Path(mount))) or "")
         return await self.once(
-            "nvidia", lambda: in_thread(lambda: cards.read_cards(self.root, library=library, driver_root=driver_root))
+            "nvidia",
+            lambda: in_thread(
+                lambda: cards.read_cards(self.root, library=library, driver_root=driver_root, slowness=self._slowness)
+            ),
         )
 
     async def said(self, daemon: str) -> DaemonReply:
-        return await self.once(f"said {daemon}", lambda: read_said(daemon, self._settings(daemon).metrics))
+        return await self.once(f"said {daemon}", lambda: read_said(daemon, self._settings(daemon).metrics, self._answer_s))
 
     async def folder(self) -> FolderSeen:
         folder, prefixes = Path(self.proxy.hooks_dir), self.proxy.guarded_prefixes
@@ -140,7 +149,8 @@ class Host(Readings):
     async def socket(self, daemon: str) -> SocketSeen:
         like = parse_endpoint(self.proxy.runtime_endpoint)
         wanted = Access(0, 0, 0o600) if daemon == HOOKS else await in_thread(lambda: wanted_access(mode=0o660, like=like))
-        return await read_socket(parse_endpoint(self._settings(daemon).listen), daemon=daemon, wanted=wanted)
+        path = parse_endpoint(self._settings(daemon).listen)
+        return await read_socket(path, daemon=daemon, wanted=wanted, answer_s=self._answer_s)
 
     async def registration(self) -> RegistrationSeen:
         rendered = json.dumps(render_registration(self.hooks)).encode()
@@ -187,7 +197,7 @@ class Host(Readings):
         path = parse_endpoint(self.hooks.nri_socket)
         if not self.by_nri:
             path = self.root / str(path).removeprefix("/")
-        served = await in_thread(lambda: path.exists() and read_listener(path) is not None)
+        served = await in_thread(lambda: path.exists() and read_listener(path, self._answer_s) is not None)
         validates = await in_thread(lambda: read_validator(self.root))
         return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served, validates=validates)
 
@@ -221,7 +231,10 @@ class Host(Readings):
 
     async def mps(self) -> MpsSeen:
         offered = IsolationName.MPS in self.hooks.isolations
-        return await read_mps(mps_folders(self.hooks), self.hooks.mps_control, offered=offered, root=self.root)
+        answer_s = MPS_ANSWER_S * self._slowness
+        return await read_mps(
+            mps_folders(self.hooks), self.hooks.mps_control, offered=offered, root=self.root, answer_s=answer_s
+        )
 
     async def reload(self) -> ReloadSeen:
         runtime = await said_by("runtime", self.runtime())
@@ -242,7 +255,7 @@ class Host(Readings):
 
     async def memlock(self) -> rdma.MemlockSeen:
         endpoint = parse_endpoint(self.hooks.runtime_endpoint)
-        problem = await said_by("runtime", in_thread(lambda: _memlock(endpoint)))
+        problem = await said_by("runtime", in_thread(lambda: _memlock(endpoint, self._answer_s)))
         return rdma.MemlockSeen(
             vfs=bool((await said_by("vfs", self.functions())).vfs),
             ipc_lock=self.hooks.rdma_ipc_lock,
@@ -270,12 +283,12 @@ class Host(Readings):
             units.append("lading-shares.service")
         if self.by_nri:
             units.append("lading-nri-guard.service")
-        return await in_thread(lambda: read_units(self.root, units))
+        return await in_thread(lambda: read_units(self.root, units, self._answer_s))
 
     async def servers(self) -> tuple[ServerSeen, ...]:
         registrations = (await said_by("hooks-dir", self.folder())).registrations
         wanted = Access(0, 0, 0o600)
-        reads = [read_socket(Path(r.endpoint), daemon=r.name, wanted=wanted) for r in registrations]
+        reads = [read_socket(Path(r.endpoint), daemon=r.name, wanted=wanted, answer_s=self._answer_s) for r in registrations]
         sockets = await asyncio.gather(*reads)
         return tuple(ServerSeen(registration=r, socket=s) for r, s in zip(registrations, sockets, strict=True))
 
@@ -284,9 +297,9 @@ class Host(Readings):
         return LoadSeen(said=said, most=self.proxy.max_connections, socket=parse_endpoint(self.proxy.listen))
 
 
-def _memlock(endpoint: Path) -> str:
+def _memlock(endpoint: Path, answer_s: float) -> str:
     """Check memlock in this process's own /proc: the kernel reports the runtime by its pid in this pid namespace."""
-    if read_listener(endpoint) is None:
+    if read_listener(endpoint, answer_s) is None:
         raise ElsewhereError("runtime")
     return memlock_warning(Path("/"), endpoint)
 

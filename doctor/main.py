@@ -30,6 +30,7 @@ from hooks.daemon.settings import check as check_hooks
 from lading import __version__
 from lading.errors import ConfigError, LadingError, die
 from lading.log import printable
+from lading.slowness import measure_slowness
 from runtimeproxy.main import check as check_proxy
 from runtimeproxy.settings import CONFIG as PROXY_CONFIG
 from runtimeproxy.settings import Settings as ProxySettings
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the checks, run none")
     parser.add_argument("--strict", action="store_true", help="exit status 1 for warnings too")
     parser.add_argument(
-        "--deadline", type=_seconds, default=DEADLINE_S, metavar="SECONDS", help=f"for each check [{DEADLINE_S:g}]"
+        "--deadline", type=_seconds, metavar="SECONDS", help=f"for each check [{DEADLINE_S:g}, longer on a slow node]"
     )
     for flag, daemon, path in (("--hooks-config", HOOKS, HOOKS_CONFIG), ("--proxy-config", PROXY, PROXY_CONFIG)):
         parser.add_argument(flag, type=Path, metavar="FILE", help=f"the configuration of {daemon} [{path}]")
@@ -83,12 +84,13 @@ def _seconds(text: str) -> float:
 
 def _run(args: argparse.Namespace) -> None:
     """End the process, with the exit status."""
+    slowness = measure_slowness()
     console = Console()
     chosen = select(CHECKS, args.only)
     if args.list:
         print_list(chosen, console)
         raise SystemExit(0)
-    found = asyncio.run(_look(chosen, args))
+    found = asyncio.run(_look(chosen, args, slowness))
     findings = tuple(replace(finding, mend=repeat_flags(finding.mend, args)) for finding in found)
     if args.output == "json":
         print_json(findings, program=PROGRAM, version=__version__)
@@ -99,7 +101,7 @@ def _run(args: argparse.Namespace) -> None:
     raise SystemExit(exit_status(findings, strict=args.strict))
 
 
-async def _look(checks: Sequence[Check[Host]], args: argparse.Namespace) -> tuple[Finding, ...]:
+async def _look(checks: Sequence[Check[Host]], args: argparse.Namespace, slowness: float) -> tuple[Finding, ...]:
     hooks, of_hooks = read_config(Settings, args.hooks_config, HOOKS_CONFIG, check_hooks, daemon=HOOKS)
     proxy, of_proxy = read_config(ProxySettings, args.proxy_config, PROXY_CONFIG, check_proxy, daemon=PROXY)
     root = args.host_root or Path(hooks.host_root)
@@ -108,9 +110,9 @@ async def _look(checks: Sequence[Check[Host]], args: argparse.Namespace) -> tupl
     configs = {daemon: seen for daemon, seen in both.items() if named[daemon] or is_installed(seen, root)} or both
     if hooks.front_end is FrontEndName.NRI and HOOKS in configs:
         configs = {HOOKS: of_hooks}  # a node has one front end: what is left of the other is not looked at
-    host = Host(hooks=hooks, proxy=proxy, configs=configs, root=root)
+    host = Host(hooks=hooks, proxy=proxy, configs=configs, root=root, slowness=slowness)
     chosen = [check for check in checks if check.of in {"", *configs} and check.front_end in {"", hooks.front_end}]
-    return await run_checks(chosen, host, deadline_s=args.deadline)
+    return await run_checks(chosen, host, deadline_s=args.deadline or DEADLINE_S * slowness, slowness=slowness)
 
 
 def is_installed(seen: ConfigSeen, root: Path) -> bool:

@@ -3,10 +3,13 @@
 Whether plugin and guard are connected is said by the conditions of lading-hooks (`ready`).
 """
 
+import glob
+import os
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from doctor.model import Verdict, failed, ok, skipped, warning
 from doctor.runtime import RuntimeSeen
@@ -27,13 +30,48 @@ class NriSeen:
 
 
 def read_validator(root: Path) -> bool:
-    """Return whether containerd's configuration file has its default validator on; False where it is not to be read, or is
-    elsewhere. Blocks."""
+    """Return whether containerd's configuration has its default validator on; False if its files are elsewhere, or cannot be
+    read. Blocks."""
     try:
-        config = tomllib.loads((root / _CONFIG).read_text())
+        config = read_containerd_config(root)
         return bool(config["plugins"]["io.containerd.nri.v1.nri"]["default_validator"]["enable"])
     except (OSError, ValueError, LookupError, TypeError):
         return False
+
+
+def read_containerd_config(root: Path) -> dict[str, Any]:
+    """Return containerd's configuration with all of its `imports` merged: each file once, a later value before an earlier one.
+    The name of NRI's plugin is the same in versions 2 and 3 of the configuration. Raise OSError, ValueError.
+
+    Source: containerd 2.x, cmd/containerd/server/config/config.go (LoadConfig, resolveImports, mergeConfig).
+    """
+    merged: dict[str, Any] = {}
+    pending, loaded = [f"/{_CONFIG}"], set[str]()
+    while pending:
+        path = pending.pop(0)
+        if path not in loaded:
+            loaded.add(path)
+            config = tomllib.loads((root / path[1:]).read_text())
+            pending += _resolve(root, path, config.get("imports", []))
+            merged = _merge(merged, config)
+    return merged
+
+
+def _resolve(root: Path, parent: str, imports: Sequence[str]) -> Iterator[str]:
+    """Yield the absolute paths, of which a relative one begins at the parent's folder."""
+    for pattern in imports:
+        path = os.path.normpath(os.path.join(os.path.dirname(parent), pattern))  # noqa: PTH118, PTH120 - Path removes no ..
+        found = sorted(glob.glob(path[1:], root_dir=root)) if "*" in path else [path[1:]]  # noqa: PTH207 - of a root
+        yield from (f"/{one}" for one in found)
+
+
+def _merge(to: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: _merge(to[key], value) for key, value in config.items() if _are_tables(to.get(key), value)}
+    return {**to, **config, **both}
+
+
+def _are_tables(one: object, other: object) -> bool:
+    return isinstance(one, dict) and isinstance(other, dict)
 
 
 def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
@@ -41,10 +79,9 @@ def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
         says = "NRI is on: its plugins may change containers after us" if seen.served else "NRI is off"
         yield ok(f"{seen.runtime.name}: {says}")
         if seen.validates:
-            what = (
-                f"/{_CONFIG}: default_validator is on, and the front end is the proxy, which registers no plugin lading: pods"
-            )
-            mend = f"in /{_CONFIG}: default_validator.enable = false; {_RESTART}. Or front_end = nri"
+            where = f"/{_CONFIG} or its imports"
+            what = f"{where}: default_validator is on, and the front end is the proxy, which registers no plugin lading: pods"
+            mend = f"in these files: default_validator.enable = false; {_RESTART}. Or front_end = nri"
             yield warning(f"{what} that require it (deploy/required-plugin) are rejected here", mend=mend)
     elif seen.served:
         yield ok(f"{seen.runtime.name}: NRI is on, at {seen.socket}")

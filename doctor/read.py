@@ -37,7 +37,7 @@ from lading.threads import in_thread
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-ANSWER_S: Final = 4.0  # for each request; a check may make two
+ANSWER_S: Final = 4.0  # for each request on a quiet node; a check may make two
 PROC: Final = Path("/proc")  # our own: the kernel names a peer by its pid in our namespace
 LARGEST: Final = 16 << 20  # /metrics of a node with many devices is some 100 KB
 RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
@@ -68,32 +68,32 @@ def find_processes(proc: Path, program: str) -> tuple[Process, ...]:
 # ---- sockets
 
 
-async def read_socket(path: Path, *, daemon: str, wanted: Access) -> SocketSeen:
+async def read_socket(path: Path, *, daemon: str, wanted: Access, answer_s: float = ANSWER_S) -> SocketSeen:
     """Connect, greet and close. Raises PermissionError where we may not connect."""
     nothing = SocketSeen(path=path, daemon=daemon, wanted=wanted)
-    seen = await in_thread(lambda: _read_file(nothing))
+    seen = await in_thread(lambda: _read_file(nothing, answer_s))
     if seen.holder is None:
         return seen
-    return replace(seen, silence=await find_silence(path, hello=HELLO, timeout_s=ANSWER_S))
+    return replace(seen, silence=await find_silence(path, hello=HELLO, timeout_s=answer_s))
 
 
-def _read_file(nothing: SocketSeen) -> SocketSeen:
+def _read_file(nothing: SocketSeen, answer_s: float) -> SocketSeen:
     path = nothing.path
     try:
         there, folder = path.lstat(), path.parent.stat()
     except FileNotFoundError:
         return nothing
     is_socket = stat.S_ISSOCK(there.st_mode)
-    pid = read_listener(path) if is_socket else None
+    pid = read_listener(path, answer_s) if is_socket else None
     holder = None if pid is None else read_process(PROC, pid)
     return replace(nothing, found=Access.of(there), is_socket=is_socket, folder=Access.of(folder), holder=holder)
 
 
-def read_listener(path: Path) -> int | None:
+def read_listener(path: Path, answer_s: float = ANSWER_S) -> int | None:
     """Return the process that called listen() on this socket; None where no process listens any more. May raise
     PermissionError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:
-        dial.settimeout(ANSWER_S)
+        dial.settimeout(answer_s)
         try:
             dial.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
@@ -108,19 +108,19 @@ def read_listener(path: Path) -> int | None:
 # ---- what a daemon says of itself
 
 
-async def read_said(daemon: str, address_text: str) -> DaemonReply:
+async def read_said(daemon: str, address_text: str, answer_s: float = ANSWER_S) -> DaemonReply:
     address = parse_address(address_text)
     if address is None:
         return DaemonReply(daemon=daemon, address="")
-    readyz = await _get(address, "/readyz")
-    metrics = await _get(address, "/metrics")
+    readyz = await _get(address, "/readyz", answer_s)
+    metrics = await _get(address, "/metrics", answer_s)
     text = None if metrics is None else metrics.decode(errors="replace")
     return DaemonReply(daemon=daemon, address=address_text, readyz=readyz, metrics=text)
 
 
-async def _get(address: Address, path: str) -> bytes | None:
+async def _get(address: Address, path: str, answer_s: float) -> bytes | None:
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(answer_s):
             reader, writer = await asyncio.open_connection(_ANY.get(address.host, address.host), address.port)
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
@@ -129,7 +129,7 @@ async def _get(address: Address, path: str) -> bytes | None:
                 writer.transport.abort()
     except TimeoutError as e:
         hint = f"see what listens there: ss -tlnp sport = :{address.port}"
-        raise HostError(f"no answer to {path} at {address.host}:{address.port} within {ANSWER_S:g} s", hint=hint) from e
+        raise HostError(f"no answer to {path} at {address.host}:{address.port} within {answer_s:.3g} s", hint=hint) from e
     except OSError:
         return None
     return answer.partition(b"\r\n\r\n")[2]
@@ -146,12 +146,12 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
 # ---- the container runtime
 
 
-async def read_runtime(endpoint: Path) -> RuntimeSeen:
+async def read_runtime(endpoint: Path, answer_s: float = ANSWER_S) -> RuntimeSeen:
     """Read version and status. Raises HostError where no process listens, RuntimeUnavailableError where it does not answer,
     PermissionError."""
-    if await in_thread(lambda: read_listener(endpoint)) is None:
+    if await in_thread(lambda: read_listener(endpoint, answer_s)) is None:
         raise HostError(f"no process listens at {endpoint}", hint=_where_a_runtime_is(endpoint))
-    async with RuntimeClient(endpoint, timeout_s=ANSWER_S) as client:
+    async with RuntimeClient(endpoint, timeout_s=answer_s) as client:
         return RuntimeSeen(endpoint=endpoint, version=await client.version(), status=await client.status_verbose())
 
 
@@ -165,13 +165,13 @@ def _where_a_runtime_is(endpoint: Path) -> str:
 # ---- systemd
 
 
-def read_units(host_root: Path, units: Sequence[str]) -> UnitsSeen:
+def read_units(host_root: Path, units: Sequence[str], answer_s: float = ANSWER_S) -> UnitsSeen:
     """Read systemd's units. Blocks."""
     if host_root != Path("/") or not (host_root / _BOOTED).is_dir():
         return UnitsSeen()
     command = ["systemctl", "show", "--property", _PROPERTIES, *units]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_S)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=answer_s)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as e:
         raise HostError(f"cannot ask systemd about {', '.join(units)}: {e}") from e
     if done.returncode:

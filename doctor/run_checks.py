@@ -1,8 +1,9 @@
 """Run checks: all at the same time, each with a deadline, each independent of the others.
 
 It takes checks, and the node that they read. It returns their findings, in the checks' order. A check that is not done in time
-has failed: a person has to know of a driver or a runtime that hangs. A check without permission to read what it needs is
-skipped, and says so. An internal error in one check is a failed finding, not the end of the others.
+has failed: a person has to know of a driver or a runtime that hangs. On a slow node checks have more time (lading.slowness). A
+check without permission to read what it needs is skipped, and says so. An internal error in one check is a failed finding, not
+the end of the others.
 """
 
 import asyncio
@@ -12,13 +13,14 @@ from typing import TypeVar
 from doctor.model import Check, Finding, Verdict, failed, skipped
 from doctor.reading import ElsewhereError
 from lading.errors import LadingError
+from lading.slowness import describe_slowness, is_slow
 
 H = TypeVar("H")
 
 
-async def run_checks(checks: Sequence[Check[H]], host: H, *, deadline_s: float) -> tuple[Finding, ...]:
-    """Run the checks. `deadline_s` is for each check."""
-    found = await asyncio.gather(*(_look_at(check, host, deadline_s) for check in checks))
+async def run_checks(checks: Sequence[Check[H]], host: H, *, deadline_s: float, slowness: float = 1.0) -> tuple[Finding, ...]:
+    """Run the checks. `deadline_s` is for each check, on a node that is `slowness` times as slow as usual."""
+    found = await asyncio.gather(*(_look_at(check, host, deadline_s, slowness) for check in checks))
     findings = (
         Finding(check=check.name, group=check.group, state=v.state, what=v.what, why=check.why, mend=v.mend)
         for check, verdicts in zip(checks, found, strict=True)
@@ -27,15 +29,16 @@ async def run_checks(checks: Sequence[Check[H]], host: H, *, deadline_s: float) 
     return tuple(dict.fromkeys(findings))  # both daemons may have the same to report, as of the runtime
 
 
-async def _look_at(check: Check[H], host: H, deadline_s: float) -> Sequence[Verdict]:
+async def _look_at(check: Check[H], host: H, deadline_s: float, slowness: float) -> Sequence[Verdict]:
     try:
         async with asyncio.timeout(deadline_s):
             return tuple(await check.look(host))
     except TimeoutError:
         return (
             failed(
-                f"no answer within {deadline_s:g} s",
-                mend="find what hangs: dmesg | tail; ps -eo pid,stat,wchan,args | grep ' D'",
+                f"no answer within {deadline_s:.3g} s{describe_slowness(slowness)}",
+                mend="find what hangs: dmesg | tail; ps -eo pid,stat,wchan,args | grep ' D'"
+                + ("; or find what makes the node slow (top), or wait longer: --deadline 300" if is_slow(slowness) else ""),
             ),
         )
     except ElsewhereError as e:

@@ -7,6 +7,7 @@ Source: NVML API reference (nvmlDeviceGetPersistenceMode); the driver's nv-procf
 """
 
 import contextlib
+import math
 import re
 import signal
 import subprocess
@@ -27,9 +28,9 @@ from hooks.vendors.nvidia.procfs import is_driver_loaded
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
 
-ANSWER_S: Final = 8.0
+ANSWER_S: Final = 8.0  # on a quiet node
 KILLED_S: Final = 0.5
-LEFT_S: Final = 10
+LEFT_S: Final = 2  # how long the process may outlive the wait
 _NVIDIA: Final = "0x10de"
 _DISPLAY: Final = ("0x0300", "0x0302")  # VGA and 3D controllers: cards, not their audio functions or NVSwitches
 _VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
@@ -71,12 +72,12 @@ class CardsSeen:
         return self.module_version or (self.nvml.library_version if self.nvml else "")
 
 
-def read_cards(host_root: Path, *, library: str, driver_root: str = "") -> CardsSeen:
-    """Read the cards. Block for ANSWER_S at most."""
+def read_cards(host_root: Path, *, library: str, driver_root: str = "", slowness: float = 1.0) -> CardsSeen:
+    """Read the cards. Block for ANSWER_S at most, times `slowness`."""
     on_bus = tuple(name for name in read_names(host_root / "sys/bus/pci/devices") if _is_card(host_root, name))
     text = read_attribute(host_root / "proc/driver/nvidia/version") or ""
     found = _VERSION.search(text)
-    nvml = _ask(host_root, library, driver_root)
+    nvml = _ask(host_root, library, driver_root, ANSWER_S * slowness)
     return CardsSeen(
         on_bus=on_bus,
         loaded=is_driver_loaded(host_root),
@@ -100,15 +101,15 @@ def _is_card(host_root: Path, bdf: str) -> bool:
     return is_nvidia and (read_attribute(folder / "class") or "").startswith(_DISPLAY)
 
 
-def _ask(host_root: Path, library: str, driver_root: str) -> NvmlSeen | None:
-    command = [sys.executable, "-P", "-m", "doctor.nvidia.cards", str(host_root), library, driver_root]
+def _ask(host_root: Path, library: str, driver_root: str, answer_s: float) -> NvmlSeen | None:
+    command = [sys.executable, "-P", "-m", "doctor.nvidia.cards", str(host_root), library, driver_root, str(answer_s)]
     pipe = subprocess.PIPE
     with contextlib.ExitStack() as pipes:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)  # noqa: S603
         for stream in (child.stdout, child.stderr):
             pipes.enter_context(stream)  # type: ignore[arg-type]
         try:
-            out, said = child.communicate(timeout=ANSWER_S)
+            out, said = child.communicate(timeout=answer_s)
         except subprocess.TimeoutExpired:
             child.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: left behind
@@ -143,8 +144,10 @@ def _persistence(bdf: str) -> int | None:
         return None
 
 
-def main(host_root: str, library: str, driver_root: str) -> None:
-    signal.alarm(LEFT_S)  # the parent may be gone: this ends a process that hangs outside the kernel
+def main(host_root: str, library: str, driver_root: str, answer_s: str) -> None:
+    signal.alarm(
+        math.ceil(float(answer_s)) + LEFT_S
+    )  # the parent may be gone: this ends a process that hangs outside the kernel
     print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None, driver_root)).decode())
 
 

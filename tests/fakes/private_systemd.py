@@ -16,7 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from simnode.child import Child, tail
+from simnode.child import Child
+from simnode.patience import tail
 
 ROOT: Final = Path(__file__).parents[2]
 UNITS: Final = ROOT / "systemd"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lading.sockets import BACKLOG
-from simnode.child import tail
+from simnode.patience import tail
 
 READY_S = 30.0
 _LAUNCH = """\

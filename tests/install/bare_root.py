@@ -7,15 +7,14 @@ units of the boot are few, so that nothing of this machine is set up anew. Every
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from simnode import leftovers
-from simnode.images import default_cache
+from lading.errors import HostError
+from simnode.debian import make_root
 from tests.fakes.private_systemd import PrivateSystemd
 
 _INCLUDED: Final = ("systemd", "systemd-sysv")
@@ -44,25 +43,12 @@ exec env -i container=lading PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/sys
 Seen = dict[str, tuple[int, int, int, str]]
 
 
-def make_root(suite: str) -> Path:
-    """The suite's root in the cache, made once. Skips where it cannot be had: a mirror need not have every suite."""
-    root = default_cache() / "roots" / suite
-    if root.is_dir():
-        return root
-    if shutil.which("debootstrap") is None:
-        pytest.skip("needs debootstrap (apt-get install debootstrap)")
-    asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian"]
-    mirrors = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
-    part = root.with_suffix(".part")
-    leftovers.remove_tree(part)
-    part.parent.mkdir(parents=True, exist_ok=True)
-    argv = ["debootstrap", "--variant=minbase", f"--include={','.join(_INCLUDED)}", suite, str(part), *mirrors[:1]]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"needs the suite {suite} of a mirror: {done.stdout.splitlines()[-1:]}")
-    shutil.rmtree(part / "var/cache/apt", ignore_errors=True)
-    part.rename(root)
-    return root
+def system_of(suite: str) -> Path:
+    """Return the suite's root in the cache. Skips the test where it cannot be had: a mirror need not have every suite."""
+    try:
+        return make_root(suite, _INCLUDED)
+    except HostError as e:
+        pytest.skip(str(e))
 
 
 class BareRoot(PrivateSystemd):

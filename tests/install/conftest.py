@@ -8,9 +8,6 @@ import pytest
 
 from tests.fakes.needs import need
 from tests.install.node_installer import PYTHON, install, quick_wheel
-from tests.node.conftest import binaries, containerd
-
-__all__ = ["binaries", "containerd"]
 
 
 @pytest.fixture(scope="session")
@@ -33,5 +30,5 @@ def built_versions(wheels: tuple[Path, Path], tmp_path_factory: pytest.TempPathF
     pem = root / "central-1.pub.pem"
     pem.write_text("any")
     for wheel in wheels:
-        install("--root", root, "--wheel", wheel, "--config", pem, "--no-kubelet")
+        install("--root", root, "--wheel", wheel, "--config", pem, "--node-name", "n1", "--no-kubelet")
     return root / "opt/lading/versions"

@@ -26,13 +26,13 @@ from tests.docs import ROOT
 from tests.fakes import private_systemd
 from tests.fakes.needs import need
 from tests.fakes.private_systemd import uncover
-from tests.install.bare_root import BareRoot, make_root
+from tests.install.bare_root import BareRoot, system_of
 from tests.install.images import import_images, unpack_image
 from tests.install.node_installer import ENDPOINT
 from tests.install.test_systemd import free_port, kubelet_command, no_unit_is_known, version_of
 from tests.node.site import eventually, granted_in
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(1800), pytest.mark.long]
 
 IMAGE = f"docker.io/library/lading-node:{__version__}"
 HOOKS, PROXY = "lading-hooks.service", "lading-runtimeproxy.service"
@@ -43,7 +43,7 @@ STAYS = ("var/lib/lading", "var/log", "var/lib/systemd")  # the ledger, as the l
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a release, and nothing else of this checkout."""
-    make_root(SUITES[0])  # where there is no root, no image is built for it either
+    system_of(SUITES[0])  # where there is no root, no image is built for it either
     need(shutil.which("apt-get") is not None and shutil.which("dpkg-deb") is not None, "Debian's apt-get and dpkg-deb")
     given = os.environ.get("LADING_IMAGES")
     argv = [sys.executable, str(ROOT / "deploy/release.py"), "--out", str(tmp_path_factory.mktemp("release"))]
@@ -78,7 +78,7 @@ def node(request: pytest.FixtureRequest, containerd: PrivateContainerd, cards: S
     """It has a kubelet as kubeadm leaves it, and Lading was never there."""
     without = private_systemd.missing()
     need(not without, without)
-    cached = make_root(request.param)
+    cached = system_of(request.param)
     folder = Path(tempfile.mkdtemp(prefix="lading-"))
     root = folder / "root"
     subprocess.run(["cp", "-a", "--reflink=auto", cached, root], check=True)  # with its device nodes as they are

@@ -29,7 +29,7 @@ from tests.docs import ROOT
 from tests.fakes.needs import need
 from tests.install.images import build_images, import_images
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(600), pytest.mark.long]
 
 NAME = f"docker.io/library/lading-central:{__version__}"
 NODE = f"docker.io/library/lading-node:{__version__}"

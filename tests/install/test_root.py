@@ -60,6 +60,7 @@ def test_a_dry_run_says_every_step_and_changes_nothing(start: Start, wheels: tup
     assert_recorded(GOLDEN / "dry-run.txt", said)
 
 
+@pytest.mark.long
 def test_every_step_of_the_dry_run_is_one_that_is_taken(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     root = start()
     argv = ("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
@@ -68,9 +69,10 @@ def test_every_step_of_the_dry_run_is_one_that_is_taken(start: Start, wheels: tu
     assert len(real) > 10
 
 
+@pytest.mark.long
 def test_a_dry_run_of_the_way_back_changes_nothing(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     root = start()
-    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     install("--root", root, "--wheel", wheels[1])
     before = snapshot(root, but="opt/lading/versions")
     for verb in ("--rollback", "--uninstall"):
@@ -119,7 +121,7 @@ def test_kubelet_is_pointed_at_the_proxy_and_the_root_is_given_back_as_it_was(
 ) -> None:
     root = start(files)
     before = snapshot(root, but="opt/")
-    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     assert text in (root / path).read_text()
     if path != DROP_IN:
         assert (root / path).stat().st_mode & 0o777 == 0o640
@@ -141,7 +143,7 @@ def test_uninstall_removes_the_folders_that_it_made_and_no_other(
     for name in there:
         (root / name).mkdir(parents=True)
     before = folders(root)
-    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     install("--root", root, "--uninstall")
     assert folders(root) - {"var", "var/lib", "var/lib/lading"} == before
 
@@ -151,7 +153,7 @@ def test_kubelet_is_started_after_the_sockets(
     start: Start, wheels: tuple[Path, Path], key: Path, files: dict[str, str]
 ) -> None:
     root = start(files)
-    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     unit = (root / DROP_IN).read_text()
     for setting in ("Wants", "After"):
         assert f"{setting}=lading-hooks.socket lading-runtimeproxy.socket\n" in unit
@@ -171,7 +173,7 @@ def test_a_node_that_reports_may_reach_the_api_server(
     kubeconfig = f"clusters:\n- cluster:\n    server: {server}\n"
     root = start({**KUBEADM, "etc/kubernetes/kubelet.conf": kubeconfig, "etc/resolv.conf": resolver})
     before = snapshot(root, but="opt/")
-    install("--root", root, "--wheel", wheels[0], "--config", key, "--report")
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1", "--report")
     drop_in = (root / ETC / "lading-hooks.service.d/10-report.conf").read_text().splitlines()
     assert drop_in[0] == "[Service]"
     assert {f"IPAddressAllow={address}" for address in allowed} <= set(drop_in)
@@ -184,13 +186,14 @@ def test_a_node_that_reports_may_reach_the_api_server(
 def test_a_node_that_is_to_report_where_nobody_knows_to_whom(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     root = start(built=False)
     before = snapshot(root)
-    install("--root", root, "--wheel", wheels[0], "--config", key, "--report", status=1)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1", "--report", status=1)
     assert snapshot(root) == before
 
 
+@pytest.mark.long
 def test_a_second_time_changes_nothing(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     root = start()
-    argv = ("--root", root, "--wheel", wheels[0], "--config", key)
+    argv = ("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     install(*argv)
     before = snapshot(root, but="opt/lading/versions")
     install(*argv)
@@ -200,7 +203,7 @@ def test_a_second_time_changes_nothing(start: Start, wheels: tuple[Path, Path], 
 def test_upgrade_and_rollback(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     old, new = wheels
     root = start()
-    install("--root", root, "--wheel", old, "--config", key)
+    install("--root", root, "--wheel", old, "--config", key, "--node-name", "n1")
     install("--root", root, "--rollback", status=1)  # there is nothing to go back to
     install("--root", root, "--wheel", new)
     assert (root / "opt/lading/bin").resolve().parent.name == name_of(new)
@@ -212,6 +215,7 @@ def test_upgrade_and_rollback(start: Start, wheels: tuple[Path, Path], key: Path
     assert versions == {name_of(old), name_of(new)}
 
 
+@pytest.mark.long
 def test_what_a_person_wrote_is_not_overwritten(start: Start, wheels: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
     mine = 'node_name = "mine"\n'
     root = start({**KUBEADM, "etc/lading/hooks.toml": mine})
@@ -224,6 +228,7 @@ def test_what_a_person_wrote_is_not_overwritten(start: Start, wheels: tuple[Path
     assert snapshot(root) == before
 
 
+@pytest.mark.long
 def test_a_configuration_of_all_nodes_gets_the_name_of_this_one(
     start: Start, wheels: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -237,13 +242,14 @@ def test_a_configuration_of_all_nodes_gets_the_name_of_this_one(
     assert hooks.read_text() == text
 
 
+@pytest.mark.long
 def test_what_a_person_changed_since_is_left_and_what_was_there_before_too(
     start: Start, wheels: tuple[Path, Path], key: Path
 ) -> None:
     file, unit = "etc/default/kubelet", f"{ETC}/lading-hooks.service"
     was = "KUBELET_EXTRA_ARGS=--was\n"
     root = start({**KUBEADM, file: was})
-    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     for name in (file, unit):
         with (root / name).open("a") as changed:
             changed.write("# changed\n")
@@ -255,20 +261,22 @@ def test_what_a_person_changed_since_is_left_and_what_was_there_before_too(
     assert (root / f"{file}.before-lading").read_text() == was
 
 
+@pytest.mark.long
 def test_a_step_that_fails_is_taken_back(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     """Here the last one: an environment file that is not for a script to edit."""
     root = start({**KUBEADM, "etc/default/kubelet": 'KUBELET_EXTRA_ARGS="--a=1 \\\n--b=2"\n'}, built=False)
     before, made = snapshot(root), folders(root)
-    install("--root", root, "--wheel", wheels[0], "--config", key, status=1)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1", status=1)
     assert snapshot(root) == before
     assert folders(root) - {"var", "var/lib", "var/lib/lading"} == made
 
 
+@pytest.mark.long
 def test_an_upgrade_whose_packages_are_not_what_was_pinned_leaves_the_old_version(
     start: Start, wheels: tuple[Path, Path], key: Path, tmp_path: Path
 ) -> None:
     root = start()
-    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     before = snapshot(root, but="opt/lading/versions")
     packages = tmp_path / "packages"
     packages.mkdir()
@@ -296,10 +304,36 @@ def test_without_a_configuration_nothing_is_begun(start: Start, wheels: tuple[Pa
     assert snapshot(root) == before
 
 
+def test_the_image_of_a_node_does_not_get_the_name_of_the_machine_that_makes_it(
+    start: Start, wheels: tuple[Path, Path], key: Path
+) -> None:
+    root = start(built=False)
+    before = snapshot(root)
+    for argv in (("--config", key), ("--manual",)):
+        assert "--node-name" in install("--root", root, "--wheel", wheels[0], *argv, status=1).err
+        assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("unit", ["lading-nri-guard.service", "lading-shares.service"])
+@pytest.mark.parametrize("copied", ["before", "after", "never"])
+def test_an_optional_unit_is_installed_and_goes_with_lading_also_one_that_a_person_copied(
+    start: Start, wheels: tuple[Path, Path], key: Path, unit: str, copied: str
+) -> None:
+    path, text = f"{ETC}/{unit}", (ROOT / "systemd" / unit).read_text()
+    root = start({**KUBEADM, path: text + "# copied\n"} if copied == "before" else None)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
+    assert (root / path).read_text() == text
+    if copied == "after":
+        (root / path).write_text(text + "# copied\n")
+    subprocess.run(["systemctl", f"--root={root}", "--quiet", "enable", unit], check=True)
+    install("--root", root, "--uninstall")
+    assert not [*(root / ETC).rglob(unit)]
+
+
 def test_the_commands_are_on_the_path_until_it_goes(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     root = start({**KUBEADM, "usr/local/sbin/lading-central": "somebody else's\n"})
     folder = root / "usr/local/sbin"
-    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     assert (folder / "lading-hooks").readlink() == Path("/opt/lading/bin/lading-hooks")
     install("--root", root, "--uninstall")
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("lading-central", "somebody else's\n")]
@@ -308,7 +342,7 @@ def test_the_commands_are_on_the_path_until_it_goes(start: Start, wheels: tuple[
 def test_a_registration_that_was_made_anew_goes_too(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     """As `lading-doctor` advises after a change of the settings, which stay: they are somebody's."""
     root = start()
-    install("--root", root, "--wheel", wheels[0], "--config", key)
+    install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     settings, registration = root / "etc/lading/hooks.toml", root / "etc/lading/hooks.d/50-lading.json"
     settings.write_text("attach_deadline = 40\n" + settings.read_text())
     before = registration.read_bytes()

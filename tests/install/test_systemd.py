@@ -137,6 +137,7 @@ def in_the_middle(load: Load, before: int) -> None:
     assert load.calls > before + 20
 
 
+@pytest.mark.long
 def test_an_upgrade_that_does_not_come_up_is_taken_back(
     node: PrivateSystemd, wheels: tuple[Path, Path], configuration: list[str], tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_an_upgrade_that_does_not_come_up_is_taken_back(
     assert node.run("ls", "/opt/lading/versions").split() == [name_of(wheels[0])]
 
 
+@pytest.mark.long
 def test_kubelets_runtime_and_the_proxys_are_one(
     node: PrivateSystemd, wheels: tuple[Path, Path], configuration: list[str]
 ) -> None:
@@ -169,6 +171,7 @@ def test_kubelets_runtime_and_the_proxys_are_one(
     assert kubelet_command(node)[-1] == ENDPOINT
 
 
+@pytest.mark.long
 def test_a_first_installation_that_fails_leaves_the_node_as_it_was(
     node: PrivateSystemd, wheels: tuple[Path, Path], configuration: list[str]
 ) -> None:

@@ -26,6 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.long
 def test_the_same_files_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     source, other = tmp_path / "source", tmp_path / "other"
@@ -55,10 +56,11 @@ def test_it_carries_every_module_and_what_a_node_and_a_cluster_are_set_up_with(w
     assert carried | {f"{shared}/requirements.txt"} == {name for name in names if name.startswith(shared)}
 
 
+@pytest.mark.long
 def test_the_installer_builds_it_from_a_checkout(tmp_path: Path) -> None:
     """As far as a dry run goes; its pip brings what a wheel is built with."""
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
-    said = install("--root", tmp_path, "--source", ROOT, "--manual", "--no-kubelet", "--dry-run").out
+    said = install("--root", tmp_path, "--source", ROOT, "--manual", "--node-name", "n1", "--no-kubelet", "--dry-run").out
     assert re.search(rf"/opt/lading/versions/{__version__}-[0-9a-f]{{8}}$", said, re.MULTILINE)
 
 
@@ -67,6 +69,7 @@ def files_of(*tops: str) -> list[str]:
     return [path.as_posix() for path in paths if "__pycache__" not in path.parts]
 
 
+@pytest.mark.long
 def test_a_fresh_environment_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     subprocess.run([PYTHON, "-m", "venv", venv], check=True)

@@ -1,7 +1,7 @@
 """Where kubelet's endpoint is from, in a folder like a node's; whether pods start past the proxy, and what mends it."""
 
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -153,11 +153,11 @@ def test_other_settings(tmp_path: Path) -> None:
 
 
 def test_drop_ins_that_may_not_be_read_are_not_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(_: object) -> list[str]:
+    def denied(_: Path) -> Iterator[Path]:
         raise PermissionError(13, "Permission denied")
 
     node(tmp_path, {"d/9.conf": f"containerRuntimeEndpoint: {OURS}"}, ["kubelet", "--config-dir=/d"])
-    monkeypatch.setattr("os.listdir", denied)
+    monkeypatch.setattr(Path, "iterdir", denied)
     with pytest.raises(PermissionError):
         read_kubelet(tmp_path)
 

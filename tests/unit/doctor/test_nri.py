@@ -55,6 +55,38 @@ def test_the_runtimes_validator_rejects_pods_beside_the_proxy(tmp_path: Path, te
         assert states(decide_nri(seen)) == [State.OK, *[State.WARNING] * (on and not by_nri)]
 
 
+_ON = '[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\n'
+_OFF = _ON.replace("true", "false")
+
+
+@pytest.mark.parametrize(
+    ("files", "on"),
+    [
+        ({"config.toml": 'version = 3\nimports = ["conf.d/*.toml"]\n', "conf.d/a.toml": f"version = 3\n{_ON}"}, True),
+        ({"config.toml": f'version = 2\nimports = ["/etc/containerd/nri.toml"]\n{_ON}', "nri.toml": _OFF}, False),
+        ({"config.toml": f'imports = ["a.toml", "b.toml"]\n{_OFF}', "a.toml": _ON, "b.toml": "version = 3\n"}, True),
+        (
+            {
+                "config.toml": f'imports = ["a.toml"]\n{_ON}',
+                "a.toml": '[plugins."io.containerd.nri.v1.nri"]\ndisable = false\n',
+            },
+            True,
+        ),
+        ({"config.toml": 'imports = ["conf.d/*.toml"]\n', "conf.d/a.toml": _ON, "conf.d/b.toml": _OFF}, False),
+        ({"config.toml": 'imports = ["conf.d/a.toml"]\n', "conf.d/a.toml": 'imports = ["../b.toml"]\n', "b.toml": _ON}, True),
+        ({"config.toml": f'imports = ["config.toml"]\n{_ON}'}, True),
+        ({"config.toml": f'imports = ["absent.toml"]\n{_ON}'}, False),  # containerd does not start
+        ({"config.toml": f"imports = [7]\n{_ON}"}, False),
+    ],
+)
+def test_the_validator_is_read_from_imported_files_too(tmp_path: Path, files: dict[str, str], on: bool) -> None:
+    for name, text in files.items():
+        path = tmp_path / "etc/containerd" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert read_validator(tmp_path) is on
+
+
 @pytest.mark.parametrize(
     ("changed", "expected", "says"),
     [

@@ -65,6 +65,13 @@ def test_one_that_hangs_has_failed_and_holds_nobody_up() -> None:
     assert fine == Finding(check="well", group="g", state=State.OK, what="fine", why="why")
 
 
+def test_a_slow_node_is_told_from_one_on_which_something_hangs() -> None:
+    (hung,) = asyncio.run(run_checks([check("hangs", hangs)], None, deadline_s=0.05, slowness=4.2))
+    assert hung.state is State.FAILED
+    assert "4.2 times" in hung.what
+    assert "--deadline" in hung.mend
+
+
 def test_a_reading_is_made_once_also_where_the_first_who_asked_gave_up() -> None:
     made = []
 

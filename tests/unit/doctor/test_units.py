@@ -87,6 +87,6 @@ def test_the_share_server_where_shares_are_kept_by_turns(
     isolations: tuple[IsolationName, ...], asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units: list[str] = []
-    monkeypatch.setattr("doctor.host.read_units", lambda _, wanted: units.extend(wanted))
+    monkeypatch.setattr("doctor.host.read_units", lambda _, wanted, __: units.extend(wanted))
     asyncio.run(Host(hooks=Settings(isolations=isolations), proxy=ProxySettings(), configs={}, root=Path("/")).units())
     assert ("lading-shares.service" in units) is asked
