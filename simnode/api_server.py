@@ -53,7 +53,7 @@ class ApiServer:
                 return await self._watch(request, call, self.store.changes(parse_path(call.path).collection, version))
             status, body = self.store.answer(call)
         except RefusedError as e:
-            return failure(e.status, e.reason)
+            return failure(e.status, e.reason, message=e.message)
         return web.Response(body=body, status=status, content_type="application/json")
 
     async def _watch(self, request: web.Request, call: Call, changes: Changes) -> web.StreamResponse:
@@ -98,8 +98,17 @@ async def read_call(request: web.Request) -> Call:
     )
 
 
-def failure(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
-    body = {"kind": "Status", "status": "Failure", "code": status, "reason": reason, "message": reason}
+def failure(status: int, reason: str, headers: dict[str, str] | None = None, *, message: str = "") -> web.Response:
+    """Return a metav1.Status, as every failed call has it."""
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message or reason,
+        "reason": reason,
+        "code": status,
+    }
     return web.json_response(body, status=status, headers=headers)
 
 

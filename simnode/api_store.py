@@ -2,8 +2,9 @@
 
 Honest where clients depend on it: one counter gives all versions; every change is an event; a list in pages is a snapshot; a
 write over an old version, another uid or a pod that is bound is a conflict; a subresource is no way to make its object; a pod
-that runs somewhere ends in two steps, its deletion first, then its node's word (`gracePeriodSeconds: 0`). It knows no schemas,
-defaults, rights or admission, and forgets nothing unless it is told to.
+that runs somewhere ends in two steps, its deletion first, then its node's word (`gracePeriodSeconds: 0`); a new pod has the
+priority of its class, which has to exist. It knows no schemas, rights, or other admission, and forgets nothing unless it is
+told to.
 
 Objects are kept as the JSON that goes out: 100,000 pods are as many strings, not millions of dicts.
 
@@ -13,14 +14,19 @@ Source: Kubernetes "API concepts"; RFC 7396; k8s.io/api core/v1 Binding, policy/
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 from uuid import uuid4
 
 import msgspec
 
+from lading.kube.resource import Resource
+
 Object = dict[str, Any]
 
 _DEPTH: Final = {"api": 2, "apis": 3}  # parts of a path before the namespace or the plural: group and version
+VERSION: Final = {"major": "1", "minor": "36", "gitVersion": "v1.36.2"}
+PRIORITY_CLASSES: Final = Resource("scheduling.k8s.io", "v1", "priorityclasses")
+SYSTEM_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _DONE: Final = {"kind": "Status", "status": "Success"}
 _BY_TYPE: Final = {"conditions": "type"}
 _GRANULAR: Final = "/apis/kueue.x-k8s.io/"  # kinds of which an apply changes single fields and entries
@@ -40,10 +46,11 @@ class Call:
 class RefusedError(Exception):
     """The answer is a failure: an HTTP status and Kubernetes' reason for it."""
 
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
+    def __init__(self, status: int, reason: str, message: str = "") -> None:
+        super().__init__(message or reason)
         self.status = status
         self.reason = reason
+        self.message = message or reason
 
 
 class Place(NamedTuple):
@@ -58,13 +65,18 @@ class Place(NamedTuple):
         return f"{self.collection}/{self.name}"
 
 
+def not_found(place: Place) -> RefusedError:
+    plural = place.collection.rpartition("/")[2]
+    return RefusedError(404, "NotFound", f'{plural} "{place.name}" not found')
+
+
 def parse_path(path: str) -> Place:
     parts = path.strip("/").split("/")
     head = _DEPTH.get(parts[0], 0)
     if len(parts) >= head + 3 and parts[head] == "namespaces":
         head += 2
     if not head or not 0 < len(parts) - head <= 3:
-        raise RefusedError(404, "NotFound")
+        raise RefusedError(404, "NotFound", "the server could not find the requested resource")
     plural, name, subresource = (*parts[head:], "", "")[:3]
     return Place("/" + "/".join([*parts[:head], plural]), name, subresource)
 
@@ -158,6 +170,8 @@ class Store:
 
     def answer(self, call: Call) -> tuple[int, bytes]:
         """Answer a call. Raises RefusedError. For a watch see `changes`."""
+        if call.path == "/version":
+            return 200, _encode(VERSION)
         place = parse_path(call.path)
         match call.method, place.subresource:
             case "GET", "" if not place.name:
@@ -176,7 +190,7 @@ class Store:
                 return 201, _encode(self._evict(place.path, call))
             case "DELETE", "":
                 return 200, _encode(self._delete(place.path, call.body or {}))
-        raise RefusedError(404, "NotFound")
+        raise not_found(place)
 
     def changes(self, collection: str, version: int) -> "Changes":
         """Return what happened there since. Raises RefusedError where that is no longer known."""
@@ -191,14 +205,35 @@ class Store:
             raise RefusedError(409, "AlreadyExists")
         for given in ("uid", "resourceVersion", "creationTimestamp"):
             obj["metadata"].pop(given, None)
+        if collection.endswith("/pods"):
+            obj = self._admit_pod(obj)
         return self.put(path, obj)
+
+    def _admit_pod(self, pod: Object) -> Object:
+        """Return the pod with the priority of its class, and its first status. Raise RefusedError for a class that is missing.
+
+        Source: Kubernetes 1.36, plugin/pkg/admission/priority/admission.go; PrepareForCreate of pkg/registry/core/pod.
+        """
+        spec = pod.get("spec", {})
+        priority, name = 0, spec.get("priorityClassName", "")
+        if name and name not in SYSTEM_PRIORITIES and PRIORITY_CLASSES.path(name=name) not in self.objects:
+            self._forbid(pod, f"no PriorityClass with name {name} was found")
+        if name:
+            priority = SYSTEM_PRIORITIES.get(name) or self.objects[PRIORITY_CLASSES.path(name=name)]["value"]
+        if spec.get("priority", priority) != priority:
+            given = f"the integer value of priority ({spec['priority']}) must not be provided in pod spec"
+            self._forbid(pod, f"{given}; priority admission controller computed {priority} from the given PriorityClass name")
+        return {**pod, "spec": {**spec, "priority": priority}, "status": {"phase": "Pending"}}
+
+    def _forbid(self, pod: Object, why: str) -> NoReturn:
+        raise RefusedError(403, "Forbidden", f'pods "{pod["metadata"]["name"]}" is forbidden: {why}')
 
     def _patch(self, place: Place, call: Call) -> Object:
         path, change = place.path, call.body
         before = self.objects.get(path)
         applied = "apply-patch" in call.content_type
         if before is None and (not applied or place.subresource):
-            raise RefusedError(404, "NotFound")
+            raise not_found(place)
         if before is not None:
             _check_preconditions(before, change.get("metadata", {}))
         if applied:
@@ -269,7 +304,7 @@ class Store:
 
     def _existing(self, path: str, preconditions: Object) -> Object:
         if path not in self.objects:
-            raise RefusedError(404, "NotFound")
+            raise not_found(parse_path(path))
         obj = self.objects[path]
         _check_preconditions(obj, preconditions)
         return obj

@@ -1,4 +1,4 @@
-"""A child process with a log: started in a session of its own, waited for with a bounded number of looks, ended by its pid.
+"""A child process with a log: started in a session of its own, waited for by its progress, ended by its pid.
 
 It takes an argument vector and a log file. It returns a running process, or raises HostError with the tail of its log. A child
 is in its own session so that Ctrl-C at a terminal reaches the rig first, which then ends its children in order.
@@ -8,24 +8,13 @@ import contextlib
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from lading.errors import HostError
-
-LOOKS = 400
-LOOK_EVERY_S = 0.05  # 400 looks are 20 s: a cold containerd on a busy two-core machine needs about 3 s
-
-
-def tail(log: Path, lines: int = 30) -> str:
-    """Return the last lines of a log file; empty if there is none."""
-    try:
-        return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
-    except FileNotFoundError:
-        return ""
+from simnode.patience import wait_until
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -87,6 +76,11 @@ class Child:
     def running(self) -> bool:
         return self._popen is not None and self._popen.poll() is None
 
+    @property
+    def status(self) -> int | None:
+        """Return the exit status; None before the end."""
+        return self._popen.poll() if self._popen else None
+
     def start(self) -> None:
         if self.running:
             raise HostError(f"cannot start {self.name}: it runs already, pid {self.pid}")
@@ -105,15 +99,8 @@ class Child:
             raise HostError(f"cannot start {self.name}: {e}") from e
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Check until `ready` is true; raise HostError when the process ends first or LOOKS are used up."""
-        for _ in range(LOOKS):
-            if ready():
-                return
-            if not self.running:
-                status = self._popen.returncode if self._popen else None
-                raise HostError(f"cannot start {self.name}: it ended with status {status}\n{tail(self.log)}")
-            time.sleep(LOOK_EVERY_S)
-        raise HostError(f"cannot start {self.name}: {what} did not come in {LOOKS * LOOK_EVERY_S:.0f} s\n{tail(self.log)}")
+        """Wait until `ready` is true. Raise HostError when the process ends first, or makes no progress."""
+        wait_until(ready, what, self)
 
     def stop(self, *, grace_s: float = 15.0) -> int | None:
         """Send SIGTERM, then SIGKILL after the grace; return the exit status (None where it never ran). May be called twice."""

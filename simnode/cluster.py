@@ -17,9 +17,10 @@ from typing import Any
 
 from lading.errors import HostError
 from simnode import control_plane, leftovers
-from simnode.child import Block, answers, tail
+from simnode.child import Block, answers
 from simnode.control_plane import ControlPlane, eventually, free_port
 from simnode.kube_api import KubeApi
+from simnode.patience import tail
 
 PROGRAMS = (*control_plane.PROGRAMS, "kubelet")
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from lading.errors import HostError, LadingError
 from simnode import images, leftovers
-from simnode.child import Block, Child, answers, tail
+from simnode.child import Block, Child, answers
 from simnode.containerd_config import ContainerdLayout, render_config, write_plugins
 from simnode.cri import Cri
+from simnode.patience import tail
 
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"  # where runc and containerd are installed; not in every user's PATH
 _SHIM_SOCKETS = Path("/run/containerd/s")  # fixed in containerd's code, independent of its state folder

@@ -13,19 +13,18 @@ Source: "PKI certificates and requirements", `kube-apiserver --help`, KubeSchedu
 import json
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from lading.errors import HostError
-from simnode.child import Block, Child, tail
+from simnode.child import Block, Child
 from simnode.kube_api import KubeApi, Token
+from simnode.patience import wait_until
 from simnode.pki import Authority, KeyPair, write_key
 
 PROGRAMS: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 ADMINISTRATORS: Final = "system:masters"
-_EVERY_S: Final = 0.2
 
 
 class ControlPlane(Block):
@@ -208,18 +207,21 @@ class ControlPlane(Block):
 
 
 def eventually(holds: Callable[[], bool], what: str, *, within_s: float, log: Path) -> None:
-    """Check until it holds; raise HostError with the log's end at the timeout."""
-    until = time.monotonic() + within_s
-    while not holds():
-        if time.monotonic() > until:
-            raise HostError(f"cannot wait for {what}: it did not come in {within_s:.0f} s\n{tail(log)}")
-        time.sleep(_EVERY_S)
+    """Wait until it holds, for `within_s` without work at most; raise HostError with the log's end."""
+    wait_until(holds, what, idle_s=within_s, logs=[log])
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port that is reserved for the children of this process, until it ends.
+
+    The socket that holds it is bound and does not listen. So a server that sets SO_REUSEADDR, as asyncio's and Go's do, can
+    bind the port, and the kernel gives it to no process that asks for any free port. Source: socket(7), ip(7)."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("", 0))
+    port = int(holder.getsockname()[1])
+    holder.detach()  # open until this process ends
+    return port
 
 
 def own_address() -> str:

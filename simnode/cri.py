@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +23,7 @@ from lading.errors import HostError, LadingError
 from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode import leftovers
 from simnode.kubelet import ContainerOptions, ContainerSpec, NodeFolders, PodOptions, PodSpec, render_container, render_sandbox
+from simnode.patience import wait_until
 
 R = TypeVar("R", bound=Message)
 
@@ -35,8 +35,9 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 200),
 ]
 _REQUIRED = ("RuntimeReady", "NetworkReady")  # all others only inform
-_EXIT_LOOKS = 200
-_EXIT_EVERY_S = 0.05
+# Last resorts: a call that works is waited for, however busy the machine is.
+_CALL_S = 180.0
+_EXEC_S = 120
 
 
 class CriError(LadingError):
@@ -65,7 +66,7 @@ class Cri:
         folder: Path | None = None,
         cgroup_root: str = "",
         api: str = "v1",
-        deadline_s: float = 60.0,
+        deadline_s: float = _CALL_S,
     ) -> None:
         self.api = api
         self.deadline_s = deadline_s
@@ -150,7 +151,7 @@ class Cri:
         finally:
             pod.remove()
 
-    def remove_every_pod(self, *, deadline_s: float = 30.0) -> None:
+    def remove_every_pod(self, *, deadline_s: float = _CALL_S) -> None:
         """Stop and remove all pods of this runtime, including those of other clients."""
         for sandbox in self.list_pods():
             self.remove_sandbox(sandbox.id, deadline_s=deadline_s)
@@ -223,7 +224,7 @@ class Container:
     def start(self) -> None:
         self._cri.call("StartContainer", cri.StartContainerRequest(container_id=self.id), cri.StartContainerResponse)
 
-    def exec(self, *command: str, timeout_s: int = 10) -> Exec:
+    def exec(self, *command: str, timeout_s: int = _EXEC_S) -> Exec:
         """Run a command in the container and wait for its end."""
         request = cri.ExecSyncRequest(container_id=self.id, cmd=command, timeout=timeout_s)
         reply = self._cri.call("ExecSync", request, cri.ExecSyncResponse, deadline_s=timeout_s + 10.0)
@@ -252,12 +253,8 @@ class Container:
 
     def wait(self) -> int:
         """Return the exit code, once the container has ended."""
-        for _ in range(_EXIT_LOOKS):
-            status = self.status()
-            if status.state == cri.CONTAINER_EXITED:
-                return status.exit_code
-            time.sleep(_EXIT_EVERY_S)
-        raise HostError(f"cannot wait for container {self.id[:12]}: it still runs after {_EXIT_LOOKS * _EXIT_EVERY_S:.0f} s")
+        wait_until(lambda: self.status().state == cri.CONTAINER_EXITED, f"the end of container {self.id[:12]}")
+        return self.status().exit_code
 
     def logs(self) -> str:
         """Return what the container wrote, without the log format's dates. Complete once the container has ended."""
@@ -266,7 +263,7 @@ class Container:
 
     def stop(self, *, timeout_s: int = 2) -> None:
         request = cri.StopContainerRequest(container_id=self.id, timeout=timeout_s)
-        self._cri.call("StopContainer", request, cri.StopContainerResponse, deadline_s=timeout_s + 30.0)
+        self._cri.call("StopContainer", request, cri.StopContainerResponse, deadline_s=timeout_s + _CALL_S)
 
     def remove(self) -> None:
         self._cri.call("RemoveContainer", cri.RemoveContainerRequest(container_id=self.id), cri.RemoveContainerResponse)

@@ -17,11 +17,11 @@ _A100: Final = "NVIDIA A100-SXM4-40GB"
 _ADA: Final = "NVIDIA RTX 6000 Ada Generation"
 
 
-def _pod(name: str, *limits: Mapping[str, str | int], priority: int = 0, **annotations: str) -> dict[str, Any]:
+def _pod(name: str, *limits: Mapping[str, str | int], **annotations: str) -> dict[str, Any]:
     """Return a pod with a container for each of `limits`. Keys are written without `lading.dev/`, with `_` for `-`."""
     containers = [{"name": f"c{n}", "resources": {"limits": _prefixed(one)}} for n, one in enumerate(limits)]
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": _prefixed(annotations)}
-    return {"metadata": metadata, "spec": {"schedulerName": "lading", "priority": priority, "containers": containers}}
+    return {"metadata": metadata, "spec": {"schedulerName": "lading", "containers": containers}}
 
 
 def _prefixed(words: Mapping[str, str | int]) -> dict[str, str]:
@@ -39,7 +39,8 @@ FILLING: Final = (
 MISSPELT: Final = _pod("misspelt", {"gpu_mem": "8Gi"})
 TOO_LARGE: Final = _pod("too-large", {"gpu_memory": "200Gi"})
 WAITS: Final = _pod("next-run", {"gpu": 4, "rdma": 4}, gpu_model=_A100)
-URGENT: Final = _pod("urgent", {"gpu": 1}, gpu_model=_ADA, priority=100_000)
+URGENT: Final = _pod("urgent", {"gpu": 1}, gpu_model=_ADA)
+URGENT["spec"]["priorityClassName"] = "lading-training"  # of deploy/samples
 ENDS: Final = "gpus-and-rdma"  # the sample whose devices WAITS gets
 
 
@@ -58,11 +59,13 @@ def jobs(*, gangs: bool) -> list[dict[str, Any]]:
 
 
 def read_samples() -> list[dict[str, Any]]:
-    """Return the samples with the priority that the API server gives them by their class."""
-    documents = [one for path in sorted(SAMPLES.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text()) if one]
-    values = {one["metadata"]["name"]: one["value"] for one in documents if one["kind"] == "PriorityClass"}
-    pods = [one for one in documents if one["kind"] == "Pod"]
+    pods = read_documents("Pod")
     for pod in pods:
         pod["metadata"]["namespace"] = NAMESPACE
-        pod["spec"]["priority"] = values.get(pod["spec"].get("priorityClassName"), 0)
     return pods
+
+
+def read_documents(kind: str) -> list[dict[str, Any]]:
+    """Return the objects of this kind in deploy/samples."""
+    documents = [one for path in sorted(SAMPLES.glob("*.yaml")) for one in yaml.safe_load_all(path.read_text()) if one]
+    return [one for one in documents if one["kind"] == kind]

@@ -3,19 +3,21 @@
 It takes a simulated node and a runtime. It starts `lading-hooks` and `lading-runtimeproxy`, or by NRI `lading-hooks` and its
 guard, and on a node that enforces shares `lading-shares`, with configuration, sockets, state and logs below one folder, ready
 for a CRI client at `cri_socket`, or by NRI at the runtime's own. It compiles a fake libnvidia-ml.so.1 for them. A daemon that
-does not start is an error with the tail of its log. The registration is what `lading-hooks registration` prints.
+does not start is an error with the tail of its log. The registration is that of `lading-hooks registration`.
 """
 
+import argparse
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
+from hooks.daemon.registration import render_registration
+from hooks.daemon.settings import Settings
 from hooks.frontends.nri.guard_plugin import find_guard
 from lading.compiling import find_compiler
-from lading.errors import HostError
+from lading.settings import add_flags, load
 from shares.library import build as library
 from simnode.build import SimNode
 from simnode.child import Block, Child, answers
@@ -179,12 +181,8 @@ class LadingNode(Block):
 
     def register(self) -> Path:
         """Write the hook server's registration into the proxy's folder of registrations."""
-        command = [self.hooks.program, "registration", "--config", str(self.hooks.config)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode:
-            raise HostError(f"cannot register the hooks: {done.stderr.strip()}")
         path = self.hooks_dir / "50-lading.json"
-        path.write_text(done.stdout)
+        path.write_text(json.dumps(render_registration(_read_settings(self.hooks.config))))
         return path
 
     def stop(self) -> None:
@@ -193,6 +191,12 @@ class LadingNode(Block):
         self.guard.stop()
         self.hooks.stop()
         self.shares.stop()
+
+
+def _read_settings(config: Path) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Settings, config=config)
+    return load(Settings, parser.parse_args(["--config", str(config)]))
 
 
 def render_flat_toml(settings: Mapping[str, object]) -> str:

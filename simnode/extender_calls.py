@@ -1,8 +1,8 @@
 """kube-scheduler as an extender sees it: filter, prioritize, bind over HTTP, one pod at a time.
 
 It takes pods, from a list and a watch. It has the extender make Bindings, and returns what became of each pod. A pod that was
-refused waits until it changes, as in kube-scheduler's queue; Bindings run side by side. It leaves out CPU, memory, taints and
-all else that is kube-scheduler's own, so it asks about every node.
+refused waits until it changes, as in kube-scheduler's queue; after a call that failed it is tried again. Bindings run side by
+side. It leaves out CPU, memory, taints and all else that is kube-scheduler's own, so it asks about every node.
 
 Source: k8s.io/kube-scheduler/extender/v1, v1.36.
 """
@@ -10,8 +10,9 @@ Source: k8s.io/kube-scheduler/extender/v1, v1.36.
 import asyncio
 import contextlib
 import itertools
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,9 +22,10 @@ import msgspec
 from lading.errors import HostError
 from lading.kube.client import KubeClient
 from lading.kube.resource import PODS
+from simnode.following import follow
 
 SCHEDULER: Final = "lading"
-AGAIN_S: Final = 1.0  # after a Binding that failed
+AGAIN_S: Final = 1.0  # after a call that failed, as kube-scheduler's first backoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class Outcome:
 
 
 class ExtenderCalls:
-    """Calls of an extender. `run` makes them; `await_all` and `outcomes` return results."""
+    """Calls of an extender. `run` makes them; `outcomes` has their results."""
 
     def __init__(self, session: aiohttp.ClientSession, client: KubeClient, *, extender: str, nodes: Sequence[str]) -> None:
         self.outcomes: dict[str, Outcome] = {}  # by pod uid
@@ -49,7 +51,6 @@ class ExtenderCalls:
         self._pods: dict[str, dict[str, Any]] = {}  # pods in the queue, as they are now
         self._queue: asyncio.PriorityQueue[tuple[int, int, str]] = asyncio.PriorityQueue()
         self._number = itertools.count()
-        self._news = asyncio.Condition()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -58,26 +59,27 @@ class ExtenderCalls:
             while True:
                 *_, uid = await self._queue.get()
                 pod = self._pods.pop(uid, None)
-                if pod is not None and (node := await self._choose(pod)):
+                if pod is None:
+                    continue
+                try:
+                    node = await self._choose(pod)
+                except HostError as e:
+                    print(e, file=sys.stderr, flush=True)
+                    tasks.create_task(self._again(pod))
+                    continue
+                if node:
                     tasks.create_task(self._bind(pod, node))
 
-    async def await_all(self, holds: Callable[[], bool], what: str, *, within_s: float = 20.0) -> None:
-        """Wait until `holds` is true, which is checked after each attempt."""
-        try:
-            async with asyncio.timeout(within_s), self._news:
-                await self._news.wait_for(holds)
-        except TimeoutError as e:
-            raise HostError(f"cannot go on: {what} did not come in {within_s:g} s") from e
-
     async def _follow(self) -> None:
-        async for page in self._client.list_pages(PODS.path()):
-            for item in page.items:
-                self._see(msgspec.json.decode(item))
-            version = page.resource_version
-        async with contextlib.aclosing(self._client.watch(PODS.path(), resource_version=version)) as watch:
-            async for event in watch:
-                if event.type in ("ADDED", "MODIFIED"):
-                    self._see(msgspec.json.decode(event.object))
+        async with contextlib.aclosing(follow(self._client, PODS.path())) as pods:
+            async for pod in pods:
+                self._see(pod)
+
+    async def _again(self, pod: dict[str, Any]) -> None:
+        """Put the pod back into the queue a moment later. A pod that changed meanwhile is there already."""
+        await asyncio.sleep(AGAIN_S)
+        if pod["metadata"]["uid"] not in self._pods:
+            self._see(pod)
 
     def _see(self, pod: dict[str, Any]) -> None:
         metadata, spec = pod["metadata"], pod["spec"]
@@ -94,7 +96,7 @@ class ExtenderCalls:
         fits = found.get("NodeNames") or []
         if not fits:
             reasons = {kind: found.get(kind) or {} for kind in ("FailedNodes", "FailedAndUnresolvableNodes")}
-            await self._tell(uid, Outcome(at=time.monotonic(), may_fit=reasons["FailedNodes"], never=[*reasons.values()][1]))
+            self.outcomes[uid] = Outcome(at=time.monotonic(), may_fit=reasons["FailedNodes"], never=[*reasons.values()][1])
             return ""
         if len(fits) == 1:  # prioritize is skipped in this case
             return str(fits[0])
@@ -104,22 +106,26 @@ class ExtenderCalls:
     async def _bind(self, pod: dict[str, Any], node: str) -> None:
         metadata = pod["metadata"]
         names = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"], "Node": node}
-        if (await self._ask("bind", names)).get("Error"):
-            await asyncio.sleep(AGAIN_S)
-            self._see(pod)
+        try:
+            failed = (await self._ask("bind", names)).get("Error")
+        except HostError as e:
+            failed = str(e)
+        if failed:
+            print(f"cannot bind {metadata['namespace']}/{metadata['name']}: {failed}", file=sys.stderr, flush=True)
+            await self._again(pod)
             return
-        await self._tell(metadata["uid"], Outcome(at=time.monotonic(), node=node))
+        self.outcomes[metadata["uid"]] = Outcome(at=time.monotonic(), node=node)
 
     async def _ask(self, verb: str, body: object) -> Any:
         self.requests += 1
         headers = {"Content-Type": "application/json"}
-        async with self._session.post(f"{self._extender}/{verb}", data=msgspec.json.encode(body), headers=headers) as answer:
-            text = await answer.read()
-            if answer.status != 200:
-                raise HostError(f"cannot ask lading-central to {verb}: {answer.status} {text[:200]!r}")
-            return msgspec.json.decode(text)
-
-    async def _tell(self, uid: str, outcome: Outcome) -> None:
-        async with self._news:
-            self.outcomes[uid] = outcome
-            self._news.notify_all()
+        try:
+            async with self._session.post(
+                f"{self._extender}/{verb}", data=msgspec.json.encode(body), headers=headers
+            ) as answer:
+                text = await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as e:
+            raise HostError(f"cannot ask lading-central to {verb}: {type(e).__name__}: {e}") from e
+        if answer.status != 200:
+            raise HostError(f"cannot ask lading-central to {verb}: {answer.status} {text[:200]!r}")
+        return msgspec.json.decode(text)

@@ -1,8 +1,8 @@
 /* A simulated libnvidia-ml.so.1: what the real pynvml calls for hooks/vendors/nvidia/, and nothing else.
  *
- * FAKE_NVML_STATE (else STATE_BESIDE, which is compiled in) names a text file, read when a session opens (NVML enumerates there too), so that a test changes the node
- * between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open sessions>" or "shutdown <open sessions>", or the
- * name of a function that sets something and the card's index.
+ * FAKE_NVML_STATE (else the file `state` beside this library) names a text file, read when a session opens (NVML enumerates
+ * there too), so that a test changes the node between two polls. FAKE_NVML_TRACE, if set, receives a line a call: "init <open
+ * sessions>" or "shutdown <open sessions>", or the name of a function that sets something and the card's index.
  * Each nvmlDeviceSetComputeMode adds "<uuid> <mode>" to the file <state file>.modes; the last one of a card is its mode.
  * Instances that are made on a divisible card are in the file <state file>.made: one line each, which removing takes out again.
  * No state file is what a host without the driver looks like: NVML_ERROR_DRIVER_NOT_LOADED.
@@ -33,6 +33,8 @@
  * Structures and values: nvml.h, API version 12; nvmlMemory_v2_t and nvmlProcessInfo_t as nvidia-ml-py declares them.
  * Not thread-safe, unlike the real one.
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,10 +93,20 @@ static device_t gpus[MAX_GPUS], migs[MAX_GPUS][MAX_MIG];
 static failure_t failures[MAX_FAILURES];
 static int gpu_count, failure_count, sessions;
 
-static FILE *open_beside(const char *suffix, const char *how) {
+static const char *state_path(void) {
+    static char beside[4096];
     const char *path = getenv("FAKE_NVML_STATE");
-    char name[4096];
-    snprintf(name, sizeof name, "%s.%s", path ? path : STATE_BESIDE, suffix);
+    Dl_info library;
+    if (path) return path;
+    if (!dladdr((void *)&driver, &library)) return "";
+    const char *slash = strrchr(library.dli_fname, '/');
+    snprintf(beside, sizeof beside, "%.*sstate", slash ? (int)(slash - library.dli_fname + 1) : 0, library.dli_fname);
+    return beside;
+}
+
+static FILE *open_beside(const char *suffix, const char *how) {
+    char name[4200];
+    snprintf(name, sizeof name, "%s.%s", state_path(), suffix);
     return fopen(name, how);
 }
 
@@ -156,8 +168,7 @@ static void read_modes(void) {
 
 static int read_state(void) {
     char line[512];
-    const char *path = getenv("FAKE_NVML_STATE");
-    FILE *file = fopen(path ? path : STATE_BESIDE, "r");
+    FILE *file = fopen(state_path(), "r");
     if (!file) return DRIVER_NOT_LOADED;
     memset(driver, 0, sizeof driver), memset(gpus, 0, sizeof gpus), memset(migs, 0, sizeof migs);
     memset(bad_migs, 0, sizeof bad_migs);

@@ -45,6 +45,7 @@ TEST_NEEDS = (
     Need(programs=("jq",), packages=("jq",)),  # docs/install.md mentions it
     Need(programs=("strace",), packages=("strace",)),  # shows what ip(8) sends
     Need(programs=("promtool",), packages=("prometheus",)),  # checks rules, and tries them
+    Need(programs=("debootstrap",), packages=("debootstrap",)),  # makes roots of other Debian suites
     Need(programs=("chromium", "chromedriver"), packages=("chromium", "chromium-driver")),  # opens central's page
 )
 

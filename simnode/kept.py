@@ -1,23 +1,52 @@
-"""Keep a demo running in the background: the command returns with the demo's exit status, and its process goes on.
+"""The end of a demo: its folder is removed, or after a failure all but its logs, or it is left running.
 
-Call `fork` before the event loop starts, and `detach` when the demo has printed everything. Source: fork(2), setsid(2).
+To leave one running, the command returns with the demo's exit status, and its process goes on: call `fork` before the event
+loop starts, and `detach` when the demo has printed everything. Source: fork(2), setsid(2).
 """
 
 import os
+import shutil
 import signal
 import sys
-import time
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from lading.errors import HostError
+from simnode.patience import wait_until
+from simnode.terminal import Terminal
 
-STOP_S: Final = 15.0
+LOG: Final = "demo.log"
 
 
 def wanted() -> bool:
     return os.environ.get("DEMO_KEEP", "") not in ("", "0")
+
+
+class Workspace:
+    """A folder that is removed at the end of the block. After a failure its logs are copied beside it, and named."""
+
+    def __init__(self, prefix: str, out: Terminal) -> None:
+        self._out = out
+        self._prefix = prefix
+
+    def __enter__(self) -> Path:
+        self._folder = Path(tempfile.mkdtemp(prefix=self._prefix))
+        return self._folder
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._out.failures or isinstance(error, Exception):
+            self._keep_logs()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _keep_logs(self) -> None:
+        logs = self._folder.with_name(f"{self._folder.name}-logs")
+        logs.mkdir()
+        for log in (*self._folder.glob("*.log"), *self._folder.glob("*/*.log")):
+            shutil.copy(log, logs)
+        self._out.ended(f"the logs are in {logs}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +57,7 @@ class Kept:
         """Let the command return with this status. Later output goes into the folder's log."""
         sys.stdout.flush()
         sys.stderr.flush()
-        into = os.open(folder / "demo.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        into = os.open(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         for descriptor in (1, 2):
             os.dup2(into, descriptor)
         (folder / "pid").write_text(str(os.getpid()))
@@ -52,9 +81,8 @@ def fork() -> Kept:
 def stop(folder: Path) -> None:
     """End the process that `detach` noted there, and wait until it has removed its folder."""
     try:
-        os.kill(int((folder / "pid").read_text()), signal.SIGTERM)
+        pid = int((folder / "pid").read_text())
+        os.kill(pid, signal.SIGTERM)
     except (OSError, ValueError) as e:
         raise HostError(f"cannot find a demo in {folder}: {e}", hint="DEMO_KEEP=1 leaves one running") from e
-    until = time.monotonic() + STOP_S
-    while folder.exists() and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: not folder.exists(), f"the end of process {pid}", logs=[folder / LOG])

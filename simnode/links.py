@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,9 @@ _LINK: Final = struct.Struct("=BxHiII")  # ifinfomsg
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _ADDRESS, _IFNAME, _MTU, _PEER, _IFALIAS, _PEER_NETNSID, _TARGET_NETNSID = 1, 3, 4, 5, 20, 37, 46
 _IFF_UP: Final = 1
+_FLAGS: Final = {"noarp": 0x80, "promisc": 0x100, "allmulti": 0x200, "multicast": 0x1000}
+_KEPT: Final = {"tx-queue-length": 13, "group": 27, "gso-max-segments": 40, "gso-max-octets": 41}
+_XDP, _XDP_ATTACHED = 43, 2
 _CLONE_NEWNET: Final = 0x40000000
 _LARGEST: Final = 1 << 18
 
@@ -41,6 +44,7 @@ class SeenLink:
     alias: str  # stays with the device from namespace to namespace
     peer: int  # of a veth: the index of its other end
     peer_netnsid: int | None  # in this namespace's numbers; None: the other end is in this namespace too
+    kept: Mapping[str, str]  # what the device keeps when it changes its namespace
 
 
 def enter(netns: Path) -> None:
@@ -128,7 +132,25 @@ def _parse_link(body: bytes) -> SeenLink:
         alias=found.get(_IFALIAS, b"").rstrip(b"\0").decode(),
         peer=_number(found[_PEER]) if _PEER in found else 0,
         peer_netnsid=None if nsid is None else _number(nsid),
+        kept={
+            "flags": " ".join(name for name, bit in _FLAGS.items() if flags & bit),
+            "xdp": "attached" if dict(_attributes(found.get(_XDP, b""))).get(_XDP_ATTACHED, b"\0") != b"\0" else "",
+            **{name: str(_number(found[kind])) for name, kind in _KEPT.items() if kind in found},
+        },
     )
+
+
+def render_kept(kept: Mapping[str, str]) -> str:
+    """Return the words of `ip link set` that give a new device what one had that died with its namespace. A real function's
+    device does not die, and keeps it (net/core/dev.c, default_device_exit_net and __dev_change_net_namespace)."""
+    flags = kept["flags"].split()
+    words = [
+        *("promisc", "on" if "promisc" in flags else "off", "allmulticast", "on" if "allmulti" in flags else "off"),
+        *("arp", "off" if "noarp" in flags else "on", "multicast", "on" if "multicast" in flags else "off"),
+        *("txqueuelen", kept["tx-queue-length"], "group", kept["group"]),
+        *("gso_max_segs", kept["gso-max-segments"], "gso_max_size", kept["gso-max-octets"]),
+    ]
+    return " ".join(words)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

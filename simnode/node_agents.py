@@ -7,8 +7,9 @@ code reads an assignment, with central's public key: what it refuses is not gran
 
 import asyncio
 import contextlib
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,9 +19,11 @@ from hooks.forms.annotations import parse_assignment
 from hooks.model.assignment import ContainerRequest, Form, Refusal
 from hooks.model.trust import Trust
 from lading.kube.client import KubeClient
+from lading.kube.errors import ConflictError, KubeError, NotFoundError
 from lading.kube.resource import NODE_DEVICES, PODS
 from lading.nodedevices import Grant, GrantedGpu, Status
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
+from simnode.following import AGAIN_S, follow
 
 END_S: Final = 0.3  # for a container to end after its deletion
 
@@ -37,20 +40,16 @@ class NodeAgents:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            async for page in self._client.list_pages(PODS.path()):
-                version = page.resource_version
-            async with contextlib.aclosing(self._client.watch(PODS.path(), resource_version=version)) as watch:
-                async for event in watch:
-                    pod = msgspec.json.decode(event.object)
-                    node, uid = pod["spec"].get("nodeName"), pod["metadata"]["uid"]
-                    if not node or event.type == "DELETED" or uid in self._ending:
-                        continue
-                    if pod["metadata"].get("deletionTimestamp"):
-                        self._ending.add(uid)
-                        tasks.create_task(self._end(pod, node))
-                    elif uid not in self._grants[node] and uid not in self.refused:
-                        await self._start(pod, node)
+        async with asyncio.TaskGroup() as tasks, contextlib.aclosing(follow(self._client, PODS.path())) as pods:
+            async for pod in pods:
+                node, uid = pod["spec"].get("nodeName"), pod["metadata"]["uid"]
+                if not node or uid in self._ending:
+                    continue
+                if pod["metadata"].get("deletionTimestamp"):
+                    self._ending.add(uid)
+                    tasks.create_task(self._end(pod, node))
+                elif uid not in self._grants[node] and uid not in self.refused:
+                    await self._start(pod, node)
 
     def held(self, node: str) -> tuple[Grant, ...]:
         return tuple(grant for grants in self._grants[node].values() for grant in grants)
@@ -68,12 +67,13 @@ class NodeAgents:
         self._grants[node][uid] = [_grant(name, request, card_of, who) for name, request in containers.items()]
         await self._report(node)
         status = PODS.path(metadata["namespace"], metadata["name"], "status")
-        await self._client.merge(status, {"status": {"phase": "Running"}})
+        await _until_done(lambda: self._client.merge(status, {"status": {"phase": "Running"}}))
 
     async def _end(self, pod: dict[str, Any], node: str) -> None:
         metadata = pod["metadata"]
         await asyncio.sleep(END_S)
-        await self._client.delete(PODS.path(metadata["namespace"], metadata["name"]), uid=metadata["uid"], grace_s=0)
+        path, uid = PODS.path(metadata["namespace"], metadata["name"]), metadata["uid"]
+        await _until_done(lambda: self._client.delete(path, uid=uid, grace_s=0))
         self._grants[node].pop(metadata["uid"], None)
         self.released[metadata["uid"]] = time.monotonic()
         await self._report(node)
@@ -81,7 +81,21 @@ class NodeAgents:
     async def _report(self, node: str) -> None:
         status = msgspec.structs.replace(self._reports[node], grants=self.held(node))
         path = NODE_DEVICES.path(name=node, subresource="status")
-        await self._client.apply(path, {"status": status}, manager="lading-hooks", force=True)
+        await _until_done(lambda: self._client.apply(path, {"status": status}, manager="lading-hooks", force=True))
+
+
+async def _until_done(call: Callable[[], Awaitable[object]]) -> None:
+    """Make the call until it succeeds, or its object is gone."""
+    while True:
+        try:
+            await call()
+        except (NotFoundError, ConflictError):  # the pod is gone, or another one has its name
+            return
+        except KubeError as e:
+            print(e, file=sys.stderr, flush=True)
+            await asyncio.sleep(AGAIN_S)
+        else:
+            return
 
 
 def _grant(container: str, request: ContainerRequest, card_of: Mapping[str, GpuUuid], who: Mapping[str, Any]) -> Grant:

@@ -10,7 +10,9 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lading.errors import HostError
 from simnode.child import replace_text
@@ -113,17 +115,28 @@ def bus_id(bdf: str) -> str:
 
 
 def compile_fake_nvml(out: Path) -> Path:
-    """Compile the library into the folder `out` and return its path. Raises HostError without a C compiler."""
+    """Put the compiled library into the folder `out` and return its path. Raises HostError without a C compiler."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         raise HostError("cannot compile the fake NVML: no C compiler", hint="apt-get install gcc libc6-dev, or set CC")
     out.mkdir(parents=True, exist_ok=True)
     library = out / SONAME
-    command = [compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    command += [f'-DSTATE_BESIDE="{out.resolve() / "state"}"', f"-Wl,-soname,{SONAME}", "-o", str(library), str(SOURCE)]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - own source, the host's compiler
-    except (OSError, subprocess.CalledProcessError) as e:
-        cause = e.stderr.strip() if isinstance(e, subprocess.CalledProcessError) else str(e)
-        raise HostError(f"cannot compile the fake NVML with {compiler}: {cause}", hint="apt-get install gcc libc6-dev") from e
-    return library
+    new = library.with_suffix(f".{os.getpid()}")  # a process may have the old one mapped
+    new.write_bytes(_compiled(compiler))
+    new.chmod(0o755)
+    return new.replace(library)
+
+
+@cache  # every simulated node has one, and they are all the same
+def _compiled(compiler: str) -> bytes:
+    with TemporaryDirectory(prefix="lading-nvml-") as folder:
+        library = Path(folder) / SONAME
+        command = [compiler, "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+        command += [f"-Wl,-soname,{SONAME}", "-o", str(library), str(SOURCE), "-ldl"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - own source, the host's compiler
+        except (OSError, subprocess.CalledProcessError) as e:
+            cause = e.stderr.strip() if isinstance(e, subprocess.CalledProcessError) else str(e)
+            hint = "apt-get install gcc libc6-dev"
+            raise HostError(f"cannot compile the fake NVML with {compiler}: {cause}", hint=hint) from e
+        return library.read_bytes()

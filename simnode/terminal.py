@@ -2,9 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TextIO
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TextIO
 
+from lading.errors import LadingError
+
+AGAIN: Final = "run it again; if it fails again, report this output and the logs"
 _BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
 
 
@@ -37,9 +40,26 @@ class Terminal:
         for line in kept:
             self._print("     " + self._paint(_DIM, line))
 
+    def commands(self, heading: str, commands: Mapping[str, str]) -> None:
+        """Print commands, each below a comment that says what it shows. A shell can run the lines as they are printed."""
+        self.shown(heading, (line for command, shows in commands.items() for line in (f"# {shows}", command)))
+
     def ended(self, text: str) -> None:
         self._print("")
         self._print(text)
+
+    def verdict(self, command: str, error: LadingError | None = None) -> None:
+        """Print the last line, `COMMAND: ok` or `COMMAND: failed: …`; before a failure its details, and what to do."""
+        if error is None and not self.failures:
+            self.ended(f"{command}: ok")
+            return
+        if error is not None and "\n" in error.message:
+            self.ended(error.message)
+        load = f"this machine has {os.cpu_count()} CPUs and a load of {os.getloadavg()[0]:.0f}"
+        hint = error.hint if error else "read the lines marked FAIL and the logs"
+        self.ended(f"what to do: {hint or AGAIN} ({load})")
+        why = error.message.partition("\n")[0] if error else "; ".join(self.failures)
+        self.ended(f"{command}: failed: {why}")
 
     def said(self, text: str) -> None:
         self._print(f"   {text}")

@@ -69,7 +69,6 @@ class RigKernel(HostKernel):
 
     def __init__(self, host_root: Path, folder: RigFolder) -> None:
         super().__init__(host_root, pf_exchange=VfTable(folder.pf_table).apply)
-        self._host_root = host_root
         self._folder = folder
 
     def host_link(self, vf: PciAddress) -> Link | None:

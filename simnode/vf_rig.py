@@ -3,8 +3,8 @@
 It takes a simulated node. It makes a namespace that is the node's "host" (nothing of this machine's own is touched), a link in
 it for each PF and VF, and a keeper that follows them. As with hardware, the `net` folder of a function in sysfs is empty while
 its device is in a pod; a device whose namespace dies comes back to the host's, down, under the name that it had in the pod (or
-`dev<index>` where that is taken, default_device_exit_net), a little later, with its MAC and MTU. A virtual device dies instead,
-so the keeper makes it anew.
+`dev<index>` where that is taken, default_device_exit_net), a little later, with its MAC, its MTU and what
+else a pod set on it. A virtual device dies instead, so the keeper makes it anew, with all of that but programs (XDP).
 
 `mirror` brings sysfs in line with the links: the keeper calls it when a link changes, the daemon's kernel after each call that
 moves one, since on a real host the two never differ. What the PFs keep, the RDMA devices and what is to fail are files of the
@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,14 +28,14 @@ from lading.errors import HostError
 from simnode import leftovers
 from simnode.build import SimNode
 from simnode.child import Block, replace_text
-from simnode.links import SeenLink, drain, find_link, list_links, open_socket
+from simnode.links import SeenLink, drain, find_link, list_links, open_socket, render_kept
+from simnode.patience import wait_until
 from simnode.vf_folder import RigFolder, mirror, read_json, settle_rdma
 from simnode.vf_table import PfState, VfState, VfTable
 
 _OTHER_END: Final = "other end of "  # the alias of that end of a pair that stays in the host's namespace
 _LOOK_S: Final = 0.2  # at the latest; a link that changes wakes the keeper earlier
 _RETURN_AFTER_S: Final = 0.05  # what the devices of a dead namespace take
-_SETTLED_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,7 @@ class Whereabouts:
     mtu: int
     up: bool
     at_home: bool
+    kept: Mapping[str, str] = field(default_factory=dict)  # what else goes with the device (`links.SeenLink`)
 
 
 def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:
@@ -112,6 +113,7 @@ class VfRig(Block):
         self._asking = self._ends.enter_context(open_socket(self.folder.netns))
         self._listening = self._ends.enter_context(open_socket(self.folder.netns, listening=True))
         self._make(self.stand_ins.values())
+        self._kept_at_first = {bdf: where.kept for bdf, where in self._look().items()}
         self._fill_pf_table()
         self._stop, stopped = os.pipe2(os.O_CLOEXEC)
         keeper = threading.Thread(target=self._keep, name="vf-rig", daemon=True)
@@ -144,7 +146,8 @@ class VfRig(Block):
         out: dict[str, Whereabouts | None] = {}
         for bdf in self.vfs:
             was, now = self.stand_ins[bdf], seen.get(bdf)
-            if now is None or not now.at_home or (now.name, now.mac, now.mtu) != (was.name, was.mac, was.mtu):
+            first = was.name, was.mac, was.mtu, self._kept_at_first[bdf]
+            if now is None or not now.at_home or (now.name, now.mac, now.mtu, now.kept) != first:
                 out[bdf] = now
         return out
 
@@ -197,7 +200,11 @@ class VfRig(Block):
         return int(self.folder.pid.read_text())
 
     def reboot(self) -> None:
-        """Restore everything of the kernel as when the node was built, under another boot id. No daemon and no pod may run."""
+        """Restore everything of the kernel as when the node was built, under another boot id. No daemon and no pod may run.
+
+        A namespace that has just ended takes its devices with it a moment later, so those are waited for first.
+        """
+        self.await_returned(*self.stand_ins)
         with self.folder.locked():
             ends = {link.alias: link for link in list_links(self._asking)}
             for bdf in self.stand_ins:
@@ -206,6 +213,7 @@ class VfRig(Block):
             if self._exclusive:
                 replace_text(self.folder.rdma, "{}")
                 settle_rdma(self.node.root, self.folder)
+            self._last.clear()
             self._make(self.stand_ins.values())
             self._fill_pf_table()
         boot_id = self.node.root / "proc/sys/kernel/random/boot_id"
@@ -213,11 +221,12 @@ class VfRig(Block):
 
     def await_returned(self, *vfs: str) -> None:
         """Wait until these are in the host's namespace, under any name."""
-        until = time.monotonic() + _SETTLED_S
-        while not all((one := self.where().get(bdf)) and one.at_home for bdf in vfs):
-            if time.monotonic() > until:
-                raise HostError(f"cannot wait for {', '.join(vfs)}: {self.where()}")
-            time.sleep(0.01)
+
+        def returned() -> bool:
+            where = self.where()
+            return all((found := where.get(bdf)) and found.at_home for bdf in vfs)
+
+        wait_until(returned, f"the return of {', '.join(vfs)}")
 
     # ---- the keeper
 
@@ -248,7 +257,7 @@ class VfRig(Block):
             if link is None and other_end is not None and other_end.peer_netnsid is not None:
                 link, at_home = find_link(self._asking, other_end.peer, netnsid=other_end.peer_netnsid), False
             if link is not None:
-                seen[bdf] = Whereabouts(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, at_home=at_home)
+                seen[bdf] = Whereabouts(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, at_home=at_home, kept=link.kept)
         self._last.update(seen)
         gone = {bdf for bdf in self.stand_ins if bdf not in seen and f"{_OTHER_END}{bdf}" not in aliased}
         now = time.monotonic()
@@ -275,6 +284,7 @@ class VfRig(Block):
                 f"link add {name} mtu {one.mtu} address {one.mac} type veth peer name {end}",
                 f"link set {name} alias {one.bdf}",
                 f"link set {end} alias '{_OTHER_END}{one.bdf}'",
+                *(f"link set {name} {render_kept(last.kept)}" for last in (self._last.get(one.bdf),) if last is not None),
             )
         links = list_links(self._asking)
         self._look()
@@ -284,7 +294,7 @@ class VfRig(Block):
         """Give some VFs settings as if another program had made them, which a release must restore; the others have the
         drivers' defaults."""
         links = {link.name: link for link in list_links(self._asking)}
-        used = VfState(mac="02:5e:ff:00:00:01", vlan=7, qos=1, max_tx_rate=5000, link_state=1)
+        used = VfState(mac="02:5e:ff:00:00:01", mac_fixed=True, vlan=7, qos=1, max_tx_rate=5000, link_state=1)
         states = {
             pf.netdev: PfState(
                 index=links[pf.netdev].index, vfs=tuple(used if number % 2 else VfState() for number in range(len(pf.vfs)))

@@ -66,6 +66,7 @@ class VfState:
     """The settings of a VF, by the kernel's numbers."""
 
     mac: str = "00:00:00:00:00:00"
+    mac_fixed: bool = False  # the PF was given one, and zeros were not given since: the VF may not change it
     vlan: int = 0
     qos: int = 0
     vlan_proto: int = 0x8100
@@ -208,7 +209,9 @@ def _parse(setting: int, payload: bytes) -> dict[str, Any]:
     found: dict[str, Any] = dict(zip(fields, struct.unpack_from(f"=I{layout}", payload)[1:], strict=True))
     match setting:
         case 1:  # _MAC
-            return {"mac": found["mac"].hex(":")}
+            mac = found["mac"].hex(":")
+            # igb_ndo_set_vf_mac, ixgbe_ndo_set_vf_mac, i40e_ndo_set_vf_mac: zeros take the administrative MAC away.
+            return {"mac": mac, "mac_fixed": mac != VfState().mac}
         case 2:  # _VLAN
             return found | {"vlan_proto": 0x8100}
         case 12:  # _VLAN_LIST

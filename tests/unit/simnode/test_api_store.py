@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
-from simnode.api_store import Call, Object, RefusedError, Store, merge
+from simnode.api_store import PRIORITY_CLASSES, Call, Object, RefusedError, Store, merge
 
 POD = PODS.path("default", "train")
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -81,7 +81,7 @@ def test_who_means_another_object_meets_a_conflict(wrong: dict[str, str]) -> Non
         ("POST", f"{POD}/binding"),
         ("POST", f"{POD}/eviction"),
         ("POST", f"{POD}/log"),
-        ("GET", "/version"),
+        ("GET", "/versions"),
     ],
 )
 def test_what_is_not_there(method: str, path: str) -> None:
@@ -198,3 +198,37 @@ def test_an_apply_to_a_kind_of_kueue_changes_only_the_entries_that_it_names() ->
         "conditions": [{"type": "QuotaReserved"}],
         "admissionChecks": [{"name": "a", "state": "Ready", "retryCount": 1}, {"name": "b", "state": "Ready"}],
     }
+
+
+def test_a_new_pod_waits_with_the_priority_of_its_class() -> None:
+    store = Store()
+    store.load(PRIORITY_CLASSES.path(name="high"), {"value": 7})
+    for name, priority in (("high", 7), ("system-node-critical", 2_000_001_000), (None, 0)):
+        pod = ask(
+            store,
+            "POST",
+            PODS.path(str(priority)),
+            {"metadata": {"name": "a"}, "spec": {"priorityClassName": name} if name else {}},
+        )
+        assert pod["spec"]["priority"] == priority
+        assert pod["status"] == {"phase": "Pending"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"priorityClassName": "none"}, 'pods "a" is forbidden: no PriorityClass with name none was found'),
+        ({"priority": 7}, 'pods "a" is forbidden: the integer value of priority (7) must not be provided in pod spec'),
+    ],
+)
+def test_admission_refuses_a_priority_without_its_class(spec: Object, message: str) -> None:
+    with pytest.raises(RefusedError) as refused:
+        ask(Store(), "POST", PODS.path("default"), {"metadata": {"name": "a"}, "spec": spec})
+    assert (refused.value.status, refused.value.reason) == (403, "Forbidden")
+    assert refused.value.message.startswith(message)
+
+
+def test_a_missing_object_is_named() -> None:
+    with pytest.raises(RefusedError, match='pods "train" not found'):
+        ask(Store(), "GET", POD)
+    assert ask(Store(), "GET", "/version")["gitVersion"].startswith("v1.")

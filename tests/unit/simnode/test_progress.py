@@ -4,7 +4,10 @@ import pytest
 
 from simnode import progress
 
-SAYS = "import sys; sys.stdout.buffer.write(b'one\\n\\xff two\\n'); sys.stderr.write('three\\n'); sys.exit({status})"
+SAYS = (
+    "import sys; sys.stdout.buffer.write(b'one\\n\\xff two\\n'); sys.stdout.flush(); "
+    "sys.stderr.write('three\\n'); sys.exit({status})"
+)
 
 
 def run(status: int) -> int:

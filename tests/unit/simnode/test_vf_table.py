@@ -27,7 +27,7 @@ def error_of(answer: bytes) -> int:
 @pytest.mark.parametrize(
     ("name", "state"),
     [
-        ("vf-mac", VfState(mac="02:00:5e:10:00:01")),
+        ("vf-mac", VfState(mac="02:00:5e:10:00:01", mac_fixed=True)),
         ("vf-vlan-qos", VfState(vlan=100, qos=5)),
         ("vf-vlan-802.1ad", VfState(vlan=100, qos=5, vlan_proto=0x88A8)),
         ("vf-rates", VfState(min_tx_rate=100, max_tx_rate=1000)),
@@ -85,4 +85,7 @@ def test_changes_by_many_threads_are_all_kept(table: VfTable) -> None:
     requests = [changed(name, 44, struct.pack("=I", vf)) for name in ("vf-mac", "vf-trust-on", "vf-rates") for vf in range(4)]
     with ThreadPoolExecutor(8) as threads:
         assert all(error_of(answer) == 0 for answer in threads.map(table.apply, requests * 3))
-    assert table.read()["pf0"].vfs == (VfState(mac="02:00:5e:10:00:01", trust=1, min_tx_rate=100, max_tx_rate=1000),) * 4
+    assert (
+        table.read()["pf0"].vfs
+        == (VfState(mac="02:00:5e:10:00:01", mac_fixed=True, trust=1, min_tx_rate=100, max_tx_rate=1000),) * 4
+    )
