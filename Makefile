@@ -5,11 +5,19 @@ PYTHON ?= python3
 PIP    := $(VENV)/bin/pip --disable-pip-version-check install
 GET    := $(PYTHON) simnode/progress.py
 
-# Tests that start daemons, a runtime or a browser, and mostly wait for them: three lanes (tests/conftest.py), in each one test
-# after the other. All others use every core.
-ON_MACHINE := $(addprefix tests/,cluster faults hostile install node page peers shares)
+# Tests that start daemons, a runtime or a browser often wait, so LANES of them run at a time.
+ON_MACHINE := $(addprefix tests/,install page peers shares demos faults node hostile cluster)
+IN_PROCESS := $(filter-out $(ON_MACHINE),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
+LANES      ?= 4
+PYTEST     := $(VENV)/bin/pytest
+# These tests make 250,000 small files, which /dev/shm takes ten times as fast as a disk. It must be large enough, and tests have
+# programs and device nodes there.
+MEMORY      = $(shell findmnt -rbno OPTIONS,AVAIL /dev/shm | awk '$$1 !~ /noexec|nodev/ && $$2 > 4e9 {print "/dev/shm"; exit}')
+IN_MEMORY   = $(addprefix PYTEST_DEBUG_TEMPROOT=,$(MEMORY)) $(PYTEST) -o tmp_path_retention_policy=failed
+# Each test that starts a daemon would otherwise compile all of its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup share-library launched-guard wheel image chart release demo demo-central demo-page test test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
+.PHONY: setup share-library launched-guard wheel image chart release demo demo-central demo-page check test test-long machine test-cluster bench-proxy bench-central bench-gangs bench-gang-replay bench-diverse bench-placement bench-weights bench-isolation lint fmt proto requirements
 
 setup: $(VENV)/.done
 
@@ -100,12 +108,26 @@ demo-central: $(VENV)/.commands
 demo-page: $(VENV)/.commands
 	@$(PY) -m simnode.page --nodes 20
 
-# Everything that needs no cluster: lint, then unit, golden, property, fault, peer and node tests.
-test: setup lint $(VENV)/.compiler
+# Lint, and the tests that need no daemon, runtime or cluster: unit, golden and property tests. Three to seven minutes on two cores.
+check: setup lint
+	$(IN_MEMORY) --numprocesses=auto $(IN_PROCESS)
+
+# `check`, then a part of the tests on real runtimes, of every kind: faults, hostile clients, peers, shares, installs, nodes. Twenty
+# minutes on two slow cores.
+test: check machine
+	$(PYTEST) --part=quick --no-loadscope-reorder --numprocesses=$(LANES) $(ON_MACHINE)
+
+# What CI runs after `test`: the rest of those tests, the tests that repeat themselves with large numbers (tests/depth.py), and the
+# tests of `check` on newer Pythons.
+test-long: setup machine
+	LADING_DEPTH=long $(PYTEST) --part=rest --no-loadscope-reorder --numprocesses=$(LANES) $(ON_MACHINE)
+	LADING_DEPTH=long $(IN_MEMORY) -m "repeats or hypothesis" --numprocesses=auto $(IN_PROCESS)
+	$(PY) -m tests.pythons $(IN_PROCESS) tests/node/test_activation.py
+
+# The programs that tests on a real runtime use: containerd 1.7 and 2, runc, systemd, a browser, a compiler.
+machine: setup $(VENV)/.compiler
 	@$(PY) -m simnode.install --tests 1.7.
 	-@$(PY) -m simnode.install 2.
-	$(VENV)/bin/pytest --numprocesses=auto --dist=loadfile $(addprefix --ignore=,$(ON_MACHINE))
-	$(VENV)/bin/pytest --numprocesses=3 --dist=loadgroup $(ON_MACHINE)
 
 # Tests with a real control plane: LADING_KUBE_ASSETS names a folder with etcd, kube-apiserver, kube-scheduler,
 # kube-controller-manager, kubelet and kubectl.
@@ -123,9 +145,10 @@ bench-proxy: setup
 bench-central: setup
 	$(PY) -m bench.central
 
-# What a gang of 512 pods costs central at 5,000 nodes: bench/out/gangs.json. A minute.
+# What a gang of 512 pods costs central at 5,000 nodes, and what 10,000 small gangs do: bench/out/gangs.json, gang_look.json. 3 minutes.
 bench-gangs: setup
 	$(PY) -m bench.gangs
+	$(PY) -m bench.gang_look
 
 # A first filter for pods of several containers, where every node is in another state: bench/out/diverse.json. About 2 minutes.
 bench-diverse: setup

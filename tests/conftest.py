@@ -9,35 +9,43 @@ import os
 import shutil
 import signal
 import stat
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from simnode import leftovers
 from simnode.build import SimNode, build
-from simnode.child import tail
+from simnode.containerd import Binaries, PrivateContainerd, find_containerd
+from simnode.install import missing_packages
 from simnode.nvml import compile_fake_nvml
+from simnode.patience import tail
+from tests.depth import PARTS, choose, repeats
 from tests.fakes.needs import need
 from tests.logs import LOGS
 
 BuildNode = Callable[[str | dict[str, Any]], SimNode]
+Runtimes = Callable[[Binaries], PrivateContainerd]
 
 # What takes longer than usual on a busy machine has not failed. The rest stays as it is here, or in CI.
-settings.register_profile("untimed", settings(deadline=None))
+settings.register_profile("untimed", settings(deadline=None, max_examples=repeats(30, long=100)))
 settings.load_profile("untimed")
 
 
 # Fixtures that build: pip and a C compiler take minutes on a slow machine. The test that needs one first has their time too.
 BUILDS: Final = frozenset({"wheel", "wheels", "built_versions", "image"})
 BUILD_TIMEOUT_S: Final = 900
+# Hypothesis searches up to five minutes for a small failing example before it reports a failure.
+SHRINK_TIMEOUT_S: Final = 900
 
 
-# Tests that start daemons run in three lanes with `--dist=loadgroup`, by folder: these two, and all others.
+# pytest-xdist sends all tests of a file to one worker, and also all files of each of these folders, which share slow fixtures.
 TESTS: Final = Path(__file__).parent
-LANES: Final = {"install": "1", "node": "2"}
+TOGETHER: Final = frozenset({"page", "peers"})
 
 
 class FailuresAtOnce:
@@ -58,12 +66,32 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FailuresAtOnce(config))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+class ByFixtures(LoadFileScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        folder = Path(file).relative_to(TESTS.name).parts[0]
+        return folder if folder in TOGETHER else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFixtures:
+    return ByFixtures(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=PARTS, help="run what `make test` runs, or the rest (tests/depth.py)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.getoption("--part"):
+        chosen = choose(items, part)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
     for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(pytest.mark.xdist_group(LANES.get(folder, "3")))
         if BUILDS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.timeout(BUILD_TIMEOUT_S))
+        if is_hypothesis_test(getattr(item, "obj", None)) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SHRINK_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -115,3 +143,51 @@ def build_node(device_nodes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return node
 
     return build_one
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Like `tmp_path`, with a short name: a Unix socket's path has at most 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="lading-"))
+    yield folder
+    leftovers.remove_tree(folder)
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Binaries:
+    need(os.geteuid() == 0, "root")
+    packages = missing_packages()
+    need(not packages, f"{', '.join(packages)} (run: python -m simnode.install)")
+    found = find_containerd()
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def runtimes(pytestconfig: pytest.Config) -> Iterator[Runtimes]:
+    """Private instances of any containerd: each version is started once, when a test first asks for it."""
+    logs, started = pytestconfig.stash.setdefault(LOGS, []), dict[Binaries, PrivateContainerd]()
+    with contextlib.ExitStack() as ends:
+
+        def runtime_of(binaries: Binaries) -> PrivateContainerd:
+            if binaries not in started:
+                folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
+                ends.callback(_check_nothing_left, folder)
+                started[binaries] = PrivateContainerd(folder, binaries)
+                logs.append(started[binaries].log)
+                ends.enter_context(started[binaries])
+            return started[binaries]
+
+        yield runtime_of
+
+
+def _check_nothing_left(folder: Path) -> None:
+    left = leftovers.below(folder)
+    leftovers.remove_tree(folder)
+    assert left == []
+
+
+@pytest.fixture(scope="session")
+def containerd(binaries: Binaries, runtimes: Runtimes) -> PrivateContainerd:
+    """The machine's containerd as a private instance. Tests that kill or restart it start one of their own."""
+    return runtimes(binaries)

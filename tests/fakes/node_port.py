@@ -24,6 +24,9 @@ class ScriptedNode:
             return self._adjust_later()
         return self._answer()
 
+    def refused(self, sandbox: Sandbox, container: Container, refusal: Refusal) -> None:
+        self.asked.append(("refused", sandbox.id, container.name, refusal.reason))
+
     async def _adjust_later(self) -> Answer | Refusal:
         await self._wait("adjusted")
         return self._answer()

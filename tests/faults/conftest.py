@@ -15,10 +15,7 @@ from simnode.daemons import LadingNode, Runtime
 from tests.fakes.needs import need
 from tests.faults.rig import NO_METRICS, InMemoryRuntime
 from tests.logs import LOGS
-from tests.node.conftest import binaries, containerd, short_folder
 from tests.node.site import Site, open_site
-
-__all__ = ["binaries", "containerd", "short_folder"]
 
 
 class StartLading(Protocol):

@@ -1,5 +1,6 @@
 """Disks that are full or read-only, and files that vanish or rot: guarded pods wait, all others run, and it heals by itself."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -187,8 +188,15 @@ BAD: Final[dict[str, Callable[[Path], object]]] = {
     "device": lambda path: path.symlink_to("/dev/zero"),
     "unreadable": unreadable,
     "somebody-elses": somebody_elses,
-    "loop": lambda path: path.symlink_to(path),
+    "loop": lambda path: path.symlink_to(path.name),
 }
+
+
+def exchange(path: Path, other: Path) -> None:
+    """Exchange the names of two files of any kind in one step. Source: rename(2), RENAME_EXCHANGE."""
+    libc, at_cwd = ctypes.CDLL(None, use_errno=True), -100
+    if libc.renameat2(at_cwd, os.fsencode(path), at_cwd, os.fsencode(other), 2):
+        raise OSError(ctypes.get_errno(), "cannot exchange", str(path))
 
 
 def test_bad_registrations_are_said_and_the_last_good_one_stays(
@@ -197,13 +205,15 @@ def test_bad_registrations_are_said_and_the_last_good_one_stays(
     proxy = proxy_in(short_folder, runtime.path)
     good = register(short_folder, hooks.path, "50-good.json")
     content = good.read_text()
+    (new := short_folder / "new").mkdir()
     proxy.start()
     try:
         with runtime.client(via=proxy.socket) as kubelet:
             for name, spoil in BAD.items():
                 said, back = len(logged(proxy, Event.HOOK_INVALID)), len(logged(proxy, Event.HOOK_REGISTERED))
-                remove(good)
-                spoil(good)
+                spoil(new / good.name)
+                exchange(new / good.name, good)  # between two steps, the proxy might see none
+                remove(new / good.name)
                 spoil(beside := good.with_name(f"60-{name}.json"))
                 eventually(partial(more_said, proxy, Event.HOOK_INVALID, said + 1))
                 with kubelet.pod(name, annotations=GUARDED) as pod:

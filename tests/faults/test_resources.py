@@ -1,10 +1,9 @@
 """Too many connections, too few descriptors, and a long life: others go on, what is missing is said, and nothing piles up.
 
-LADING_DEEP=1 runs them at full length: 10,000 connections attempted, 5,000 pods.
+`make test-long` runs them at length: 10,000 connections attempted, 500 pods.
 """
 
 import contextlib
-import os
 import resource
 import select
 import socket
@@ -24,11 +23,11 @@ from lading.vocabulary import MANUAL_GPUS, MANUAL_VFS
 from runtimeproxy.settings import Settings
 from simnode.cri import Cri, CriError
 from simnode.daemons import Daemon
+from tests.depth import repeats
 from tests.faults.conftest import StartLading
 from tests.faults.rig import GUARDED, InMemoryRuntime, ScriptedHooks, logged, measure, proxy_in, register
 from tests.node.site import eventually
 
-DEEP: Final = os.environ.get("LADING_DEEP") == "1"
 CAP: Final = Settings().max_connections
 GREETING: Final = frames.PREFACE + frames.frame(frames.SETTINGS, 0, 0)
 RECOVERY_S: Final = 5.0
@@ -108,8 +107,9 @@ def cut_off(connections: list[socket.socket]) -> list[socket.socket]:
     return [by_fd[fd] for fd, _ in poll.poll(0)]
 
 
+@pytest.mark.repeats
 def test_the_connection_cap_protects_who_is_there(proxy: Daemon, runtime: InMemoryRuntime) -> None:
-    attempts = 10_000 if DEEP else 1_000
+    attempts = repeats(1_000, long=10_000)
     with runtime.client(via=proxy.socket) as kubelet, contextlib.ExitStack() as stack, calling(kubelet) as took:
         open_ones: list[socket.socket] = []
         with measure(f"{attempts} connections attempted"):
@@ -201,8 +201,9 @@ def test_hooks_without_descriptors_recover(start_lading: StartLading) -> None:
         assert lading.hooks.running
 
 
+@pytest.mark.repeats
 def test_nothing_piles_up(start_lading: StartLading, runtime: InMemoryRuntime) -> None:
-    cycles = 5_000 if DEEP else 120
+    cycles = repeats(60, long=500)
     lading = start_lading()
     wants = {MANUAL_GPUS: "0", MANUAL_VFS: "1"}
 
@@ -230,6 +231,7 @@ def test_nothing_piles_up(start_lading: StartLading, runtime: InMemoryRuntime) -
         assert now.rss_kib - then.rss_kib < 4_096 + cycles
 
 
+@pytest.mark.repeats
 def test_clients_that_come_and_go_leave_nothing(proxy: Daemon, runtime: InMemoryRuntime) -> None:
     def visit(times: int) -> None:
         for _ in range(times):
@@ -240,7 +242,7 @@ def test_clients_that_come_and_go_leave_nothing(proxy: Daemon, runtime: InMemory
 
     visit(20)
     before = Usage.of(proxy)
-    visit(2_000 if DEEP else 200)
+    visit(repeats(200, long=2_000))
 
     def settled() -> None:
         now = Usage.of(proxy)

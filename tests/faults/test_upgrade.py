@@ -58,6 +58,7 @@ def opened(container: Container) -> Counter[tuple[str, ...]]:
 
 
 @pytest.mark.node
+@pytest.mark.long
 def test_a_pod_uses_its_devices_throughout_an_upgrade_and_back(start_on_containerd: StartOnContainerd) -> None:
     site = start_on_containerd()
     lading = site.lading

@@ -1,18 +1,19 @@
-"""The kept inputs of every target, and a bounded number of new ones: LADING_FUZZ_SECONDS for each, from a seed that is said."""
+"""The kept inputs of every target, and new ones for SECONDS for each, from a seed that is said."""
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from lading.http2.headers import HeaderLane
 from lading.http2.sending import Sender
 from runtimeproxy.protobuf import patch
+from tests.depth import repeats
 from tests.fuzz.run import CORPUS, TARGETS, bounded, corpus, fuzz, player
 
-SECONDS = float(os.environ.get("LADING_FUZZ_SECONDS", "3"))
+SECONDS: Final = repeats(1, long=10)
 KEPT = sorted(path for target in TARGETS for path in (CORPUS / target).iterdir())
 
 
@@ -22,6 +23,7 @@ def test_kept(path: Path) -> None:
         player(path.parent.name)(path.read_bytes())
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("target", TARGETS)
 def test_new(target: str, record_property: Callable[[str, object], None]) -> None:
     seed = time.time_ns() % 1_000_000_000

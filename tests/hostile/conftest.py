@@ -2,7 +2,7 @@
 
 Three nodes for the session, which take assignments by hand, by central, and by central with a signature: both daemons of each
 before a runtime in memory. Where the kernel or the runtime decides, a test asks for `containerd`, the real one. Every module
-says by which naive version it was seen to fail. LADING_DEEP=1 runs them with the numbers that they are meant for.
+says by which naive version it was seen to fail. `make test-long` runs them with larger numbers (tests/depth.py).
 """
 
 import contextlib
@@ -20,10 +20,7 @@ from simnode.daemons import LadingNode
 from tests.hostile.front import PUBLIC_KEY, Front, RuntimeAt
 from tests.hostile.runtime import KeepingRuntime
 from tests.logs import LOGS
-from tests.node.conftest import binaries, containerd, short_folder
 from tests.node.site import Site, open_site
-
-__all__ = ["binaries", "containerd", "short_folder"]
 
 
 class StartFront(Protocol):

@@ -6,7 +6,6 @@ the call reached neither the runtime nor the ledger. Also here: assignments as c
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,6 @@ from simnode.daemons import LadingNode
 from simnode.kubelet import ContainerOptions
 from tests.hostile.runtime import KeepingRuntime
 from tests.node.site import Refused, eventually, refusal_of
-
-DEEP: Final = os.environ.get("LADING_DEEP") == "1"
 
 PRIVATE_KEY: Final = Ed25519PrivateKey.from_private_bytes(b"hostile tests, and nothing else.")
 PUBLIC_KEY: Final = PRIVATE_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -2,7 +2,7 @@
 
 On the swapped path neither of the two is ever right, so every success is an escape: one is a link to a perfect copy outside the
 node's folder (who follows it is caught), the other a real node with a wrong number, or a file of another owner (who judges one
-and uses the other is caught). 2,000 rounds each, 100,000 with LADING_DEEP=1.
+and uses the other is caught). 2,000 rounds each, 10,000 in `make test-long`.
 
 Naive versions seen to fail: `is_symlink`, then `stat`; `resolve`, then `stat`; attributes of sysfs read one path at a time
 (this one was ours); a registration's owner judged by path before it is read. Container file systems: nothing of ours opens one;
@@ -14,6 +14,7 @@ import os
 import stat
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -23,11 +24,12 @@ from lading.log import Level, Log, LogfmtSink
 from runtimeproxy.chain.hooksdir import HooksDir
 from runtimeproxy.chain.registrations import Registration
 from simnode.build import build
+from tests.depth import repeats
 from tests.fakes.needs import need
-from tests.hostile.front import DEEP
 from tests.hostile.swapper import swapping
 
-ROUNDS = 100_000 if DEEP else 2_000
+ROUNDS: Final = repeats(2_000, long=10_000)
+pytestmark = pytest.mark.repeats
 NUMBER, WRONG = (231, 192), (1, 1)  # uverbs0; the kernel's memory
 PATH = "/dev/infiniband/uverbs0"
 SOMEBODY = 1234

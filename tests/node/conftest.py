@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import pytest
 
@@ -26,15 +26,15 @@ from hooks.frontends.nri.launched.build import build as compile_guard
 from lading.compiling import find_compiler
 from simnode import leftovers
 from simnode.build import build
-from simnode.containerd import Binaries, PrivateContainerd, find_containerd, find_unpacked, read_version
+from simnode.containerd import Binaries, PrivateContainerd, find_unpacked, read_version
 from simnode.containerd_config import has_cdi
 from simnode.cri import Cri
 from simnode.cuda import CudaDriver, install_fake_cuda
 from simnode.daemons import LadingNode
 from simnode.images import default_cache
-from simnode.install import missing_packages
 from simnode.vf_folder import FOLDER
 from simnode.vf_rig import VfRig, vf_profile
+from tests.conftest import Runtimes
 from tests.fakes.namespaces import Netns
 from tests.fakes.needs import need
 from tests.logs import LOGS
@@ -73,37 +73,6 @@ class StartVfs(Protocol):
         """The same on a node whose VFs are network devices; assignments are central's, without a signature."""
 
 
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """Like `tmp_path`, with a short name: a Unix socket's path has at most 107 bytes."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-"))
-    yield folder
-    leftovers.remove_tree(folder)
-
-
-@pytest.fixture(scope="session")
-def binaries() -> Binaries:
-    need(os.geteuid() == 0, "root")
-    packages = missing_packages()
-    need(not packages, f"{', '.join(packages)} (run: python -m simnode.install)")
-    found = find_containerd()
-    assert found is not None
-    return found
-
-
-@pytest.fixture(scope="session")
-def containerd(binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
-    """The machine's containerd as a private instance. Tests that kill or restart it start one of their own."""
-    folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
-    runtime = PrivateContainerd(folder, binaries)
-    pytestconfig.stash.setdefault(LOGS, []).append(runtime.log)
-    with runtime:
-        yield runtime
-    left = leftovers.below(folder)
-    leftovers.remove_tree(folder)
-    assert left == []
-
-
 def newer_containerds() -> list[Binaries]:
     """Return those with CDI and NRI that `simnode.install` unpacked, and the bin folders that LADING_CONTAINERD_DIRS lists
     (with colons)."""
@@ -113,23 +82,19 @@ def newer_containerds() -> list[Binaries]:
     return [binaries for binaries in (*found, *filter(None, unpacked)) if has_cdi(binaries.version)]
 
 
-NEWER: list[Binaries | None] = [*newer_containerds()] or [None]
+NEWER: Final[list[Binaries | None]] = [*newer_containerds()] or [None]
+*OLDER, NEWEST = NEWER
 
 
-@pytest.fixture(scope="module", params=NEWER, ids=lambda found: found.version if found else "none")
-def newer(request: pytest.FixtureRequest, binaries: Binaries, pytestconfig: pytest.Config) -> Iterator[PrivateContainerd]:
+@pytest.fixture(
+    scope="module",
+    params=[*(pytest.param(one, marks=pytest.mark.long) for one in OLDER), NEWEST],
+    ids=lambda found: found.version if found else "none",
+)
+def newer(request: pytest.FixtureRequest, binaries: Binaries, runtimes: Runtimes) -> PrivateContainerd:
     """Each newer containerd as a private instance. `binaries` is asked for what it checks: root and runc."""
     need(request.param is not None, "a newer containerd (run: python -m simnode.install 1.7. 2.)")
-    folder = Path(tempfile.mkdtemp(prefix="lading-node-"))
-    runtime = PrivateContainerd(folder, request.param)
-    logs = pytestconfig.stash.setdefault(LOGS, [])
-    logs.append(runtime.log)
-    with runtime:
-        yield runtime
-    logs.remove(runtime.log)
-    left = leftovers.below(folder)
-    leftovers.remove_tree(folder)
-    assert left == []
+    return runtimes(request.param)
 
 
 @pytest.fixture(scope="session")

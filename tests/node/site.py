@@ -18,18 +18,20 @@ import grpc
 
 from hooks.ledger.store import read_ledger
 from hooks.model.grant import Grant
+from lading.errors import HostError
 from lading.log import Event
 from lading.reasons import Reason
 from simnode.build import SimNode
+from simnode.child import Child
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, Cri, CriError, Pod
 from simnode.daemons import Daemon, LadingNode
 from simnode.kubelet import ContainerOptions, Device
+from simnode.patience import Wait
 
 T = TypeVar("T")
 
 RELEASE_S = 30.0  # nominally two seconds after the pod is gone; a busy two-core machine may stand still for twenty
-_LOOK_EVERY_S = 0.05
 
 # ENXIO: no driver behind the number; ENODEV: what misc devices (rdma_cm) say for it; ok: this machine has such a device.
 OPENS = {"ok", "ENXIO", "ENODEV"}
@@ -53,15 +55,18 @@ class Sight:
 
 
 def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
-    """What `look` answers as soon as it neither refuses nor fails an assertion; its last failure when the time is over."""
-    until = time.monotonic() + within_s
+    """What `look` answers as soon as it neither refuses nor fails an assertion; its last failure once nothing has worked on it
+    for `within_s`."""
+    wait = Wait("the expected answer", idle_s=within_s)
     while True:
         try:
             return look()
-        except (CriError, AssertionError):
-            if time.monotonic() >= until:
-                raise
-        time.sleep(_LOOK_EVERY_S)
+        except (CriError, AssertionError) as e:
+            try:
+                wait_s = wait.look()
+            except HostError:
+                raise e from None
+        time.sleep(wait_s)
 
 
 def refusal_of(error: CriError) -> Refused:
@@ -73,8 +78,9 @@ def refusal_of(error: CriError) -> Refused:
 
 
 def find_cgroups(container_id: str) -> list[Path]:
-    """Return the folders of the container's own cgroups on this machine."""
-    return [path for path in Path("/sys/fs/cgroup").rglob(f"*{container_id}*") if path.is_dir()]
+    """Return the folders of the container's own cgroups on this machine. Other cgroups may be removed meanwhile."""
+    walked = os.walk("/sys/fs/cgroup")
+    return [Path(folder, name) for folder, names, _ in walked for name in names if container_id in name]
 
 
 def granted_in(container: Container) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -194,7 +200,7 @@ class Site:
     def ledger(self) -> Path:
         return self.lading.folder / "state" / "node.db"
 
-    def logged(self, daemon: Daemon, event: Event, text: str = "") -> list[str]:
+    def logged(self, daemon: Child, event: Event, text: str = "") -> list[str]:
         return [line for line in daemon.log.read_text().splitlines() if f"event={event}" in line.split() and text in line]
 
     def await_log(self, daemon: Daemon, event: Event, text: str) -> None:

@@ -2,11 +2,10 @@
 
 The load is a real gRPC client without a retry policy, as kubelet is. Such a client still tries once more what no server can
 have seen ("transparent retry"): it picks a connection for a call, and GOAWAY comes before the call is sent. How often that
-happens is counted by a second client whose retries are off altogether. LADING_DEEP=1 restarts 100 times instead of 15.
+happens is counted by a second client whose retries are off altogether. There are 5 restarts, or 50 in `make test-long`.
 """
 
 import itertools
-import os
 import stat
 import sys
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import grpc
 import pytest
@@ -21,12 +21,13 @@ import pytest
 from lading.log import Event
 from protos.hook.v1 import hook_pb2 as hook
 from simnode.daemons import render_flat_toml
+from tests.depth import repeats
 from tests.fakes.counting_runtime import COUNTED, CountingRuntime
 from tests.fakes.service_manager import managed
 from tests.node.observe import ask, failed_conditions, metric
 from tests.node.site import eventually
 
-RESTARTS = 100 if os.environ.get("LADING_DEEP") == "1" else 15
+RESTARTS: Final = repeats(5, long=50)
 CALLERS = 3
 
 
@@ -105,6 +106,7 @@ class Load:
             self.calls += 1
 
 
+@pytest.mark.repeats
 def test_restarts_under_load_lose_no_call(
     short_folder: Path, runtime: CountingRuntime, capsys: pytest.CaptureFixture[str]
 ) -> None:

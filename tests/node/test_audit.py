@@ -103,6 +103,7 @@ def test_a_container_that_was_refused_held_nothing(site: Site) -> None:
     assert (ended(site, first.spec.uid), audit(site, second.spec.uid)) == ([None], [])
 
 
+@pytest.mark.long
 def test_what_a_person_releases_is_his_word(site: Site) -> None:
     pod = run_assigned(site, {"train": gpus(site.gpu(5))})
     pod.run_container("train")
@@ -116,6 +117,7 @@ def test_what_a_person_releases_is_his_word(site: Site) -> None:
     assert (entry["ended"], entry["ended_by_uid"]) == ("forced", 0)
 
 
+@pytest.mark.long
 def test_a_ledger_that_is_rebuilt_goes_on_with_it(site: Site) -> None:
     gone, stays = (run_assigned(site, {"train": gpus(site.gpu(index))}) for index in (6, 7))
     for pod in (gone, stays):
@@ -133,6 +135,7 @@ def test_a_ledger_that_is_rebuilt_goes_on_with_it(site: Site) -> None:
     await_ended(site, stays.spec.uid, "released")
 
 
+@pytest.mark.long
 def test_a_ledger_that_is_gone_begins_with_who_is_there(site: Site) -> None:
     pod = run_assigned(site, {"train": gpus(site.gpu(6))})
     pod.run_container("train")

@@ -19,7 +19,7 @@ from tests.fakes.needs import need
 from tests.fakes.private_systemd import UNITS, PrivateSystemd
 from tests.node.site import eventually
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.long]
 
 HOOKS, PROXY = "lading-hooks", "lading-runtimeproxy"
 OURS = [f"{daemon}.{kind}" for daemon in (HOOKS, PROXY) for kind in ("socket", "service")]

@@ -108,6 +108,6 @@ def test_nvidias_runtime_is_told_uuids_and_gets_no_nodes_from_us(
     site = visit(start_lading(hooks={"gpu_mode": "nvidia-runtime"}))
     with site.kubelet.pod("by-runtime", annotations={GPU: "7,0:core=50"}) as pod:
         sight = site.see(pod.run_container(env={"NVIDIA_VISIBLE_DEVICES": "all"}))
-        assert sight.env["NVIDIA_VISIBLE_DEVICES"] == f"{site.gpu(7)},{site.gpu(0)}"
-        assert sight.env["LADING_GPU_CORE_PERCENT"] == "100,50"
+        assert sight.env["NVIDIA_VISIBLE_DEVICES"] == f"{site.gpu(0)},{site.gpu(7)}"
+        assert sight.env["LADING_GPU_CORE_PERCENT"] == "50,100"
         assert sight.nodes == frozenset()

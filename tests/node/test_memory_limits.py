@@ -82,6 +82,7 @@ def _is_refused(said: str) -> None:
     assert said.startswith("9000 MiB: 2")
 
 
+@pytest.mark.long
 def test_a_limit_that_reads_back_as_another_refuses_the_container(limited: Limited) -> None:
     limited.says({0: 0})
     pod = limited.pod("differs", "memory=8Gi")
@@ -101,6 +102,7 @@ def test_without_such_a_driver_the_library_limits(limited: Limited) -> None:
     assert container.sh("gpu-work memory 9000").startswith("9000 MiB: 2")
 
 
+@pytest.mark.long
 def test_where_limits_by_the_driver_are_asked_for_nothing_else_will_do(limited: Limited) -> None:
     limited.says({})
     limited.lading.reconfigure_hooks(memory_limits="driver")

@@ -17,6 +17,7 @@ import pytest
 
 from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
 from hooks.attach.links import Links, refused
+from hooks.attach.messages import RefusedError
 from hooks.attach.netlink import HostKernel
 from hooks.attach.sockets import NetlinkSocket
 from hooks.model.attachment import Link, NetnsId, Route
@@ -274,6 +275,45 @@ def test_a_link_is_set_and_set_again(host: Netns, kernel: Kernel) -> None:
     host.run(lambda: kernel.set_link(None, "vf0", mac="02:00:5e:10:00:02", up=True))
     there = host.links()["vf0"]
     assert (there["address"], "UP" in there["flags"]) == ("02:00:5e:10:00:02", True)
+
+
+def refuse_macs(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """Do what igbvf does with a MAC that its PF was given: refuse any other (igbvf_set_mac), and take it when the device is
+    opened (igbvf_reset). The rest is the kernel's and a veth's."""
+    change, set_up = Links.change, Links.set_up
+
+    def refuse(self: Links, link: Link, *, mac: str | None, mtu: int | None) -> None:
+        if mac is not None:
+            raise KernelError(f"cannot set MAC {mac}") from RefusedError(errno.EADDRNOTAVAIL)
+        change(self, link, mac=None, mtu=mtu)
+
+    def reset(self: Links, link: Link, *, up: bool) -> None:
+        set_up(self, link, up=up)
+        if up:
+            change(self, link, mac=given, mtu=None)
+
+    monkeypatch.setattr(Links, "change", refuse)
+    monkeypatch.setattr(Links, "set_up", reset)
+
+
+def test_a_device_takes_the_mac_that_its_pf_was_given(host: Netns, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_macs(monkeypatch, given=_MAC)
+    host.run(lambda: kernel.set_link(None, "vf0", mac=_MAC, mtu=1400, up=False))
+    there = host.links()["vf0"]
+    assert (there["address"], there["mtu"], "UP" in there["flags"]) == (_MAC, 1400, False)
+    with pytest.raises(KernelError, match="02:00:5e:10:00:02"):
+        host.run(lambda: kernel.set_link(None, "vf0", mac="02:00:5e:10:00:02", up=False))
+
+
+def test_a_device_shows_whether_its_pf_lets_it_set_its_mac(
+    host: Netns, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert host.run(lambda: kernel.take_mac("vf0", _MAC))
+    there = host.links()["vf0"]
+    assert (there["address"], "UP" in there["flags"]) == (_MAC, False)
+    refuse_macs(monkeypatch, given=_MAC)
+    assert not host.run(lambda: kernel.take_mac("vf0", "02:00:5e:10:00:02"))
+    assert host.links()["vf0"]["address"] == _MAC
 
 
 def test_a_refusal_names_what_was_asked_of_which_device_and_the_kernels_words(host: Netns, kernel: Kernel) -> None:

@@ -6,8 +6,11 @@ As with the proxy, a container's devices are what it can open; grants are read f
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, Unpack
 
 import grpc
@@ -214,6 +217,25 @@ def test_grants_stay_when_a_node_changes_its_front_end(site: Site) -> None:
         assert site.logged(site.lading.hooks, Event.CONTAINER_BYPASSED, pod.spec.uid) == []
         site.lading.reconfigure_hooks(front_end="nri")
         await_asked(site)
+
+
+def test_a_second_instance_does_not_start(site: Site, short_folder: Path) -> None:
+    """Both would write the grant of every container, and the runtime would refuse all of them."""
+    other = short_folder / "hooks.toml"
+    text = (site.lading.folder / "hooks.toml").read_text()
+    other.write_text(text.replace(str(site.lading.folder / "state"), str(short_folder / "state")))
+    listen = f"--listen={short_folder}/hooks.sock"
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("lading-hooks")), "--config", str(other), listen],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert f"another lading-hooks is, process {site.lading.hooks.pid}" in done.stderr
+    with site.kubelet.pod("plain") as pod:
+        pod.run_container()
 
 
 # ---- without it

@@ -4,11 +4,10 @@ Each round two pods want one card, and both containers are asked about while the
 both are tried again as kubelet does, until one has the card and the other is refused for it. A referee asks the containers
 themselves. One protection alone is there in each test: the guard, the launched guard, the runtime's own validation, or the
 runtime handler.
-LADING_KILL_ROUNDS makes it long: so many rounds of each way.
+`LADING_DEPTH=20` (tests/depth.py) has twenty rounds of each way.
 """
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,14 +23,15 @@ from simnode.containerd import PrivateContainerd
 from simnode.containerd_config import validates
 from simnode.cri import Container, CriError, Pod
 from simnode.daemons import LadingNode
+from tests.depth import repeats
 from tests.node.conftest import NEWER, StartLading
 from tests.node.nri_deaths import DEATHS, Answer, Death
 from tests.node.referee import Referee, Verdict
 from tests.node.site import Site, eventually, open_site, refusal_of
 from tests.node.test_nri import GPU, await_asked, create_within, restart, start
 
-ROUNDS: Final = int(os.environ.get("LADING_KILL_ROUNDS", "1"))
-pytestmark = [pytest.mark.node, pytest.mark.timeout(300 + 30 * ROUNDS)]
+ROUNDS: Final = repeats(1, long=1)
+pytestmark = [pytest.mark.node, pytest.mark.repeats, pytest.mark.timeout(300 + 30 * ROUNDS)]
 
 REQUIRED: Final = {"required-plugins.noderesource.dev": '["lading"]'}
 VALIDATING: Final = [one for one in NEWER if one is not None and validates(one.version)]
@@ -70,7 +70,7 @@ def launched(site: Site, newer: PrivateContainerd, launched_guard: Path) -> Iter
         site.reconnect()
 
 
-# One round of all ways takes minutes: without LADING_KILL_ROUNDS the unlike ones are tried.
+# One round of all ways takes minutes: `make test` tries one way of each kind.
 UNLIKE: Final = ("killed while it is asked", "stopped past the time limit", "connection closed while it is asked")
 WAYS: Final = DEATHS if ROUNDS > 1 else {way: DEATHS[way] for way in UNLIKE}
 every_death = pytest.mark.parametrize("death", WAYS.values(), ids=WAYS)

@@ -219,6 +219,7 @@ def test_another_driver_is_in_the_spec_and_in_the_next_container(newer: PrivateC
             assert container.sh(f"cat {LIBCUDA}.560.35.03").strip() == "simulated libcuda"
 
 
+@pytest.mark.long
 def test_the_doctor_looks_at_the_specs_and_at_the_runtimes_folders(
     newer: PrivateContainerd, start_lading: StartLading, tmp_path: Path
 ) -> None:
@@ -264,6 +265,7 @@ def test_the_runtime_lives_with_foreign_and_half_written_files_beside(
         assert site.direct.version()
 
 
+@pytest.mark.long
 def test_containers_are_created_while_the_spec_is_written_again_and_again(
     newer: PrivateContainerd, start_lading: StartLading
 ) -> None:

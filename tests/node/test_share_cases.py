@@ -1,6 +1,5 @@
 """The tests of tests/shares in real containers: the hook gives them shares and the library, in front of a fake libcuda."""
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,16 +17,14 @@ from tests.node.share_site import ERRORS, ContainerSite, install_python
 from tests.node.site import eventually, open_site
 from tests.shares import test_failures, test_kills, test_lost, test_memory, test_turns
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.long]
 
 # These make their own grants or cgroups: test_memory_limits.py and test_shares.py have the same with the hook's.
 NOT_HERE: Final = {
     "test_where_the_driver_limits_memory_programs_are_told_and_not_refused",
     "test_a_process_of_another_pod_has_no_cuda_and_is_told_why",
 }
-# The others take minutes: with LADING_KILL_ROUNDS.
-_LONG: Final = (test_kills, test_lost, test_turns) if "LADING_KILL_ROUNDS" in os.environ else ()
-for _module in (test_failures, test_memory, *_LONG):
+for _module in (test_failures, test_memory, test_kills, test_lost, test_turns):
     globals().update({name: test for name, test in vars(_module).items() if name.startswith("test_") and name not in NOT_HERE})
 
 

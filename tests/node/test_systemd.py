@@ -234,6 +234,42 @@ def restarted(systemd: PrivateSystemd, times: int) -> None:
     assert int(systemd.show(PROXY, "NRestarts")) >= times
 
 
+def test_no_unit_waits_for_the_start_of_a_daemon() -> None:
+    """The guard may be ordered before kubelet: its start is over once its program is executed."""
+    daemons = {path.name for path in UNITS.glob("*.service") if "\nType=notify\n" in path.read_text()}
+    assert len(daemons) == 3
+    for path in (path for path in UNITS.rglob("*") if path.is_file()):
+        ordered = dict(re.findall(r"^(After|Before)=(.*)", path.read_text(), re.MULTILINE))
+        assert not daemons & {*ordered.get("After", "").split()}, path
+        assert path.name not in daemons or "Before" not in ordered, path
+
+
+@pytest.mark.parametrize("command", ["/bin/sleep 3600", "/bin/false"])
+@pytest.mark.parametrize(("unit", "others"), [(HOOKS, (PROXY, "kubelet.service")), (PROXY, ("kubelet.service",))])
+def test_a_daemon_that_cannot_start_delays_no_unit_that_works_without_it(
+    systemd: PrivateSystemd, unit: str, others: tuple[str, ...], command: str
+) -> None:
+    drop_in = systemd.units / f"{unit}.d" / "60-cannot-start.conf"
+    drop_in.write_text(f"[Service]\nExecStart=\nExecStart={command}\nTimeoutStartSec=infinity\n")
+    systemd.run("systemctl", "daemon-reload")
+    systemd.run("systemctl", "stop", *others, unit)
+    try:
+        systemd.run("systemctl", "start", "--no-block", unit, *others)  # one transaction, as at boot
+        for other in others:
+            eventually(lambda other=other: is_active(systemd, other), within_s=60)  # type: ignore[misc]
+            before = systemd.show(other, "MainPID")
+            systemd.run("systemctl", "restart", "--no-block", other)
+            eventually(lambda other=other, before=before: is_another(systemd, other, before), within_s=60)  # type: ignore[misc]
+        assert systemd.show(unit, "ActiveState") != "active"
+        if unit == HOOKS:
+            assert version(systemd, f"{command} {unit}".encode()) == b""
+    finally:
+        drop_in.unlink()
+        systemd.run("systemctl", "daemon-reload")
+        systemd.run("systemctl", "stop", unit)
+        systemd.run("systemctl", "start", unit)
+
+
 def test_the_drop_in_points_kubelet_at_the_proxy_and_one_command_takes_it_back(systemd: PrivateSystemd) -> None:
     endpoint = "--container-runtime-endpoint=unix:///run/lading/cri.sock"
     systemd.run("systemctl", "start", "kubelet")

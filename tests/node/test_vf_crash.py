@@ -21,13 +21,14 @@ from protos.cri.runtime.v1 import api_pb2 as cri
 from simnode.child import answers
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container, CriError, Pod
+from tests.depth import repeats
 from tests.node.conftest import StartVfs
 from tests.node.site import Refused, eventually
 from tests.node.vf_site import HEALED_S, INSIDE, MAC, SETTINGS, VfNode, VfSite, end_sandbox, open_vf_site
 
 pytestmark = pytest.mark.node
 
-SCHEDULES: Final = 200 if os.environ.get("LADING_DEEP") == "1" else 20
+SCHEDULES: Final = repeats(4, long=20)
 STEPS: Final = 7  # of a schedule
 UNANSWERED_S: Final = 0.3  # after which a call that is not answered is given up
 READS: Final = {
@@ -115,6 +116,7 @@ def test_killed_at_every_step_of_an_attach_and_of_a_release(site: VfSite) -> Non
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["back-before-the-stop", "away-at-the-stop"])
+@pytest.mark.long
 def test_killed_at_every_change_of_an_attach_that_nobody_comes_back_to(site: VfSite, back: bool) -> None:
     """The pod is stopped before its container is tried again; while the daemon is away the namespace dies under it."""
     vf = site.vfs[1]
@@ -146,20 +148,21 @@ def test_killed_at_every_change_of_an_attach_that_nobody_comes_back_to(site: VfS
 
 
 def give_up_creating(site: VfSite, pod: Pod, point: int) -> None:
-    """The daemon dies there, stays dead, and kubelet does not wait."""
+    """Have the daemon die at this point and stay dead. kubelet gives each call up early. It makes the call again, because the
+    first one may be refused, or end, before the daemon has come to the point."""
     daemon = Path(f"/proc/{site.rig.daemon_pid}/exe")
     site.rig.arm(point, stay_dead=True)
     patience, site.kubelet.deadline_s = site.kubelet.deadline_s, UNANSWERED_S
-    try:
+
+    def dies() -> None:
         with pytest.raises(CriError):
             pod.create_container()
-    finally:
-        site.kubelet.deadline_s = patience
-
-    def dead() -> None:
         assert not os.path.lexists(daemon)
 
-    eventually(dead)
+    try:
+        eventually(dies)
+    finally:
+        site.kubelet.deadline_s = patience
 
 
 def assert_answers(site: VfSite) -> None:
@@ -289,6 +292,7 @@ def frozen(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.repeats
 @pytest.mark.parametrize("seed", range(SCHEDULES))
 def test_a_random_schedule(site: VfSite, seed: int) -> None:
     schedule = Schedule(site, seed)

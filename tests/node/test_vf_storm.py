@@ -1,9 +1,8 @@
 """Pods with VFs, started and stopped all at once: each has its own, and afterwards every VF is back and nothing is left.
 
-Twenty pods, once; with `LADING_DEEP=1` a hundred, ten times over, each time with other VFs.
+Twelve pods, once; in `make test-long` forty, three times over, each time with other VFs.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,16 +17,16 @@ from runtimeproxy.chain.connections import MAX_IDLE
 from simnode.containerd import PrivateContainerd
 from simnode.cri import Container
 from simnode.leftovers import mounts_below
+from tests.depth import repeats
 from tests.node.conftest import StartVfs
 from tests.node.site import eventually
 from tests.node.vf_site import HEALED_S, Inside, VfSite, open_vf_site
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(1800)]
 
-DEEP: Final = os.environ.get("LADING_DEEP") == "1"
-PODS: Final = 100 if DEEP else 20
+PODS: Final = repeats(12, long=40)
 _GRPC: Final = {"event_engine", "grpc_global_tim", "lifeguard"}
-ROUNDS: Final = 10 if DEEP else 1
+ROUNDS: Final = repeats(1, long=3)
 PFS: Final = 4
 
 
@@ -59,6 +58,7 @@ def namespaces(site: VfSite) -> int:
     return sum(1 for folder in folders for path in mounts_below(folder) if "netns" in str(path))
 
 
+@pytest.mark.repeats
 def test_all_come_and_go_at_once(site: VfSite) -> None:
     daemons = {"hooks": site.rig.daemon_pid, "proxy": site.lading.proxy.pid}
 
@@ -86,7 +86,7 @@ def test_all_come_and_go_at_once(site: VfSite) -> None:
     alive = namespaces(site)
     with ThreadPoolExecutor(PODS) as threads:
         for number in range(1, ROUNDS + 1):
-            together = Barrier(PODS)
+            together = Barrier(PODS, timeout=60)  # one that fails ends the wait of the others
             list(threads.map(live, range(PODS), [number] * PODS))
     site.await_as_before()
 

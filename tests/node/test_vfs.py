@@ -4,6 +4,7 @@ Real containerd and runc, the pods' own network namespaces, through the real pro
 """
 
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -199,6 +200,34 @@ def test_a_pod_of_the_hosts_network_gets_none(site: VfSite) -> None:
 def in_netns(site: VfSite, pod: Pod, words: str) -> None:
     """`ip` in a pod's namespace, as a process of it may call it."""
     subprocess.run(["nsenter", f"--net={netns_of(site, pod)}", "ip", *words.split()], check=True, timeout=30)
+
+
+DIRTY = "promisc on allmulticast on arp off multicast off txqueuelen 7 group 9 gso_max_size 30000 gso_max_segs 100 mtu 1000"
+
+
+@pytest.mark.parametrize("ends_by_itself", [False, True])
+def test_what_a_pod_set_on_its_device_does_not_reach_the_next_pod(site: VfSite, ends_by_itself: bool) -> None:
+    vf = site.vfs[0]
+    before = site.where(vf)
+    pod = site.run_vf_pod("hostile", {"main": [site.entry(vf, ifname="rdma5")]})
+    pod.run_container()
+    in_netns(site, pod, f"link set dev rdma5 {DIRTY}")
+    netns = netns_of(site, pod)
+    if ends_by_itself:
+        site.lading.hooks.kill()
+        pod.stop()
+        site.rig.await_returned(vf)
+        back = site.where(vf)
+        assert back is not None
+        assert "promisc" in back.kept["flags"]
+        site.rig.pass_time(60)
+        site.lading.hooks.start()
+    else:
+        subprocess.run(["nsenter", f"--net={netns}", sys.executable, "-m", "tests.fakes.bpf", "rdma5"], check=True, timeout=30)
+        pod.stop()
+        site.check_as_before()
+    site.await_as_before()
+    assert site.where(vf) == before
 
 
 def test_what_a_pod_calls_its_device_besides_keeps_no_other_from_coming_back(site: VfSite) -> None:

@@ -56,6 +56,7 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 CONFIGURED: Final = VfState(
     mac=MAC,
+    mac_fixed=True,
     vlan=100,
     qos=3,
     vlan_proto=0x8100,
@@ -160,6 +161,8 @@ class VfSite(Site):
                 netns=netns,
                 link=Link(index=link.index, name=link.name, mac=link.mac, mtu=link.mtu, up=link.up) if link else None,
                 config=config_of(self.rig.pf_state(vf)),
+                mac_fixed=self.rig.pf_state(vf).mac_fixed,
+                kept=link.kept if link else {},
                 rdma_netns=next((at for ibdev, at in away.items() if ibdev in self._ibdevs[vf]), HOST),
             )
         return shown

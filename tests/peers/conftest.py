@@ -16,13 +16,10 @@ from simnode import leftovers
 from simnode.daemons import Daemon
 from tests.faults.rig import ScriptedHooks, proxy_in, register
 from tests.logs import LOGS
-from tests.node.conftest import binaries, containerd, short_folder
 from tests.peers.callers import CLIENTS, Caller, connect
 from tests.peers.loop import LoopThread
 from tests.peers.runtimes import AioRuntime, CoreRuntime
 from tests.peers.script import Runtime
-
-__all__ = ["binaries", "containerd", "short_folder"]
 
 HOOK_DEADLINE_S = 60.0  # a hook that hangs is ended by its caller
 

@@ -1,0 +1,44 @@
+"""Parts of the tests, and which tests one worker has."""
+
+from typing import cast
+
+import pytest
+
+from tests.conftest import ByFixtures
+from tests.depth import FEW, QUICK, REST, choose
+
+
+class Marked:
+    def __init__(self, nodeid: str, marks: tuple[str, ...]) -> None:
+        self.nodeid = nodeid
+        self.marks = marks
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.marks else None
+
+
+def item(nodeid: str, *marks: str) -> pytest.Item:
+    return cast("pytest.Item", Marked(nodeid, marks))
+
+
+def test_of_many_sets_of_parameters_the_first_the_last_and_some_between_are_in_the_quick_part() -> None:
+    alike = [item(f"tests/a.py::test[{number}[x]]") for number in range(100)]
+    few = [item("tests/a.py::test_other[1]"), item("tests/a.py::test_other[2]"), item("tests/b.py::test")]
+    quick, rest = choose([*alike, *few], QUICK), choose([*alike, *few], REST)
+    assert len(quick) == FEW + len(few)
+    assert {alike[0], alike[-1], *few} <= quick
+    assert quick | rest == {*alike, *few}
+    assert not quick & rest
+
+
+def test_what_is_long_is_in_the_rest_and_what_repeats_itself_in_both() -> None:
+    long, repeats = item("tests/a.py::test[1]", "long"), item("tests/a.py::test[2]", "repeats")
+    assert choose([long, repeats], QUICK) == {repeats}
+    assert choose([long, repeats], REST) == {long, repeats}
+
+
+def test_one_worker_has_a_file_or_a_folder_whose_fixtures_are_slow() -> None:
+    split = object.__new__(ByFixtures)._split_scope
+    assert split("tests/node/test_a.py::test[1::2]") == split("tests/node/test_a.py::Test::test")
+    assert split("tests/node/test_a.py::test") != split("tests/node/test_b.py::test")
+    assert split("tests/page/test_a.py::test") == split("tests/page/test_b.py::test")
