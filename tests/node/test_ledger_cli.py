@@ -79,12 +79,14 @@ def test_a_pod_that_runs_keeps_its_vf(site: VfSite) -> None:
 
 
 def test_what_a_pod_that_is_gone_left_is_given_back_when_a_person_says_so(site: VfSite) -> None:
-    """The last pod of the node is removed while the daemon is away. For a minute the daemon does not believe an empty list."""
+    """The last pod of the node is removed while the daemon is away. For a minute the daemon does not believe an empty list.
+
+    The pod is removed past the proxy, which would repeat the end of a pod to a daemon that is back within seconds."""
     vf = site.vfs[0]
     pod = site.run_vf_pod("gone", {"main": [site.entry(vf, **SETTINGS)]})
     pod.run_container()
     site.lading.hooks.kill()
-    pod.remove()
+    site.direct.remove_sandbox(pod.id)
     site.rig.await_returned(vf)
     alone, told = asked(site, "release", vf)  # without a daemon it looks itself
     assert (alone, told["in_use"], told["forced"]) == (0, [], False)
