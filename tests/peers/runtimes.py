@@ -94,7 +94,8 @@ class CoreRuntime(_Record):
                 self.over.add(tag)
                 gone.set()
 
-            context.add_callback(over)
+            if not context.add_callback(over):  # the call has ended already, and gRPC does not call it any more
+                over()
             try:
                 request = next(requests)
             except (StopIteration, grpc.RpcError):  # the caller is gone, or ended without a message
