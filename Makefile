@@ -14,6 +14,12 @@ PYTEST     := $(VENV)/bin/pytest
 # programs and device nodes there.
 MEMORY      = $(shell findmnt -rbno OPTIONS,AVAIL /dev/shm | awk '$$1 !~ /noexec|nodev/ && $$2 > 4e9 {print "/dev/shm"; exit}')
 IN_MEMORY   = $(addprefix PYTEST_DEBUG_TEMPROOT=,$(MEMORY)) $(PYTEST) -o tmp_path_retention_policy=failed
+# A test on a real runtime depends on when other programs do what. One that fails runs once more, alone, and then counts; the log has
+# both. A test that left something behind fails for good.
+ON_MACHINE_RUN = run() { $(PYTEST) --no-loadscope-reorder "$$@" $(ON_MACHINE); }; \
+    run --cache-clear --numprocesses=$(LANES) --part=$(1) || { \
+        test $$? = 1 && printf '\nThe tests that failed run once more, one by one.\n\n' && \
+        run --last-failed --last-failed-no-failures=none; }
 # Each test that starts a daemon would otherwise compile all of its modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -115,12 +121,12 @@ check: setup lint
 # `check`, then a part of the tests on real runtimes, of every kind: faults, hostile clients, peers, shares, installs, nodes. Twenty
 # minutes on two slow cores.
 test: check machine
-	$(PYTEST) --part=quick --no-loadscope-reorder --numprocesses=$(LANES) $(ON_MACHINE)
+	@$(call ON_MACHINE_RUN,quick)
 
 # What CI runs after `test`: the rest of those tests, the tests that repeat themselves with large numbers (tests/depth.py), and the
 # tests of `check` on newer Pythons.
 test-long: setup machine
-	LADING_DEPTH=long $(PYTEST) --part=rest --no-loadscope-reorder --numprocesses=$(LANES) $(ON_MACHINE)
+	@export LADING_DEPTH=long; $(call ON_MACHINE_RUN,rest)
 	LADING_DEPTH=long $(IN_MEMORY) -m "repeats or hypothesis" --numprocesses=auto $(IN_PROCESS)
 	$(PY) -m tests.pythons $(IN_PROCESS) tests/node/test_activation.py
 

@@ -48,18 +48,29 @@ TESTS: Final = Path(__file__).parent
 TOGETHER: Final = frozenset({"page", "peers"})
 
 
+# The exit status of a run in which something was left behind, which `make test` does not try again.
+LEFT_BEHIND: Final = 10
+
+
 class FailuresAtOnce:
     """Print each failure when it happens: a run that is ended early has told what failed."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._left_behind = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if report.failed and reporter is not None:
+            self._left_behind |= report.when == "teardown"
             reporter.write_line(f"\nFAILED {report.nodeid} ({report.when})")
             reporter.write_line(report.longreprtext)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._left_behind:
+            session.exitstatus = LEFT_BEHIND
 
 
 def pytest_configure(config: pytest.Config) -> None:
