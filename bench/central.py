@@ -37,13 +37,13 @@ from bench.api_server import SHAPES, render_pending
 from bench.figures import percentile
 from bench.procfs import read_rss_mb
 from central.api.objects import Node
-from central.ask.model import Policy
-from central.ask.pod import Pod
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.daemon.settings import Settings
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
+from central.request.model import Policy
+from central.request.pod import Pod
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
 from lading.errors import HostError

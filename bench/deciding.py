@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 
 from bench.figures import percentile
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy
 from central.assignment.model import Part, Taken
 from central.controllers.conditions import Conditions
 from central.controllers.informer import PodFeed
@@ -25,6 +24,7 @@ from central.fit import joint
 from central.fit.fit import fit
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeFacts, NodeRoom, PodRecord
+from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
@@ -102,7 +102,7 @@ def measure_searches() -> dict[str, float]:
 
 def _search(status: Status) -> tuple[list[float], list[float]]:
     """Return the seconds of each pod on the node in each state: the first time, the least of several, and again."""
-    cases = [(room, ask) for room in _rooms(status) for ask in _asks(len(status.gpus))]
+    cases = [(room, request) for room in _rooms(status) for request in _asks(len(status.gpus))]
     cold = []
     for _ in range(FIRST_TIMES):
         joint.find.cache_clear()
@@ -110,17 +110,17 @@ def _search(status: Status) -> tuple[list[float], list[float]]:
     return [min(times) for times in zip(*cold, strict=True)], [_time(*case) for case in cases]
 
 
-def _time(room: NodeRoom, ask: Ask) -> float:
+def _time(room: NodeRoom, request: DeviceRequest) -> float:
     began = time.process_time()
-    fit(room, ask, policy=Policy.BINPACK)
+    fit(room, request, policy=Policy.BINPACK)
     return time.process_time() - began
 
 
-def _asks(cards: int) -> Iterator[Ask]:
+def _asks(cards: int) -> Iterator[DeviceRequest]:
     for count in (1, 2, 4, 8):
         if count <= cards:
             for policy in RdmaPolicy.NEAREST, RdmaPolicy.COUNT:
-                yield Ask(containers=(ContainerAsk(name="main", gpus=count, vfs=count),), rdma_policy=policy)
+                yield DeviceRequest(containers=(ContainerRequest(name="main", gpus=count, vfs=count),), rdma_policy=policy)
 
 
 def _rooms(status: Status) -> Iterator[NodeRoom]:

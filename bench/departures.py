@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate.departure_report import load_key, make_stay_reports, render_policies
 from simulate.model import AnyPolicy, Baseline, Prior
 from simulate.runs import DeparturesTask, run_all

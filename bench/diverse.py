@@ -28,9 +28,6 @@ from typing import Any, Final
 import msgspec
 
 from bench import api_server
-from central.ask.model import Ask, Policy
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod
 from central.assignment.model import Part, Taken
 from central.controllers.requeue import Requeuer
 from central.daemon.leadership import REQUEST_S
@@ -39,6 +36,9 @@ from central.fit.model import Missing
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeFacts, PodRecord
 from central.loop.slices import SLICE_S, in_slices
+from central.request.model import DeviceRequest, Policy
+from central.request.parse import parse_request
+from central.request.pod import Pod
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
@@ -123,8 +123,8 @@ def pods() -> Iterator[Pod]:
 
 
 async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
-    names, ask = list(ledger.nodes()), parse_ask(pod)
-    if not isinstance(ask, Ask):
+    names, request = list(ledger.nodes()), parse_request(pod)
+    if not isinstance(request, DeviceRequest):
         raise ValueError(f"{pod.metadata.name} asks for no device")  # noqa: TRY004  a mistake in `pods`
     scheduler = Scheduler(ledger, PendingPods(), clock=time.monotonic, policy=policy, slice_s=SLICE_S)
     waker = Requeuer(scheduler, _touch, clock=time.monotonic, log=open_log("bench", Level.ERROR))
@@ -140,7 +140,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
         first_s = time.monotonic() - began
         scheduler.apply(decision)
         not_reached = _not_reached({**decision.answer.fails, **decision.answer.never})
-        reasons = scheduler.known_reasons(ask) or {}  # which central updates
+        reasons = scheduler.known_reasons(request) or {}  # which central updates
         async with asyncio.timeout(MOST_S):
             while _not_reached(reasons):  # noqa: ASYNC110  the waker sets no event
                 await asyncio.sleep(0.05)

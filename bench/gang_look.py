@@ -20,9 +20,9 @@ from typing import Any, Final, cast
 
 from bench.gangs import Rig
 from central.api.pod_groups import GangObject
-from central.ask.gang import GangDialect, ObjectKey, Terms
 from central.controllers.gangs import GangKeeper
 from central.controllers.make_room import Evictions
+from central.request.gang import GangDialect, ObjectKey, Terms
 from lading.log import Level, open_log
 from lading.vocabulary import GANG, GANG_MIN
 

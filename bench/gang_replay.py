@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from bench.placement import DOCS, find_workloads
 from bench.placement_table import signed, write_docs
-from central.ask.model import Policy
+from central.request.model import Policy
 from lading.errors import ConfigError, LadingError, die
 from simulate.gangs.model import Rules
 from simulate.gangs.replay import GangsTask

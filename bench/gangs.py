@@ -20,14 +20,14 @@ import msgspec
 
 from bench.figures import percentile
 from central.api.objects import Node
-from central.ask.gang import MAX_MIN
-from central.ask.model import Policy
-from central.ask.pod import Pod
 from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.gang.model import Gang
 from central.ledger.ledger import Ledger
+from central.request.gang import MAX_MIN
+from central.request.model import Policy
+from central.request.pod import Pod
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from bench.figures import percentile
-from central.ask.model import Ask, ContainerAsk, Policy
 from central.fit import joint
 from central.fit.fit import fit
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.request.model import ContainerRequest, DeviceRequest, Policy
 from lading.nodedevices import Gpu, NvLink, Pf, Place, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -25,8 +25,10 @@ WARM: Final = 20
 
 
 def measure_joint() -> dict[str, float]:
-    cold = {size: [_search(room, ask) for room in _nodes(size) for ask in _asks(size)] for size in (8, 16)}
-    warm = [took for size in (8, 16) for room in _nodes(size) for ask in _asks(size) for took in _search_again(room, ask)]
+    cold = {size: [_search(room, request) for room in _nodes(size) for request in _asks(size)] for size in (8, 16)}
+    warm = [
+        took for size in (8, 16) for room in _nodes(size) for request in _asks(size) for took in _search_again(room, request)
+    ]
     return {
         "joint_cold_8x8_ms": max(cold[8]) * 1e3,
         "joint_cold_16x16_ms": max(cold[16]) * 1e3,
@@ -35,30 +37,30 @@ def measure_joint() -> dict[str, float]:
     }
 
 
-def _search(room: NodeRoom, ask: Ask) -> float:
+def _search(room: NodeRoom, request: DeviceRequest) -> float:
     times = []
     for _ in range(TIMES):
         joint.find.cache_clear()
-        times.append(_time(room, ask))
+        times.append(_time(room, request))
     return min(times)
 
 
-def _search_again(room: NodeRoom, ask: Ask) -> Iterator[float]:
-    _time(room, ask)
+def _search_again(room: NodeRoom, request: DeviceRequest) -> Iterator[float]:
+    _time(room, request)
     for _ in range(WARM):
-        yield _time(room, ask)
+        yield _time(room, request)
 
 
-def _time(room: NodeRoom, ask: Ask) -> float:
+def _time(room: NodeRoom, request: DeviceRequest) -> float:
     began = time.process_time()
-    fit(room, ask, policy=Policy.BINPACK)
+    fit(room, request, policy=Policy.BINPACK)
     return time.process_time() - began
 
 
-def _asks(size: int) -> Iterator[Ask]:
+def _asks(size: int) -> Iterator[DeviceRequest]:
     for gpus in (size // 2, size // 2 + 1, 3):
         for vfs in (0, gpus - 1, gpus, gpus + 1, 2 * gpus):
-            yield Ask(containers=(ContainerAsk(name="main", gpus=gpus, vfs=vfs),))
+            yield DeviceRequest(containers=(ContainerRequest(name="main", gpus=gpus, vfs=vfs),))
 
 
 def _nodes(size: int) -> Iterator[NodeRoom]:

@@ -24,10 +24,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from central.ask.model import Ask, ContainerAsk, Policy, Shape
 from central.fit.model import Placement
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeFacts, PodRecord
+from central.request.model import ContainerRequest, DeviceRequest, Policy, Shape
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
 from lading.nodedevices import Gpu, Metadata, NodeDevices, NvLink, Status
@@ -95,11 +95,11 @@ class Fleet:
 
     def place(self, uid: PodUid, count: int) -> Sequence[Gpu]:
         """Return the GPUs that the pod gets; none if it fits on no node."""
-        shape = Shape(ask=Ask(containers=(ContainerAsk(name="main", gpus=count),)))
+        shape = Shape(request=DeviceRequest(containers=(ContainerRequest(name="main", gpus=count),)))
         self._scheduler.verdicts.learn(uid, shape)
-        self._scheduler.judged(shape.ask)
+        self._scheduler.judged(shape.request)
         node = self._scheduler.verdicts.best(shape, self._free) or ""
-        placed = self._scheduler.verdict(shape.ask, node, self._ledger.without())
+        placed = self._scheduler.verdict(shape.request, node, self._ledger.without())
         if not isinstance(placed, Placement):
             return ()
         record = PodRecord(uid=uid, namespace="bench", name=uid, version=1, node=node, taken=placed.taken)

@@ -24,7 +24,7 @@ from bench.departures import ONLINE, replay_cells
 from bench.departures_table import render_departures
 from bench.joint import measure_joint
 from bench.placement_table import render, render_baselines, render_markdown, workloads_of, write_docs
-from central.ask.model import Policy
+from central.request.model import Policy
 from lading.errors import ConfigError, LadingError, die
 from simulate.command import write_pictures
 from simulate.model import AnyPolicy, Baseline, Prior

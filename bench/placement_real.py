@@ -23,7 +23,7 @@ from typing import Any, Final
 import yaml
 
 from bench.placement import RATIO, find_workloads
-from central.ask.model import Policy
+from central.request.model import Policy
 from lading.errors import ConfigError, HostError, LadingError, die
 from lading.kube.resource import NODE_DEVICES, NODES, PODS
 from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE

@@ -22,11 +22,11 @@ from typing import Any, Final, NamedTuple
 
 from bench.placement import RATIO, SEEDS, find_workloads
 from bench.placement_table import signed
-from central.ask.model import Policy
 from central.fit import fragmentation
 from central.fit.turnover import STEPS
 from central.fit.workload import MASS
 from central.fit.worth import Weights
+from central.request.model import Policy
 from lading.errors import ConfigError, LadingError, die
 from simulate.replay import replay
 from simulate.report import difference_of

@@ -14,12 +14,12 @@ from typing import Final, Generic
 
 from central.api.known import Ident
 from central.api.watch import Reflector, Unreadable
-from central.ask import pod as ask
 from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
 from central.page.waiting import count_reasons
+from central.request import pod as request
 from central.scheduling.configuration import EffectiveConfiguration
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
@@ -55,7 +55,7 @@ class Cluster:
     pods: Sequence[Pod]
     hosts: Nodes  # by which the rules of pods are judged
     planner: GangPlanner
-    unassigned: Sequence[ask.Pod] = ()  # request devices, and were bound without an assignment
+    unassigned: Sequence[request.Pod] = ()  # request devices, and were bound without an assignment
     problems: Sequence[str] = ()  # what could not be read, as text
 
     def pod(self, namespace: str, name: str) -> Pod | None:
@@ -70,7 +70,7 @@ class Cluster:
         """Return the number of nodes by reason. A node that fits, and where the pod may not go, counts as NOT_ALLOWED."""
         reasons = count_reasons(self.scheduler, pod)
         if FITS in reasons:
-            fits = self.scheduler.judged(pod.ask).fits
+            fits = self.scheduler.judged(pod.request).fits
             away = min(reasons[FITS], sum(not self.allows(pod, name) for name in fits))
             reasons |= {FITS: reasons[FITS] - away, NOT_ALLOWED: away}
         return {reason: nodes for reason, nodes in reasons.items() if nodes}
@@ -115,7 +115,7 @@ def compute(
     topology, hosts = TopologyLabels(), Nodes()
     scheduler = configuration.scheduler(ledger, pending, clock=time.monotonic, domains=topology.domains)
     problems = _Problems()
-    unassigned: list[ask.Pod] = []
+    unassigned: list[request.Pod] = []
     log = Log(problems, Level.ERROR)
     NodeFeed(ledger, topology, hosts).replaced(*nodes)
     DevicesFeed(ledger).replaced(*devices)
@@ -140,7 +140,7 @@ def compute(
 def _without_foreign(pods: Listed[Pod], keys: frozenset[str]) -> Listed[Pod]:
     """Return the pods as central reads them, without annotations of other systems."""
     objects, version = pods
-    return [one if isinstance(one, Unreadable) else ask.without_annotations(one, keys) for one in objects], version
+    return [one if isinstance(one, Unreadable) else request.without_annotations(one, keys) for one in objects], version
 
 
 def _readable(objects: Sequence[N | Unreadable]) -> list[N]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from central.api import objects as api
-from central.ask import pod as ask
+from central.request import pod as request
 from lading import nodedevices
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -183,7 +183,7 @@ class EndpointSlice(Object, frozen=True):
 class SystemPodStatus(Wire, frozen=True):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
-    conditions: tuple[ask.Condition, ...] = ()
+    conditions: tuple[request.Condition, ...] = ()
 
 
 class SystemPod(Object, frozen=True):
@@ -221,7 +221,7 @@ class CrdSpec(Wire, frozen=True):
 class CrdStatus(Wire, frozen=True):
     """The status of a CustomResourceDefinition. Both fields are null until the API server has processed a new one."""
 
-    conditions: tuple[ask.Condition, ...] | None = None
+    conditions: tuple[request.Condition, ...] | None = None
     stored_versions: tuple[str, ...] | None = None
 
 
@@ -319,15 +319,15 @@ class Owner(Wire, frozen=True):
     controller: bool = False
 
 
-class PodMetadata(ask.Metadata, frozen=True):
+class PodMetadata(request.Metadata, frozen=True):
     owner_references: tuple[Owner, ...] = ()
 
 
-class Status(ask.Status, frozen=True):
+class Status(request.Status, frozen=True):
     start_time: str | None = None  # when kubelet first saw it
 
 
-class Pod(ask.Pod, frozen=True):
+class Pod(request.Pod, frozen=True):
     """A pod as central reads it, its owners, and what keeps schedulers from it."""
 
     metadata: PodMetadata
@@ -364,11 +364,11 @@ class ContainerState(Wire, frozen=True):
     waiting: Waiting | None = None
 
 
-class ContainerStatus(ask.Actual, frozen=True):
+class ContainerStatus(request.Actual, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class FullSpec(ask.Spec, frozen=True):
+class FullSpec(request.Spec, frozen=True):
     volumes: tuple[Volume, ...] = ()
 
 
@@ -388,7 +388,7 @@ class FullPod(Pod, frozen=True):
     spec: FullSpec = FullSpec()
     status: FullStatus = FullStatus()
 
-    def condition(self, kind: str) -> ask.Condition | None:
+    def condition(self, kind: str) -> request.Condition | None:
         return next((one for one in self.status.conditions if one.type == kind), None)
 
 

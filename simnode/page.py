@@ -18,8 +18,6 @@ import msgspec
 
 from central.api.known import Ident
 from central.api.objects import Node
-from central.ask.model import Policy
-from central.ask.pod import Pod
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.ledger.ledger import Ledger
@@ -29,6 +27,8 @@ from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.quota.amounts import CARD
 from central.quota.model import ROOT, Dialect, Quota, QuotaId
+from central.request.model import Policy
+from central.request.pod import Pod
 from central.scheduling.configuration import effective_configuration
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.node_reports import Reports

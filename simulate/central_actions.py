@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from central.ask.node_rules import traits_of
 from central.controllers.patience import MOST_KEPT, Patience
+from central.request.node_rules import traits_of
 from central.scheduling.preempt import plans
 from central.state.nodes import Nodes
 from central.state.pending import Pending

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from central.ask.model import PartitionPolicy
+from central.request.model import PartitionPolicy
 from lading.vocabulary import PciAddress
 from simulate.places import Places
 from simulate.trace import FULL, TraceNode, TracePod

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from central.ask.model import PartitionPolicy
+from central.request.model import PartitionPolicy
 from lading.errors import ConfigError
 from lading.nodedevices import KIND, Gpu, Status
 from simulate.trace import MOST, TraceNode, may_be_given, not_utf8

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from central.ask.model import PartitionPolicy, Policy, Scope
+from central.request.model import PartitionPolicy, Policy, Scope
 from lading.amounts import first_few
 from lading.errors import ConfigError, HostError
 from simulate.cluster_file import read_cluster

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from lading.errors import ConfigError
 from simulate.gangs.model import Rules
 from simulate.model import AnyPolicy, Baseline, Prior

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from central.ask.model import Policy
+from central.request.model import Policy
 
 
 class Baseline(StrEnum):

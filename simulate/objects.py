@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from central.ask.model import RdmaPolicy, Scope
+from central.request.model import RdmaPolicy, Scope
 from lading.nodedevices import GROUP, KIND, VERSION, Gpu, Status
 from lading.vocabulary import (
     GPU_MODEL,

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
 from central.fit.joint import sites_of
 from central.fit.topology import Layout, Site, bits, lay_out
 from central.ledger.model import NodeRoom
 from central.ledger.room import card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Usage
+from central.request.model import PartitionPolicy, RdmaPolicy, Scope
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PciAddress
 from simulate.objects import render_devices

@@ -1,6 +1,6 @@
 """Make the policy of a replay by its name."""
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate.baselines import BestFit, DotProduct, Fgd, FirstFit, Player, RandomFit
 from simulate.cluster import Cluster
 from simulate.fragments import Fragments

@@ -17,10 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from central.api.objects import Node
-from central.ask.model import Ask, BadAsk, Policy, Shape
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod
-from central.ask.requests import requests_of
 from central.controllers.informer import DevicesFeed, NodeFeed
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
@@ -29,6 +25,10 @@ from central.fit.turnover import STEPS
 from central.fit.workload import PodKind, kind_of, workload_of
 from central.ledger.ledger import Ledger
 from central.ledger.model import PodLoad, PodRecord
+from central.request.cpu_memory import cpu_memory_of
+from central.request.model import DeviceRequest, MalformedRequest, Policy, Shape
+from central.request.parse import parse_request
+from central.request.pod import Pod
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending, PendingPods, pending_of
 from lading.nodedevices import NodeDevices
@@ -81,7 +81,7 @@ class Product:
         """Return the pod as it waits."""
         uid = uid_of(pod)
         metadata = msgspec.structs.replace(self._pods[kind].metadata, name=uid, uid=uid, creation_timestamp=f"{pod:012d}")
-        return pending_of(msgspec.structs.replace(self._pods[kind], metadata=metadata), self._shapes[kind].ask)
+        return pending_of(msgspec.structs.replace(self._pods[kind], metadata=metadata), self._shapes[kind].request)
 
     def ended(self, pod: int) -> None:
         """End the pod as kubelet does: it is terminal before it is removed."""
@@ -96,7 +96,7 @@ class Product:
     def _place(self, kind: int, uid: PodUid, names: Collection[str], namespace: str) -> Placed | None:
         shape = self._shapes[kind]
         self.scheduler.verdicts.learn(uid, shape)
-        self.scheduler.judged(shape.ask)
+        self.scheduler.judged(shape.request)
         nominated = self.scheduler.nominated_node(uid)
         if nominated in names and isinstance(self._verdict(shape, nominated, uid), Placement):
             name: str | None = nominated
@@ -115,14 +115,14 @@ class Product:
                 version=self._decided,
                 node=name,
                 taken=placement.taken,
-                requests=shape.requests,
+                cpu_memory=shape.cpu_memory,
                 priority=self._cluster.kinds.all[kind].priority,
             )
         )
         return Placed(self.row_of[name], sorted(map(card_of, placement.taken.gpus)), placement.taken.vfs)
 
     def _verdict(self, shape: Shape, name: str, uid: PodUid) -> Placement | NoFit:
-        return self.scheduler.verdict(shape.ask, name, self._ledger.without(uid), shape.requests)
+        return self.scheduler.verdict(shape.request, name, self._ledger.without(uid), shape.cpu_memory)
 
     def _able(self, enough: NDArray[np.bool_]) -> Collection[str]:
         return _Able(self._names, self.row_of, enough)
@@ -135,7 +135,7 @@ class Product:
         metadata = msgspec.structs.replace(pod.metadata, uid=uid)
         name = self.scheduler.prioritize(msgspec.structs.replace(pod, metadata=metadata), names)
         row = self._least_allocated(kind, enough) if name is None else self.row_of[name]
-        self._ledger.set_load(PodLoad(uid, self._names[row], self._shapes[kind].requests))
+        self._ledger.set_load(PodLoad(uid, self._names[row], self._shapes[kind].cpu_memory))
         return Placed(row, ())
 
     def _has_cpu_and_memory(self, kind: int) -> NDArray[np.bool_]:
@@ -185,11 +185,11 @@ def read_pod(pod: TracePod) -> Pod:
 
 
 def shape_of(pod: Pod) -> Shape:
-    """Return the shape of the pod. A pod without devices has an Ask without containers."""
-    ask = parse_ask(pod)
-    if isinstance(ask, BadAsk):
-        raise AssertionError(ask.message)  # noqa: TRY004  (read_pods lets no such pod through)
-    return Shape(ask=ask or Ask(containers=()), requests=requests_of(pod))
+    """Return the shape of the pod. A pod without devices has a request without containers."""
+    request = parse_request(pod)
+    if isinstance(request, MalformedRequest):
+        raise AssertionError(request.message)  # noqa: TRY004  (read_pods lets no such pod through)
+    return Shape(request=request or DeviceRequest(containers=()), cpu_memory=cpu_memory_of(pod))
 
 
 def start_ledger(cluster: Cluster) -> Ledger:

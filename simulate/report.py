@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, Final, NamedTuple, TypeVar
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate.model import AnyPolicy, Baseline, Point, Prior, Run, Stay
 from simulate.trace import Trace
 

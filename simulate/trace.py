@@ -18,7 +18,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Final, TypeVar
 
-from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
+from central.request.model import PartitionPolicy, RdmaPolicy, Scope
 from lading.errors import ConfigError
 from lading.nodedevices import Gpu, Status
 

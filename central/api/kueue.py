@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from central.ask.pod import Metadata, Pod, Spec
+from central.request.pod import Metadata, Pod, Spec
 
 CONTROLLER: Final = "lading.dev/fits"  # `controllerName` of the AdmissionChecks that central answers
 

@@ -1,15 +1,15 @@
 """Define the few fields that central reads of objects other than pods and NodeDevices, and the Events that it writes.
 
 Decoded from JSON with msgspec, all else skipped; keys are camelCase on the wire; absent and default mean the same. Pods are in
-`central.ask.pod`, NodeDevices in `lading.nodedevices`. Source: k8s.io/api core/v1, coordination/v1, as of v1.36.
+`central.request.pod`, NodeDevices in `lading.nodedevices`. Source: k8s.io/api core/v1, coordination/v1, as of v1.36.
 """
 
 from typing import Any
 
 import msgspec
 
-from central.ask.node_rules import Taint
-from central.ask.pod import Amount
+from central.request.node_rules import Taint
+from central.request.pod import Amount
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from central.ask.gang import (
+from central.request.gang import (
     MAX_MIN,
     NO_ROLES,
     GangDialect,
@@ -24,7 +24,7 @@ from central.ask.gang import (
     koordinator_terms,
     parse_group,
 )
-from central.ask.model import BadAsk
+from central.request.model import MalformedRequest
 from lading.kube.resource import Resource
 
 
@@ -105,7 +105,7 @@ def _read_koordinator(group: PodGroup) -> Iterator[GangObject]:
     metadata, spec = group.metadata, group.spec
     key = ObjectKey(GangDialect.KOORDINATOR, metadata.namespace, metadata.name)
     listed = parse_group(metadata.namespace, metadata.name, metadata.annotations)
-    if isinstance(listed, BadAsk):
+    if isinstance(listed, MalformedRequest):
         yield GangObject(key=key, wrong=f"PodGroup {metadata.name}: {listed.message}")
         return
     role, roles = listed

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from central.ask.model import Role, Sharing
 from central.assignment.model import Admitted, PlacedContainer, PlacedGpu, PlacedVf, Taken
 from central.assignment.phases import add_up, take
+from central.request.model import Role, Sharing
 from lading.devices import assignment as schema
 from lading.devices.share import Amounts
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress, PodUid

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from central.ask.model import Sharing
+from central.request.model import Sharing
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import GpuUuid, PciAddress
 

@@ -12,8 +12,8 @@ Source: KEP-753 (sidecar containers), "Resources calculation for scheduling and 
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from central.ask.model import Role, Sharing
 from central.assignment.model import Part, PlacedContainer, Taken
+from central.request.model import Role, Sharing
 from lading.devices.isolation import IsolationName
 from lading.devices.share import Amounts
 from lading.vocabulary import GpuUuid

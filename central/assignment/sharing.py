@@ -14,7 +14,7 @@ namespace's.
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from central.ask.model import Sharing
+from central.request.model import Sharing
 
 Labels = tuple[Sharing, ...]
 Claimed = TypeVar("Claimed", Sharing, str)

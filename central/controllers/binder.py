@@ -22,11 +22,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-from central.ask.pod import Pod
-from central.ask.reasons import OfBinding, OfPod
 from central.assignment.networks import Unreadable, VfNetwork, add_networks
 from central.controllers.signer import Signer
 from central.loop.faults import Faults, Work
+from central.request.pod import Pod
+from central.request.reasons import OfBinding, OfPod
 from central.scheduling.scheduler import Bound, NotBound, Reservation, Scheduler
 from central.state.counts import BindOutcome
 from central.state.pending import Pending

@@ -15,10 +15,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from central.ask.pod import DEVICES_HEALTHY, Pod
 from central.assignment.model import Taken
 from central.ledger.model import Held, Holder, NodeRoom, version_of
 from central.ledger.views import FACTS
+from central.request.pod import DEVICES_HEALTHY, Pod
 from lading.amounts import first_few
 from lading.vocabulary import PodUid
 

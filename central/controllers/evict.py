@@ -19,13 +19,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from central.ask.model import Ask
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Clash, Holder, PodRecord
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.quota.checks import QuotaRefusal
 from central.quota.model import Owner
+from central.request.model import DeviceRequest
 from central.scheduling.preempt import Plan, can_preempt, plans, renewed
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.victims import Protection
@@ -49,7 +49,7 @@ class _WithoutPlan:
     """Keep requests without a plan in one state of ledger and budgets. True: a budget or the Eviction API was the cause."""
 
     state: object
-    applied: dict[tuple[Ask, int, Owner, QuotaRefusal | None, tuple[str, ...]], bool] = field(default_factory=dict)
+    applied: dict[tuple[DeviceRequest, int, Owner, QuotaRefusal | None, tuple[str, ...]], bool] = field(default_factory=dict)
 
 
 class Evictor:
@@ -153,7 +153,7 @@ class Evictor:
         state = self._scheduler.ledger.version, protection.spared, protection.budgets
         if state != self._without_plan.state:
             self._without_plan = _WithoutPlan(state)
-        key = pod.ask, pod.priority, pod.owner, pod.quota, tuple(names)
+        key = pod.request, pod.priority, pod.owner, pod.quota, tuple(names)
         if key in self._without_plan.applied:
             protection.applied = self._without_plan.applied[key]
             return None

@@ -28,11 +28,6 @@ from central.api.known import Ident
 from central.api.pod_groups import GangKind, PodGroup
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
-from central.ask.gang import GangKey, Membership, Mode, ObjectKey, parse_membership
-from central.ask.model import BadAsk
-from central.ask.parse import mentions_devices
-from central.ask.pod import Pod
-from central.ask.reasons import OfBinding, OfPod
 from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
 from central.controllers.take_back import TakeBack
 from central.gang.claims import drop_member, drop_plan, follow, follow_change, forget_kept
@@ -43,6 +38,11 @@ from central.ledger.ledger import Ledger
 from central.loop.agenda import Agenda
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices, in_slices, result_in_slices
+from central.request.gang import GangKey, Membership, Mode, ObjectKey, parse_membership
+from central.request.model import MalformedRequest
+from central.request.parse import mentions_devices
+from central.request.pod import Pod
+from central.request.reasons import OfBinding, OfPod
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.line import gang_place
 from central.scheduling.scheduler import Scheduler
@@ -95,7 +95,7 @@ class GangFeed:
             return
         metadata, spec = obj.metadata, obj.spec
         said = None if obj.ended else parse_membership(obj)
-        if said is None or isinstance(said, BadAsk):
+        if said is None or isinstance(said, MalformedRequest):
             self._end(metadata.uid)
             return
         record = self._ledger.pod(metadata.uid)

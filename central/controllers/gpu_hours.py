@@ -18,13 +18,13 @@ from typing import Final
 
 from central.api.known import Ident
 from central.api.watch import Unreadable
-from central.ask.at_one_time import at_one_time
-from central.ask.model import Ask, ContainerAsk
 from central.assignment.model import Part
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
+from central.request.at_one_time import at_one_time
+from central.request.model import ContainerRequest, DeviceRequest
 from central.state.pending import PendingPods
 from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, NodeDevices
@@ -120,7 +120,7 @@ class GpuHours:
         waiting: Counter[str] = Counter()
         for pod in list(self._pending):
             with self._faults.handling(Work.GPU_HOURS, pod.shown):
-                waiting[self._name(pod.namespace)] += round(_MILLI * gpus_asked(pod.ask, average_mib))
+                waiting[self._name(pod.namespace)] += round(_MILLI * gpus_requested(pod.request, average_mib))
             await slices.pause()
         self._waiting = waiting
 
@@ -186,16 +186,16 @@ def _milli_held(part: Part, gpu: Gpu | None) -> int:
     return round(_MILLI * min(1.0, max(memory, part.core_percent / FULL_CORE)))
 
 
-def gpus_asked(ask: Ask, average_mib: float) -> float:
+def gpus_requested(request: DeviceRequest, average_mib: float) -> float:
     """Return how many GPUs a pod that waits asks for at one time. `average_mib`: memory of the cluster's average card."""
     each = 1.0
-    if ask.mig_profile:
-        gigabytes = _GIGABYTES.search(ask.mig_profile)
+    if request.mig_profile:
+        gigabytes = _GIGABYTES.search(request.mig_profile)
         each = min(1.0, int(gigabytes[1]) * 1024 / average_mib) if gigabytes and average_mib else 1.0
-    return at_one_time(ask.containers, lambda one: one.gpus * each + _of_share(one, average_mib))
+    return at_one_time(request.containers, lambda one: one.gpus * each + _of_share(one, average_mib))
 
 
-def _of_share(container: ContainerAsk, average_mib: float) -> float:
+def _of_share(container: ContainerRequest, average_mib: float) -> float:
     if (share := container.share) is None:
         return 0.0
     memory = (share.memory_mib or 0) / average_mib if average_mib else 0.0

@@ -14,17 +14,17 @@ from central.api.known import Ident
 from central.api.objects import Node
 from central.api.times import parse_seconds
 from central.api.watch import Unreadable
-from central.ask.model import NO_REQUESTS, Ask, BadAsk, Requests
-from central.ask.node_rules import traits_of
-from central.ask.other_systems import OtherClaim, read_offered, read_other_claim
-from central.ask.parse import mentions_devices, parse_ask
-from central.ask.pod import Pod, roles_of
-from central.ask.requests import allocatable_of, requests_of
 from central.assignment.annotation import BadAssignment, OwnAssignment, parse_own
 from central.controllers.conditions import Conditions
 from central.ledger.ledger import Ledger
 from central.ledger.model import NO_LABELS, ONE_EACH, NodeFacts, PodLoad, PodRecord, version_of
 from central.ledger.parts import containers_placed
+from central.request.cpu_memory import allocatable_of, cpu_memory_of
+from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, MalformedRequest
+from central.request.node_rules import traits_of
+from central.request.other_systems import OtherClaim, read_offered, read_other_claim
+from central.request.parse import mentions_devices, parse_request
+from central.request.pod import Pod, roles_of
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.node_reports import Reports
 from central.state.nodes import Nodes
@@ -122,12 +122,12 @@ class PodFeed:
         text = metadata.annotations.get(ASSIGNMENT)
         if text is None and not mentions_devices(pod):
             return PodLoad(metadata.uid, "" if ended else sys.intern(spec.node_name), _taken_of_node(pod))
-        ask = None if spec.node_name and text else parse_ask(pod)
-        if waits and isinstance(ask, Ask):
-            self._pending.add(pending_of(pod, ask))
+        request = None if spec.node_name and text else parse_request(pod)
+        if waits and isinstance(request, DeviceRequest):
+            self._pending.add(pending_of(pod, request))
         elif waits:
             self._pending.remove(metadata.uid)  # its annotations were changed into an invalid request
-        elif _asks_for_devices(ask) and spec.node_name and not ended and self._first_time(metadata.uid):
+        elif _requests_devices(request) and spec.node_name and not ended and self._first_time(metadata.uid):
             self._unassigned(pod)
         return self._holding(pod, text if spec.node_name else None, terminal=ended)
 
@@ -157,7 +157,7 @@ class PodFeed:
             taken=own.taken if own else None,
             admitted=own.admitted if own else None,
             containers=containers_placed(own.placed) if own else ONE_EACH,
-            requests=_taken_of_node(pod),
+            cpu_memory=_taken_of_node(pod),
             labels=_shared(metadata.labels),
             gang=own.gang if own else "",
             grace_s=max(spec.termination_grace_period_seconds, metadata.deletion_grace_period_seconds),
@@ -169,8 +169,8 @@ class PodFeed:
         return first
 
 
-def _asks_for_devices(ask: Ask | BadAsk | None) -> bool:
-    return bool(ask.containers) if isinstance(ask, Ask) else ask is not None
+def _requests_devices(request: DeviceRequest | MalformedRequest | None) -> bool:
+    return bool(request.containers) if isinstance(request, DeviceRequest) else request is not None
 
 
 def _other_claim(pod: Pod) -> OtherClaim | None:
@@ -280,9 +280,9 @@ class BudgetFeed:
         return self._budgets
 
 
-def _taken_of_node(pod: Pod) -> Requests:
+def _taken_of_node(pod: Pod) -> CpuMemory:
     """Return what the pod takes of its node; nothing before it is bound."""
-    return requests_of(pod) if pod.spec.node_name else NO_REQUESTS
+    return cpu_memory_of(pod) if pod.spec.node_name else NO_CPU_MEMORY
 
 
 def _shared(labels: Mapping[str, str]) -> Mapping[str, str]:

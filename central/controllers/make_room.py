@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop
 from typing import Final, Protocol, TypeVar
 
-from central.ask.gang import GangKey
-from central.ask.reasons import OfPod
 from central.controllers.evict import PREEMPTED
 from central.controllers.take_back import TAKEN_BACK, TakeBack
 from central.gang.draft import Where
@@ -22,6 +20,8 @@ from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import PodRecord
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices, result_in_slices
+from central.request.gang import GangKey
+from central.request.reasons import OfPod
 from central.scheduling.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.kept_room import Stay, Tries
@@ -204,7 +204,7 @@ class RoomMaker:
                     planned.placement.taken,
                     until,
                     member.holder,
-                    requests=pod.requests,
+                    cpu_memory=pod.cpu_memory,
                     victims=victims,
                     evicts=evicts,
                 )

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
-from central.ask.model import Requests
 from central.fit.demand import Demand
-from central.fit.shortage import asked_cards
+from central.fit.shortage import requested_cards
 from central.ledger.ledger import NOMINATION_S
 from central.ledger.model import Claim, NodeRoom
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
+from central.request.model import CpuMemory
 from central.scheduling.kept_room import SEEN_S, Stay, Tries
 from central.scheduling.preempt import can_preempt
 from central.scheduling.scheduler import Scheduler
@@ -99,7 +99,7 @@ class Patience:
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
         """Remember the nodes that kube-scheduler named. If it left out the one where room is kept, the pod leaves that."""
-        if not self._patience_s or self._scheduler.demand(pod.ask).whole_peak <= 1:
+        if not self._patience_s or self._scheduler.demand(pod.request).whole_peak <= 1:
             return
         before, due = self._named.pop(pod.uid, _NOT_NAMED), self._is_due(pod)
         self._named[pod.uid] = _Named(dict.fromkeys((*before.nodes, *names)) if before.due else names, due)
@@ -162,7 +162,7 @@ class Patience:
 
     async def _choose(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
         """Keep room for the pod on another node. None: no node can do."""
-        tries, demand, missing = self._tries_of(pod.uid), self._scheduler.demand(pod.ask), []
+        tries, demand, missing = self._tries_of(pod.uid), self._scheduler.demand(pod.request), []
         named = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes)
         for name in dict.fromkeys((*named, *(() if self._left_many(tries) else self._scheduler.ledger.nodes()))):
             left = tries.left.get(name, -math.inf)
@@ -187,7 +187,7 @@ class Patience:
         """Record as refused the pods for which kube-scheduler finds no node with enough cpu and memory: it does not ask about
         them."""
         for pod in self._scheduler.pending:
-            if pod.unschedulable and pod.refused_at is None and self._scheduler.demand(pod.ask).whole_peak > 1:
+            if pod.unschedulable and pod.refused_at is None and self._scheduler.demand(pod.request).whole_peak > 1:
                 claimed = any(self._scheduler.ledger.own_claim(pod.uid, kind) is not None for kind in _PLANS)
                 if not claimed and self._scheduler.waits_for_gang(pod.uid) is None:
                     self._scheduler.pending.refused(pod, self._clock())
@@ -212,7 +212,7 @@ class Patience:
             return False
         if self._again.get(pod.uid, 0.0) > self._clock():
             return False
-        return not can_preempt(self._scheduler, pod) and self._scheduler.demand(pod.ask).whole_peak > 1
+        return not can_preempt(self._scheduler, pod) and self._scheduler.demand(pod.request).whole_peak > 1
 
     def _evicts_for(self, uid: PodUid) -> bool:
         making_room_on, _ = self._scheduler.room_for(uid)
@@ -240,23 +240,23 @@ class Patience:
         if allowed is False or (allowed is None and not named):
             return None
         room = self._scheduler.ledger.without(pod.uid).room(name)
-        if not named and room.has_resources(pod.requests):
+        if not named and room.has_resources(pod.cpu_memory):
             return None  # what kube-scheduler alone judges forbids it, or it has not been asked since that much is free
-        cards = asked_cards(room, demand)
+        cards = requested_cards(room, demand)
         usable, vfs = sum(card.usable for card in cards), sum(vf.usable for vf in room.vfs)
-        if usable < demand.whole_peak or vfs < demand.vfs_peak or not self._could_suffice(room, pod.requests):
+        if usable < demand.whole_peak or vfs < demand.vfs_peak or not self._could_suffice(room, pod.cpu_memory):
             return None
         free = sum(card.free for card in cards)
         return max(0, demand.whole_peak - free) + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
 
-    def _could_suffice(self, room: NodeRoom, requests: Requests) -> bool:
+    def _could_suffice(self, room: NodeRoom, cpu_memory: CpuMemory) -> bool:
         """Return whether cpu and memory suffice once the pods end that hold devices there."""
         ledger = self._scheduler.ledger
         cpu_milli, memory_mib = room.cpu_milli, room.memory_mib
         for uid, _ in ledger.facts_on(room.name):
-            held = ledger.requests_of(uid, room.name)
+            held = ledger.cpu_memory_of(uid, room.name)
             cpu_milli, memory_mib = cpu_milli + held.cpu_milli, memory_mib + held.memory_mib
-        return not room.resources_known or (requests.cpu_milli <= cpu_milli and requests.memory_mib <= memory_mib)
+        return not room.resources_known or (cpu_memory.cpu_milli <= cpu_milli and cpu_memory.memory_mib <= memory_mib)
 
     def _keep_on(self, uid: PodUid, kept: _Kept) -> int | None:
         """Hold the room there with as few of its pods gone as possible. Return how many these are; None: the pod cannot fit
@@ -264,7 +264,7 @@ class Patience:
         scheduler, pod, name = self._scheduler, self._scheduler.pending.get_refused(uid), kept.node
         if pod is None:
             return None
-        enough = scheduler.ledger.without(uid).room(name).has_resources(pod.requests)
+        enough = scheduler.ledger.without(uid).room(name).has_resources(pod.cpu_memory)
         kept.enough_at = min(kept.enough_at, self._clock()) if enough else math.inf
         holders = sorted(scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
         gone: list[PodUid] = []
@@ -274,7 +274,9 @@ class Patience:
             placement = scheduler.fit_pod(pod.shape, name, state)
             if placement is not None:
                 until = self._clock() + KEPT_S
-                scheduler.ledger.nominate(uid, name, placement.taken, until, pod.holder, requests=pod.requests, evicts=False)
+                scheduler.ledger.nominate(
+                    uid, name, placement.taken, until, pod.holder, cpu_memory=pod.cpu_memory, evicts=False
+                )
                 kept.complete_at = min(kept.complete_at, self._clock()) if len(gone) == 1 else math.inf
                 kept.stay.look(len(gone) - 1, self._clock())
                 return len(gone) - 1

@@ -4,16 +4,16 @@ kube-scheduler does not know when devices become free: a pod that an extender re
 happens to it. So central *touches* it: a patch of its status moves it to the front of kube-scheduler's queue at once (seen with
 1.36; any change does). It happens after the ledger released the devices, never before: else the pod would be refused again.
 
-Room that appears begins a new *round* for each ask that it fits. In a round every refused pod is woken at most once, while
+Room that appears begins a new *round* for each request that it fits. In a round every refused pod is woken at most once, while
 there is room, a few for each node with room at a time, whatever they ask. One half of these places is for the first in line, by
 priority, fair between namespaces, and then by age (central.state.tenants); the other half for the pods that had no turn for the
 longest time, because the first in line may be pods that cannot use this room (another taint, no cpu), and new rounds may come
 faster than one ends. A pod that is refused once more had its turn: it waits for the next round.
 
-For each ask only nodes that got room are judged, never all nodes, except for an ask whose affinity group left its card. That
-may be more than one look has time for (all nodes of a cluster at once when central starts, ten thousand asks). Then the newest
-and the oldest take turns, so that a release is seen soon whatever else waits, and nothing waits for ever. All of it is done in
-slices: a look never blocks the loop.
+For each request only nodes that got room are judged, never all nodes, except for a request whose affinity group left its card.
+That may be more than one look has time for (all nodes of a cluster at once when central starts, ten thousand requests). Then
+the newest and the oldest take turns, so that a release is seen soon whatever else waits, and nothing waits for ever. All of it
+is done in slices: a look never blocks the loop.
 
 Pods that their quota refused are in no round: they are woken when the quota has room for them.
 
@@ -31,10 +31,10 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
-from central.ask.model import Ask
 from central.assignment.sharing import groups_of
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
+from central.request.model import DeviceRequest
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending, in_line
 from lading.kube.backoff import Backoff
@@ -55,7 +55,7 @@ class _Round:
     """Hold a round of one request. `nodes` are those that gained free capacity and fitted, each with the look in which it
     last did."""
 
-    ask: Ask
+    request: DeviceRequest
     number: int = 0  # that of the look in which it began
     nodes: dict[str, int] = field(default_factory=dict)
 
@@ -80,10 +80,10 @@ class Requeuer:
         self._touch = touch
         self._clock = clock
         self._log = log
-        # To be judged: a node for all asks, an ask for all nodes. What is in it already keeps its place.
-        self._unjudged: OrderedDict[str | Ask, None] = OrderedDict()
+        # To be judged: a node for all requests, an ask for all nodes. What is in it already keeps its place.
+        self._unjudged: OrderedDict[str | DeviceRequest, None] = OrderedDict()
         self._newest_next = True
-        self._rounds: dict[Ask, _Round] = {}
+        self._rounds: dict[DeviceRequest, _Round] = {}
         self._look = 0
         self._waking: set[PodUid] = set()
         self._wanted: dict[PodUid, None] = {}
@@ -110,10 +110,10 @@ class Requeuer:
         freed, moved = ledger.take_freed(), ledger.take_moved_groups()
         for name in freed:
             self._unjudged.setdefault(name)
-        for ask in self._scheduler.pending.refused_asks() if moved else ():
+        for request in self._scheduler.pending.refused_requests() if moved else ():
             # A group that left its card may open another one where there was room all the time.
-            if ask.sharing is not None and not moved.isdisjoint(groups_of([ask.sharing])):
-                self._unjudged.setdefault(ask)
+            if request.sharing is not None and not moved.isdisjoint(groups_of([request.sharing])):
+                self._unjudged.setdefault(request)
         await self._judge(slices)
         decided = await self._go_on(slices)
         nominated = [pod async for pod in self._nominated(frozenset(freed), slices)]
@@ -127,32 +127,32 @@ class Requeuer:
     # ---- what got room
 
     async def _judge(self, slices: Slices) -> None:
-        """Judge at least one unjudged node or ask, and as many as there is time for."""
+        """Judge at least one unjudged node or request, and as many as there is time for."""
         until = self._clock() + JUDGED_S
         while self._unjudged:
             next_one, _ = self._unjudged.popitem(last=self._newest_next)
             self._newest_next = not self._newest_next
-            for ask, name in self._pairs(next_one):
-                if self._fits_on(ask, name):
-                    current = self._rounds.setdefault(ask, _Round(ask))
+            for request, name in self._pairs(next_one):
+                if self._fits_on(request, name):
+                    current = self._rounds.setdefault(request, _Round(request))
                     current.number = current.nodes[name] = self._look
                 await slices.pause()
             if self._clock() >= until:
                 break
 
-    def _fits_on(self, ask: Ask, name: str) -> bool:
-        """Return whether the ask fits on the node now. It fits on none that is set aside."""
+    def _fits_on(self, request: DeviceRequest, name: str) -> bool:
+        """Return whether the request fits on the node now. It fits on none that is set aside."""
         if self._faults.sets_aside(Work.REQUEUE, name):
             return False
         with self._faults.handling(Work.REQUEUE, name):
-            return self._scheduler.fits_on(ask, name)
+            return self._scheduler.fits_on(request, name)
         return False
 
-    def _pairs(self, unjudged: str | Ask) -> Iterator[tuple[Ask, str]]:
+    def _pairs(self, unjudged: str | DeviceRequest) -> Iterator[tuple[DeviceRequest, str]]:
         pending, ledger = self._scheduler.pending, self._scheduler.ledger
-        if isinstance(unjudged, Ask):
+        if isinstance(unjudged, DeviceRequest):
             return ((unjudged, name) for name in ledger.nodes())
-        return ((ask, unjudged) for ask in pending.refused_asks())
+        return ((request, unjudged) for request in pending.refused_requests())
 
     # ---- what a filter had no time for
 
@@ -160,20 +160,22 @@ class Requeuer:
         """Judge nodes for one request that was refused before all were judged. Return its pods, once some node fits or all are
         judged. Requests take turns, so that none waits for the others' end."""
         unfinished = self._scheduler.unfinished
-        ask = next(iter(unfinished), None)
-        if ask is None:
+        request = next(iter(unfinished), None)
+        if request is None:
             return []
-        del unfinished[ask]
+        del unfinished[request]
         until = self._clock() + GOING_ON_S
-        with self._faults.handling(Work.REQUEUE, ""):  # an ask has no name
-            for _ in self._scheduler.verdicts.judging(ask):
+        with self._faults.handling(Work.REQUEUE, ""):  # a request has no name
+            for _ in self._scheduler.verdicts.judging(request):
                 await slices.pause()
                 if self._clock() >= until:
-                    unfinished.setdefault(ask)
+                    unfinished.setdefault(request)
                     break
-        if ask in unfinished and not self._scheduler.judged(ask).fits:
+        if request in unfinished and not self._scheduler.judged(request).fits:
             return []
-        waiting = [pod for pod in self._scheduler.pending.refused_with(ask) if pod.undecided and pod.uid not in self._waking]
+        waiting = [
+            pod for pod in self._scheduler.pending.refused_with(request) if pod.undecided and pod.uid not in self._waking
+        ]
         for pod in waiting:
             pod.undecided = False
         return waiting
@@ -184,10 +186,10 @@ class Requeuer:
         line: list[_Waiting] = []
         longest: list[_Waiting] = []
         in_turn = self._scheduler.tenants.in_turn
-        for ask in [*self._rounds]:
-            waiting, current = self._waiting(ask), self._rounds[ask]
+        for request in [*self._rounds]:
+            waiting, current = self._waiting(request), self._rounds[request]
             if not waiting or not current.nodes:
-                del self._rounds[ask]
+                del self._rounds[request]
                 continue
             seats = len(current.nodes)
             ready = [pod for pod in waiting if pod.uid not in self._waking]
@@ -205,10 +207,10 @@ class Requeuer:
             pod.woken_in = current.number
         return [pod for pod, _ in chosen]
 
-    def _waiting(self, ask: Ask) -> list[Pending]:
+    def _waiting(self, request: DeviceRequest) -> list[Pending]:
         """Return the pods that had no turn in the current round, in line. The round ends when there are none, or no room."""
-        number = self._rounds[ask].number
-        return [pod for pod in self._scheduler.pending.refused_with(ask) if pod.woken_in != number]
+        number = self._rounds[request].number
+        return [pod for pod in self._scheduler.pending.refused_with(request) if pod.woken_in != number]
 
     async def _seated(self, line: Iterable[_Waiting], for_each: int, slices: Slices) -> AsyncIterator[_Waiting]:
         """Yield the pods in line for which there is a place: a fixed number for each node that still has room."""
@@ -225,9 +227,9 @@ class Requeuer:
                 yield pod, current
 
     def _still_fits(self, current: _Round, name: str) -> bool:
-        """Return whether the ask still fits the node; evaluated once in a look."""
+        """Return whether the request still fits the node; evaluated once in a look."""
         if current.nodes.get(name) != self._look:
-            if not self._fits_on(current.ask, name):
+            if not self._fits_on(current.request, name):
                 current.nodes.pop(name, None)
                 return False
             current.nodes[name] = self._look

@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final, NoReturn
 
-from central.ask.pod import Pod
 from central.assignment.networks import parse_vf_network
 from central.controllers.binder import BIND_TIMEOUT_S
 from central.daemon.announce import Announcer
@@ -22,6 +21,7 @@ from central.loop.faults import Faults
 from central.page.live import Live
 from central.page.routes import PageRoutes
 from central.page.server import PageServer
+from central.request.pod import Pod
 from central.scheduling.scheduler import Decision
 from central.state.counts import Counts
 from lading import __version__

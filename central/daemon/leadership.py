@@ -19,9 +19,6 @@ from central.api.objects import Node
 from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.api.times import micro_time_now, time_now
 from central.api.watch import Reflector, Sinks
-from central.ask.model import Ask, Policy
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod, without_annotations
 from central.assignment.networks import VfNetwork
 from central.controllers.admission_checks import (
     AdmissionChecks,
@@ -60,6 +57,9 @@ from central.loop.slices import SLICE_S, Slices, in_slices
 from central.loop.steps import Steps
 from central.page.live import Live
 from central.quota.objects import ElasticQuota
+from central.request.model import DeviceRequest, Policy
+from central.request.parse import parse_request
+from central.request.pod import Pod, without_annotations
 from central.scheduling.configuration import effective_configuration
 from central.scheduling.gangs import ALL_DEVICES, GangPlanner
 from central.scheduling.scheduler import Scheduler
@@ -408,8 +408,8 @@ class Leadership:
         if why := await self._gang_keeper.arrive(uid, node):
             return why
         pod = self.seen.get(uid)
-        ask = None if pod is None else parse_ask(pod)
-        if pod is not None and (ask is None or (isinstance(ask, Ask) and not ask.containers)):
+        request = None if pod is None else parse_request(pod)
+        if pod is not None and (request is None or (isinstance(request, DeviceRequest) and not request.containers)):
             return await self._binder.bind_plainly(pod, node)
         return await self._binder.bind(uid, node)
 

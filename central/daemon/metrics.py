@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from central.ask.reasons import OfPod
 from central.controllers.evict import CONFLICT, PREEMPTED
 from central.controllers.gpu_hours import GpuHours
 from central.controllers.share_bypass import BYPASSED
@@ -28,6 +27,7 @@ from central.fit.model import Missing
 from central.gang.model import Phase
 from central.loop.faults import Faults, Work
 from central.quota.amounts import CARD
+from central.request.reasons import OfPod
 from central.state.counts import BindOutcome, Counts, EvictOutcome
 from central.state.pending import PendingPods
 from central.state.quotas import Quotas
@@ -58,14 +58,14 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._requests = Counter(
+        self._cpu_memory = Counter(
             "lading_central_requests", "Requests by verb and HTTP status.", ["verb", "status"], registry=self.registry
         )
         ProcessCollector(registry=self.registry)
         self.registry.register(_State(counts, term, leads, transitions))
 
     def answered(self, verb: str, status: int, seconds: float) -> None:
-        self._requests.labels(verb, str(status)).inc()
+        self._cpu_memory.labels(verb, str(status)).inc()
         if status == 200:
             self._took.labels(verb).observe(seconds)
 

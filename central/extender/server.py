@@ -21,7 +21,6 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from central.ask.pod import Pod
 from central.extender.wire import (
     BadNamesError,
     BindArgs,
@@ -37,6 +36,7 @@ from central.extender.wire import (
 )
 from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
 from central.loop.faults import Faults, Work
+from central.request.pod import Pod
 from central.scheduling.filtered import SameReason
 from central.scheduling.scheduler import Decision
 from lading.health import Address

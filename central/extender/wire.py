@@ -8,7 +8,7 @@ from typing import Final, overload
 
 import msgspec
 
-from central.ask import pod  # the fields are named Pod, and Python 3.14 reads their types in the class
+from central.request import pod  # the fields are named Pod, and Python 3.14 reads their types in the class
 from central.scheduling.filtered import Filtered, SameReason
 
 

@@ -1,11 +1,11 @@
-"""Cache the verdicts of one ask: which nodes fit, and why the others do not; each is made by the exact search.
+"""Cache the verdicts of one request: which nodes fit, and why the others do not; each is made by the exact search.
 
 kube-scheduler asks about every node for every pod, and between two pods of one template a handful of nodes has changed. So the
-verdicts are kept for each distinct Ask, and only nodes that changed are judged again; rooms of one equivalence class
+verdicts are kept for each distinct DeviceRequest, and only nodes that changed are judged again; rooms of one equivalence class
 (equivalence.py) are judged once.
 
-It takes an Ask and the rooms that changed, and returns names by verdict, and the best node. What a verdict says beyond that,
-and which nodes need a search, is for the subclasses to say: searched.py and counted.py.
+It takes a DeviceRequest and the rooms that changed, and returns names by verdict, and the best node. The subclasses in
+searched.py and counted.py decide what else a verdict says, and which nodes need a search.
 """
 
 from abc import ABC, abstractmethod
@@ -13,13 +13,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from central.ask.model import Requests
 from central.fit.equivalence import Equivalence
 from central.fit.model import Missing
 from central.ledger.model import NodeRoom
 from central.loop.steps import Steps
+from central.request.model import CpuMemory
 
-VERDICTS: Final = 4096  # of one ask; some hundred in a cluster of few kinds of nodes
+VERDICTS: Final = 4096  # of one request; some hundred in a cluster of few kinds of nodes
 
 Score = tuple[int, ...]  # higher is better (score.py)
 K = TypeVar("K")
@@ -37,8 +37,9 @@ Search = Callable[[NodeRoom, bool], Found | Missing]  # the last: briefly, NOT_R
 
 
 class CachedVerdicts(ABC):
-    """The cached verdicts for one ask. `fits` has every node with room for it, by score where it has one; `reasons` has every
-    node, with the reason to show for those that do not fit, and an empty text for the others. Both are updated in place."""
+    """The cached verdicts for one request. `fits` has every node with room for it, by score where it has one; `reasons` has
+    every node, with the reason to show for those that do not fit, and an empty text for the others. Both are updated in
+    place."""
 
     def __init__(self, search: Search, equivalence: Equivalence) -> None:
         self.fits: dict[str, Score] = {}
@@ -66,12 +67,12 @@ class CachedVerdicts(ABC):
         """Read what changed; nodes that need a search are left open."""
 
     @abstractmethod
-    def best(self, requests: Requests, among: Collection[str]) -> str | None:
+    def best(self, cpu_memory: CpuMemory, among: Collection[str]) -> str | None:
         """Return the best of these nodes for a pod with these requests beside its devices, the first by name if several are
         equal; None if none of them fits."""
 
     @abstractmethod
-    def ranked(self, requests: Requests) -> list[str]:
+    def ranked(self, cpu_memory: CpuMemory) -> list[str]:
         """Return all nodes that fit, the best first."""
 
     def settle(self, name: str) -> None:

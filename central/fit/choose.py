@@ -10,17 +10,17 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Final, NamedTuple, assert_never
 
-from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.cards import Card
 from central.fit.container_search import Chosen, SearchDevices, SearchEndedError, places_of, search_containers
 from central.fit.demand import Demand, Wanted
 from central.fit.model import Missing, PlacedDevices
-from central.fit.shortage import is_asked
+from central.fit.shortage import is_requested
 from central.fit.topology import Layout, bits, lay_out, worst_of
 from central.fit.vfs import FreeVfs, in_pairs
 from central.ledger.model import NodeRoom
 from central.ledger.room import emptied
+from central.request.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from lading.devices.isolation import IsolationName, most_containers
 from lading.nodedevices import Gpu
 
@@ -74,7 +74,7 @@ def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> SearchDevices:
     for number, index in enumerate(layout.cards):
         card = room.cards[index]
         untouched |= card.free << number
-        if card.usable and is_asked(card, demand):
+        if card.usable and is_requested(card, demand):
             cards.append(Card(card, demand.phases, number, at_most))
     return SearchDevices(layout.topology, cards, untouched, _free_vfs(room, layout), places_of(layout.topology, demand))
 

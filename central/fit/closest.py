@@ -1,4 +1,4 @@
-"""How far apart whole cards of the best choice would be, for many nodes: of asks that are simple (vectors.py).
+"""How far apart whole cards of the best choice would be, for many nodes: of requests that are simple (vectors.py).
 
 It takes columns, rows that fit, and which of their cards would do. It returns for each row the level (topology.Apart) that the
 exact search would find there. It depends on nothing but the places of these cards, so that nodes of one topology share it,
@@ -7,10 +7,10 @@ whatever else is held there.
 
 import numpy as np
 
-from central.ask.model import PartitionPolicy
 from central.fit.columns import Bools, Columns, Ints
 from central.fit.joint import Query, State, find
 from central.fit.topology import FARTHEST, Layout
+from central.request.model import PartitionPolicy
 
 
 def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition: PartitionPolicy | None) -> Ints:

@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from central.ask.model import Requests
 from central.assignment.model import Part
 from central.fit.interner import Interner
 from central.fit.topology import NO_LAYOUT, Layout, lay_out
 from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
+from central.request.model import CpuMemory
 from lading.devices.isolation import IsolationName
 
 Ints = NDArray[np.int64]
@@ -177,14 +177,14 @@ class Columns:
         """Return the free milli of all cards of these models that may be given. No models: of any model."""
         return int(self.free[self._are_of(models)[self.kind]].sum() if models else self.free.sum())
 
-    def places(self, gpus: int, models: Sequence[str], requests: Requests) -> int:
+    def places(self, gpus: int, models: Sequence[str], cpu_memory: CpuMemory) -> int:
         """Return how many pods that ask for this many cards of one of these models, this cpu and this memory could be placed,
         one by one. No models: of any model."""
         rows = (self.full >= gpus).nonzero()[0]
         if models:
             rows = rows[self._are_of(models)[self.kind[rows]]]
         places = self.full[rows] // gpus
-        for left, asked in zip(self.left, requests, strict=True):
+        for left, asked in zip(self.left, cpu_memory, strict=True):
             if asked:
                 places = np.minimum(places, left[rows] // asked)
         return int(places.sum())
@@ -202,8 +202,9 @@ class Columns:
         return wanted
 
     def isolation_of(self, rows: Ints, asked: IsolationName | None) -> Ints | None:
-        """Return by row the number that ISOLATION has on a card whose shares have the isolation that this ask's shares would
-        have there; NOT_OFFERED where the node does not offer it. Return None if it is the same for all rows and all cards."""
+        """Return by row the number that ISOLATION has on a card whose shares have the isolation that this request's shares
+        would have there; NOT_OFFERED where the node does not offer it. Return None if it is the same for all rows and all
+        cards."""
         if asked is None and len(self._offered) == 1 and len(self._isolations) == 1:
             return None
         numbers = [
@@ -377,7 +378,7 @@ def left_of(card: CardRoom, part: Part | None = None) -> int:
     return min(mib * FULL // size, core * 10, FULL if bare else FULL - 1)
 
 
-def milli_asked(size_mib: int, memory_mib: int | None, core_percent: int | None) -> int:
+def milli_requested(size_mib: int, memory_mib: int | None, core_percent: int | None) -> int:
     """Return what a share takes of such a card in milli, rounded up; more than FULL if the card is too small for it."""
     core = (core_percent or 0) * 10
     if memory_mib is None:

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.fit.cards import Card, CardState
 from central.fit.demand import Demand, Wanted
 from central.fit.joint import Found, Query, State, alternatives, find, sites_of
@@ -23,6 +22,7 @@ from central.fit.model import Missing
 from central.fit.prefer import preference, ranks
 from central.fit.topology import NEXT_TO, Apart, NodeTopology, bits, link
 from central.fit.vfs import Choice, FreeVfs
+from central.request.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 
 SETS_A_STEP = 8  # of cards, that are looked at once the best choice of a container turned out to be in the way
 

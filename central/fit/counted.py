@@ -1,8 +1,8 @@
-"""Judge all nodes for one ask, by columns: which fit, why the others do not, and what every choice there would leave.
+"""Judge all nodes for one request, by columns: which fit, why the others do not, and what every choice there would leave.
 
-It takes columns (columns.py) and an ask. A simple ask is judged by counting in columns (vectors.py; closest.py: how far apart
-its cards would be); another one, and any ask on a node that needs the exact search, by that search (cached.py). Kept, and
-caught up with the columns; of a few nodes that changed, those that equal others are looked up.
+It takes columns (columns.py) and a request. A simple request is judged by counting in columns (vectors.py; closest.py: how far
+apart its cards would be); another one, and any request on a node that needs the exact search, by that search (cached.py). Kept,
+and caught up with the columns; of a few nodes that changed, those that equal others are looked up.
 """
 
 from collections.abc import Hashable, Sequence
@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from central.ask.model import Ask, PartitionPolicy, Policy
 from central.fit.cached import VERDICTS, CachedVerdicts, Found
 from central.fit.closest import levels_of
 from central.fit.columns import Bools, Columns, Ints, left_of
@@ -20,6 +19,7 @@ from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.vectors import FITS, NUMBER_OF, REASONS, Choices, choices, fits, wish_of
 from central.ledger.model import NodeRoom
+from central.request.model import DeviceRequest, PartitionPolicy, Policy
 
 FEW: Final = 16  # rows that are looked up one by one: a step of vectors costs some dozens of calls, whatever their length
 NO_SLOT: Final = -1
@@ -27,18 +27,18 @@ _UNSEEN: Final = -1
 
 
 class CountedVerdicts(CachedVerdicts):
-    """The verdicts for one ask, under the policy fragmentation. `fits` has no scores: they depend on a pod's other requests too
-    (scores.py)."""
+    """The verdicts for one request, under the policy fragmentation. `fits` has no scores: they depend on a pod's other requests
+    too (scores.py)."""
 
-    def __init__(self, ask: Ask, columns: Columns, limits: Limits) -> None:
-        demand = read_demand(ask, Policy.FRAGMENTATION, limits)
+    def __init__(self, request: DeviceRequest, columns: Columns, limits: Limits) -> None:
+        demand = read_demand(request, Policy.FRAGMENTATION, limits)
 
         def search(room: NodeRoom, brief: bool) -> Found | Missing:
-            found = fit(room, ask, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
+            found = fit(room, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
             return found.missing if isinstance(found, NoFit) else _found(room, found)
 
         super().__init__(search, equivalence_for(demand))
-        self.wish = wish_of(ask)
+        self.wish = wish_of(request)
         self._partition = demand.partition
         self._columns = columns
         self._seen = -1
@@ -140,7 +140,7 @@ class CountedVerdicts(CachedVerdicts):
 
     @property
     def _needs_search(self) -> Bools:
-        """Return by row whether counting cannot judge it for this ask."""
+        """Return by row whether counting cannot judge it for this request."""
         columns = self._columns
         if self.wish is None:
             return np.ones(len(columns.needs_search), np.bool_)

@@ -1,11 +1,11 @@
-"""An Ask as a fit works with it: cards and VFs wanted by each container, and in which *phases* of the pod.
+"""A DeviceRequest as a fit works with it: cards and VFs wanted by each container, and in which *phases* of the pod.
 
 A phase is a moment of the pod's life that must fit: each init container beside the sidecars that started before it, and at last
 the app containers with all sidecars. Two containers that share a phase share no whole card and no VF, and their shares add up;
 two that share none may have the same devices.
 
-It takes an Ask, and how a whole card is cut (`Limits`). It returns a Demand, which is remembered and is the same for equal
-asks.
+It takes a DeviceRequest, and how a whole card is cut (`Limits`). It returns a Demand, which is cached: equal requests have the
+same.
 
 Source: KEP-753; facts on over-commit by count: the virtual devices of the Redis design, seed 002.
 """
@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
+from central.request.model import ContainerRequest, DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
 from lading.devices.isolation import IsolationName
 
 
@@ -26,8 +26,8 @@ from lading.devices.isolation import IsolationName
 class Limits:
     """The bounds of a cluster, from central's settings."""
 
-    # Over-commit by count, for asks under the policy spread: a container that asks for `lading.dev/gpu: n` gets a share of each
-    # of n cards, 1/N of its memory and compute, so that N such containers share a card. 0 and 1: a whole card is whole.
+    # Over-commit by count, for requests under the policy spread: a container that asks for `lading.dev/gpu: n` gets a share of
+    # each of n cards, 1/N of its memory and compute, so that N such containers share a card. 0 and 1: a whole card is whole.
     spread_containers_per_card: int = 0
     # How many choices of cards are tried on one node for one pod before it counts as not fitting. Random pods of up to eight
     # different shares on random nodes need 230 at most, half of them less than 10. The bound is for pods that are built to keep
@@ -99,42 +99,42 @@ def is_placed(demand: Demand) -> bool:
     return demand.bound or any(one.count > 1 or (one.count > 0 and one.vfs > 0) for one in demand.wanted)
 
 
-def policy_of(ask: Ask, default: Policy) -> Policy:
-    return default if ask.policy is None else ask.policy
+def policy_of(request: DeviceRequest, default: Policy) -> Policy:
+    return default if request.policy is None else request.policy
 
 
-def read_demand(ask: Ask, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Demand:
-    """Return the Demand of an ask. `policy` is the one that applies to this ask. The policy spread may divide whole cards into
-    shares. It does not divide the cards of a pod with sharing labels, which asks for the shares that it wants, nor MIG
-    instances, nor the cards of a required NVSwitch partition."""
-    kept_whole = ask.sharing or ask.mig_profile or ask.partition is PartitionPolicy.HONOR
+def read_demand(request: DeviceRequest, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Demand:
+    """Return the Demand of a request. `policy` is the one that applies to this request. The policy spread may divide whole
+    cards into shares. It does not divide the cards of a pod with sharing labels, which asks for the shares that it wants, nor
+    MIG instances, nor the cards of a required NVSwitch partition."""
+    kept_whole = request.sharing or request.mig_profile or request.partition is PartitionPolicy.HONOR
     per_card = limits.spread_containers_per_card if policy is Policy.SPREAD and not kept_whole else 0
-    return _read_demand(ask, per_card, ask.partition or limits.partition)
+    return _read_demand(request, per_card, request.partition or limits.partition)
 
 
 @lru_cache(maxsize=1024)  # some dozen templates at a time
-def _read_demand(ask: Ask, per_card: int, partition: PartitionPolicy) -> Demand:
-    masks = _masks(ask.containers)
-    wanted = [_wanted(container, mask, per_card) for container, mask in zip(ask.containers, masks, strict=True)]
+def _read_demand(request: DeviceRequest, per_card: int, partition: PartitionPolicy) -> Demand:
+    masks = _masks(request.containers)
+    wanted = [_wanted(container, mask, per_card) for container, mask in zip(request.containers, masks, strict=True)]
     phases = max(mask.bit_length() for mask in masks) if masks else 1
     last = 1 << (phases - 1)
     has_vfs = any(one.vfs for one in wanted)
     # With VFs what runs in the last phase comes first, whatever it asks for: so the VFs of all phases together are few.
     # Bound to places, those first that the fewest places will do for: the others have more to choose from.
-    honor = partition is PartitionPolicy.HONOR and not ask.mig_profile
-    bound = honor or ask.scope is not Scope.ANY or (has_vfs and ask.rdma_policy is RdmaPolicy.PER_SWITCH)
+    honor = partition is PartitionPolicy.HONOR and not request.mig_profile
+    bound = honor or request.scope is not Scope.ANY or (has_vfs and request.rdma_policy is RdmaPolicy.PER_SWITCH)
     wanted.sort(key=lambda one: (has_vfs and not one.mask & last, *_order(one, last, bound=bound)))
     cards = [one for one in wanted if one.count]
     whole_peak, whole = _peak([one for one in cards if one.whole], phases)
     return Demand(
-        roles=tuple((container.name, container.role) for container in ask.containers),
+        roles=tuple((container.name, container.role) for container in request.containers),
         phases=phases,
-        models=ask.gpu_models,
-        mig_profile=ask.mig_profile,
-        rdma=ask.rdma_policy,
-        scope=ask.scope,
-        partition=partition if whole and not ask.mig_profile else None,
-        isolation=ask.isolation,
+        models=request.gpu_models,
+        mig_profile=request.mig_profile,
+        rdma=request.rdma_policy,
+        scope=request.scope,
+        partition=partition if whole and not request.mig_profile else None,
+        isolation=request.isolation,
         wanted=tuple(wanted),
         cards=tuple(cards),
         needs=(*whole, *{(one.memory_mib, one.core_percent, one.count): one for one in cards if not one.whole}.values()),
@@ -143,7 +143,7 @@ def _read_demand(ask: Ask, per_card: int, partition: PartitionPolicy) -> Demand:
     )
 
 
-def _masks(containers: Sequence[ContainerAsk]) -> list[int]:
+def _masks(containers: Sequence[ContainerRequest]) -> list[int]:
     """Return, for each container, the phases in which it runs: bit n is set for the n-th init container, and the highest bit
     for the app containers."""
     inits = [number for number, container in enumerate(containers) if container.role is Role.INIT]
@@ -160,7 +160,7 @@ def _masks(containers: Sequence[ContainerAsk]) -> list[int]:
     return masks
 
 
-def _wanted(container: ContainerAsk, mask: int, per_card: int) -> Wanted:
+def _wanted(container: ContainerRequest, mask: int, per_card: int) -> Wanted:
     share = container.share
     cut = share is None and container.gpus > 0 and per_card > 1
     return Wanted(

@@ -1,11 +1,13 @@
 """Find equivalent rooms: what a verdict and a score depend on, and nothing that only tells one device from another.
 
 In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one room holds for its whole
-class: a new ask is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state before.
+class: a new request is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state
+before.
 
-It takes a room, and returns the number of its equivalence class; the verdicts and scores of one class are equal for every ask
-of the kind that it is for. Most asks do not care where on the node a card is; for the others the classes are smaller. A room is
-mostly looked at for several asks, so its number is remembered. A class has two numbers where the first one was forgotten.
+It takes a room, and returns the number of its equivalence class; the verdicts and scores of one class are equal for every
+request of the kind that it is for. Most requests do not care where on the node a card is; for the others the classes are
+smaller. A room is mostly looked at for several requests, so its number is remembered. A class has two numbers where the first
+one was forgotten.
 """
 
 from collections.abc import Callable, Hashable
@@ -83,5 +85,5 @@ def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:
 class_in_any_order: Final = _numbered(_in_any_order)
 # For asks to which it matters where cards and VFs sit: which ones are free, in a topology that is the same.
 class_by_devices: Final = _numbered(partial(_in_place, vfs=True))
-# The same for asks without VFs.
+# The same for requests without VFs.
 class_by_cards: Final = _numbered(partial(_in_place, vfs=False))

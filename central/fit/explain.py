@@ -1,14 +1,13 @@
 """Explain why a node does not fit, in words and numbers, for a person who asks about one pod.
 
-It takes the room, the ask, and what `fit` found missing. It returns one line with the nearest miss, and what would help if the
-room alone shows it. It is separate from `fit`, which answers for thousands of nodes and builds no text.
+It takes the room, the request, and what `fit` found missing. It returns one line with the nearest miss, and what would help if
+the room alone shows it. It is separate from `fit`, which answers for thousands of nodes and builds no text.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Scope, Sharing
 from central.fit.choose import MISSING_OF, Bond, bonds_of, find_bound
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, Wanted, policy_of, read_demand
 from central.fit.joint import MOST_SETS
@@ -16,8 +15,9 @@ from central.fit.mig import explain_instances, instances_as_cards
 from central.fit.model import Missing
 from central.fit.nearby import count_of, explain_partition, explain_pfs, explain_scope, explain_switches
 from central.fit.sharing import group_cards, is_open
-from central.fit.shortage import asked_cards, short_of_cards, with_several_shares
+from central.fit.shortage import requested_cards, short_of_cards, with_several_shares
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Scope, Sharing
 from lading.amounts import first_few, format_mib
 from lading.devices.identity import pci_order
 
@@ -33,9 +33,11 @@ _NOW: Final = {
 }
 
 
-def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> str:
+def explain(
+    room: NodeRoom, request: DeviceRequest, missing: Missing, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
+) -> str:
     """Explain the reason. `room`, `policy` and `limits` must be those of the call of `fit`."""
-    demand = read_demand(ask, policy_of(ask, policy), limits)
+    demand = read_demand(request, policy_of(request, policy), limits)
     match missing:
         case Missing.NO_REPORT:
             return f"there is no NodeDevices object {room.name}: lading-hooks does not report there"
@@ -86,13 +88,13 @@ def explain(room: NodeRoom, ask: Ask, missing: Missing, *, policy: Policy, limit
             | Missing.NOT_WITHIN_SCOPE
             | Missing.NOT_FREE_WITHIN_SCOPE
         ):
-            return _explain_bonds(instances_as_cards(room, demand), demand, missing, policy_of(ask, policy), limits)
+            return _explain_bonds(instances_as_cards(room, demand), demand, missing, policy_of(request, policy), limits)
         case Missing.KEPT_OFF:
-            return _explain_kept_off(room, demand, ask.sharing)
+            return _explain_kept_off(room, demand, request.sharing)
         case Missing.OTHER_ISOLATION:
             return _explain_other_isolation(room, demand)
         case Missing.GROUP_FULL:
-            return _explain_group(room, ask.sharing)
+            return _explain_group(room, request.sharing)
         case Missing.GROUP_ELSEWHERE:
             return "pods with its share-affinity have shares of a GPU of another node"
         case _:
@@ -127,7 +129,7 @@ def _explain_bond(room: NodeRoom, demand: Demand, bond: Bond, *, now: bool) -> s
 
 
 def _explain_cards(room: NodeRoom, demand: Demand, missing: Missing) -> str:
-    cards = asked_cards(room, demand)
+    cards = requested_cards(room, demand)
     need = next((need for need in demand.needs if short_of_cards(cards, need) is missing), demand.needs[0])
     if missing in {Missing.TOO_FEW_GPUS, Missing.TOO_FEW_FREE_GPUS}:
         free = sum(card.free for card in cards)
@@ -147,7 +149,7 @@ def _explain_cards(room: NodeRoom, demand: Demand, missing: Missing) -> str:
 
 
 def _explain_unhealthy(room: NodeRoom, demand: Demand) -> str:
-    cards = asked_cards(room, demand)
+    cards = requested_cards(room, demand)
     need = next((need for need in demand.needs if short_of_cards(cards, need) is Missing.UNHEALTHY), None)
     if need is not None and not demand.mig_profile:
         return f"{_asked(need)} asked; {_states(room, demand)}"
@@ -226,7 +228,7 @@ def _name(card: CardRoom) -> str:
 def _explain_kept_off(room: NodeRoom, demand: Demand, sharing: Sharing | None) -> str:
     """Explain which cards the sharing constraints close. Name the pod's own labels, but not those of others, which may be other
     tenants."""
-    having = [card for card in asked_cards(room, demand) if card.usable and card.free_mib]
+    having = [card for card in requested_cards(room, demand) if card.usable and card.free_mib]
     closed = [card for card in having if not is_open(card, sharing)]
     if not closed:
         return f"{_asked_together(demand)}; its share-affinity requires one GPU for all, and none has enough free"
@@ -241,7 +243,7 @@ def _rules(sharing: Sharing | None) -> tuple[tuple[str, str], ...]:
 
 def _explain_other_isolation(room: NodeRoom, demand: Demand) -> str:
     isolation = room.isolation_of(demand.isolation)
-    having = [card for card in asked_cards(room, demand) if card.usable and card.free_mib]
+    having = [card for card in requested_cards(room, demand) if card.usable and card.free_mib]
     others = [card for card in having if not card.joins(isolation)]
     default = "" if demand.isolation else ", the default of the node"
     free = f"{count_of(len(having), 'GPU')} with something free"

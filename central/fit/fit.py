@@ -1,4 +1,4 @@
-"""Decide whether a pod fits on a node, and with which devices: a room and an ask → Placement or NoFit.
+"""Decide whether a pod fits on a node, and with which devices: a room and a request → Placement or NoFit.
 
 The search is exact: if there is a placement under these rules it is found, unless the search reaches a limit, which is reported
 (SEARCH_ENDED, SETS_ENDED).
@@ -11,13 +11,12 @@ The search is exact: if there is a placement under these rules it is found, unle
 - In no phase of the pod (demand.py) do two of its containers have the same VF, or does one have a whole card that another uses
   too. Between phases devices are used again, and more are taken only if they do not suffice.
 
-The answer is deterministic: equal rooms and asks give equal answers. A card that is held whole has 0 MiB and 0 % free in a
+The answer is deterministic: equal rooms and requests give equal answers. A card that is held whole has 0 MiB and 0 % free in a
 room.
 """
 
 from typing import Final
 
-from central.ask.model import Ask, Policy
 from central.assignment.phases import take
 from central.fit.choose import choose, choose_briefly
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
@@ -27,23 +26,28 @@ from central.fit.model import Missing, NoFit, PlacedDevices, Placement
 from central.fit.sharing import fit_among_sharers
 from central.fit.shortage import find_shortage
 from central.ledger.model import NodeRoom
+from central.request.model import DeviceRequest, Policy
 
 _NO_FIT: Final = {missing: NoFit(missing=missing) for missing in Missing}
 
 
-def fit(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LIMITS, brief: bool = False) -> Placement | NoFit:
-    """Return the placement, or why there is none. `policy` is the cluster's, for an ask without its own. `brief` counts, and
+def fit(
+    room: NodeRoom, request: DeviceRequest, *, policy: Policy, limits: Limits = DEFAULT_LIMITS, brief: bool = False
+) -> Placement | NoFit:
+    """Return the placement, or why there is none. `policy` is the cluster's, for a request without its own. `brief` counts, and
     searches without backtracking: what that does not decide is NOT_REACHED."""
-    policy = policy_of(ask, policy)
-    demand = read_demand(ask, policy, limits)
+    policy = policy_of(request, policy)
+    demand = read_demand(request, policy, limits)
 
     def fit_devices(room: NodeRoom) -> Placement | NoFit:
-        return _fit(room, ask, demand, policy, limits, brief)
+        return _fit(room, request, demand, policy, limits, brief)
 
-    return fit_by_isolation(room, demand, lambda room: fit_among_sharers(room, ask.sharing, policy, fit_devices))
+    return fit_by_isolation(room, demand, lambda room: fit_among_sharers(room, request.sharing, policy, fit_devices))
 
 
-def _fit(room: NodeRoom, ask: Ask, demand: Demand, policy: Policy, limits: Limits, brief: bool) -> Placement | NoFit:
+def _fit(
+    room: NodeRoom, request: DeviceRequest, demand: Demand, policy: Policy, limits: Limits, brief: bool
+) -> Placement | NoFit:
     """Decide by devices alone, regardless of which pods have shares of them."""
 
     def choose_in(room: NodeRoom) -> PlacedDevices | Missing:
@@ -56,5 +60,5 @@ def _fit(room: NodeRoom, ask: Ask, demand: Demand, policy: Policy, limits: Limit
     found = choose_instances(room, demand, choose_in) if demand.mig_profile else choose_in(room)
     if isinstance(found, Missing):
         return _NO_FIT[found]
-    taken = take(demand.roles, found.containers, ask.sharing)
+    taken = take(demand.roles, found.containers, request.sharing)
     return Placement(containers=found.containers, taken=taken, apart=found.apart)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final, Self
 
-from central.ask.model import Shape
 from central.fit.turnover import TurnoverShare
 from central.fit.workload import MOST_KINDS, PodKind, Workload, kind_of, workload_of
+from central.request.model import Shape
 from lading.vocabulary import PodUid
 
 HALF_LIFE: Final = 4000  # pods

@@ -29,9 +29,9 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Final, NamedTuple
 
-from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
 from central.fit.topology import Apart, Distance, NodeTopology, Site, bits
 from central.fit.vfs import Choice, FreeVfs
+from central.request.model import PartitionPolicy, RdmaPolicy, Scope
 
 # Sets of cards that are looked at in one site: more than 8 of 16 cards can have. A larger node gets the best of so many, and
 # what is not found among them counts as not decided, so that no pod and no node keeps the one thread of central busy.

@@ -25,7 +25,6 @@ from typing import Final
 
 import msgspec
 
-from central.ask.model import Policy, RdmaPolicy
 from central.assignment.model import PlacedGpu
 from central.fit.cards import Card
 from central.fit.demand import Demand
@@ -34,6 +33,7 @@ from central.fit.model import Missing, PlacedDevices
 from central.fit.topology import Apart, Distance, NodeTopology, bits
 from central.fit.vfs import Choice
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import Policy, RdmaPolicy
 from lading.nodedevices import Gpu, MigInstance
 from lading.vocabulary import GpuUuid, PciAddress
 

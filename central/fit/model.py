@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from central.ask.reasons import Coded
 from central.assignment.model import NOTHING_TAKEN, PlacedContainer, Taken
 from central.fit.topology import NEXT_TO, Apart
+from central.request.reasons import Coded
 
 
 class Missing(Coded):
@@ -87,7 +87,7 @@ MAY_FIT_LATER = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedDevices:
-    """The devices of one pod on one node, by container, in the order of the ask."""
+    """The devices of one pod on one node, by container, in the order of the request."""
 
     containers: Mapping[str, PlacedContainer]
     apart: Apart = NEXT_TO

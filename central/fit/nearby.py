@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from central.ask.model import Scope
 from central.fit.demand import Demand, Wanted
 from central.fit.joint import sites_of
-from central.fit.shortage import is_asked, short_of_cards, vfs_by_pf
+from central.fit.shortage import is_requested, short_of_cards, vfs_by_pf
 from central.fit.topology import Layout, Site, bits, lay_out
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import Scope
 from lading.devices.identity import pci_order
 from lading.nodedevices import Partition, Place
 
@@ -73,7 +73,7 @@ def explain_pfs(room: NodeRoom, demand: Demand, *, now: bool) -> str:
 
 def explain_partition(room: NodeRoom, demand: Demand, *, now: bool) -> str:
     count = max((one.count for one in demand.wanted if one.whole), default=0)
-    cards = {card.gpu.module_id: card for card in room.cards if is_asked(card, demand)}
+    cards = {card.gpu.module_id: card for card in room.cards if is_requested(card, demand)}
     words = f"an NVSwitch partition of {count_of(count, 'GPU')} asked"
     sizes = sorted({len(partition.modules) for partition in room.partitions})
     of_size = [partition for partition in room.partitions if len(partition.modules) == count]
@@ -90,7 +90,7 @@ def explain_partition(room: NodeRoom, demand: Demand, *, now: bool) -> str:
 
 def _would_do(card: CardRoom, demand: Demand, wanted: Wanted, *, now: bool) -> bool:
     """Return whether the card would do, as things are (`now`) or if no pod held anything."""
-    if not is_asked(card, demand):
+    if not is_requested(card, demand):
         return False
     short = short_of_cards([card], replace(wanted, count=1))
     return short is None or (not now and not short.unresolvable)

@@ -13,10 +13,10 @@ asked (scores.py).
 
 from collections.abc import Callable, Sequence
 
-from central.ask.model import Policy
 from central.fit.cards import Card
 from central.fit.demand import Wanted
 from central.fit.topology import link
+from central.request.model import Policy
 
 Prefer = Callable[[Sequence[Card], Wanted, int], Sequence[Card]]  # of cards that all take it: so many, the best first
 

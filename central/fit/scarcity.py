@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-from central.ask.model import NO_REQUESTS, Requests
 from central.fit.columns import FULL
 from central.fit.workload import MASS, Workload
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 
 OFTEN: Final = MASS // 40
 # Numbers of cards for which room is kept even if no known pod asks for them.
@@ -37,7 +37,7 @@ APART: Final = 2.0
 class Group(NamedTuple):
     gpus: int  # 1: one, or a share of one
     models: tuple[str, ...] = ()  # any of these; none: all
-    requests: Requests = NO_REQUESTS
+    cpu_memory: CpuMemory = NO_CPU_MEMORY
 
 
 Factors = Mapping[Group, float]
@@ -49,7 +49,7 @@ class Free(Protocol):
     def free_milli(self, models: tuple[str, ...] = ()) -> int:
         """Return what is free of all cards of these models, in milli. No models: of any model."""
 
-    def places(self, gpus: int, models: tuple[str, ...], requests: Requests) -> int:
+    def places(self, gpus: int, models: tuple[str, ...], cpu_memory: CpuMemory) -> int:
         """Return how many pods that ask for this could be placed, one by one."""
 
 
@@ -60,9 +60,9 @@ class Groups:
         """Read the workload. Of the kinds that ask for several cards, only the MOST_TOLD most frequent ones are told apart by
         cpu and memory."""
         several = [one for one, _ in workload.kinds if one.gpus > 1]
-        told = {one: one.requests for one in several[:MOST_TOLD]}
+        told = {one: one.cpu_memory for one in several[:MOST_TOLD]}
         self.of_kind = [
-            Group(one.gpus, one.models, told.get(one, NO_REQUESTS)) if one.gpus > 1 else Group(1, one.models)
+            Group(one.gpus, one.models, told.get(one, NO_CPU_MEMORY)) if one.gpus > 1 else Group(1, one.models)
             for one, _ in workload.kinds
         ]
         self.mass: Counter[Group] = Counter()

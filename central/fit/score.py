@@ -1,7 +1,7 @@
-"""Score a node for an ask that fits there: numbers that are compared between nodes.
+"""Score a node for a request that fits there: numbers that are compared between nodes.
 
-It takes one room and an ask, nothing else, so that the answer may be kept until that node changes. It returns a Score; the node
-with the higher score is better, and of equal ones the first by name is taken.
+It takes one room and a request, nothing else, so that the answer may be kept until that node changes. It returns a Score; the
+node with the higher score is better, and of equal ones the first by name is taken.
 
 Under any policy the node where GPUs and VFs of one container are closest comes first (topology.Apart). Of these:
 
@@ -15,24 +15,24 @@ eight, a pod of one card would break the larger one open further. Cards that may
 from collections.abc import Sequence
 from typing import Final
 
-from central.ask.model import Ask, Policy
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_demand
 from central.fit.mig import instances_as_cards
 from central.fit.model import Placement
-from central.fit.shortage import asked_cards
+from central.fit.shortage import requested_cards
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import DeviceRequest, Policy
 
 Score = tuple[int, ...]  # of one policy all are of one length
 _SCALE: Final = 1_000_000  # integers compare alike on every machine
 
 
-def score(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
-    """Return the score of a node, the higher the better. `policy` is the cluster's, for an ask without its own. Scores of one
-    ask can be compared with one another, but not with those of another ask."""
-    policy = policy_of(ask, policy)
-    demand = read_demand(ask, policy, limits)
+def score(room: NodeRoom, request: DeviceRequest, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
+    """Return the score of a node, the higher the better. `policy` is the cluster's, for a request without its own. Scores of
+    one request can be compared with one another, but not with those of another request."""
+    policy = policy_of(request, policy)
+    demand = read_demand(request, policy, limits)
     room = instances_as_cards(room, demand)
-    cards = [card for card in asked_cards(room, demand) if card.usable] if demand.cards else []
+    cards = [card for card in requested_cards(room, demand) if card.usable] if demand.cards else []
     vfs = _vf_fullness(room, demand)
     match policy:
         case Policy.BINPACK | Policy.FRAGMENTATION:  # which scores.py scores, with more than one room
@@ -42,9 +42,11 @@ def score(room: NodeRoom, ask: Ask, *, policy: Policy, limits: Limits = DEFAULT_
             return -(containers * _SCALE // max(1, len(cards))), -_card_fullness(cards, demand), -vfs
 
 
-def score_placed(room: NodeRoom, ask: Ask, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
+def score_placed(
+    room: NodeRoom, request: DeviceRequest, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
+) -> Score:
     """Return the score of a node together with how close to each other the devices of this placement are."""
-    return -placement.apart.level, *score(room, ask, policy=policy, limits=limits)
+    return -placement.apart.level, *score(room, request, policy=policy, limits=limits)
 
 
 def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:
@@ -55,13 +57,13 @@ def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:
         return 0
     mib = core = 0
     for phase in range(demand.phases):
-        asked_mib = asked_core = 0
+        requested_mib = requested_core = 0
         for wanted in demand.cards:
             if wanted.mask >> phase & 1:
                 card_mib = size_mib // len(cards)  # on average: which cards it would be is not asked here
-                asked_mib += wanted.count * (card_mib if wanted.whole else wanted.mib_of(card_mib))
-                asked_core += wanted.count * (100 if wanted.whole else wanted.core_percent or 0)
-        mib, core = max(mib, asked_mib), max(core, asked_core)
+                requested_mib += wanted.count * (card_mib if wanted.whole else wanted.mib_of(card_mib))
+                requested_core += wanted.count * (100 if wanted.whole else wanted.core_percent or 0)
+        mib, core = max(mib, requested_mib), max(core, requested_core)
     held_mib = size_mib - sum(card.free_mib for card in cards)
     held_core = 100 * len(cards) - sum(card.free_core for card in cards)
     return max((held_mib + mib) * _SCALE // size_mib, (held_core + core) * _SCALE // (100 * len(cards)))

@@ -1,8 +1,8 @@
-"""Find which nodes fit an ask, and the best one for a pod's shape, under the policy fragmentation: by columns.
+"""Find which nodes fit a request, and the best one for a pod's shape, under the policy fragmentation: by columns.
 
-It takes what changed in the ledger (columns.Followed), and a Scoring. It returns, for an Ask, which nodes fit (counted.py);
-with a pod's requests, the node with the highest score; and on a node, the card that has it. What did not change since such a
-pod was asked about keeps its score; what changed is scored in one step, for all nodes together.
+It takes what changed in the ledger (columns.Followed), and a Scoring. For a DeviceRequest it returns which nodes fit
+(counted.py); with the pod's cpu and memory, the node with the highest score; and on a node, the card with the highest score.
+Nodes that did not change since the last pod of this shape keep their scores; the others are scored in one step.
 
 A node where the devices of one container would be closer comes first, whatever it leaves behind.
 That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, which may know better: such a node comes after
@@ -15,7 +15,6 @@ from typing import Final
 
 import numpy as np
 
-from central.ask.model import Ask, Requests, Shape
 from central.fit.cached import VERDICTS, CachedVerdicts, Recent
 from central.fit.columns import FREE, FULL, Columns, Followed, Ints, first_of, rows_of
 from central.fit.counted import FEW, NO_SLOT, CountedVerdicts
@@ -23,6 +22,7 @@ from central.fit.demand import Limits
 from central.fit.fragmentation import Scoring
 from central.fit.vectors import FITS, Choices, choices, fits, left_after, wish_of
 from central.ledger.model import NodeRoom
+from central.request.model import CpuMemory, DeviceRequest, Shape
 
 REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
 LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what it is now
@@ -54,13 +54,13 @@ class _Scores:
 
 
 class ShapeScores:
-    """The scores of the nodes for one ask with a pod's other requests. A new scoring scores all nodes again, some of them with
-    each question. Until it has them all, the scoring before it counts, and still follows changes. Where only few nodes are to
-    be scored, those of one class are scored once."""
+    """The scores of the nodes for one request with a pod's other requests. A new scoring scores all nodes again, some of them
+    with each question. Until it has them all, the scoring before it counts, and still follows changes. Where only few nodes are
+    to be scored, those of one class are scored once."""
 
-    def __init__(self, requests: Requests, verdicts: CountedVerdicts, columns: Columns, scoring: Scoring) -> None:
+    def __init__(self, cpu_memory: CpuMemory, verdicts: CountedVerdicts, columns: Columns, scoring: Scoring) -> None:
         self._verdicts = verdicts
-        self._requests = _column(requests)
+        self._cpu_memory = _column(cpu_memory)
         self._columns = columns
         self._now = _Scores(scoring)
         self._coming: _Scores | None = None
@@ -153,7 +153,7 @@ class ShapeScores:
         into.scores[rows], into.slots[rows] = _NOWHERE, NO_SLOT
         rows = self._verdicts.fitting(rows)
         into.scores[rows] = _SHORT
-        having: Ints = rows[(self._columns.left[:, rows] >= self._requests).all(0)]
+        having: Ints = rows[(self._columns.left[:, rows] >= self._cpu_memory).all(0)]
         return having
 
     def _score(self, rows: Ints, into: _Scores) -> None:
@@ -162,7 +162,7 @@ class ShapeScores:
             return
         columns = self._columns
         found = self._verdicts.choices(rows)
-        after = left_after(columns, rows, found, self._requests)
+        after = left_after(columns, rows, found, self._cpu_memory)
         scores = into.scoring.scores(columns.states(rows), after, found.of)
         if len(found.slots):
             scores, into.slots[rows] = _best_of_each(columns, rows, found, scores)
@@ -181,8 +181,8 @@ def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) ->
     return -(-highest // (FULL + 1)), slots
 
 
-def _column(requests: Requests) -> Ints:
-    return np.array(requests, np.int64)[:, None]
+def _column(cpu_memory: CpuMemory) -> Ints:
+    return np.array(cpu_memory, np.int64)[:, None]
 
 
 class Counting:
@@ -194,15 +194,15 @@ class Counting:
         self._new_scoring = new_scoring
         self._asked = 0
         self.scoring = new_scoring(self.columns)
-        self._shapes: Recent[tuple[CachedVerdicts, Requests], ShapeScores] = Recent(REMEMBERED_SHAPES)
+        self._shapes: Recent[tuple[CachedVerdicts, CpuMemory], ShapeScores] = Recent(REMEMBERED_SHAPES)
 
     def renew(self) -> None:
         """Make the scoring again, because its inputs have changed."""
         self.scoring = self._new_scoring(self.columns)
 
-    def scores(self, verdicts: CountedVerdicts, requests: Requests) -> ShapeScores:
+    def scores(self, verdicts: CountedVerdicts, cpu_memory: CpuMemory) -> ShapeScores:
         """Return the scores, caught up with the verdicts."""
-        scores = self._shapes.of((verdicts, requests), lambda: ShapeScores(requests, verdicts, self.columns, self.scoring))
+        scores = self._shapes.of((verdicts, cpu_memory), lambda: ShapeScores(cpu_memory, verdicts, self.columns, self.scoring))
         self._asked += 1
         if self._asked % LOOK_AFTER == 0 and not self.scoring.is_current():
             self.renew()
@@ -210,19 +210,19 @@ class Counting:
         return scores
 
     def with_best_card(self, room: NodeRoom, shape: Shape, verdicts: CachedVerdicts | None) -> NodeRoom:
-        """Return, for one share, the room with only the card that leaves most; else the same room. `verdicts`: of the ask, if
-        they are cached."""
-        wish = wish_of(shape.ask)
+        """Return, for one share, the room with only the card that leaves most; else the same room. `verdicts`: of the request,
+        if they are cached."""
+        wish = wish_of(shape.request)
         if wish is None or wish.cards or len(room.cards) == 1:
             return room
         columns, row = self._found(room)
-        slot = self._known_slot(columns, row[0], verdicts, shape.requests)
+        slot = self._known_slot(columns, row[0], verdicts, shape.cpu_memory)
         if slot is None:
             found = fits(columns, row, wish)
             if found.missing[0] != FITS or columns.needs_search[row[0]]:
                 return room
             given = choices(columns, row, found.cards, wish)
-            after = left_after(columns, row, given, _column(shape.requests))
+            after = left_after(columns, row, given, _column(shape.cpu_memory))
             scores = self.scoring.scores(columns.states(row), after, given.of)
             slot = int(_best_of_each(columns, row, given, scores)[1][0])
         planes = columns.cards[row[0], :FREE]
@@ -230,8 +230,8 @@ class Counting:
         card = min((room.cards[number] for number in equal), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
         return replace(room, cards=(card,))
 
-    def _known_slot(self, columns: Columns, row: int, verdicts: CachedVerdicts | None, requests: Requests) -> int | None:
-        scores = self._shapes.get((verdicts, requests)) if verdicts is not None else None
+    def _known_slot(self, columns: Columns, row: int, verdicts: CachedVerdicts | None, cpu_memory: CpuMemory) -> int | None:
+        scores = self._shapes.get((verdicts, cpu_memory)) if verdicts is not None else None
         return scores.slot(row, self.scoring) if scores is not None and columns is self.columns else None
 
     def _found(self, room: NodeRoom) -> tuple[Columns, Ints]:
@@ -245,16 +245,16 @@ class Counting:
 
 
 class ScoredVerdicts(CountedVerdicts):
-    def __init__(self, ask: Ask, counting: Counting, *, limits: Limits) -> None:
-        super().__init__(ask, counting.columns, limits)
+    def __init__(self, request: DeviceRequest, counting: Counting, *, limits: Limits) -> None:
+        super().__init__(request, counting.columns, limits)
         self._counting = counting
 
     def catch_up(self) -> None:
         self._counting.followed.catch_up()
         super().catch_up()
 
-    def best(self, requests: Requests, among: Collection[str]) -> str | None:
-        return self._counting.scores(self, requests).best(among)
+    def best(self, cpu_memory: CpuMemory, among: Collection[str]) -> str | None:
+        return self._counting.scores(self, cpu_memory).best(among)
 
-    def ranked(self, requests: Requests) -> list[str]:
-        return self._counting.scores(self, requests).ranked()
+    def ranked(self, cpu_memory: CpuMemory) -> list[str]:
+        return self._counting.scores(self, cpu_memory).ranked()

@@ -1,13 +1,14 @@
-"""Find which nodes fit an ask, and the best one by its score: by the exact search alone, for the policies binpack and spread.
+"""Find which nodes fit a request, and the best one by its score: by the exact search alone, for the policies binpack and
+spread.
 
-It takes an Ask and the rooms that changed in the ledger. It returns cached verdicts (cached.py), and the best node among some.
+It takes a DeviceRequest and the rooms that changed in the ledger. It returns cached verdicts (cached.py), and the best node
+among some.
 """
 
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from central.ask.model import Ask, Policy, Requests
 from central.fit.cached import CachedVerdicts, Found, Score
 from central.fit.columns import Rooms
 from central.fit.demand import Limits, policy_of, read_demand
@@ -16,6 +17,7 @@ from central.fit.fit import fit
 from central.fit.model import Missing, NoFit
 from central.fit.score import score_placed
 from central.ledger.model import NodeRoom
+from central.request.model import CpuMemory, DeviceRequest, Policy
 
 PASSED_OVER: Final = 64  # better nodes that kube-scheduler left out (their cpu is used up), until a look at all costs less
 
@@ -24,14 +26,14 @@ class SearchedVerdicts(CachedVerdicts):
     """`rooms(since)` returns the nodes that changed after that version of the ledger, with their current rooms, or None for a
     node that is gone; and the new version."""
 
-    def __init__(self, ask: Ask, rooms: Rooms, *, policy: Policy, limits: Limits) -> None:
+    def __init__(self, request: DeviceRequest, rooms: Rooms, *, policy: Policy, limits: Limits) -> None:
         def search(room: NodeRoom, brief: bool) -> Found | Missing:
-            found = fit(room, ask, policy=policy, limits=limits, brief=brief)
+            found = fit(room, request, policy=policy, limits=limits, brief=brief)
             if isinstance(found, NoFit):
                 return found.missing
-            return Found(score_placed(room, ask, found, policy=policy, limits=limits))
+            return Found(score_placed(room, request, found, policy=policy, limits=limits))
 
-        super().__init__(search, equivalence_for(read_demand(ask, policy_of(ask, policy), limits)))
+        super().__init__(search, equivalence_for(read_demand(request, policy_of(request, policy), limits)))
         self._rooms = rooms
         self._seen = -1  # the ledger's version that this is caught up with
         self._heap: list[tuple[Score, str]] = []  # best first, by reversed scores; an entry counts while `fits` says the same
@@ -51,7 +53,7 @@ class SearchedVerdicts(CachedVerdicts):
             self._say(name, None, verdict.score)
             heappush(self._heap, (_reversed(verdict.score), name))
 
-    def best(self, requests: Requests, among: Collection[str]) -> str | None:
+    def best(self, cpu_memory: CpuMemory, among: Collection[str]) -> str | None:
         """Return the node with the highest score, which does not depend on these requests."""
         candidates: Collection[str] = among  # mostly all, so that the first that is looked for is there
         passed_over: list[tuple[Score, str]] = []
@@ -81,7 +83,7 @@ class SearchedVerdicts(CachedVerdicts):
         """Return the same by reading the score of each node."""
         return min((name for name in among if name in self.fits), key=self._order, default=None)
 
-    def ranked(self, requests: Requests) -> list[str]:
+    def ranked(self, cpu_memory: CpuMemory) -> list[str]:
         return sorted(self.fits, key=self._order)
 
     def _order(self, name: str) -> tuple[Score, str]:

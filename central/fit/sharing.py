@@ -1,6 +1,6 @@
 """Find the cards of a node that a pod's labels, and those of the pods that have shares there, leave to it.
 
-It takes a room, the labels of an ask, and a fit that knows nothing of labels. It returns a Placement that breaks none of the
+It takes a room, the labels of a request, and a fit that knows nothing of labels. It returns a Placement that breaks none of the
 rules of assignment/sharing.py; or what is missing, which is a matter of labels only where the pod would fit without them.
 
 A card that the labels close has nothing free for shares, as far as the fit can see: so it is the fit's own search, exact as it
@@ -13,10 +13,10 @@ On which other node the group may be is not looked at here: a room is one node (
 from collections.abc import Callable
 from dataclasses import replace
 
-from central.ask.model import Policy, Sharing
 from central.assignment.sharing import Group, groups_of
 from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import Policy, Sharing
 from lading.vocabulary import GpuUuid
 
 Fit = Callable[[NodeRoom], Placement | NoFit]
@@ -26,7 +26,7 @@ _KEPT_OFF = NoFit(missing=Missing.KEPT_OFF)
 
 
 def fit_among_sharers(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit: Fit) -> Placement | NoFit:
-    """Fit the pod among the sharers. `policy` is the one that applies to the ask."""
+    """Fit the pod among the sharers. `policy` is the one that applies to the request."""
     if sharing is None and not any(card.sharers for card in room.cards):
         return fit(room)
     found = _fit_by_labels(room, sharing, policy, fit)

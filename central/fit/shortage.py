@@ -6,10 +6,10 @@ pod of one container that asks for cards, and for VFs of any number of container
 
 from collections.abc import Collection, Mapping, Sequence
 
-from central.ask.model import RdmaPolicy
 from central.fit.demand import Demand, Wanted
 from central.fit.model import Missing
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.request.model import RdmaPolicy
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import PciAddress
 
@@ -27,7 +27,7 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
         return Missing.NO_ISOLATION
     missing = None
     if demand.needs:
-        cards = asked_cards(room, demand)
+        cards = requested_cards(room, demand)
         if not cards:
             return Missing.NO_MODEL if demand.models and not _has_model(room, demand.models) else Missing.TOO_FEW_GPUS
         for need in demand.needs:
@@ -55,13 +55,13 @@ def with_several_shares(demand: Demand) -> bool:
     return any(not one.whole and one.count > 1 for one in demand.wanted)
 
 
-def asked_cards(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
+def requested_cards(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
     """Return the cards that could serve the demand if no pod held them and nothing were wrong with them; a card in MIG mode
     could not."""
-    return [card for card in room.cards if is_asked(card, demand)]
+    return [card for card in room.cards if is_requested(card, demand)]
 
 
-def is_asked(card: CardRoom, demand: Demand) -> bool:
+def is_requested(card: CardRoom, demand: Demand) -> bool:
     return not card.gpu.mig_enabled and (not demand.models or card.gpu.model in demand.models)
 
 
@@ -70,7 +70,7 @@ def _has_model(room: NodeRoom, models: Collection[str]) -> bool:
 
 
 def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
-    """Return what is missing of `asked_cards`, for one need by itself."""
+    """Return what is missing of `requested_cards`, for one need by itself."""
     large = usable = now = 0  # enough; and may be given; and is free
     count, whole, core = need.count, need.whole, need.core_percent or 0
     for card in cards:

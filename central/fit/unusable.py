@@ -55,7 +55,7 @@ def unusable_milli(free: Free, kind: PodKind, models: Bools | None) -> int:
     `models` says, by number of a model, whether it is one of the kind's (Columns.models_of); None: any model will do."""
     if kind.cpu_only:
         return 0
-    enough = (free.cpu_milli >= kind.requests.cpu_milli) & (free.memory_mib >= kind.requests.memory_mib)
+    enough = (free.cpu_milli >= kind.cpu_memory.cpu_milli) & (free.memory_mib >= kind.cpu_memory.memory_mib)
     suits = (free.milli > 0) & enough[:, None]
     if models is not None:
         suits &= models[free.model]

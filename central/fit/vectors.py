@@ -1,9 +1,9 @@
-"""Find whether a simple ask fits, and what it would leave, for many nodes in one step.
+"""Find whether a simple request fits, and what it would leave, for many nodes in one step.
 
 *Simple*: one container, with whole cards or one share, and nothing else. It has neither VFs nor a scope nor words about who may
 be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). It takes columns, the rows to look
 at, and a Wish. It returns for each row the reason why it does not fit, or 0; and for those that fit the states that every
-choice of cards would leave. All other asks, and nodes that need it, are judged by the exact search, one by one (cached.py).
+choice of cards would leave. All other requests, and nodes that need it, are judged by the exact search, one by one (cached.py).
 """
 
 from functools import lru_cache
@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from central.ask.model import Ask, ContainerAsk
 from central.fit.columns import (
     ANY_MODEL,
     BARE,
@@ -31,6 +30,7 @@ from central.fit.columns import (
 )
 from central.fit.demand import mib_of_share
 from central.fit.model import Missing
+from central.request.model import ContainerRequest, DeviceRequest
 from lading.devices.isolation import IsolationName
 
 FITS: Final = 0
@@ -42,7 +42,7 @@ _NOT_SERVING: Final = np.array([FITS, *(NUMBER_OF[missing] for missing in _STATE
 
 
 class Wish(NamedTuple):
-    """The cards of a simple ask: so many whole cards, or (0) one share, or no card at all."""
+    """The cards of a simple request: so many whole cards, or (0) one share, or no card at all."""
 
     models: tuple[str, ...] = ()
     cards: int = 0
@@ -56,20 +56,22 @@ class Wish(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def wish_of(ask: Ask) -> Wish | None:
-    """Return the Wish of the ask; None if it is not simple."""
-    if ask == Ask(containers=(), policy=ask.policy):
+def wish_of(request: DeviceRequest) -> Wish | None:
+    """Return the Wish of the request; None if it is not simple."""
+    if request == DeviceRequest(containers=(), policy=request.policy):
         return Wish()
-    if len(ask.containers) != 1:
+    if len(request.containers) != 1:
         return None
-    one = ask.containers[0]
-    plain = ContainerAsk(name=one.name, role=one.role, gpus=one.gpus, share=one.share)
-    simple = Ask(containers=(plain,), policy=ask.policy, gpu_models=ask.gpu_models, isolation=ask.isolation)
-    if one != plain or ask != simple or (one.share is not None and one.share.cards > 1):
+    one = request.containers[0]
+    plain = ContainerRequest(name=one.name, role=one.role, gpus=one.gpus, share=one.share)
+    simple = DeviceRequest(
+        containers=(plain,), policy=request.policy, gpu_models=request.gpu_models, isolation=request.isolation
+    )
+    if one != plain or request != simple or (one.share is not None and one.share.cards > 1):
         return None
     if one.share is not None:
-        return Wish(ask.gpu_models, 0, one.share.memory_mib, one.share.core_percent, ask.isolation)
-    return Wish(ask.gpu_models, one.gpus)
+        return Wish(request.gpu_models, 0, one.share.memory_mib, one.share.core_percent, request.isolation)
+    return Wish(request.gpu_models, one.gpus)
 
 
 class Fits(NamedTuple):
@@ -137,7 +139,7 @@ class Choices(NamedTuple):
 
     of: Ints  # [choices], which of the rows, in their order; each at least once
     free: Ints  # [choices, slots]: milli that would be left
-    slots: Ints = _NO_SLOTS  # [choices], of the card that a share is of; none for other asks
+    slots: Ints = _NO_SLOTS  # [choices], of the card that a share is of; none for other requests
 
 
 def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
@@ -163,7 +165,7 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
     return Choices(of, free, slot)
 
 
-def left_after(columns: Columns, rows: Ints, found: Choices, requests: Ints) -> States:
+def left_after(columns: Columns, rows: Ints, found: Choices, cpu_memory: Ints) -> States:
     """Return the states that the choices leave, less the pod's other requests: [[cpu in milli], [memory in MiB]]."""
     of = rows[found.of]
-    return States(columns.left[:, of] - requests, columns.kind[of], found.free)
+    return States(columns.left[:, of] - cpu_memory, columns.kind[of], found.free)

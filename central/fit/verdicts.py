@@ -1,14 +1,13 @@
-"""Find which nodes fit an ask, which of them is the best, and with which devices: the one way to ask.
+"""Find which nodes fit a request, which of them is the best, and with which devices: the one way to ask.
 
-It takes the ledger, the cluster's policy and limits, and the pods to expect. It returns the cached verdicts of an ask, the best
-node for a pod's shape, and its placement there. Whether the exact search judges all nodes (searched.py), or columns count those
-that need no search (scores.py, counted.py), is decided here, by the policy that applies to the ask.
+It takes the ledger, the cluster's policy and limits, and the pods to expect. It returns the cached verdicts of a request, the
+best node for a pod's shape, and its placement there. Whether the exact search judges all nodes (searched.py), or columns count
+those that need no search (scores.py, counted.py), is decided here, by the policy that applies to the request.
 """
 
 from collections.abc import Callable, Collection
 from typing import Final
 
-from central.ask.model import Ask, Policy, Shape
 from central.fit.cached import CachedVerdicts, Recent
 from central.fit.columns import Columns, Followed, Loads, Rooms
 from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of
@@ -21,6 +20,7 @@ from central.fit.searched import SearchedVerdicts
 from central.ledger.load import Turnover
 from central.ledger.model import NodeRoom
 from central.loop.steps import Steps
+from central.request.model import DeviceRequest, Policy, Shape
 from lading.vocabulary import PodUid
 
 REMEMBERED: Final = 256  # asks; a cluster has some dozen templates at a time, and each costs about 100 bytes a node
@@ -37,7 +37,7 @@ class Verdicts:
         forecast: Forecast | None = None,
         turnover: Callable[[], Turnover] = Turnover,
     ) -> None:
-        """Create the verdicts. `policy`: for asks that name none."""
+        """Create the verdicts. `policy`: for requests that name none."""
         self.policy = policy
         self.limits = limits
         self.forecast = forecast or Forecast()
@@ -47,23 +47,23 @@ class Verdicts:
             Followed(Columns(), rooms, loads),
             lambda columns: Fragmentation(self.forecast.workload, columns, self.forecast.turnover.steps),
         )
-        self._asks: Recent[Ask, CachedVerdicts] = Recent(REMEMBERED)
+        self._asks: Recent[DeviceRequest, CachedVerdicts] = Recent(REMEMBERED)
 
-    def _is_counted(self, ask: Ask) -> bool:
-        return policy_of(ask, self.policy) is Policy.FRAGMENTATION
+    def _is_counted(self, request: DeviceRequest) -> bool:
+        return policy_of(request, self.policy) is Policy.FRAGMENTATION
 
-    def _make(self, ask: Ask) -> CachedVerdicts:
-        if self._is_counted(ask):
-            return ScoredVerdicts(ask, self._counting, limits=self.limits)
-        return SearchedVerdicts(ask, self._rooms, policy=self.policy, limits=self.limits)
+    def _make(self, request: DeviceRequest) -> CachedVerdicts:
+        if self._is_counted(request):
+            return ScoredVerdicts(request, self._counting, limits=self.limits)
+        return SearchedVerdicts(request, self._rooms, policy=self.policy, limits=self.limits)
 
-    def __contains__(self, ask: Ask) -> bool:
-        """Return whether verdicts of the ask are cached."""
-        return ask in self._asks
+    def __contains__(self, request: DeviceRequest) -> bool:
+        """Return whether verdicts of the request are cached."""
+        return request in self._asks
 
-    def of(self, ask: Ask) -> CachedVerdicts:
+    def of(self, request: DeviceRequest) -> CachedVerdicts:
         """Return the cached verdicts, caught up with the ledger; nodes that are not judged yet are left open."""
-        verdicts = self._asks.of(ask, lambda: self._make(ask))
+        verdicts = self._asks.of(request, lambda: self._make(request))
         verdicts.catch_up()
         return verdicts
 
@@ -71,28 +71,28 @@ class Verdicts:
         """Read nodes that changed, one in each step."""
         return self._counting.followed.catching_up()
 
-    def judging(self, ask: Ask) -> Steps:
-        """Judge the nodes that are not judged for the ask as they are now, one in each step."""
-        if self._is_counted(ask):
+    def judging(self, request: DeviceRequest) -> Steps:
+        """Judge the nodes that are not judged for the request as they are now, one in each step."""
+        if self._is_counted(request):
             yield from self.catching_up()
-        yield from self.of(ask).judging()
+        yield from self.of(request).judging()
 
     def best(self, shape: Shape, among: Collection[str]) -> str | None:
         """Return the best of these nodes by the policy, of those that were judged; None if none of them fits."""
-        return self.of(shape.ask).best(shape.requests, among)
+        return self.of(shape.request).best(shape.cpu_memory, among)
 
     def ranked(self, shape: Shape) -> list[str]:
         """Return all nodes that were judged to fit, the best by the policy first."""
-        return self.of(shape.ask).ranked(shape.requests)
+        return self.of(shape.request).ranked(shape.cpu_memory)
 
     def place(self, room: NodeRoom, shape: Shape) -> Placement | NoFit:
         """Return the devices that the pod gets in that room, or what is missing. Its requests make no difference to whether it
         fits, but to which card is the best. A pod that requests no device lacks none."""
-        if not shape.ask.containers:
+        if not shape.request.containers:
             return WITHOUT_DEVICES
-        if self._is_counted(shape.ask):
-            room = self._counting.with_best_card(room, shape, self._asks.get(shape.ask))
-        return fit(room, shape.ask, policy=self.policy, limits=self.limits)
+        if self._is_counted(shape.request):
+            room = self._counting.with_best_card(room, shape, self._asks.get(shape.request))
+        return fit(room, shape.request, policy=self.policy, limits=self.limits)
 
     def reports_all(self, names: Collection[str]) -> bool:
         """Return whether every one of these nodes reports devices."""

@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from central.ask.model import RdmaPolicy
 from central.fit.topology import Distance, NodeTopology, Site, bits
+from central.request.model import RdmaPolicy
 
 _LOAD_BITS: Final = 40
 _SUM_BITS: Final = 24

@@ -13,10 +13,10 @@ from typing import Annotated, Final
 
 import msgspec
 
-from central.ask.at_one_time import at_one_time
-from central.ask.model import NO_REQUESTS, Requests, Shape
-from central.ask.own import MAX_DEVICES
-from central.ask.requests import MOST
+from central.request.at_one_time import at_one_time
+from central.request.cpu_memory import MOST
+from central.request.model import NO_CPU_MEMORY, CpuMemory, Shape
+from central.request.own import MAX_DEVICES
 from lading.devices.assignment import MAX_MEMORY_MIB
 
 MASS: Final = 1 << 20
@@ -28,9 +28,9 @@ MOST_KINDS: Final = 512
 class PodKind:
     """A kind of pods by its request: whole cards, or one share, or no card at all."""
 
-    requests: Requests = NO_REQUESTS
+    cpu_memory: CpuMemory = NO_CPU_MEMORY
     gpus: int = 0
-    memory_mib: int | None = None  # a share, as central.ask.model.Share has it
+    memory_mib: int | None = None  # a share, as central.request.model.Share has it
     core_percent: int | None = None
     models: tuple[str, ...] = ()
 
@@ -60,20 +60,20 @@ def workload_of(weights: Mapping[PodKind, float]) -> Workload:
 
 
 def kind_of(shape: Shape) -> PodKind:
-    containers = shape.ask.containers
+    containers = shape.request.containers
     # MIG instances are on cards that are not scored.
-    gpus = 0 if shape.ask.mig_profile else at_one_time(containers, lambda one: one.gpus)
+    gpus = 0 if shape.request.mig_profile else at_one_time(containers, lambda one: one.gpus)
     if gpus:
-        return PodKind(requests=shape.requests, gpus=gpus, models=shape.ask.gpu_models)
+        return PodKind(cpu_memory=shape.cpu_memory, gpus=gpus, models=shape.request.gpu_models)
     shares = [one.share for one in containers if one.share is not None]
     if not shares:
-        return PodKind(requests=shape.requests)
+        return PodKind(cpu_memory=shape.cpu_memory)
     largest = max(shares, key=lambda share: (share.memory_mib or 0, share.core_percent or 0))
     return PodKind(
-        requests=shape.requests,
+        cpu_memory=shape.cpu_memory,
         memory_mib=largest.memory_mib,
         core_percent=largest.core_percent,
-        models=shape.ask.gpu_models,
+        models=shape.request.gpu_models,
     )
 
 
@@ -109,7 +109,7 @@ def kinds_written(pods: Iterable[WrittenPod]) -> dict[PodKind, float]:
     weights: dict[PodKind, float] = {}
     for pod in pods:
         kind = PodKind(
-            requests=Requests(pod.cpu_milli, pod.memory_mib),
+            cpu_memory=CpuMemory(pod.cpu_milli, pod.memory_mib),
             gpus=pod.gpus,
             memory_mib=pod.gpu_memory_mib,
             core_percent=pod.gpu_core_percent,

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from central.fit.columns import FULL, Ints, Kind, States, milli_asked
+from central.fit.columns import FULL, Ints, Kind, States, milli_requested
 from central.fit.cutting import WHOLE, worth_of_rests
 from central.fit.scarcity import NUMBERS, OFTEN, Factors, Groups
 from central.fit.workload import MASS, PodKind, Workload
@@ -38,7 +38,7 @@ MOST_AMOUNTS: Final = 64  # of cpu, of memory, or of a card: what lies between i
 MOST_SIZES: Final = 32  # of shares
 _MOST: Final = 1 << 26  # milli of cpu, or MiB: more feeds any number of cards
 _FINE: Final = 4096  # parts of a unit of it for a milli of a card; so fine it stays below _OFFSET
-_RESOURCES: Final = range(2)  # as in Requests: cpu, memory
+_RESOURCES: Final = range(2)  # as in CpuMemory: cpu, memory
 _OFFSET: Final = 1 << 40  # between the ratios of two kinds of nodes
 
 
@@ -75,8 +75,8 @@ class Tables:
         self._pods = [one for one, _ in workload.kinds]
         self._masses = [mass for _, mass in workload.kinds]
         self._needs = [[_need(one, kind) for one in self._pods] for kind in self.kinds]
-        self._cpu = _amounts([one.requests.cpu_milli for one in self._pods])
-        memory = [round((1 - turnover) * one.requests.memory_mib) for one in self._pods]
+        self._cpu = _amounts([one.cpu_memory.cpu_milli for one in self._pods])
+        memory = [round((1 - turnover) * one.cpu_memory.memory_mib) for one in self._pods]
         self._memory = _amounts(memory)
         self._weights = [weigh.usable * weight for weight in _weights(workload, self.kinds, cards, factors, turnover)]
         self._often = weigh.usable * OFTEN
@@ -84,7 +84,7 @@ class Tables:
         self._shares, self._wholes, self._rank_of_milli = self._make_usable(memory)
         self._rests = weigh.cut * np.array([self._make_rests(needs) for needs in self._needs], np.int64)
         self._feeding = Feeding(
-            [[one.requests[resource] for one in self._pods] for resource in _RESOURCES],
+            [[one.cpu_memory[resource] for one in self._pods] for resource in _RESOURCES],
             [[by * mass for mass in self._masses] for by in (weigh.fed_by_cpu, weigh.fed_by_memory)],
             self._needs,
         )
@@ -120,7 +120,7 @@ class Tables:
         """Return two tables of weights, and the ranks of milli. The tables have the kind of node and the ranks of its cpu and
         memory as indices; the first one, of shares, then the rank of what is free of a card, the second one the number of full
         cards."""
-        cpu = np.searchsorted(self._cpu, [one.requests.cpu_milli for one in self._pods]) + 1
+        cpu = np.searchsorted(self._cpu, [one.cpu_memory.cpu_milli for one in self._pods]) + 1
         memory = np.searchsorted(self._memory, memory_mib) + 1
         gpus, weights = np.array([one.gpus for one in self._pods], np.int64), np.array(self._weights, np.int64)
         steps = [_amounts([need for need in needs if 0 < need <= FULL]) for needs in self._needs]
@@ -218,7 +218,7 @@ def _need(one: PodKind, kind: Kind) -> int:
     them has."""
     if one.cpu_only:
         return 0
-    need = one.gpus * FULL if one.gpus else milli_asked(kind.size_mib, one.memory_mib, one.core_percent)
+    need = one.gpus * FULL if one.gpus else milli_requested(kind.size_mib, one.memory_mib, one.core_percent)
     return need if one.gpus or need <= FULL else 0
 
 

@@ -11,9 +11,9 @@ does not say so. Such a *trial* in another domain than that of the plan is refus
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from central.ask.reasons import OfPod
 from central.gang.gangs import Gangs
 from central.gang.model import EVERYWHERE, Gang, Member
+from central.request.reasons import OfPod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

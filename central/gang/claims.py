@@ -4,22 +4,22 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from central.ask.model import Requests
 from central.gang.draft import Where
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, Holder, OwnClaim
+from central.request.model import CpuMemory
 from lading.vocabulary import PodUid
 
 _KEPT: Final = "kept-for-gang/"  # and the uid of a member that is gone: no pod has such a uid
 
 
-def hold_plan(ledger: Ledger, gang: Gang, where: Where, requests: Mapping[PodUid, Requests]) -> Conflict | None:
+def hold_plan(ledger: Ledger, gang: Gang, where: Where, cpu_memory: Mapping[PodUid, CpuMemory]) -> Conflict | None:
     """Hold a plan, in place of all plans for these members, and of what is kept for members that are gone. Other members keep
     their places. On a conflict everything stays as it is."""
     claims = [
-        OwnClaim(holder=gang.members[uid].holder, node=one.node, taken=one.placement.taken, requests=requests[uid])
+        OwnClaim(holder=gang.members[uid].holder, node=one.node, taken=one.placement.taken, cpu_memory=cpu_memory[uid])
         for uid, one in where.items()
     ]
     conflict = ledger.plan(claims, instead_of=gang.kept)

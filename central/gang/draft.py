@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from central.ask.model import Shape
 from central.fit.model import Placement
 from central.fit.rails import on_preferred
 from central.gang.model import Planned
@@ -19,6 +18,7 @@ from central.ledger.overlay import Overlay, Put
 from central.ledger.parts import containers_placed
 from central.ledger.rails import Rails
 from central.ledger.usage import Hold
+from central.request.model import Shape
 from lading.vocabulary import PodUid
 
 MOVES: Final = 256  # tries to move members out of the way, in one search
@@ -40,7 +40,7 @@ class Want:
 def put_of(want: Want, planned: Planned) -> Put:
     """Return the member as one that is there."""
     hold = Hold(planned.placement.taken, containers_placed(planned.placement.containers))
-    return Put(node=planned.node, hold=hold, requests=want.shape.requests)
+    return Put(node=planned.node, hold=hold, cpu_memory=want.shape.cpu_memory)
 
 
 class Draft:

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from central.api.pod_groups import GangObject
-from central.ask.gang import GangKey, Membership, ObjectKey
 from central.gang.model import Gang, Member
 from central.gang.node_names import NodeNames, Numbered
 from central.loop.steps import Steps
+from central.request.gang import GangKey, Membership, ObjectKey
 from lading.vocabulary import PodUid
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from central.ask.gang import GangDialect, GangKey, Match, Membership, Terms
-from central.ask.reasons import OfPod
 from central.fit.model import Placement
 from central.ledger.model import NO_LABELS, Holder, OwnClaim
+from central.request.gang import GangDialect, GangKey, Match, Membership, Terms
+from central.request.reasons import OfPod
 from lading.vocabulary import PodUid
 
 FIRST_PAUSE_S: Final = 0.25  # doubled before it is used first

@@ -91,8 +91,8 @@ def count_placeable(wants: Sequence[Want], state: Overlay, place: Place) -> Gene
 
 def least_cards(wants: Sequence[Want]) -> int:
     """Return how many whole cards these take at least."""
-    asks = [want.shape.ask for want in wants if not want.shape.ask.mig_profile]
-    return sum(max((one.gpus for one in ask.containers if not one.share), default=0) for ask in asks)
+    asks = [want.shape.request for want in wants if not want.shape.request.mig_profile]
+    return sum(max((one.gpus for one in request.containers if not one.share), default=0) for request in asks)
 
 
 def _domains(

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from fractions import Fraction
 from typing import NamedTuple
 
-from central.ask.gang import GangKey
 from central.gang.model import Gang
+from central.request.gang import GangKey
 from lading.vocabulary import PodUid
 
 Turn = Callable[[PodUid], tuple[Fraction | float, ...]]

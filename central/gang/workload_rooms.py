@@ -71,7 +71,7 @@ class WorkloadRooms:
         self._ledger.forget_plan(place.holder.pod)
         if not bound:
             until = self._clock() + HELD_S
-            self._ledger.nominate(pod.pod, place.node, place.taken, until, pod, evicts=False, requests=place.requests)
+            self._ledger.nominate(pod.pod, place.node, place.taken, until, pod, evicts=False, cpu_memory=place.cpu_memory)
 
     def release(self, workload: str) -> None:
         """End what is kept for pods that did not come."""

@@ -6,7 +6,6 @@ counts, once; what pods hold adds up. `settle` is the only way by which a hold c
 
 from collections.abc import Collection, Sequence
 
-from central.ask.model import Requests
 from central.assignment.model import Taken
 from central.assignment.sharing import Group
 from central.ledger.changes import Changes
@@ -19,6 +18,7 @@ from central.ledger.own import OwnClaims
 from central.ledger.parts import containers_on_cards, merge, taken_by_grants
 from central.ledger.room import gained
 from central.ledger.usage import Hold
+from central.request.model import CpuMemory
 from lading.vocabulary import PodUid
 
 
@@ -34,7 +34,7 @@ class Books:
         self._loads = Loads()
         self._other_claims = OtherClaims()
 
-    def room_as_if(self, name: str, gone: Collection[PodUid], put: Sequence[tuple[Hold, Requests]] = ()) -> NodeRoom:
+    def room_as_if(self, name: str, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeRoom:
         """Return the room as if some pods held nothing there, and others held this in addition."""
         node = self._nodes.get(name)
         if node is None:
@@ -71,7 +71,7 @@ class Books:
         """Bring what this pod holds on this node in line with its claims."""
         node = self._node(name)
         self._claimed.mark(name)
-        planned = (claim.requests for claim in self._own.of(uid).values() if claim.node == name)
+        planned = (claim.cpu_memory for claim in self._own.of(uid).values() if claim.node == name)
         self._loads.plan(uid, name, max(planned, default=None))
         claims = self._claims(uid, node)
         hold = None

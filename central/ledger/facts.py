@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from central.ask.model import NO_REQUESTS
-from central.ask.other_systems import OtherClaim
 from central.assignment.model import Taken
 from central.ledger.books import Books
 from central.ledger.gone import Gone
 from central.ledger.model import NO_NODE, Claim, NodeFacts, NodeRoom, PodLoad, PodRecord, version_of
 from central.ledger.node import LedgerNode
 from central.ledger.parts import covers
+from central.request.model import NO_CPU_MEMORY
+from central.request.other_systems import OtherClaim
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
 
@@ -51,7 +51,7 @@ class Facts(Books):
 
     def set_load(self, load: PodLoad) -> None:
         """Store the load of a pod that has no devices of Lading."""
-        self._loads.bind(load.uid, load.node, load.requests)
+        self._loads.bind(load.uid, load.node, load.cpu_memory)
 
     def set_other_claim(self, uid: PodUid, claim: OtherClaim | None) -> None:
         """Set what a pod has of its node's cards by another system; None if it has nothing, or has ended."""
@@ -88,7 +88,7 @@ class Facts(Books):
             self.set_pod(record)
         others = {load.uid: load for load in loads}
         for uid in self._loads.bound() - others.keys() - self._pods.keys():
-            self._loads.bind(uid, "", NO_REQUESTS)
+            self._loads.bind(uid, "", NO_CPU_MEMORY)
         for load in others.values():
             self.set_load(load)
 
@@ -107,7 +107,7 @@ class Facts(Books):
             if reserved is not None and ended and bound_to in {"", reserved.node}:
                 self._linger(uid, reserved.node, reserved.taken)  # it may have been bound there, unseen
             names |= {claim.node for claim in self._own.drop(uid, Claim)}
-        self._loads.bind(uid, "" if ended else bound_to, NO_REQUESTS if after is None else after.requests)
+        self._loads.bind(uid, "" if ended else bound_to, NO_CPU_MEMORY if after is None else after.cpu_memory)
         for name in names:
             self._settle(uid, name)
 

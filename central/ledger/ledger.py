@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import NOTHING_TAKEN, Taken
 from central.assignment.sharing import Group
 from central.ledger.facts import Facts
@@ -34,6 +33,7 @@ from central.ledger.model import Claim, Clash, Conflict, Held, Holder, NodeRoom,
 from central.ledger.overlay import Overlay
 from central.ledger.room import lacking
 from central.ledger.views import NodeSnapshot, Snapshot, clashes, has, held_by
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.vocabulary import PodUid
 
 # A reporter that has something to say after its node came back has said it by then: kubelet ends what it should not run within
@@ -62,13 +62,13 @@ class Ledger(Facts):
         taken: Taken,
         until: float,
         holder: Holder | None = None,
-        requests: Requests = NO_REQUESTS,
+        cpu_memory: CpuMemory = NO_CPU_MEMORY,
     ) -> Conflict | None:
         """Hold what a filter found, for a moment. It replaces an earlier prediction for that pod; a refusal changes nothing."""
         conflict = self._check(uid, node, taken)
         if conflict is None:
             who = holder or Holder(pod=uid)
-            self._claim(Claim.PREDICTED, OwnClaim(holder=who, node=node, taken=taken, until=until, requests=requests))
+            self._claim(Claim.PREDICTED, OwnClaim(holder=who, node=node, taken=taken, until=until, cpu_memory=cpu_memory))
         return conflict
 
     def predict_load(self, load: PodLoad, until: float) -> None:
@@ -85,7 +85,7 @@ class Ledger(Facts):
         until: float,
         holder: Holder | None = None,
         *,
-        requests: Requests = NO_REQUESTS,
+        cpu_memory: CpuMemory = NO_CPU_MEMORY,
         victims: frozenset[PodUid] = frozenset(),
         evicts: bool = True,
     ) -> None:
@@ -93,7 +93,9 @@ class Ledger(Facts):
         holds nothing there any more, the nomination ends after NOMINATION_S; it ends at `until` in any case."""
         if self._obstacle(uid) is None:
             who = holder or Holder(pod=uid)
-            claim = OwnClaim(holder=who, node=node, taken=taken, until=until, requests=requests, victims=victims, evicts=evicts)
+            claim = OwnClaim(
+                holder=who, node=node, taken=taken, until=until, cpu_memory=cpu_memory, victims=victims, evicts=evicts
+            )
             self._claim(Claim.NOMINATED, claim)
 
     def plan(self, claims: Sequence[OwnClaim], *, instead_of: Iterable[PodUid] = ()) -> Conflict | None:
@@ -124,12 +126,12 @@ class Ledger(Facts):
         taken: Taken,
         gen: int,
         holder: Holder | None = None,
-        requests: Requests = NO_REQUESTS,
+        cpu_memory: CpuMemory = NO_CPU_MEMORY,
     ) -> Conflict | None:
         """Reserve the devices before a Binding is sent. Return None if they are reserved, now or already. What the pod itself
         has on that node does not conflict; its plans stay until it is bound, so that `release` undoes exactly this, except
         those that its affinity group cannot have beside it."""
-        wanted = OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, gen=gen, requests=requests)
+        wanted = OwnClaim(holder=holder or Holder(pod=uid), node=node, taken=taken, gen=gen, cpu_memory=cpu_memory)
         known = self._own.of(uid).get(Claim.RESERVED)
         if known is not None:
             same = (known.node, known.taken, known.gen) == (node, taken, gen)
@@ -311,11 +313,11 @@ class Ledger(Facts):
         """Return what a bound pod takes of its node's cpu and memory."""
         return self._loads.bound_as(uid)
 
-    def requests_of(self, uid: PodUid, node: str) -> Requests:
+    def cpu_memory_of(self, uid: PodUid, node: str) -> CpuMemory:
         """Return the cpu and memory that count for this pod there, bound or planned."""
         return self._loads.of(uid, node)
 
-    def allocatable(self, node: str) -> Requests | None:
+    def allocatable(self, node: str) -> CpuMemory | None:
         """Return the allocatable cpu and memory of a node; None if it is not known."""
         return self._loads.allocatable(node)
 

@@ -13,9 +13,9 @@ requested than there is; and the nodes that changed since a version.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from central.ask.model import NO_REQUESTS, Requests
 from central.ledger.changes import Changes
 from central.ledger.model import PodLoad
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.vocabulary import PodUid
 
 
@@ -39,19 +39,19 @@ class Loads:
     def __init__(self) -> None:
         self.changes = Changes()
         self.turnover = Turnover()
-        self._allocatable: dict[str, Requests] = {}
-        self._requested: dict[str, Requests] = {}
-        self._bound: dict[PodUid, tuple[str, Requests]] = {}
-        self._planned: dict[PodUid, dict[str, Requests]] = {}  # where central means to put it
+        self._allocatable: dict[str, CpuMemory] = {}
+        self._requested: dict[str, CpuMemory] = {}
+        self._bound: dict[PodUid, tuple[str, CpuMemory]] = {}
+        self._planned: dict[PodUid, dict[str, CpuMemory]] = {}  # where central means to put it
         self._expected: dict[PodUid, tuple[str, float]] = {}  # of these, pods without devices; until when
 
-    def left(self, name: str, without: Iterable[PodUid] = (), more: Iterable[Requests] = ()) -> Left:
+    def left(self, name: str, without: Iterable[PodUid] = (), more: Iterable[CpuMemory] = ()) -> Left:
         """Return what is left as if these pods were not there, and `more` were requested."""
         known = self._allocatable.get(name)
         if known is None:
             return UNKNOWN
         cpu_milli, memory_mib = known
-        requested = self._requested.get(name, NO_REQUESTS)
+        requested = self._requested.get(name, NO_CPU_MEMORY)
         cpu_milli, memory_mib = cpu_milli - requested.cpu_milli, memory_mib - requested.memory_mib
         for uid in without:
             given_back = self.of(uid, name)
@@ -60,14 +60,14 @@ class Loads:
             cpu_milli, memory_mib = cpu_milli - taken.cpu_milli, memory_mib - taken.memory_mib
         return Left(max(0, cpu_milli), max(0, memory_mib), True)
 
-    def allocatable(self, name: str) -> Requests | None:
+    def allocatable(self, name: str) -> CpuMemory | None:
         """Return what the Node offers; None if it is not known."""
         return self._allocatable.get(name)
 
-    def of(self, uid: PodUid, name: str) -> Requests:
+    def of(self, uid: PodUid, name: str) -> CpuMemory:
         """Return the requests that count for this pod there, bound or planned."""
-        node, requests = self._bound.get(uid, ("", NO_REQUESTS))
-        return requests if node == name else self._planned.get(uid, {}).get(name, NO_REQUESTS)
+        node, cpu_memory = self._bound.get(uid, ("", NO_CPU_MEMORY))
+        return cpu_memory if node == name else self._planned.get(uid, {}).get(name, NO_CPU_MEMORY)
 
     def bound_as(self, uid: PodUid) -> PodLoad | None:
         return PodLoad(uid, *self._bound[uid]) if uid in self._bound else None
@@ -75,17 +75,17 @@ class Loads:
     def bound(self) -> frozenset[PodUid]:
         return frozenset(self._bound)
 
-    def bind(self, uid: PodUid, node: str, requests: Requests) -> None:
+    def bind(self, uid: PodUid, node: str, cpu_memory: CpuMemory) -> None:
         """Store where the pod is bound; no node: it is not bound, or has ended."""
         former = self._bound.get(uid)
-        if former == ((node, requests) if node else None):
+        if former == ((node, cpu_memory) if node else None):
             return
         names = {name for name in (node, former[0] if former else "") if name}
         before = {name: self.of(uid, name) for name in names}
         bound, ended = self.turnover
         self.turnover = Turnover(bound + (former is None), ended + (not node))
         if node:
-            self._bound[uid] = node, requests
+            self._bound[uid] = node, cpu_memory
         else:
             del self._bound[uid]
         for name in names:
@@ -93,14 +93,14 @@ class Loads:
         if node:
             self.forget(uid)
 
-    def plan(self, uid: PodUid, node: str, requests: Requests | None) -> None:
+    def plan(self, uid: PodUid, node: str, cpu_memory: CpuMemory | None) -> None:
         """Record the requests of a pod that central plans to place there; None: not any more."""
         planned = self._planned.get(uid)
-        if (planned.get(node) if planned else None) == requests:
+        if (planned.get(node) if planned else None) == cpu_memory:
             return
         before = self.of(uid, node)
-        if requests is not None:
-            self._planned.setdefault(uid, {})[node] = requests
+        if cpu_memory is not None:
+            self._planned.setdefault(uid, {})[node] = cpu_memory
         elif planned is not None:
             del planned[node]
             if not planned:
@@ -113,7 +113,7 @@ class Loads:
         self.forget(load.uid)
         if load.uid not in self._bound:
             self._expected[load.uid] = load.node, until
-            self.plan(load.uid, load.node, load.requests)
+            self.plan(load.uid, load.node, load.cpu_memory)
 
     def forget(self, uid: PodUid) -> None:
         """Forget the expectation of this pod."""
@@ -126,7 +126,7 @@ class Loads:
         for uid in [uid for uid, (_, until) in self._expected.items() if until <= now]:
             self.forget(uid)
 
-    def offer(self, node: str, allocatable: Requests | None) -> None:
+    def offer(self, node: str, allocatable: CpuMemory | None) -> None:
         """Store the allocatable of a Node; None if there is no Node, or it does not say."""
         if self._allocatable.get(node) == allocatable:
             return
@@ -136,16 +136,16 @@ class Loads:
             self._allocatable[node] = allocatable
         self.changes.mark(node)
 
-    def requested(self) -> dict[str, Requests]:
+    def requested(self) -> dict[str, CpuMemory]:
         """Return the sums of the requests, by node."""
         return dict(self._requested)
 
-    def _add(self, name: str, less: Requests, more: Requests) -> None:
+    def _add(self, name: str, less: CpuMemory, more: CpuMemory) -> None:
         if less == more:
             return
-        cpu_milli, memory_mib = self._requested.get(name, NO_REQUESTS)
-        total = Requests(cpu_milli - less.cpu_milli + more.cpu_milli, memory_mib - less.memory_mib + more.memory_mib)
-        if total == NO_REQUESTS:
+        cpu_milli, memory_mib = self._requested.get(name, NO_CPU_MEMORY)
+        total = CpuMemory(cpu_milli - less.cpu_milli + more.cpu_milli, memory_mib - less.memory_mib + more.memory_mib)
+        if total == NO_CPU_MEMORY:
             del self._requested[name]
         else:
             self._requested[name] = total

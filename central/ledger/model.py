@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from central.api.known import is_number
-from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Admitted, Taken
 from central.assignment.sharing import UNLABELLED, Labels, together
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, Partition, Pf, Vf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
@@ -28,7 +28,7 @@ class NodeFacts(NamedTuple):
 
     ready: bool = False  # kubelet answers
     boot_id: str = ""  # empty: it does not say
-    allocatable: Requests | None = None  # None: it does not say
+    allocatable: CpuMemory | None = None  # None: it does not say
     unschedulable: bool = (
         False  # kubectl cordon: shown to people; kube-scheduler names the node for no pod but those that tolerate it
     )
@@ -124,9 +124,9 @@ class NodeRoom:
         """Return the isolation that the shares of a pod have here."""
         return asked or self.offered[0]
 
-    def has_resources(self, requests: Requests) -> bool:
+    def has_resources(self, cpu_memory: CpuMemory) -> bool:
         """Return whether the node has the requested cpu and memory; True if its amounts are not known."""
-        enough = requests.cpu_milli <= self.cpu_milli and requests.memory_mib <= self.memory_mib
+        enough = cpu_memory.cpu_milli <= self.cpu_milli and cpu_memory.memory_mib <= self.memory_mib
         return enough or not self.resources_known
 
 
@@ -156,7 +156,7 @@ class PodRecord:
     gen: int = 0  # of its assignment
     taken: Taken | None = None  # by its own assignment: for this uid and this node
     containers: Mapping[GpuUuid, int] = field(default_factory=lambda: ONE_EACH)  # on one card, where not one
-    requests: Requests = NO_REQUESTS
+    cpu_memory: CpuMemory = NO_CPU_MEMORY
     admitted: Admitted | None = None  # None: its assignment does not say, and its labels count
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)  # by which disruption budgets select it
     grace_s: int = 30  # that it has to end, once it is deleted
@@ -185,7 +185,7 @@ class PodLoad(NamedTuple):
 
     uid: PodUid
     node: str
-    requests: Requests
+    cpu_memory: CpuMemory
 
 
 def version_of(resource_version: str) -> int:
@@ -210,7 +210,7 @@ class OwnClaim:
     confirmed: bool = False  # the Binding is known to have succeeded
     victims: frozenset[PodUid] = frozenset()  # of a nomination: pods whose end it waits for
     evicts: bool = True  # of a nomination: its victims are evicted; False: they end by themselves
-    requests: Requests = NO_REQUESTS
+    cpu_memory: CpuMemory = NO_CPU_MEMORY
     labels: Mapping[str, str] | None = None  # of a pod that is gone, and in whose quota this counts
 
 

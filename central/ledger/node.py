@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from central.ask.model import Requests
 from central.assignment.model import Taken
 from central.ledger.load import UNKNOWN, Left, Loads
 from central.ledger.model import NodeFacts, NodeRoom
@@ -11,6 +10,7 @@ from central.ledger.other_systems import OtherClaims
 from central.ledger.parts import covers, merge, taken_by_grants
 from central.ledger.room import ReportedDevices, card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Hold, Usage
+from central.request.model import CpuMemory
 from lading.nodedevices import Grant, NodeDevices, is_other_boot
 from lading.vocabulary import PodUid
 
@@ -91,7 +91,7 @@ class LedgerNode:
         self._left = left
         return self._room
 
-    def room_as_if(self, gone: Collection[PodUid], put: Sequence[tuple[Hold, Requests]] = ()) -> NodeRoom:
+    def room_as_if(self, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeRoom:
         """Return the room as if some pods held nothing here, and others held this in addition."""
         if len(gone) > len(self.holds):  # the victims of a whole gang, of which most are elsewhere
             gone = [uid for uid in self.holds if uid in gone]
@@ -104,7 +104,7 @@ class LedgerNode:
         for hold, _ in put:
             usage.add(hold)
         changed = {one for hold in (*freed, *(held for held, _ in put)) for one in (*hold.taken.gpus, *hold.taken.vfs)}
-        left = self.loads.left(self.name, gone, [requests for _, requests in put])
+        left = self.loads.left(self.name, gone, [cpu_memory for _, cpu_memory in put])
         return self._build(usage, self.room(), changed, left)
 
     def _build(self, usage: Usage, last: NodeRoom | None, changed: Collection[str], left: Left) -> NodeRoom:

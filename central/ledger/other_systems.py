@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from central.ask.other_systems import Named, OtherClaim
+from central.request.other_systems import Named, OtherClaim
 from lading.nodedevices import Gpu
 from lading.vocabulary import GpuUuid, PodUid
 

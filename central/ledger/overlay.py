@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.sharing import Group
 from central.ledger.books import Books
 from central.ledger.groups import CardOf, cards_in_groups
 from central.ledger.model import NodeRoom
 from central.ledger.rails import Rails, room_on_rails
 from central.ledger.usage import Hold
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.vocabulary import PodUid
 
 
@@ -28,7 +28,7 @@ class Put:
 
     node: str
     hold: Hold
-    requests: Requests = NO_REQUESTS
+    cpu_memory: CpuMemory = NO_CPU_MEMORY
 
 
 _NOTHING: Final[Mapping[str, tuple[Put, ...]]] = MappingProxyType({})
@@ -56,10 +56,10 @@ class Overlay:
         return replace(self, rails=rails)
 
     def room(self, name: str) -> NodeRoom:
-        room = self._room(name, [(one.hold, one.requests) for one in self.put.get(name, ())])
+        room = self._room(name, [(one.hold, one.cpu_memory) for one in self.put.get(name, ())])
         return room if self.rails is None else room_on_rails(room, self.rails)
 
-    def _room(self, name: str, put: Sequence[tuple[Hold, Requests]]) -> NodeRoom:
+    def _room(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeRoom:
         return self.ledger.room_as_if(name, self.gone, put)
 
     def group_cards(self, group: Group) -> frozenset[CardOf]:
@@ -73,7 +73,7 @@ class Overlay:
 class EmptyNodes(Overlay):
     """The cluster as if no pod held a device, but those that are put there, and nothing were wrong with devices and nodes."""
 
-    def _room(self, name: str, put: Sequence[tuple[Hold, Requests]]) -> NodeRoom:
+    def _room(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeRoom:
         room = self.ledger.room_as_if(name, self.ledger.holders_on(name), put)
         held = {vf for hold, _ in put for vf in hold.taken.vfs}
         cards = tuple(replace(card, usable=True) for card in room.cards)

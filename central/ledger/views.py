@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import NamedTuple
 
-from central.ask.model import Requests
 from central.assignment.model import Part, Taken
 from central.ledger.model import Claim, Clash, Held, Holder, NodeFacts, OwnClaim, PodRecord
 from central.ledger.node import LedgerNode
 from central.ledger.parts import largest, merge
 from central.ledger.room import ReportedDevices
 from central.ledger.usage import UNUSED, CardUse
+from central.request.model import CpuMemory
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 FACTS = (Claim.BOUND, Claim.GRANTED)  # a plan is no clash: it ends by itself
@@ -82,4 +82,4 @@ class Snapshot(NamedTuple):
     own: Mapping[PodUid, Mapping[Claim, OwnClaim]]
     nodes: Mapping[str, NodeSnapshot]
     facts: Mapping[str, NodeFacts]
-    requested: Mapping[str, Requests]
+    requested: Mapping[str, CpuMemory]

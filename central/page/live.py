@@ -26,7 +26,7 @@ from central.view.model import NodeView, Totals
 from lading import __version__
 
 EVERY_S: Final = 0.5
-PENDING_EVERY_S: Final = 2.0  # each ask that waits is a look at all nodes, by counting
+PENDING_EVERY_S: Final = 2.0  # each request that waits is a look at all nodes, by counting
 SLICE_S: Final = 0.0005  # four nodes, or five
 REST_S: Final = 0.001
 QUIET_S: Final = 0.0001  # an empty turn of the loop takes some 0.03 ms, one in which a request is read more than this

@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from central.api.times import parse_seconds
-from central.ask.gang import GangKey
-from central.ask.model import Ask
 from central.fit.model import BY_SHOWN, Missing, NoFit
 from central.loop.slices import Slices
+from central.request.gang import GangKey
+from central.request.model import DeviceRequest
 from central.scheduling.line import Line, gang_lines, line_of, pod_lines
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.why_pod import FITS, ask_in_words, view_gang
+from central.scheduling.why_pod import FITS, describe_request, view_gang
 from central.scheduling.why_pod import SENTENCES as OF_WHY
 from central.state.pending import Pending
 from central.view.model import PendingView
@@ -54,15 +54,15 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
         await slices.pause()
     lines, gangs = pod_lines(scheduler, first, waiting), gang_lines(scheduler)
     await slices.pause()
-    counts, said_of = dict[Ask, dict[str, int]](), dict[GangKey, str]()
+    counts, said_of = dict[DeviceRequest, dict[str, int]](), dict[GangKey, str]()
     views = []
     for pod in first:
-        if pod.ask.sharing is not None:  # whom its group is with may be the pod's own doing
-            reasons = _count_in_group(scheduler, pod) or _count(scheduler, pod.ask)
+        if pod.request.sharing is not None:  # whom its group is with may be the pod's own doing
+            reasons = _count_in_group(scheduler, pod) or _count(scheduler, pod.request)
         else:
-            if pod.ask not in counts:
-                counts[pod.ask] = _count(scheduler, pod.ask)
-            reasons = counts[pod.ask]
+            if pod.request not in counts:
+                counts[pod.request] = _count(scheduler, pod.request)
+            reasons = counts[pod.request]
         found = scheduler.gangs.of(pod.uid)
         gang = found[0] if found is not None and not found[0].ordinary else None
         if gang is not None and gang.key not in said_of:
@@ -78,7 +78,7 @@ def _view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: floa
         uid=pod.uid,
         namespace=pod.namespace,
         pod=pod.name,
-        asks=ask_in_words(pod),
+        asks=describe_request(pod),
         created=parse_seconds(pod.created),
         refused_s=None if pod.refused_at is None else round(max(0.0, now - pod.refused_at), 1),
         reasons=reasons,
@@ -92,20 +92,20 @@ def _view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: floa
 
 def count_reasons(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
     """Count nodes by reason code, judging all nodes now; for rare requests, and not during central's own decisions."""
-    return _count_in_group(scheduler, pod) or _by_code(scheduler.judged(pod.ask).reasons.values())
+    return _count_in_group(scheduler, pod) or _by_code(scheduler.judged(pod.request).reasons.values())
 
 
-def _count(scheduler: Scheduler, ask: Ask) -> dict[str, int]:
+def _count(scheduler: Scheduler, ask: DeviceRequest) -> dict[str, int]:
     return _by_code((scheduler.known_reasons(ask) or {}).values())
 
 
 def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
     """Count for a pod whose affinity group has a card; return nothing for any other pod."""
     own = scheduler.ledger.without(pod.uid)
-    group = scheduler.group_nodes(pod.ask, own)
+    group = scheduler.group_nodes(pod.request, own)
     if not group:
         return {}
-    verdicts = [scheduler.verdict(pod.ask, name, own) for name in group]
+    verdicts = [scheduler.verdict(pod.request, name, own) for name in group]
     here = _by_code(found.missing.shown if isinstance(found, NoFit) else "" for found in verdicts)
     elsewhere = len(scheduler.ledger.nodes()) - len(group)
     return here | ({Missing.GROUP_ELSEWHERE.value: elsewhere} if elsewhere > 0 else {})

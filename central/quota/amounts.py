@@ -17,13 +17,13 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from central.ask.at_one_time import at_one_time
-from central.ask.model import Ask, ContainerAsk, Requests
-from central.ask.pod import Amount
-from central.ask.quantity import parse_quantity
-from central.ask.requests import CPU, MEMORY
 from central.assignment.model import Part, Taken
 from central.quota.model import Amounts
+from central.request.at_one_time import at_one_time
+from central.request.cpu_memory import CPU, MEMORY
+from central.request.model import ContainerRequest, CpuMemory, DeviceRequest
+from central.request.pod import Amount
+from central.request.quantity import parse_quantity
 from lading.amounts import format_mib
 from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu
@@ -118,36 +118,36 @@ def _scale(key: str) -> Fraction:
 # ---- what pods ask for and hold
 
 
-def asked(ask: Ask, requests: Requests, models: Mapping[str, int]) -> dict[str, int]:
+def asked(request: DeviceRequest, cpu_memory: CpuMemory, models: Mapping[str, int]) -> dict[str, int]:
     """Return the amounts of a pod that waits. `models`: the models of the cluster, each with the least usable memory of its
     cards, in MiB."""
-    by_model = {model: _on(ask, models.get(model)) for model in ask.gpu_models or models}
+    by_model = {model: _on(request, models.get(model)) for model in request.gpu_models or models}
     possible = {model: milli for model, milli in by_model.items() if milli is not None}
-    cards = max(possible.values(), default=asked_milli(ask))
+    cards = max(possible.values(), default=requested_milli(request))
     amounts = {RESOURCE_GPU: cards} | {model_key(model): milli for model, milli in possible.items()}
-    amounts[RESOURCE_RDMA] = at_one_time(ask.containers, lambda one: one.vfs)
-    return _with_requests(amounts, requests)
+    amounts[RESOURCE_RDMA] = at_one_time(request.containers, lambda one: one.vfs)
+    return _with_cpu_memory(amounts, cpu_memory)
 
 
-def _on(ask: Ask, usable_mib: int | None) -> int | None:
+def _on(request: DeviceRequest, usable_mib: int | None) -> int | None:
     """Return the thousandths of cards of that memory, None if a share has no place on one. Unknown memory: the share is as
     large as its compute says, or else a whole card."""
-    shares = [one.share for one in ask.containers if one.share is not None]
+    shares = [one.share for one in request.containers if one.share is not None]
     if usable_mib is not None and any((share.memory_mib or 0) > usable_mib for share in shares):
         return None
     card_mib = usable_mib or max((share.memory_mib or 0 for share in shares), default=0)
-    return at_one_time(ask.containers, lambda one: _of_container(one, ask.mig_profile, card_mib))
+    return at_one_time(request.containers, lambda one: _of_container(one, request.mig_profile, card_mib))
 
 
-def _of_container(one: ContainerAsk, profile: str, card_mib: int) -> int:
+def _of_container(one: ContainerRequest, profile: str, card_mib: int) -> int:
     if one.share is not None:
         return one.share.cards * _part(one.share.memory_mib or 0, one.share.core_percent or 0, card_mib)
     return one.gpus * (_of_instance(profile, card_mib) if profile else CARD)
 
 
-def asked_milli(ask: Ask) -> int:
+def requested_milli(request: DeviceRequest) -> int:
     """Return the thousandths of cards of a pod that waits, where the memory of the cards is not known."""
-    return _on(ask, None) or 0
+    return _on(request, None) or 0
 
 
 def held_milli(taken: Taken, cards: Mapping[GpuUuid, Gpu]) -> int:
@@ -155,7 +155,7 @@ def held_milli(taken: Taken, cards: Mapping[GpuUuid, Gpu]) -> int:
     return sum(_of_part(part, cards.get(uuid)) for uuid, part in taken.gpus.items())
 
 
-def held(taken: Taken, requests: Requests, cards: Mapping[GpuUuid, Gpu]) -> dict[str, int]:
+def held(taken: Taken, cpu_memory: CpuMemory, cards: Mapping[GpuUuid, Gpu]) -> dict[str, int]:
     """Return the amounts of what a pod holds on a node with these cards. A part of a card that the node does not report counts
     by its compute."""
     amounts: dict[str, int] = {RESOURCE_GPU: 0, RESOURCE_RDMA: len(taken.vfs)}
@@ -165,7 +165,7 @@ def held(taken: Taken, requests: Requests, cards: Mapping[GpuUuid, Gpu]) -> dict
         amounts[RESOURCE_GPU] += milli
         if gpu is not None:
             amounts[model_key(gpu.model)] = amounts.get(model_key(gpu.model), 0) + milli
-    return _with_requests(amounts, requests)
+    return _with_cpu_memory(amounts, cpu_memory)
 
 
 def _of_part(part: Part, gpu: Gpu | None) -> int:
@@ -194,8 +194,8 @@ def _of_instance(profile: str, card_mib: int) -> int:
     return min(CARD, max(slices * CARD // 7, eighths * CARD // 8))
 
 
-def _with_requests(amounts: dict[str, int], requests: Requests) -> dict[str, int]:
-    amounts[CPU], amounts[MEMORY] = requests
+def _with_cpu_memory(amounts: dict[str, int], cpu_memory: CpuMemory) -> dict[str, int]:
+    amounts[CPU], amounts[MEMORY] = cpu_memory
     return {key: amount for key, amount in amounts.items() if amount}
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
-from central.ask.reasons import OfPod
 from central.quota.amounts import bare, in_words, unit_in_words
 from central.quota.model import FLAT, Amounts, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
+from central.request.reasons import OfPod
 
 Key = tuple[Fraction | float, ...]
 

@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from central.ask.pod import Amount, Metadata
 from central.quota.amounts import parse_amounts
 from central.quota.model import BUILT_IN, FLAT, KOORDINATOR_PREFIX, ROOT, Amounts, Dialect, Quota, QuotaId
+from central.request.pod import Amount, Metadata
 
 PARENT: Final = f"{KOORDINATOR_PREFIX}parent"
 IS_PARENT: Final = f"{KOORDINATOR_PREFIX}is-parent"

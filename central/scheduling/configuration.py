@@ -8,12 +8,12 @@ from typing import Annotated
 
 import msgspec
 
-from central.ask.model import PartitionPolicy, Policy
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.fit.turnover import STEPS
 from central.fit.workload import PodKind, Workload, WrittenPod, kinds_written
 from central.ledger.ledger import Ledger
+from central.request.model import PartitionPolicy, Policy
 from central.scheduling.scheduler import Domains, Scheduler
 from central.state.pending import PendingPods
 
@@ -62,8 +62,8 @@ def _written(workload: Workload) -> tuple[WrittenPod, ...]:
 def _written_kind(kind: PodKind, mass: int) -> WrittenPod:
     return WrittenPod(
         weight=mass,
-        cpu_milli=kind.requests.cpu_milli,
-        memory_mib=kind.requests.memory_mib,
+        cpu_milli=kind.cpu_memory.cpu_milli,
+        memory_mib=kind.cpu_memory.memory_mib,
         gpus=kind.gpus,
         gpu_memory_mib=kind.memory_mib,
         gpu_core_percent=kind.core_percent,

@@ -11,8 +11,8 @@ from itertools import compress
 from types import MappingProxyType
 from typing import Final
 
-from central.ask.reasons import Coded, OfPod
 from central.fit.model import BY_SHOWN, MAY_FIT_LATER
+from central.request.reasons import Coded, OfPod
 
 NO_REASONS: Final[Mapping[str, str]] = MappingProxyType({})
 _CODES: Final[Mapping[str, Coded]] = {**BY_SHOWN, **{code.shown: code for code in OfPod}}

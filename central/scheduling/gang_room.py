@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from central.fit.shortage import asked_cards
+from central.fit.shortage import requested_cards
 from central.gang.draft import Want, Where, put_of
 from central.gang.model import Gang, Planned
 from central.gang.plan import GangTopology, find_plan
@@ -96,12 +96,12 @@ def _keep(
     planner: GangPlanner, want: Want, state: Overlay, allowed: Collection[str], before: str
 ) -> Generator[None, None, tuple[Planned, Sequence[PodUid]] | None]:
     """Return the place of one member, and the pods in its way."""
-    demand = planner.scheduler.demand(want.shape.ask)
+    demand = planner.scheduler.demand(want.shape.request)
     missing = []
     for name in want.nodes:
         if name in allowed:
             room = state.room(name)
-            free = sum(card.free for card in asked_cards(room, demand))
+            free = sum(card.free for card in requested_cards(room, demand))
             vfs = max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
             missing.append((name != before, max(0, demand.whole_peak - free) + vfs, name))
             yield

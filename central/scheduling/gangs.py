@@ -14,10 +14,6 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from central.ask.gang import Terms
-from central.ask.model import Shape
-from central.ask.node_rules import NodeRules
-from central.ask.reasons import OfPod
 from central.fit.model import Placement
 from central.gang.claims import hold_plan
 from central.gang.draft import Want, Where
@@ -26,6 +22,10 @@ from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.rails import running_rails
 from central.ledger.model import Claim
 from central.ledger.overlay import EmptyNodes, Overlay
+from central.request.gang import Terms
+from central.request.model import Shape
+from central.request.node_rules import NodeRules
+from central.request.reasons import OfPod
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.yielding import Yielding, take
 from central.state.nodes import Nodes
@@ -167,14 +167,14 @@ class GangPlanner:
         self, pod: Pending, named: Collection[str] | None, state: Overlay, staying: Collection[str] | None
     ) -> Generator[None, None, list[str]]:
         """Return the nodes where such a pod may be."""
-        if not pod.ask.containers:
+        if not pod.request.containers:
             return sorted(named or self.scheduler.ledger.nodes())
         nodes = []
         for name in self.scheduler.ledger.nodes():
             if named is None or name in named or (staying is not None and name in staying):
                 nodes.append(name)
             elif staying is not None and self._nodes.allow(pod.node_rules, name):
-                if not state.room(name).has_resources(pod.requests):
+                if not state.room(name).has_resources(pod.cpu_memory):
                     nodes.append(name)
                 yield
         return nodes
@@ -247,8 +247,8 @@ class GangPlanner:
         if lower:
             nodes = {planned.node for planned in where.values()}
             take(self.scheduler.ledger, [one for one in self.scheduler.yielding(gang.priority) if one.is_on(nodes)])
-        requests = {uid: pods[uid].requests for uid in where}
-        return hold_plan(self.scheduler.ledger, gang, where, requests) is None
+        cpu_memory = {uid: pods[uid].cpu_memory for uid in where}
+        return hold_plan(self.scheduler.ledger, gang, where, cpu_memory) is None
 
     def _say_why_not(self, gang: Gang) -> Generator[None, None, None]:
         """Set what the gang is refused for: too little is free, or it is too large for the cluster."""
@@ -273,7 +273,7 @@ class GangPlanner:
     def _anywhere(self, wants: Sequence[Want]) -> list[Want]:
         """Return these members as if they might be on every node: kube-scheduler leaves out nodes that lack cpu only now."""
         every = self.scheduler.ledger.nodes()
-        return [replace(want, nodes=every) if want.shape.ask.containers else want for want in wants]
+        return [replace(want, nodes=every) if want.shape.request.containers else want for want in wants]
 
     def topology(self, terms: Terms) -> GangTopology | str:
         found: list[Mapping[str, str] | None] = []
@@ -305,7 +305,7 @@ class GangPlanner:
             if kind not in known:
                 ranked = yield from self.ranked(pod.shape, possible, held, last)
                 allowed = (name for name in ranked if self._nodes.allow(pod.node_rules, name) is not False)
-                known[kind] = [name for name in allowed if name not in without or not pod.ask.containers]
+                known[kind] = [name for name in allowed if name not in without or not pod.request.containers]
             wants.append(Want(uid=member.uid, shape=pod.shape, nodes=known[kind]))
             yield
         return wants
@@ -314,9 +314,9 @@ class GangPlanner:
         self, shape: Shape, names: Collection[str] | None, held: Sequence[str], last: Collection[str] = ()
     ) -> Generator[None, None, Sequence[str]]:
         """Return nodes where such a pod may be, the best first; `held` before and `last` after these, which may look full."""
-        if not shape.ask.containers:
+        if not shape.request.containers:
             return sorted(self.scheduler.ledger.nodes() if names is None else names)
-        yield from self.scheduler.verdicts.judging(shape.ask)
+        yield from self.scheduler.verdicts.judging(shape.request)
         ranked = [*dict.fromkeys([*held, *self.scheduler.verdicts.ranked(shape), *last])]
         return ranked if names is None else [name for name in ranked if name in names]
 

@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from central.ask.gang import GangKey
 from central.gang.model import Gang, Phase
 from central.gang.queue import Place, place_of
+from central.request.gang import GangKey
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
 from lading.vocabulary import PodUid

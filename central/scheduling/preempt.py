@@ -31,7 +31,7 @@ from typing import Final
 from central.assignment.model import Taken
 from central.fit.demand import Demand
 from central.fit.model import MAY_FIT_LATER, Placement
-from central.fit.shortage import asked_cards
+from central.fit.shortage import requested_cards
 from central.ledger.model import NodeRoom, PodRecord
 from central.quota.preemption import Preemption
 from central.scheduling.scheduler import Scheduler
@@ -71,9 +71,9 @@ def plans(
     if not can_preempt(scheduler, pod):
         return
     rule = scheduler.preemption([pod])
-    yield from scheduler.verdicts.judging(pod.ask)
-    verdicts = scheduler.judged(pod.ask)
-    demand = scheduler.demand(pod.ask)
+    yield from scheduler.verdicts.judging(pod.request)
+    verdicts = scheduler.judged(pod.request)
+    demand = scheduler.demand(pod.request)
     yielding = _yielding(scheduler, pod)
     lower = Victims(scheduler, pod.priority, protection, rule)
     candidates = []
@@ -98,7 +98,7 @@ def plans(
 
 def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Plan, protection: Protection) -> Plan | None:
     """Plan again on the same node as things are now. None: the victims are not enough any more, or none is needed."""
-    verdicts = scheduler.judged(pod.ask)
+    verdicts = scheduler.judged(pod.request)
     if not verdicts.complete:
         return None  # a node that changed meanwhile may do as it is
     if pod.quota is None and any(name in verdicts.fits for name in _within_reach(scheduler, pod, names)):
@@ -109,7 +109,7 @@ def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Pl
 
 
 def _within_reach(scheduler: Scheduler, pod: Pending, names: Collection[str]) -> Collection[str]:
-    group = scheduler.group_nodes(pod.ask, scheduler.ledger.without(pod.uid))
+    group = scheduler.group_nodes(pod.request, scheduler.ledger.without(pod.uid))
     return group.intersection(names) if group else names
 
 
@@ -138,7 +138,7 @@ def _least_holds(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -
     """Return on how many cards a pod has to go, each pod counted on each card, until enough are free. None: impossible."""
     pods = Counter(uuid for victim in victims for uuid in _held(victim).gpus)
     going = Counter(uuid for victim in victims if not victim.deleting for uuid in _held(victim).gpus)
-    cards = asked_cards(room, demand) if demand.whole_peak else ()
+    cards = requested_cards(room, demand) if demand.whole_peak else ()
     to_free = sorted(going[card.gpu.uuid] for card in cards if card.usable and card.pods <= pods[card.gpu.uuid])
     return sum(to_free[: demand.whole_peak]) if len(to_free) >= demand.whole_peak else None
 

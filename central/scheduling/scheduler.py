@@ -17,11 +17,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol
 
-from central.ask.model import NO_REQUESTS, Ask, BadAsk, Policy, Requests, Shape
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod
-from central.ask.reasons import OfBinding, OfPod
-from central.ask.requests import requests_of
 from central.assignment.annotation import name_vfs, render_assignment
 from central.assignment.model import Admitted, Taken
 from central.assignment.sharing import groups_of
@@ -43,6 +38,11 @@ from central.ledger.overlay import Overlay
 from central.loop.steps import Steps, go_on
 from central.quota.checks import Key, QuotaRefusal
 from central.quota.preemption import Preemption
+from central.request.cpu_memory import cpu_memory_of
+from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, MalformedRequest, Policy, Shape
+from central.request.parse import parse_request
+from central.request.pod import Pod
+from central.request.reasons import OfBinding, OfPod
 from central.scheduling.filtered import Filtered, SameReason, main_reason, only, refuse_everywhere, sort_nodes
 from central.scheduling.yielding import Yielding, find_yielding, take
 from central.state.counts import Counts
@@ -58,7 +58,7 @@ MOST_YIELDING_NODES: Final = 64  # where a pod is tried in place of what is held
 # The value that each node has of a label; None: the label is not one of topology.
 Domains = Callable[[str], Mapping[str, str] | None]
 
-NO_DEVICES: Final = Ask(containers=(), policy=Policy.FRAGMENTATION)
+NO_DEVICES: Final = DeviceRequest(containers=(), policy=Policy.FRAGMENTATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,9 @@ class Scheduler:
         self._clock = clock
         self._refused = refused
         self._slice_s = slice_s
-        self.unfinished: dict[Ask, None] = {}  # that were asked about before all nodes were judged; the longest ago first
+        self.unfinished: dict[
+            DeviceRequest, None
+        ] = {}  # that were asked about before all nodes were judged; the longest ago first
         self.counts = counts or Counts()
         self.gangs = Gangs() if gangs is None else gangs
         self.domains = domains
@@ -180,26 +182,26 @@ class Scheduler:
     def forecast(self) -> Forecast:
         return self.verdicts.forecast
 
-    def _ask_of(self, pod: Pod) -> Ask | BadAsk | None:
+    def _request_of(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         """Return what the pod asks for. A pod that waits was parsed when the watch showed it."""
         known = self.pending.in_version(pod)
-        return parse_ask(pod) if known is None else known.ask
+        return parse_request(pod) if known is None else known.request
 
     # ---- which nodes
 
     def filter_steps(self, pod: Pod) -> Steps:
         """Judge nodes for `filter`, one in each step. `filter` does not judge these again."""
-        ask, uid = self._ask_of(pod), pod.metadata.uid
-        waits = isinstance(ask, Ask) and not self._settled_node(uid) and self.waits_for_gang(uid) is None
-        if waits and isinstance(ask, Ask) and not self.group_nodes(ask, self.ledger.without(uid)):
-            yield from self.verdicts.judging(ask)
+        request, uid = self._request_of(pod), pod.metadata.uid
+        waits = isinstance(request, DeviceRequest) and not self._settled_node(uid) and self.waits_for_gang(uid) is None
+        if waits and isinstance(request, DeviceRequest) and not self.group_nodes(request, self.ledger.without(uid)):
+            yield from self.verdicts.judging(request)
 
     def prioritize_steps(self, pod: Pod) -> Steps:
         """Take the same steps for `prioritize`."""
         if self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED) is None:
-            ask = self._ask_of(pod)
-            if not isinstance(ask, BadAsk):
-                yield from self.verdicts.judging(ask or NO_DEVICES)
+            request = self._request_of(pod)
+            if not isinstance(request, MalformedRequest):
+                yield from self.verdicts.judging(request or NO_DEVICES)
 
     def warming(self) -> Steps:
         """Read all nodes, before the first question."""
@@ -217,22 +219,24 @@ class Scheduler:
 
     def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
         """Decide where the pod fits. Its own prediction ends with that."""
-        ask, uid = self._ask_of(pod), pod.metadata.uid
-        if ask is None:
+        request, uid = self._request_of(pod), pod.metadata.uid
+        if request is None:
             return Decision(uid=uid, answer=Filtered(fitting=names))
-        if isinstance(ask, BadAsk) or self.ledger.has_ended(uid):  # kube-scheduler may not have heard of its end yet
+        if isinstance(request, MalformedRequest) or self.ledger.has_ended(
+            uid
+        ):  # kube-scheduler may not have heard of its end yet
             self.pending.remove(uid)
             self.ledger.forget_prediction(uid)
-            why = ask.shown if isinstance(ask, BadAsk) else OfPod.POD_ENDED.shown
+            why = request.shown if isinstance(request, MalformedRequest) else OfPod.POD_ENDED.shown
             return Decision(uid=uid, answer=sort_nodes(names, otherwise=why))
         if settled := self._settled_node(uid):
             return Decision(uid=uid, answer=self._only(settled, uid, names))
-        pending = self.pending.in_version(pod) or self.pending.add(pending_of(pod, ask))
-        if ask.containers:
+        pending = self.pending.in_version(pod) or self.pending.add(pending_of(pod, request))
+        if request.containers:
             self.verdicts.learn(uid, pending.shape)
         if (found := self.waits_for_gang(uid)) is not None:
             return self._decide_in_gang(pending, names, *found)
-        if not ask.containers:
+        if not request.containers:
             self.pending.fitted(pending)
             return Decision(uid=uid, answer=Filtered(fitting=names))
         self.ledger.forget_prediction(uid)
@@ -319,31 +323,31 @@ class Scheduler:
             return False
         *_, name, ending = min(found, key=lambda one: one[:3])
         take(self.ledger, ending)
-        self.verdicts.of(pod.ask).settle(name)
+        self.verdicts.of(pod.request).settle(name)
         return True
 
     def _judge(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
         """Return the node to hold room on, and the answer."""
-        if group := self.group_nodes(pod.ask, self.ledger.without(pod.uid)):
+        if group := self.group_nodes(pod.request, self.ledger.without(pod.uid)):
             return self._judge_in_group(pod, names, group)
         return self._judge_nodes(pod, names)
 
     def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
         """Return the node to hold room on, and the answer."""
-        verdicts = self.judged(pod.ask)
+        verdicts = self.judged(pod.request)
         nominated = self.nominated_node(pod.uid)
         if nominated and not (nominated in names and self.placement(pod, nominated)):
             nominated = ""
         node = nominated or self.verdicts.best(pod.shape, names) or ""
         pod.undecided = not node and not verdicts.complete
         if not verdicts.complete:
-            self.unfinished.setdefault(pod.ask)
+            self.unfinished.setdefault(pod.request)
         fits, reasons, otherwise = verdicts.fits, verdicts.reasons, Missing.NO_REPORT.shown
         return node, sort_nodes(names, fits=fits, reasons=reasons, otherwise=otherwise, fits_too=nominated)
 
     def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> tuple[str, Filtered]:
         """Judge for a pod whose affinity group has a card: only there, so that no verdicts of all nodes are cached for it."""
-        verdicts = {name: self.verdict(pod.ask, name, self.ledger.without(pod.uid)) for name in group}
+        verdicts = {name: self.verdict(pod.request, name, self.ledger.without(pod.uid)) for name in group}
         reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
         fits = {name for name, why in reasons.items() if not why}
         node = next((name for name in reasons if name in fits and name in names), "")
@@ -356,15 +360,15 @@ class Scheduler:
             claim = self.ledger.own_claim(pod.metadata.uid, kind)
             if claim and claim.node in names:
                 return claim.node
-        ask = self._ask_of(pod)
-        if ask is None:
+        request = self._request_of(pod)
+        if request is None:
             return self._beside_devices(pod, names)
-        if isinstance(ask, BadAsk):
+        if isinstance(request, MalformedRequest):
             return None
-        if group := self.group_nodes(ask, self.ledger.without(pod.metadata.uid)):
+        if group := self.group_nodes(request, self.ledger.without(pod.metadata.uid)):
             return next((name for name in group if name in names), None)
-        self.judged(ask)
-        return self.verdicts.best(Shape(ask=ask, requests=requests_of(pod)), names)
+        self.judged(request)
+        return self.verdicts.best(Shape(request=request, cpu_memory=cpu_memory_of(pod)), names)
 
     def _beside_devices(self, pod: Pod, names: Collection[str]) -> str | None:
         """Return, for a pod that asks for no device, the node whose cards lose the least by the cpu and the memory that it
@@ -374,27 +378,27 @@ class Scheduler:
         self.ledger.forget_prediction(uid)
         if self.policy is not Policy.FRAGMENTATION or not self.verdicts.reports_all(names):
             return None
-        shape = Shape(ask=NO_DEVICES, requests=requests_of(pod))
+        shape = Shape(request=NO_DEVICES, cpu_memory=cpu_memory_of(pod))
         self.verdicts.learn(uid, shape)
         winner = self.verdicts.best(shape, names)
         if winner is not None:
-            self.ledger.predict_load(PodLoad(uid, winner, shape.requests), self._clock() + PREDICTION_S)
+            self.ledger.predict_load(PodLoad(uid, winner, shape.cpu_memory), self._clock() + PREDICTION_S)
         return winner
 
     def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
         """Add to `suffice` the nodes where the devices suffice once these pods are gone, which kube-scheduler would evict for
         cpu or memory, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
-        ask, own = self._ask_of(pod), pod.metadata.uid
+        request, own = self._request_of(pod), pod.metadata.uid
         if self.waits_for_gang(own) is not None:
             return  # an eviction for one member is of no use, and the gang may have its place elsewhere
-        if not isinstance(ask, Ask):
+        if not isinstance(request, DeviceRequest):
             suffice.extend(victims)
             return
         pending = self.pending.get(own)
         rule = self.preemption([pending] if pending is not None else [])
         for name, gone in victims.items():
             allowed = all(map(rule.takes, gone)) and rule.allows(gone)
-            if gone and allowed and self.fit_devices(Shape(ask=ask), name, self.ledger.without(own, *gone)) is not None:
+            if gone and allowed and self.fit_devices(Shape(request=request), name, self.ledger.without(own, *gone)) is not None:
                 suffice.append(name)
             yield
 
@@ -405,31 +409,33 @@ class Scheduler:
             return rule
         return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
 
-    def judged(self, ask: Ask) -> CachedVerdicts:
+    def judged(self, request: DeviceRequest) -> CachedVerdicts:
         """Return which nodes fit, and why the others do not, of those for which one slice has time."""
-        verdicts = self.verdicts.of(ask)
+        verdicts = self.verdicts.of(request)
         go_on(verdicts.judging(), self._clock, self._clock() + self._slice_s)
         return verdicts
 
-    def verdict(self, ask: Ask, node: str, state: Overlay, requests: Requests = NO_REQUESTS) -> Placement | NoFit:
-        """Return whether and how the ask fits on the node in that state, by the rooms of all nodes. `requests` make no
+    def verdict(
+        self, request: DeviceRequest, node: str, state: Overlay, cpu_memory: CpuMemory = NO_CPU_MEMORY
+    ) -> Placement | NoFit:
+        """Return whether and how the request fits on the node in that state, by the rooms of all nodes. `cpu_memory` make no
         difference to whether it fits, but to which card is the best."""
-        if self.group_nodes(ask, state) - {node}:
+        if self.group_nodes(request, state) - {node}:
             return NoFit(missing=Missing.GROUP_ELSEWHERE)
-        return self.verdicts.place(state.room(node), Shape(ask=ask, requests=requests))
+        return self.verdicts.place(state.room(node), Shape(request=request, cpu_memory=cpu_memory))
 
     def fit_devices(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
         """Return the devices that such a pod would have on the node in that state; None if it does not fit."""
-        found = self.verdict(shape.ask, node, state, shape.requests)
+        found = self.verdict(shape.request, node, state, shape.cpu_memory)
         return found if isinstance(found, Placement) else None
 
     def fit_pod(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
         """Return the same; None also where the node is known to lack the cpu or the memory."""
-        return self.fit_devices(shape, node, state) if state.room(node).has_resources(shape.requests) else None
+        return self.fit_devices(shape, node, state) if state.room(node).has_resources(shape.cpu_memory) else None
 
-    def demand(self, ask: Ask) -> Demand:
-        """Return what the ask needs of a node, under the cluster's policy and limits."""
-        return read_demand(ask, policy_of(ask, self.policy), self.limits)
+    def demand(self, request: DeviceRequest) -> Demand:
+        """Return what the request needs of a node, under the cluster's policy and limits."""
+        return read_demand(request, policy_of(request, self.policy), self.limits)
 
     def placement(self, pod: Pending, node: str) -> Placement | None:
         """Return where the pod's devices would be there, with what it has claimed there itself. A pod of a gang gets the rails
@@ -440,30 +446,33 @@ class Scheduler:
             return None
         found = self.gangs.of(pod.uid)
         rails = running_rails(found[0], self.ledger) if found is not None and placement.taken.vfs else ()
-        return on_preferred(placement, rails, lambda some: self.verdict(pod.ask, node, state.on_rails(some), pod.requests))
+        return on_preferred(
+            placement, rails, lambda some: self.verdict(pod.request, node, state.on_rails(some), pod.cpu_memory)
+        )
 
-    def group_cards(self, ask: Ask, state: Overlay) -> frozenset[CardOf]:
-        """Return the card of the ask's affinity group, if it has one: the pod cannot be on another card. Several are an error:
-        the group takes no more pods until one is left."""
-        groups = groups_of([ask.sharing]) if ask.sharing is not None else ()
+    def group_cards(self, request: DeviceRequest, state: Overlay) -> frozenset[CardOf]:
+        """Return the card of the request's affinity group, if it has one: the pod cannot be on another card. Several are an
+        error: the group takes no more pods until one is left."""
+        groups = groups_of([request.sharing]) if request.sharing is not None else ()
         return state.group_cards(groups[0]) if groups else frozenset()
 
-    def group_nodes(self, ask: Ask, state: Overlay) -> frozenset[str]:
-        return frozenset(card.node for card in self.group_cards(ask, state))
+    def group_nodes(self, request: DeviceRequest, state: Overlay) -> frozenset[str]:
+        return frozenset(card.node for card in self.group_cards(request, state))
 
-    def fits_on(self, ask: Ask, node: str) -> bool:
-        """Return whether it fits there as things are. If no verdicts of that ask are cached none are made, because that means
-        to judge all nodes, and there may be more asks than are cached."""
-        group = self.group_nodes(ask, self.ledger.without())
-        if not group and ask.containers and ask in self.verdicts:
-            verdicts = self.verdicts.of(ask)
+    def fits_on(self, request: DeviceRequest, node: str) -> bool:
+        """Return whether it fits there as things are. If no verdicts of that request are cached none are made, because that
+        means to judge all nodes, and there may be more asks than are cached."""
+        group = self.group_nodes(request, self.ledger.without())
+        if not group and request.containers and request in self.verdicts:
+            verdicts = self.verdicts.of(request)
             verdicts.settle(node)
             return node in verdicts.fits
-        return not group - {node} and isinstance(self.verdicts.place(self.ledger.room(node), Shape(ask=ask)), Placement)
+        return not group - {node} and isinstance(self.verdicts.place(self.ledger.room(node), Shape(request=request)), Placement)
 
-    def known_reasons(self, ask: Ask) -> Mapping[str, str] | None:
-        """Return the reason by node, empty if the ask fits; None if no verdicts of that ask are cached: none are made then."""
-        return self.judged(ask).reasons if ask in self.verdicts else None
+    def known_reasons(self, request: DeviceRequest) -> Mapping[str, str] | None:
+        """Return the reason by node, empty if the request fits; None if no verdicts of that request are cached: none are made
+        then."""
+        return self.judged(request).reasons if request in self.verdicts else None
 
     def nominated_node(self, uid: PodUid) -> str:
         """Return the node where room is being made, or kept, for the pod; empty: none."""
@@ -485,7 +494,7 @@ class Scheduler:
             return
         self.pending.fitted(pod)
         until = self._clock() + PREDICTION_S
-        refused = self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.requests)
+        refused = self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.cpu_memory)
         if refused is None:
             pod.predicted = self.ledger.room(node), placement
 
@@ -539,7 +548,7 @@ class Scheduler:
         if placement is None:
             return NotBound(why=OfBinding.DEVICES_TAKEN.shown)
         gen = pod.gen + 1
-        conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder, pod.requests)
+        conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder, pod.cpu_memory)
         if conflict is not None:
             return NotBound(why=_in_words(conflict, node))
         self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
@@ -551,7 +560,7 @@ class Scheduler:
             gen,
             placement.containers,
             pod.roles,
-            pod.ask.sharing,
+            pod.request.sharing,
             self.quotas.admitted(pod),
             gang=member_of[0].key.text if member_of is not None else "",
         )
@@ -568,7 +577,7 @@ class Scheduler:
         """Return what was predicted for the pod if the node has not changed since. The card of a group may have changed on any
         node."""
         room, placement = pod.predicted or (None, None)
-        return placement if room is self.ledger.room(node) and pod.ask.sharing is None else None
+        return placement if room is self.ledger.room(node) and pod.request.sharing is None else None
 
     def confirm(self, reservation: Reservation) -> None:
         self.ledger.confirm(reservation.pod.uid)

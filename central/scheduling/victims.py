@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from central.ask.gang import GangKey
 from central.gang.model import Gang
 from central.ledger.model import PodRecord
 from central.quota.preemption import Preemption
+from central.request.gang import GangKey
 from central.scheduling.scheduler import Scheduler
 from central.state.budgets import NO_BUDGETS, Budgets
 from lading.vocabulary import PodUid

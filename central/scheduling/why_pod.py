@@ -11,12 +11,12 @@ from typing import Final, Literal
 
 import msgspec
 
-from central.ask.model import Ask, ContainerAsk, RdmaPolicy, Scope, Sharing
 from central.assignment.sharing import groups_of
 from central.fit.explain import explain
 from central.fit.model import Missing, Placement
 from central.gang.model import Gang, Phase
 from central.ledger.model import Claim
+from central.request.model import ContainerRequest, DeviceRequest, RdmaPolicy, Scope, Sharing
 from central.scheduling.line import Line, gang_lines, pod_line
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.victims import Protection, Victims
@@ -133,7 +133,7 @@ def look_at_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
 
 
 def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
-    verdict = scheduler.verdict(pod.ask, name, scheduler.ledger.without(pod.uid))
+    verdict = scheduler.verdict(pod.request, name, scheduler.ledger.without(pod.uid))
     if isinstance(verdict, Placement):
         return NodeWhy(node=name, reason=FITS)
     missing = verdict.missing
@@ -141,7 +141,7 @@ def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
         detail = _where_its_group_is(scheduler, pod)
     else:
         room = scheduler.ledger.without(pod.uid).room(name)
-        detail = explain(room, pod.ask, missing, policy=scheduler.policy, limits=scheduler.limits)
+        detail = explain(room, pod.request, missing, policy=scheduler.policy, limits=scheduler.limits)
     return NodeWhy(node=name, reason=missing.value, text=missing.text, detail=detail)
 
 
@@ -156,7 +156,7 @@ def why_by_nodes(
         name=pod.name,
         uid=pod.uid,
         state="reserved" if reserved else "pending",
-        asks=ask_in_words(pod),
+        asks=describe_request(pod),
         node=reserved.node if reserved else "",
         refused_s=None if pod.refused_at is None else round(now - pod.refused_at, 1),
         making_room_on=making_room_on,
@@ -183,35 +183,39 @@ def _protected(scheduler: Scheduler, pod: Pending, names: Iterable[str], protect
 
 def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
     """Return the card, its node, and the pods that have it: pods of the asking pod's own namespace."""
-    (group,) = groups_of([pod.ask.sharing]) if pod.ask.sharing else ()
+    (group,) = groups_of([pod.request.sharing]) if pod.request.sharing else ()
     cards = []
-    for card in sorted(scheduler.group_cards(pod.ask, scheduler.ledger.without(pod.uid))):
+    for card in sorted(scheduler.group_cards(pod.request, scheduler.ledger.without(pod.uid))):
         members = sorted(f"{holder.namespace}/{holder.name}" for holder in scheduler.ledger.group_members(group, card))
         cards.append(f"{card.uuid} of node {card.node} ({', '.join(members[:4])}{', …' if len(members) > 4 else ''})")
     several = "; it takes no more pods until it is on one" if len(cards) > 1 else ""
     return f"share-affinity {group.affinity} is on {' and '.join(cards)}{several}"
 
 
-def ask_in_words(pod: Pending) -> str:
+def describe_request(pod: Pending) -> str:
     """Return in words the devices of each container, then what the annotations of the pod say of all of them. What the pod does
     not ask for is left out."""
-    ask = pod.ask
-    devices = [f"{container.name}: {', '.join(_devices_in_words(container, ask))}" for container in ask.containers]
+    request = pod.request
+    devices = [f"{container.name}: {', '.join(_devices_in_words(container, request))}" for container in request.containers]
     bound_to = (
-        (GPU_MODEL, " or ".join(ask.gpu_models)),
-        (TOPOLOGY, "" if ask.scope is Scope.ANY else ask.scope),
-        (NVSWITCH_PARTITION, ask.partition or ""),
-        (POLICY, ask.policy or ""),
-        (ISOLATION, ask.isolation or ""),
+        (GPU_MODEL, " or ".join(request.gpu_models)),
+        (TOPOLOGY, "" if request.scope is Scope.ANY else request.scope),
+        (NVSWITCH_PARTITION, request.partition or ""),
+        (POLICY, request.policy or ""),
+        (ISOLATION, request.isolation or ""),
     )
     return "; ".join(
-        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_in_words(ask.sharing)]
+        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_in_words(request.sharing)]
     )
 
 
-def _devices_in_words(container: ContainerAsk, ask: Ask) -> Iterator[str]:
+def _devices_in_words(container: ContainerRequest, request: DeviceRequest) -> Iterator[str]:
     if container.gpus:
-        kind = f"MIG instance{_s(container.gpus)} {ask.mig_profile}" if ask.mig_profile else f"whole GPU{_s(container.gpus)}"
+        kind = (
+            f"MIG instance{_s(container.gpus)} {request.mig_profile}"
+            if request.mig_profile
+            else f"whole GPU{_s(container.gpus)}"
+        )
         yield f"{container.gpus} {kind}"
     if share := container.share:
         amounts = [format_mib(share.memory_mib)] if share.memory_mib else []
@@ -220,7 +224,7 @@ def _devices_in_words(container: ContainerAsk, ask: Ask) -> Iterator[str]:
         each = f" of each of {share.cards} GPUs" if share.cards > 1 else ""
         yield f"a GPU share of {' and '.join(amounts)}{each}{limit}"
     if container.vfs:
-        yield f"{container.vfs} RDMA VF{_s(container.vfs)}{_WHERE[ask.rdma_policy]}"
+        yield f"{container.vfs} RDMA VF{_s(container.vfs)}{_WHERE[request.rdma_policy]}"
 
 
 def _s(count: int) -> str:

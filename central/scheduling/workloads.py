@@ -12,16 +12,16 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from central.api.kueue import PodSet, Workload
-from central.ask.gang import MAX_MIN, Terms, parse_membership
-from central.ask.model import BadAsk, Shape
-from central.ask.parse import parse_ask
-from central.ask.requests import requests_of
 from central.gang.admission import AdmissionAnswer, State
 from central.gang.draft import Want, Where
 from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.workload_rooms import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.ledger.overlay import EmptyNodes
+from central.request.cpu_memory import cpu_memory_of
+from central.request.gang import MAX_MIN, Terms, parse_membership
+from central.request.model import MalformedRequest, Shape
+from central.request.parse import parse_request
 from central.scheduling.gangs import GangPlanner
 from lading.vocabulary import GANG_ANNOTATIONS, PodUid
 
@@ -78,12 +78,12 @@ class WorkloadPlanner:
         counts, found = workload.counts, list[_Set]()
         for pod_set in workload.spec.pod_sets:
             pod = pod_set.pod(workload.metadata.namespace)
-            ask, gang = parse_ask(pod), parse_membership(pod)
-            if isinstance(ask, BadAsk):
-                return f"pod set {pod_set.name}: {ask.message}"
-            if isinstance(gang, BadAsk) and GANG_ANNOTATIONS & pod.metadata.annotations.keys():
+            request, gang = parse_request(pod), parse_membership(pod)
+            if isinstance(request, MalformedRequest):
+                return f"pod set {pod_set.name}: {request.message}"
+            if isinstance(gang, MalformedRequest) and GANG_ANNOTATIONS & pod.metadata.annotations.keys():
                 return f"pod set {pod_set.name}: {gang.message}"  # of another system's words some are added to the pods later
-            if ask is None:
+            if request is None:
                 continue
             if sum(len(one.uids) for one in found) + counts.get(pod_set.name, 0) > MAX_MIN:
                 return f"{sum(counts.values())} pods with devices are too many; {MAX_MIN} at most start together"
@@ -91,9 +91,9 @@ class WorkloadPlanner:
             one = _Set(
                 name=pod_set.name,
                 uids=tuple(place_uid(uid, pod_set.name, number) for number in range(counts.get(pod_set.name, 0))),
-                shape=Shape(ask=ask, requests=requests_of(pod)),
+                shape=Shape(request=request, cpu_memory=cpu_memory_of(pod)),
                 selector=self._selector(workload, pod_set),
-                terms=None if gang is None or isinstance(gang, BadAsk) else gang.terms,
+                terms=None if gang is None or isinstance(gang, MalformedRequest) else gang.terms,
             )
             found.append(one)
         return found
@@ -131,4 +131,4 @@ class WorkloadPlanner:
 def _claim(workload: Workload, one: _Set, number: int, where: Where) -> OwnClaim:
     uid = one.uids[number]
     holder = Holder(pod=uid, namespace=workload.metadata.namespace, name=f"{workload.metadata.name}/{one.name}/{number}")
-    return OwnClaim(holder=holder, node=where[uid].node, taken=where[uid].placement.taken, requests=one.shape.requests)
+    return OwnClaim(holder=holder, node=where[uid].node, taken=where[uid].placement.taken, cpu_memory=one.shape.cpu_memory)

@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from central.ask.reasons import Coded
 from central.loop.faults import Work
+from central.request.reasons import Coded
 
 
 class BindOutcome(StrEnum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from central.ask.node_rules import NodeRules, NodeTraits
+from central.request.node_rules import NodeRules, NodeTraits
 
 
 class Nodes:

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from central.ask.model import NO_REQUESTS, Ask, Requests, Role, Shape
-from central.ask.node_rules import ANY_NODE, NodeRules, read_node_rules
-from central.ask.pod import Pod, roles_of
-from central.ask.reasons import Coded
-from central.ask.requests import requests_of
 from central.fit.model import Placement
 from central.ledger.model import Holder, NodeRoom, version_of
 from central.quota.checks import QuotaRefusal
 from central.quota.model import NO_OWNER, Owner, owner_of
+from central.request.cpu_memory import cpu_memory_of
+from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, Role, Shape
+from central.request.node_rules import ANY_NODE, NodeRules, read_node_rules
+from central.request.pod import Pod, roles_of
+from central.request.reasons import Coded
 from lading.vocabulary import NETWORKS, PodUid
 
 NEVER: Final = "Never"  # PreemptionPolicy
@@ -27,13 +27,13 @@ class Pending:
     uid: PodUid
     namespace: str
     name: str
-    ask: Ask
+    request: DeviceRequest
     roles: tuple[tuple[str, Role], ...]  # every container, in starting order
     resource_version: str = ""
     priority: int = 0
     may_preempt: bool = True  # preemptionPolicy is not Never
     created: str = ""  # RFC 3339, in UTC, so that it compares as text
-    requests: Requests = NO_REQUESTS
+    cpu_memory: CpuMemory = NO_CPU_MEMORY
     node_rules: NodeRules | None = ANY_NODE  # None: more than central judges
     unschedulable: bool = False  # kube-scheduler tried it last and found no node, whether or not it asked central
     owner: Owner = NO_OWNER  # by which its quota is found
@@ -49,7 +49,7 @@ class Pending:
 
     @property
     def shape(self) -> Shape:
-        return Shape(ask=self.ask, requests=self.requests)
+        return Shape(request=self.request, cpu_memory=self.cpu_memory)
 
     @property
     def shown(self) -> str:
@@ -61,19 +61,19 @@ class Pending:
         return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
 
 
-def pending_of(pod: Pod, ask: Ask) -> Pending:
+def pending_of(pod: Pod, request: DeviceRequest) -> Pending:
     metadata, spec = pod.metadata, pod.spec
     return Pending(
         uid=metadata.uid,
         namespace=metadata.namespace,
         name=metadata.name,
-        ask=ask,
+        request=request,
         roles=roles_of(pod),
         resource_version=metadata.resource_version,
         priority=spec.priority,
         may_preempt=spec.preemption_policy != NEVER,
         created=metadata.creation_timestamp or "",
-        requests=requests_of(pod),
+        cpu_memory=cpu_memory_of(pod),
         node_rules=read_node_rules(pod),
         unschedulable=pod.status.unschedulable,
         owner=owner_of(metadata.namespace, metadata.labels),
@@ -91,7 +91,7 @@ class PendingPods:
         """Create it. `changed` is called with each pod that comes, changes or leaves."""
         self.changed: Callable[[PodUid], None] = lambda uid: None
         self._pods: dict[PodUid, Pending] = {}
-        self._refused: defaultdict[Ask, dict[PodUid, Pending]] = defaultdict(dict)
+        self._refused: defaultdict[DeviceRequest, dict[PodUid, Pending]] = defaultdict(dict)
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -121,13 +121,13 @@ class PendingPods:
             pod.gen, pod.refused_at, pod.woken_in = known.gen, known.refused_at, known.woken_in
             pod.refused_for, pod.undecided, pod.in_gang = known.refused_for, known.undecided, known.in_gang
             pod.quota = known.quota
-            if pod.ask == known.ask:
+            if pod.request == known.request:
                 pod.predicted = known.predicted
             self._forget_refusal(known)
         self._pods[pod.uid] = pod
         self.changed(pod.uid)
         if pod.refused_at is not None and pod.quota is None and not pod.in_gang:
-            self._refused[pod.ask][pod.uid] = pod
+            self._refused[pod.request][pod.uid] = pod
         return pod
 
     def remove(self, uid: PodUid) -> None:
@@ -140,7 +140,7 @@ class PendingPods:
         if pod.refused_at is None:
             pod.refused_at = now
         pod.in_gang = False
-        self._refused[pod.ask][pod.uid] = pod
+        self._refused[pod.request][pod.uid] = pod
 
     def waits_for_gang(self, pod: Pending, now: float) -> None:
         """Record a refusal that room for this pod alone does not change."""
@@ -160,16 +160,16 @@ class PendingPods:
         self._forget_refusal(pod)
         pod.refused_at, pod.undecided, pod.in_gang, pod.quota = None, False, False, None
 
-    def refused_asks(self) -> list[Ask]:
+    def refused_requests(self) -> list[DeviceRequest]:
         return list(self._refused)
 
-    def refused_with(self, ask: Ask) -> list[Pending]:
+    def refused_with(self, request: DeviceRequest) -> list[Pending]:
         """Return the refused pods with this request, in the order of the queue."""
-        return sorted(self._refused.get(ask, {}).values(), key=in_line)
+        return sorted(self._refused.get(request, {}).values(), key=in_line)
 
     def _forget_refusal(self, pod: Pending) -> None:
-        same = self._refused.get(pod.ask)
+        same = self._refused.get(pod.request)
         if same is not None:
             same.pop(pod.uid, None)
             if not same:
-                del self._refused[pod.ask]
+                del self._refused[pod.request]

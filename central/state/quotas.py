@@ -16,8 +16,6 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
-from central.ask.reasons import OfPod
-from central.ask.requests import CPU, MEMORY
 from central.assignment.model import Admitted
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, NodeRoom, PodRecord
@@ -29,6 +27,8 @@ from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, 
 from central.quota.preemption import Preemption, guaranteed_by, in_words
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.tree import Tree, build
+from central.request.cpu_memory import CPU, MEMORY
+from central.request.reasons import OfPod
 from central.state.pending import Pending, PendingPods
 from central.state.tenants import InTurn
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, PodUid
@@ -401,7 +401,7 @@ class Quotas:
             if known is None or known[0] is not taken:
                 if cards is None:
                     cards = {card.gpu.uuid: card.gpu for card in self._ledger.room(name).cards}
-                known = taken, held(taken, self._ledger.requests_of(uid, name), cards)
+                known = taken, held(taken, self._ledger.cpu_memory_of(uid, name), cards)
                 self._held.setdefault(uid, {})[name] = known[1]
                 self._changed.add(uid)
             now[uid] = known
@@ -451,7 +451,7 @@ class Quotas:
         on_nodes = [*self._held.get(uid, {}).values()]
         holds = on_nodes[0] if len(on_nodes) == 1 else _largest(on_nodes)
         if pod is not None:
-            asks = asked(pod.ask, pod.requests, self._models)
+            asks = asked(pod.request, pod.cpu_memory, self._models)
             return Counted(pod.owner, self._quotas_of(pod.owner), holds, asks)
         if record is None and (kept := self._ledger.own_claim(uid, Claim.PLANNED)) is not None and kept.labels is not None:
             owner = owner_of(kept.holder.namespace, kept.labels)

@@ -14,9 +14,9 @@ import msgspec
 
 from central.api.known import Ident
 from central.api.watch import Unreadable
-from central.ask.gang import FOREIGN_PREFIXES
-from central.ask.pod import Pod
 from central.ledger.model import version_of
+from central.request.gang import FOREIGN_PREFIXES
+from central.request.pod import Pod
 from lading.vocabulary import NETWORKS, PREFIX, PodUid
 
 SEEN_WITHIN_S: Final = 1.0  # of kube-scheduler's 5 s

@@ -14,11 +14,11 @@ from fractions import Fraction
 from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple
 
-from central.ask.at_one_time import at_one_time
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.loop.steps import Steps, exhaust
-from central.quota.amounts import CARD, asked_milli, held_milli
+from central.quota.amounts import CARD, held_milli, requested_milli
+from central.request.at_one_time import at_one_time
 from central.state.pending import Pending, in_line
 from lading.vocabulary import PodUid
 
@@ -176,4 +176,4 @@ def _asked_by(pods: Iterable[Pending]) -> DeviceAmounts:
 
 
 def _asked(pod: Pending) -> DeviceAmounts:
-    return DeviceAmounts(asked_milli(pod.ask), at_one_time(pod.ask.containers, lambda one: one.vfs))
+    return DeviceAmounts(requested_milli(pod.request), at_one_time(pod.request.containers, lambda one: one.vfs))

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from central.fit.demand import Demand
-from central.fit.shortage import asked_cards
+from central.fit.shortage import requested_cards
 from central.ledger.model import Held, NodeRoom
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
@@ -60,7 +60,7 @@ def find_helps(
 ) -> Iterator[NodeHelp]:
     """Yield one help for each of these nodes, without sets if the end of no pod would help. Nodes where the pod fits are
     skipped. `stay`: pods that do not end."""
-    demand = scheduler.demand(pod.ask)
+    demand = scheduler.demand(pod.request)
     state = scheduler.ledger.without(pod.uid)
     far = {name: lacks(state.room(name), demand) for name in names}
     for name in sorted(names, key=lambda name: (far[name], name)):
@@ -71,7 +71,7 @@ def find_helps(
 def lacks(room: NodeRoom, demand: Demand) -> int:
     """Return how many cards and VFs are missing at least, for the order in which nodes are looked at. All shares count as one
     card."""
-    cards = asked_cards(room, demand)
+    cards = requested_cards(room, demand)
     free = sum(bool(card.free_mig) if demand.mig_profile else card.free for card in cards)
     some = int(any(not need.whole for need in demand.needs))
     return max(0, demand.whole_peak - free) + some + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from central.ask.model import Shape
-from central.ask.node_rules import NodeRules
 from central.fit.model import MAY_FIT_LATER
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay, Put
 from central.ledger.parts import containers_placed
 from central.ledger.usage import Hold
+from central.request.model import Shape
+from central.request.node_rules import NodeRules
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
 from central.view.helps import lacks
@@ -101,13 +101,13 @@ def place(scheduler: Scheduler, state: Overlay, pod: Pending, name: str) -> Put 
     found = scheduler.fit_pod(pod.shape, name, state)
     if found is None:
         return None
-    return Put(node=name, hold=Hold(found.taken, containers_placed(found.containers)), requests=pod.requests)
+    return Put(node=name, hold=Hold(found.taken, containers_placed(found.containers)), cpu_memory=pod.cpu_memory)
 
 
 def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
     """Return a place for the pod in that state: on the node that central would choose, if it fits there, else on the first node
     where it fits. Return None if none is found."""
-    fits = search.scheduler.judged(pod.ask).fits
+    fits = search.scheduler.judged(pod.request).fits
     best = search.scheduler.verdicts.best(pod.shape, search.scheduler.ledger.nodes())
     freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
     first = dict.fromkeys(name for name in (best, *state.put, *sorted(freed)) if name)
@@ -143,8 +143,8 @@ def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
 
 def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
     """Return the nodes where moving a pod away may help."""
-    verdicts = search.scheduler.judged(pod.ask)
-    demand = search.scheduler.demand(pod.ask)
+    verdicts = search.scheduler.judged(pod.request)
+    demand = search.scheduler.demand(pod.request)
     names = [
         name for name in search.scheduler.ledger.nodes() if name in verdicts.fits or verdicts.reasons.get(name) in MAY_FIT_LATER
     ]
@@ -177,7 +177,7 @@ def _sets(records: Sequence[PodRecord], most: int) -> Iterator[tuple[PodRecord, 
 
 def _may_move(search: _Search, record: PodRecord) -> bool:
     one = search.movable.get(record.uid)
-    grouped = one is not None and one.ask.sharing is not None and bool(one.ask.sharing.affinity)
+    grouped = one is not None and one.request.sharing is not None and bool(one.request.sharing.affinity)
     return one is not None and not grouped and record.uid not in search.state.gone
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from central.ask.requests import CPU
 from central.quota.amounts import CARD, is_cards
 from central.quota.model import FLAT, ROOT, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import least_asked
+from central.request.cpu_memory import CPU
 from central.state.quotas import Quotas
 
 

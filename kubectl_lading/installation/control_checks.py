@@ -7,7 +7,7 @@ It takes an `Installation`. It returns what is not as `deploy/` puts it, each wi
 from collections.abc import Iterator
 from typing import Final
 
-from central.ask.parse import managed_resources
+from central.request.parse import managed_resources
 from kubectl_lading.installation.finding import (
     CheckResult,
     Installation,

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from central.ask.model import Ask, BadAsk
-from central.ask.node_rules import NodeRules
-from central.ask.parse import parse_ask
-from central.ask.reasons import OfPod
 from central.fit.model import Missing
 from central.ledger.model import Clash
+from central.request.model import DeviceRequest, MalformedRequest
+from central.request.node_rules import NodeRules
+from central.request.parse import parse_request
+from central.request.reasons import OfPod
 from central.scheduling.why_pod import FITS
 from central.state.pending import Pending
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
@@ -66,10 +66,10 @@ def _in_words(clash: Clash, names: Mapping[PodUid, str]) -> str:
 
 def _pending(cluster: Cluster, pods: Sequence[Pod]) -> dict[str, int]:
     """Return the number of waiting pods by reason; each pod counts once."""
-    known: dict[tuple[Ask, NodeRules | None], str] = {}
+    known: dict[tuple[DeviceRequest, NodeRules | None], str] = {}
     reasons: Counter[str] = Counter()
     for pending in cluster.pending:
-        kind = pending.ask, pending.node_rules
+        kind = pending.request, pending.node_rules
         if kind not in known:
             known[kind] = _reason(cluster, pending)
         reasons[known[kind]] += 1
@@ -80,7 +80,7 @@ def _pending(cluster: Cluster, pods: Sequence[Pod]) -> dict[str, int]:
 def _malformed(pods: Sequence[Pod]) -> Iterator[str]:
     """Yield the reason once for each malformed request; no informer counts these pods as pending."""
     for pod in pods:
-        if not pod.spec.node_name and isinstance(parse_ask(pod), BadAsk):
+        if not pod.spec.node_name and isinstance(parse_request(pod), MalformedRequest):
             yield OfPod.REQUEST_MALFORMED.value
 
 

@@ -14,9 +14,9 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.ask.model import Ask
-from central.ask.parse import parse_ask
-from central.scheduling.why_pod import ask_in_words
+from central.request.model import DeviceRequest
+from central.request.parse import parse_request
+from central.scheduling.why_pod import describe_request
 from central.state.budgets import BudgetKey, Budgets
 from central.state.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings
@@ -128,8 +128,8 @@ def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
     found = {}
     for pod in cluster.pods:
         record = cluster.ledger.pod(pod.metadata.uid)
-        asked = parse_ask(pod) if record is not None and record.holds is not None and not record.deleting else None
-        if isinstance(asked, Ask):
+        asked = parse_request(pod) if record is not None and record.holds is not None and not record.deleting else None
+        if isinstance(asked, DeviceRequest):
             found[pod.metadata.uid] = pending_of(pod, asked)
     return found
 
@@ -171,7 +171,7 @@ def _view(opening: Opening, movers: Mapping[PodUid, FullPod]) -> OpeningView:
         namespace=pod.namespace,
         pod=pod.name,
         uid=pod.uid,
-        asks=ask_in_words(pod),
+        asks=describe_request(pod),
         node=opening.to.node if opening.to else "",
         moves=tuple(
             MoveView(

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import yaml
 
-from central.ask.pod import Pod
+from central.request.pod import Pod
 from kubectl_lading.objects import Object, Wire
 from kubectl_lading.plans.gang_objects import GangObjects, find_kind, parse_object
 from lading.errors import ConfigError

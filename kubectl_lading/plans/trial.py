@@ -15,17 +15,17 @@ from typing import Final
 
 import msgspec
 
-from central.ask.gang import GangKey
-from central.ask.model import Ask, BadAsk, Shape
-from central.ask.node_rules import NodeRules
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod
-from central.ask.reasons import OfPod
 from central.controllers.gangs import GangFeed
 from central.fit.model import Placement
 from central.gang.model import EVERYWHERE
 from central.loop.steps import result
-from central.scheduling.why_pod import FITS, NodeWhy, Why, ask_in_words, why_pending
+from central.request.gang import GangKey
+from central.request.model import DeviceRequest, MalformedRequest, Shape
+from central.request.node_rules import NodeRules
+from central.request.parse import parse_request
+from central.request.pod import Pod
+from central.request.reasons import OfPod
+from central.scheduling.why_pod import FITS, NodeWhy, Why, describe_request, why_pending
 from central.state.pending import Pending, pending_of
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
 from kubectl_lading.plans.manifests import RefusedPod
@@ -99,9 +99,9 @@ class Trials:
         """Make the pods members of their gangs. Return for each member that starts with its gang all pods of that gang."""
         gangs, members = self._cluster.scheduler.gangs, dict[GangKey, list[Pod]]()
         for pod in pods:
-            asked = parse_ask(pod)
+            asked = parse_request(pod)
             self._feed.changed(pod)
-            if isinstance(asked, Ask) and (found := gangs.of(pod.metadata.uid)) is not None:
+            if isinstance(asked, DeviceRequest) and (found := gangs.of(pod.metadata.uid)) is not None:
                 self._cluster.pending.add(pending_of(pod, asked))
                 members.setdefault(found[0].key, []).append(pod)
         starting = {key: some for key, some in members.items() if self._cluster.scheduler.waits_for_gang(some[0].metadata.uid)}
@@ -142,7 +142,7 @@ class Trials:
         return [
             name
             for name in cluster.ledger.nodes()
-            if cluster.allows(pod, name) and cluster.ledger.room(name).has_resources(pod.requests)
+            if cluster.allows(pod, name) and cluster.ledger.room(name).has_resources(pod.cpu_memory)
         ]
 
     def _refused(self, refused: RefusedPod) -> Trial:
@@ -151,11 +151,11 @@ class Trials:
         return Trial(namespace=metadata.namespace, pod=metadata.name, problem=problem)
 
     def _try(self, pod: Pod) -> Trial:
-        blank, asked = self._blank(pod), parse_ask(pod)
+        blank, asked = self._blank(pod), parse_request(pod)
         if asked is None:
             problem = "asks for no device of lading.dev/: any scheduler may take it anywhere"
             return msgspec.structs.replace(blank, problem=problem)
-        if isinstance(asked, BadAsk):
+        if isinstance(asked, MalformedRequest):
             return msgspec.structs.replace(blank, problem=asked.message, code=OfPod.REQUEST_MALFORMED.value)
         pending = pending_of(pod, asked)
         blank, cluster = self._blank(pod, pending), self._cluster
@@ -172,7 +172,7 @@ class Trials:
         return Trial(
             namespace=pod.metadata.namespace,
             pod=pod.metadata.name,
-            asks=ask_in_words(pending) if pending else "",
+            asks=describe_request(pending) if pending else "",
             notes=tuple(_notes(pod)),
             priority=pod.spec.priority,
         )

@@ -10,10 +10,10 @@ from itertools import combinations
 
 import msgspec
 
-from central.ask.pod import Pod, roles_of
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.assignment.model import PlacedContainer
 from central.fit.topology import distance, nvlinks
+from central.request.pod import Pod, roles_of
 from kubectl_lading.terminal.words import DISTANCES, count, gib
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, NodeDevices, Pf

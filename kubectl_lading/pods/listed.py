@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from central.api.times import parse_seconds
-from central.ask.model import BadAsk
-from central.ask.parse import parse_ask
-from central.ask.reasons import OfPod
-from central.scheduling.why_pod import ask_in_words
+from central.request.model import MalformedRequest
+from central.request.parse import parse_request
+from central.request.reasons import OfPod
+from central.scheduling.why_pod import describe_request
 from central.state.pending import pending_of
 from central.view.model import NodeView
 from central.view.pods import PodState, PodView, view_pods
@@ -32,7 +32,7 @@ def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") 
 def waits(pod: Pod) -> bool:
     """Report whether the pod requests devices, validly or not, and is not bound."""
     gone = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended
-    return not gone and parse_ask(pod) is not None
+    return not gone and parse_request(pod) is not None
 
 
 def view_waiting(pod: Pod) -> PodView:
@@ -53,7 +53,7 @@ def _with_request(view: PodView, pod: Pod | None) -> PodView:
 
 def _asks(pod: Pod) -> str:
     """Describe the request in words; empty for a pod whose devices are named by hand."""
-    asked = parse_ask(pod)
+    asked = parse_request(pod)
     if asked is None:
         return ""
-    return OfPod.REQUEST_MALFORMED.value if isinstance(asked, BadAsk) else ask_in_words(pending_of(pod, asked))
+    return OfPod.REQUEST_MALFORMED.value if isinstance(asked, MalformedRequest) else describe_request(pending_of(pod, asked))

@@ -10,12 +10,12 @@ from enum import StrEnum
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from central.ask.model import BadAsk
-from central.ask.parse import parse_ask
-from central.ask.pod import roles_of
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
-from central.scheduling.why_pod import ask_in_words
+from central.request.model import MalformedRequest
+from central.request.parse import parse_request
+from central.request.pod import roles_of
+from central.scheduling.why_pod import describe_request
 from central.state.pending import pending_of
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.given import GivenGpu, Pair, given_of, pairs_of
@@ -86,7 +86,7 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
 def report_pod(
     pod: FullPod, devices: NodeDevices | None, events: Sequence[PodEvent], keys: Mapping[str, Ed25519PublicKey]
 ) -> PodReport:
-    metadata, asked = pod.metadata, parse_ask(pod)
+    metadata, asked = pod.metadata, parse_request(pod)
     situation = read_situation(pod, asked, events)
     text = metadata.annotations.get(ASSIGNMENT)
     own = parse_own(text, roles_of(pod), namespace=metadata.namespace) if text is not None else None
@@ -104,7 +104,11 @@ def report_pod(
         uid=metadata.uid,
         stand=situation.stand,
         said=situation.said,
-        asks="" if asked is None else asked.message if isinstance(asked, BadAsk) else ask_in_words(pending_of(pod, asked)),
+        asks=""
+        if asked is None
+        else asked.message
+        if isinstance(asked, MalformedRequest)
+        else describe_request(pending_of(pod, asked)),
         by_hand={key: value for key, value in metadata.annotations.items() if is_manual(key)},
         without_effect=tuple(key for key in metadata.annotations if is_manual(key) and not _has_container(pod, key)),
         node=pod.spec.node_name,

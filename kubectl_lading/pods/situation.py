@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from central.ask.model import Ask, BadAsk
-from central.ask.reasons import OfPod
+from central.request.model import DeviceRequest, MalformedRequest
+from central.request.reasons import OfPod
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.read_pod import PodEvent
 from lading.reasons import Reason
@@ -65,7 +65,7 @@ class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
     hint: str = ""
 
 
-def read_situation(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent]) -> Situation:
+def read_situation(pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
     """Return the situation. `events`: of this pod, the oldest first."""
     if pod.ended:
         words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
@@ -78,7 +78,7 @@ def read_situation(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[Po
 # ---- bound
 
 
-def _on_its_node(pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent]) -> Situation:
+def _on_its_node(pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
     node, unstarted = pod.spec.node_name, _unstarted(pod)
     runs = pod.status.phase == "Running" and not unstarted
     refusals = () if runs else tuple(_refusals(pod, asked, events, {name for name, _ in unstarted}))
@@ -104,7 +104,7 @@ def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
 
 
 def _refusals(
-    pod: FullPod, asked: Ask | BadAsk | None, events: Sequence[PodEvent], unstarted: set[str]
+    pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent], unstarted: set[str]
 ) -> Iterator[PodRefusal]:
     """Return the newest refusal of each container; its state is newer than Events."""
     by_container: dict[str, PodRefusal] = {}
@@ -118,7 +118,7 @@ def _refusals(
             told = [known for name in (status.name, "") if (known := by_container.get(name)) and known.code == found.code]
             times, last = (told[0].times, told[0].last) if told else (1, "")
             by_container[status.name] = msgspec.structs.replace(found, times=times, last=last)
-    if not by_container and isinstance(asked, Ask) and ASSIGNMENT not in pod.metadata.annotations:
+    if not by_container and isinstance(asked, DeviceRequest) and ASSIGNMENT not in pod.metadata.annotations:
         message = "the pod asks for devices and was bound without an assignment: by another scheduler, or by hand"
         yield _refusal(Reason.ASSIGNMENT_MISSING, message)
     of_containers = {found.code for name, found in by_container.items() if name}
@@ -141,7 +141,7 @@ def _refusal(code: Reason, message: str, *, container: str = "", times: int = 1,
 # ---- not bound
 
 
-def _unbound(pod: FullPod, asked: Ask | BadAsk | None) -> Situation:
+def _unbound(pod: FullPod, asked: DeviceRequest | MalformedRequest | None) -> Situation:
     scheduled = pod.condition(SCHEDULED)
     says = scheduled.message if scheduled is not None and scheduled.status != "True" else ""
     if pod.spec.scheduling_gates:
@@ -151,7 +151,7 @@ def _unbound(pod: FullPod, asked: Ask | BadAsk | None) -> Situation:
             said=f"is gated: no scheduler looks at it until its schedulingGates are gone: {gates}",
             hint="a queue (Kueue, for one) removes its gate when it admits the pod",
         )
-    if isinstance(asked, BadAsk):
+    if isinstance(asked, MalformedRequest):
         code = OfPod.REQUEST_MALFORMED.value
         refusal = PodRefusal(code=code, message=asked.message, fix=FIXES[code])
         return Situation(stand=Stand.MALFORMED, said="has an invalid device request", refusals=(refusal,), scheduler_says=says)

@@ -122,7 +122,7 @@ def explain_wait(
         yield None
         if len(helps) >= most:
             break
-    demand = scheduler.demand(pod.ask)
+    demand = scheduler.demand(pod.request)
     preemption = None
     if not (why.gang or why.preempts or why.making_room_on or why.keeping_room_on or why.reasons.get(FITS)):
         for found in find_preemption(scheduler, pod, later, budgets):
@@ -160,7 +160,7 @@ def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Ite
     fitting = [node.node for node in why.nodes if node.reason == FITS]
     own = scheduler.ledger.without(pod.uid)
     if fitting:
-        able = any(own.room(name).has_resources(pod.requests) for name in fitting)
+        able = any(own.room(name).has_resources(pod.cpu_memory) for name in fitting)
         yield FITS, _fix_of_fitting(why, able=able, silent=silent)
 
 
@@ -183,7 +183,7 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
 
 def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWhy:
     """Return the node's entry; where its devices are free, with the cpu or memory that it lacks."""
-    room, asked = scheduler.ledger.without(pod.uid).room(node.node), pod.requests
+    room, asked = scheduler.ledger.without(pod.uid).room(node.node), pod.cpu_memory
     if node.reason != FITS or room.has_resources(asked):
         return node
     lacks = (

@@ -15,9 +15,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from central.api.times import parse_seconds
-from central.ask.model import Ask, BadAsk
-from central.ask.parse import parse_ask
-from central.scheduling.why_pod import FITS, Why, ask_in_words
+from central.request.model import DeviceRequest, MalformedRequest
+from central.request.parse import parse_request
+from central.scheduling.why_pod import FITS, Why, describe_request
 from central.state.budgets import Budgets
 from central.state.pending import pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
@@ -69,9 +69,13 @@ async def _why(flags: Flags, pod: str) -> None:
     namespace, name = find_pod(flags, pod)
     async with connect(flags) as client:
         own = await read_pod(client, namespace, name)
-        asked = parse_ask(own)
+        asked = parse_request(own)
         situation = read_situation(own, asked, await read_events(client, own))
-        wait = await _wait(client, flags, own, asked) if situation.stand is Stand.WAITING and isinstance(asked, Ask) else None
+        wait = (
+            await _wait(client, flags, own, asked)
+            if situation.stand is Stand.WAITING and isinstance(asked, DeviceRequest)
+            else None
+        )
     answer = WhyView(
         namespace=namespace,
         name=name,
@@ -93,7 +97,7 @@ async def _why_all(flags: Flags) -> None:
     show(WaitingView(tuple(found)), flags.output, *draw_waiting(found, everywhere=not namespace))
 
 
-async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: Ask) -> Wait:
+async def _wait(client: KubeClient, flags: Flags, own: FullPod, asked: DeviceRequest) -> Wait:
     metadata, central = own.metadata, Central(client, flags)
     cluster, said, budgets = await asyncio.gather(
         read_deciding(client, central), central.why(metadata.namespace, metadata.name), read_budgets(client)
@@ -148,9 +152,9 @@ def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPo
 
 
 def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
-    asked, metadata = parse_ask(pod), pod.metadata
+    asked, metadata = parse_request(pod), pod.metadata
     stand, said = _stand(pod, asked)
-    pending = pending_of(pod, asked) if isinstance(asked, Ask) else None
+    pending = pending_of(pod, asked) if isinstance(asked, DeviceRequest) else None
     return WaitingPod(
         namespace=metadata.namespace,
         pod=metadata.name,
@@ -158,17 +162,17 @@ def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
         stand=stand,
         priority=pod.spec.priority,
         created=parse_seconds(metadata.creation_timestamp),
-        asks=ask_in_words(pending) if pending else "",
+        asks=describe_request(pending) if pending else "",
         reasons=cluster.count_reasons(pending) if pending and stand is Stand.WAITING else {},
         said=said,
     )
 
 
-def _stand(pod: Pod, asked: Ask | BadAsk | None) -> tuple[Stand, str]:
+def _stand(pod: Pod, asked: DeviceRequest | MalformedRequest | None) -> tuple[Stand, str]:
     """Return the state as in `situation.py`, for a pod that is not bound and requests devices."""
     if pod.spec.scheduling_gates:
         return Stand.GATED, f"gated: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
-    if isinstance(asked, BadAsk):
+    if isinstance(asked, MalformedRequest):
         return Stand.MALFORMED, asked.message
     if pod.spec.scheduler_name != SCHEDULER:
         return Stand.OTHER_SCHEDULER, f"names the scheduler {pod.spec.scheduler_name or 'default-scheduler'}, not {SCHEDULER}"

@@ -8,7 +8,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from central.ask.requests import allocatable_of
+from central.request.cpu_memory import allocatable_of
 from central.view.build import node_view, totals
 from central.view.model import NodeState, NodeView, State, Totals
 from central.view.pods import used

@@ -11,11 +11,11 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from central.ask.requests import MEMORY
 from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed
 from central.loop.steps import exhaust
 from central.quota.amounts import is_cards
 from central.quota.objects import ElasticQuota
+from central.request.cpu_memory import MEMORY
 from central.state.quotas import Quotas
 from central.view.quotas import QuotaAmount, QuotasView, QuotaView, view_quotas
 from kubectl_lading.access import connect

@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from central.api.known import Ident
-from central.ask.pod import Pod
 from central.controllers.gangs import GangFeed, GangKeeper
 from central.gang.model import Gang, Phase
 from central.ledger.model import PodRecord
+from central.request.pod import Pod
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Reservation
 from central.scheduling.victims import Protection
@@ -144,7 +144,7 @@ class ByPlan:
             node=node,
             gen=reserved.gen,
             taken=taken,
-            requests=reserved.pod.requests,
+            cpu_memory=reserved.pod.cpu_memory,
             gang=found[0].key.text,
         )
         self._scheduler.ledger.set_pod(record)

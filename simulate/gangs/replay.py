@@ -8,7 +8,7 @@ for all rules.
 from collections.abc import Callable
 from typing import Final, NamedTuple, assert_never
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate.arrivals import run_order
 from simulate.cluster import Cluster
 from simulate.gangs.books import Books

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from central.ask.pod import DEVICES_HEALTHY
 from central.controllers.conditions import UNHEALTHY
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
+from central.request.pod import DEVICES_HEALTHY
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, ATTACHMENTS, GRANT, NOT_READY, REQUEST_ANNOTATIONS
 from simnode.control_plane import ControlPlane
 from simnode.kube_api import KubeApi, KubeError

@@ -12,8 +12,8 @@ import pytest
 
 from central.api.known import Ident
 from central.api.watch import Reflector, Unreadable
-from central.ask.pod import Pod
 from central.daemon.lease import Election, KubeLease, Terms
+from central.request.pod import Pod
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.kube.errors import (

@@ -9,8 +9,8 @@ from zlib import crc32
 
 import msgspec
 
-from central.ask.pod import Pod
 from central.quota.model import KOORDINATOR_PREFIX
+from central.request.pod import Pod
 from lading.kube.resource import BUDGETS, ELASTIC_QUOTAS, NAMESPACE_QUOTAS, NODE_DEVICES, NODES, PODS
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
 from tests.fakes.rooms import CARD_MIB, MODEL

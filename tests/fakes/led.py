@@ -15,13 +15,13 @@ from unittest.mock import patch
 
 import msgspec
 
-from central.ask.model import Policy
-from central.ask.pod import Pod
 from central.controllers import admission_checks, gangs, requeue
 from central.controllers.gangs import FINISH_S
 from central.controllers.share_bypass import Bypassed
 from central.controllers.signer import Signer
 from central.daemon.leadership import Leadership
+from central.request.model import Policy
+from central.request.pod import Pod
 from central.scheduling.gangs import ALL_DEVICES
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access

@@ -12,10 +12,20 @@ from dataclasses import replace
 
 import msgspec
 
-from central.ask.model import Ask, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
 from central.ledger.room import card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Usage
+from central.request.model import (
+    ContainerRequest,
+    DeviceRequest,
+    PartitionPolicy,
+    Policy,
+    RdmaPolicy,
+    Role,
+    Scope,
+    Share,
+    Sharing,
+)
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, Metadata, MigInstance, NodeDevices, NvLink, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
@@ -201,8 +211,8 @@ def reported_room(status: Status, name: str = "n1") -> NodeRoom:
 # What a pod asks.
 
 
-def whole(name: str, gpus: int = 1, *, role: Role = Role.APP, vfs: int = 0) -> ContainerAsk:
-    return ContainerAsk(name=name, role=role, gpus=gpus, vfs=vfs)
+def whole(name: str, gpus: int = 1, *, role: Role = Role.APP, vfs: int = 0) -> ContainerRequest:
+    return ContainerRequest(name=name, role=role, gpus=gpus, vfs=vfs)
 
 
 def share(
@@ -213,18 +223,18 @@ def share(
     role: Role = Role.APP,
     vfs: int = 0,
     cards: int = 1,
-) -> ContainerAsk:
-    return ContainerAsk(
+) -> ContainerRequest:
+    return ContainerRequest(
         name=name, role=role, share=Share(memory_mib=memory_mib, core_percent=core_percent, cards=cards), vfs=vfs
     )
 
 
-def rdma(name: str, vfs: int = 1, *, role: Role = Role.APP) -> ContainerAsk:
-    return ContainerAsk(name=name, role=role, vfs=vfs)
+def rdma(name: str, vfs: int = 1, *, role: Role = Role.APP) -> ContainerRequest:
+    return ContainerRequest(name=name, role=role, vfs=vfs)
 
 
-def ask(
-    *containers: ContainerAsk,
+def request(
+    *containers: ContainerRequest,
     policy: Policy | None = None,
     gpu_model: str = "",  # or several: A|B
     rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST,
@@ -232,8 +242,8 @@ def ask(
     partition: PartitionPolicy | None = None,
     sharing: Sharing | None = None,
     isolation: IsolationName | None = None,
-) -> Ask:
-    return Ask(
+) -> DeviceRequest:
+    return DeviceRequest(
         containers=containers,
         policy=policy,
         gpu_models=tuple(filter(None, gpu_model.split("|"))),

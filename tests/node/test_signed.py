@@ -10,17 +10,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from central.ask.model import Policy, Role
 from central.assignment.annotation import render_assignment
 from central.fit.fit import fit
 from central.fit.model import Placement
+from central.request.model import Policy, Role
 from lading.reasons import Reason
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
 from simnode.cri import Pod
 from simnode.daemons import LadingNode
 from simnode.reported import read_status
-from tests.fakes.rooms import ask, reported_room, whole
+from tests.fakes.rooms import reported_room, request, whole
 from tests.node.conftest import StartLading
 from tests.node.site import Site, granted_in
 
@@ -95,7 +95,7 @@ def test_an_instance_that_central_chose_by_its_profile(
     instance: str,
     capability: str,
 ) -> None:
-    pod = replace(ask(whole("train")), mig_profile="2g.20gb")
+    pod = replace(request(whole("train")), mig_profile="2g.20gb")
     found = fit(reported_room(read_status(profile)), pod, policy=Policy.BINPACK)
     assert isinstance(found, Placement)
     hooks = {**trusting(tmp_path), "mig_cards": divided}

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from central.ask import parse
-from central.ask.model import Ask, BadAsk
-from central.ask.parse import managed_resources, mentions_devices, parse_ask
-from central.ask.pod import Pod
+from central.request import parse
+from central.request.model import DeviceRequest, MalformedRequest
+from central.request.parse import managed_resources, mentions_devices, parse_request
+from central.request.pod import Pod
 from lading.vocabulary import RESOURCE_GPU
 from tests.ports.dialect.requests import RESOURCE, CardRequests
 
@@ -26,16 +26,16 @@ def pod(**limits: str) -> Pod:
 
 def test_a_pod_asks_in_either() -> None:
     for asked in (pod(cards_example_com__gpu="2"), pod(lading_dev__gpu="2")):
-        ask = parse_ask(asked)
-        assert isinstance(ask, Ask)
+        ask = parse_request(asked)
+        assert isinstance(ask, DeviceRequest)
         assert [container.gpus for container in ask.containers] == [2]
         assert mentions_devices(asked)
-    assert parse_ask(pod(cpu="1")) is None
+    assert parse_request(pod(cpu="1")) is None
 
 
 def test_a_pod_that_asks_in_both_is_refused() -> None:
-    refused = parse_ask(pod(cards_example_com__gpu="2", lading_dev__gpu="2"))
-    assert isinstance(refused, BadAsk)
+    refused = parse_request(pod(cards_example_com__gpu="2", lading_dev__gpu="2"))
+    assert isinstance(refused, MalformedRequest)
     assert RESOURCE in refused.message
     assert RESOURCE_GPU in refused.message
 

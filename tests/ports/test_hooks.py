@@ -35,7 +35,7 @@ from tests.unit.runtimeproxy.conftest import Records
 from tests.vfs.model import ModelKernel
 
 FIRST, SECOND = (f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in (1, 2))
-Ask = Callable[[dict[str, Any]], Awaitable[Any]]
+DeviceRequest = Callable[[dict[str, Any]], Awaitable[Any]]
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def settings(sockets: Path) -> Settings:
 
 
 @asynccontextmanager
-async def serving(settings: Settings, runtime: FakeRuntime) -> AsyncIterator[Ask]:
+async def serving(settings: Settings, runtime: FakeRuntime) -> AsyncIterator[DeviceRequest]:
     """Serve as the daemon does, on a runtime that is two lists."""
     log = Log(Records(), Level.DEBUG)
     with Ledger.open(folder_of(settings) / "state" / "node.db") as ledger, listen(Path(settings.listen[7:])) as listener:

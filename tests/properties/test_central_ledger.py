@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from central.ask.model import Sharing
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import Group, groups_of
 from central.ledger.ledger import LINGER_S, Ledger
 from central.ledger.model import Claim, NodeFacts, PodRecord
 from central.ledger.parts import covers
 from central.ledger.views import Snapshot
+from central.request.model import Sharing
 from lading.nodedevices import Grant, GrantedGpu, NodeDevices
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.depth import repeats

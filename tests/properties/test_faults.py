@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from central.api.pod_groups import GANG_KINDS
 from central.api.watch import Unreadable
-from central.ask.model import Policy
 from central.controllers import (
     admission_checks,
     events,
@@ -40,6 +39,7 @@ from central.controllers import (
 from central.controllers import device_health as health
 from central.controllers.share_bypass import Bypassed
 from central.daemon.leadership import Leadership
+from central.request.model import Policy
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Scheduler
 from central.state import seen

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
 from central.fit.demand import Limits
 from central.fit.equivalence import class_in_any_order
@@ -22,9 +21,10 @@ from central.fit.model import NoFit, Placement
 from central.fit.score import score
 from central.fit.topology import Distance, distance
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Role, Scope
 from lading.nodedevices import Gpu, NvLink
 from tests.depth import repeats
-from tests.fakes.rooms import MODEL, ask, card, gpu_uuid, port, rdma, room, share, vf, whole
+from tests.fakes.rooms import MODEL, card, gpu_uuid, port, rdma, request, room, share, vf, whole
 
 SIZES = [8, 10, 16]
 OTHER = "NVIDIA A10"
@@ -63,7 +63,7 @@ def rooms(draw: st.DrawFn, most: int = 3) -> NodeRoom:
 
 
 @st.composite
-def containers(draw: st.DrawFn, name: str) -> ContainerAsk:
+def containers(draw: st.DrawFn, name: str) -> ContainerRequest:
     role = draw(st.sampled_from(Role))
     vfs = draw(st.sampled_from([0, 0, 1, 2]))
     kind = draw(st.sampled_from(["whole", "memory", "core", "both", "vfs"]))
@@ -79,10 +79,10 @@ def containers(draw: st.DrawFn, name: str) -> ContainerAsk:
 
 
 @st.composite
-def asks(draw: st.DrawFn, most: int = 3) -> Ask:
+def asks(draw: st.DrawFn, most: int = 3) -> DeviceRequest:
     named = [draw(containers(name)) for name in "abc"[: draw(st.integers(1, most))]]
     starting = sorted(named, key=lambda one: one.role is Role.APP)
-    return ask(*starting, policy=draw(st.sampled_from([None, *Policy])), gpu_model=draw(st.sampled_from(["", "", MODEL])))
+    return request(*starting, policy=draw(st.sampled_from([None, *Policy])), gpu_model=draw(st.sampled_from(["", "", MODEL])))
 
 
 # Where it is decided only by all containers together: cards of several sizes, some partly held, and mostly shares.
@@ -98,12 +98,12 @@ tight_containers = st.one_of(
 
 
 @st.composite
-def tight_asks(draw: st.DrawFn) -> Ask:
+def tight_asks(draw: st.DrawFn) -> DeviceRequest:
     some = draw(st.lists(tight_containers, min_size=2, max_size=4))
-    return ask(*sorted((replace(one, name=str(n)) for n, one in enumerate(some)), key=lambda one: one.role is Role.APP))
+    return request(*sorted((replace(one, name=str(n)) for n, one in enumerate(some)), key=lambda one: one.role is Role.APP))
 
 
-def moments(pod: Ask) -> Iterator[Sequence[str]]:
+def moments(pod: DeviceRequest) -> Iterator[Sequence[str]]:
     """Who runs at the same time."""
     sidecars: list[str] = []
     for container in pod.containers:
@@ -114,7 +114,7 @@ def moments(pod: Ask) -> Iterator[Sequence[str]]:
     yield [container.name for container in pod.containers if container.role is not Role.INIT]
 
 
-def wrong(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> str:
+def wrong(where: NodeRoom, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> str:
     """What is against the rules, or nothing."""
     by_uuid = {one.gpu.uuid: one for one in where.cards}
     free_vfs = {one.vf.bdf for one in where.vfs if one.free}
@@ -148,13 +148,13 @@ def wrong(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> s
     return ""
 
 
-def ways(where: NodeRoom, pod: Ask) -> Iterator[Mapping[str, PlacedContainer]]:
+def ways(where: NodeRoom, pod: DeviceRequest) -> Iterator[Mapping[str, PlacedContainer]]:
     """Every placement that gives each container what it asks, allowed or not. Cards and VFs do not depend on one another."""
     for gpus in product(*(list(gpu_ways(where, container)) for container in pod.containers)):
         yield {one.name: PlacedContainer(gpus=chosen) for one, chosen in zip(pod.containers, gpus, strict=True)}
 
 
-def gpu_ways(where: NodeRoom, container: ContainerAsk) -> Iterator[tuple[PlacedGpu, ...]]:
+def gpu_ways(where: NodeRoom, container: ContainerRequest) -> Iterator[tuple[PlacedGpu, ...]]:
     if container.share is None:
         for some in combinations(where.cards, container.gpus):
             yield tuple(PlacedGpu(uuid=one.gpu.uuid, bdf=one.gpu.bdf) for one in some)
@@ -168,13 +168,13 @@ def gpu_ways(where: NodeRoom, container: ContainerAsk) -> Iterator[tuple[PlacedG
     yield from combinations(each, container.share.cards)
 
 
-def vf_ways(where: NodeRoom, pod: Ask) -> Iterator[Mapping[str, PlacedContainer]]:
+def vf_ways(where: NodeRoom, pod: DeviceRequest) -> Iterator[Mapping[str, PlacedContainer]]:
     free = [PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in where.vfs if one.free]
     for some in product(*(list(combinations(free, one.vfs)) for one in pod.containers)):
         yield {one.name: PlacedContainer(vfs=vfs) for one, vfs in zip(pod.containers, some, strict=True)}
 
 
-def can_be_placed(where: NodeRoom, pod: Ask) -> bool:
+def can_be_placed(where: NodeRoom, pod: DeviceRequest) -> bool:
     cards_only = replace(pod, containers=tuple(replace(one, vfs=0) for one in pod.containers))
     vfs_only = replace(pod, containers=tuple(replace(one, gpus=0, share=None) for one in pod.containers))
     return any(not wrong(where, cards_only, way) for way in ways(where, cards_only)) and any(
@@ -189,13 +189,15 @@ def emptied(where: NodeRoom) -> NodeRoom:
 
 
 @given(rooms(), asks(), policies)
-def test_a_placement_is_found_exactly_where_there_is_one(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+def test_a_placement_is_found_exactly_where_there_is_one(where: NodeRoom, pod: DeviceRequest, policy: Policy) -> None:
     found = fit(where, pod, policy=policy, limits=UNBOUNDED)
     assert isinstance(found, Placement) == can_be_placed(where, pod)
 
 
 @given(tight_rooms, tight_asks(), policies)
-def test_a_placement_is_found_where_containers_are_in_one_anothers_way(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+def test_a_placement_is_found_where_containers_are_in_one_anothers_way(
+    where: NodeRoom, pod: DeviceRequest, policy: Policy
+) -> None:
     found = fit(where, pod, policy=policy, limits=UNBOUNDED)
     assert isinstance(found, Placement) == can_be_placed(where, pod)
     if isinstance(found, Placement):
@@ -205,7 +207,7 @@ def test_a_placement_is_found_where_containers_are_in_one_anothers_way(where: No
 REACH = {Scope.SWITCH: Distance.SWITCHES, Scope.NUMA: Distance.NUMA, Scope.SOCKET: Distance.SOCKET, Scope.ANY: Distance.CROSS}
 
 
-def apart(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> bool:
+def apart(where: NodeRoom, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> bool:
     """Devices of one container are farther from one another than the pod allows, or not where their policy has them."""
     place_of = {one.gpu.uuid: one.gpu.place for one in where.cards}
     pf_of = {one.vf.bdf: one.pf for one in where.vfs}
@@ -222,7 +224,7 @@ def apart(where: NodeRoom, pod: Ask, placed: Mapping[str, PlacedContainer]) -> b
     return False
 
 
-def placed_ways(where: NodeRoom, container: ContainerAsk, pod: Ask) -> Iterator[PlacedContainer]:
+def placed_ways(where: NodeRoom, container: ContainerRequest, pod: DeviceRequest) -> Iterator[PlacedContainer]:
     """Of one container by itself."""
     alone, policy = replace(pod, containers=(container,)), pod.rdma_policy
     free = [PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in where.vfs if one.free]
@@ -258,7 +260,9 @@ small = st.one_of(
     st.builds(rdma, st.just("x"), st.integers(1, 2), role=st.sampled_from(Role)),
 )
 small_asks = st.lists(small, min_size=2, max_size=3).map(
-    lambda some: ask(*sorted((replace(one, name=str(n)) for n, one in enumerate(some)), key=lambda one: one.role is Role.APP))
+    lambda some: request(
+        *sorted((replace(one, name=str(n)) for n, one in enumerate(some)), key=lambda one: one.role is Role.APP)
+    )
 )
 
 
@@ -266,7 +270,7 @@ small_asks = st.lists(small, min_size=2, max_size=3).map(
 @settings(max_examples=repeats(50, long=1_000), deadline=None)
 @given(roomy, small_asks, policies, st.sampled_from(Scope), st.sampled_from([RdmaPolicy.NEAREST, RdmaPolicy.PER_SWITCH]))
 def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
-    where: NodeRoom, pod: Ask, policy: Policy, scope: Scope, rdma_policy: RdmaPolicy
+    where: NodeRoom, pod: DeviceRequest, policy: Policy, scope: Scope, rdma_policy: RdmaPolicy
 ) -> None:
     """In all phases of a pod."""
     if any(one.vfs and not one.gpus and one.share is None for one in pod.containers):
@@ -287,7 +291,7 @@ def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
 
 
 @given(rooms(most=6), asks(), policies, st.integers(0, 3))
-def test_what_is_placed_is_by_the_rules(where: NodeRoom, pod: Ask, policy: Policy, per_card: int) -> None:
+def test_what_is_placed_is_by_the_rules(where: NodeRoom, pod: DeviceRequest, policy: Policy, per_card: int) -> None:
     limits = Limits(spread_containers_per_card=per_card)
     found = fit(where, pod, policy=policy, limits=limits)
     if isinstance(found, NoFit):
@@ -307,7 +311,7 @@ def test_what_is_placed_is_by_the_rules(where: NodeRoom, pod: Ask, policy: Polic
 
 @given(rooms(most=5), asks(), policies, st.randoms(use_true_random=False))
 def test_the_order_in_which_devices_are_listed_does_not_matter(
-    where: NodeRoom, pod: Ask, policy: Policy, random: Random
+    where: NodeRoom, pod: DeviceRequest, policy: Policy, random: Random
 ) -> None:
     shuffled = replace(
         where, cards=tuple(random.sample(where.cards, len(where.cards))), vfs=tuple(random.sample(where.vfs, len(where.vfs)))
@@ -317,7 +321,7 @@ def test_the_order_in_which_devices_are_listed_does_not_matter(
 
 
 @given(rooms(), asks(), policies)
-def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeRoom, pod: DeviceRequest, policy: Policy) -> None:
     found = fit(where, pod, policy=policy, limits=UNBOUNDED)
     fits_empty = isinstance(fit(emptied(where), pod, policy=policy, limits=UNBOUNDED), Placement)
     if isinstance(found, Placement) or (len(pod.containers) == 1 and not found.missing.unresolvable):
@@ -327,7 +331,7 @@ def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeRoom, pod: 
 
 
 @given(rooms(), asks(), policies)
-def test_every_refusal_has_its_words(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+def test_every_refusal_has_its_words(where: NodeRoom, pod: DeviceRequest, policy: Policy) -> None:
     found = fit(where, pod, policy=policy)
     if isinstance(found, NoFit):
         assert explain(where, pod, found.missing, policy=policy)
@@ -335,11 +339,11 @@ def test_every_refusal_has_its_words(where: NodeRoom, pod: Ask, policy: Policy) 
 
 @given(rooms(most=6), st.lists(containers("x"), min_size=1, max_size=4), policies)
 def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
-    where: NodeRoom, some: list[ContainerAsk], policy: Policy
+    where: NodeRoom, some: list[ContainerRequest], policy: Policy
 ) -> None:
     """Of VFs, and of whole cards where there are no shares."""
     named = [replace(one, name=str(n), share=None, gpus=one.gpus or 1) for n, one in enumerate(some)]
-    pod = ask(*sorted(named, key=lambda one: one.role is Role.APP))
+    pod = request(*sorted(named, key=lambda one: one.role is Role.APP))
     found = fit(where, pod, policy=policy)
     if isinstance(found, Placement):
         asked = {one.name: one for one in pod.containers}
@@ -368,7 +372,7 @@ def moved(gpu: Gpu, to: Gpu) -> Gpu:
 @pytest.mark.repeats
 @settings(max_examples=repeats(60, long=1_500))
 @given(st.data(), rooms(), asks(), policies)
-def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeRoom, asked: Ask, policy: Policy) -> None:
+def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeRoom, asked: DeviceRequest, policy: Policy) -> None:
     """A verdict is kept for all rooms that are alike (central/fit/equivalence.py)."""
     twin = data.draw(likely(one))
     if class_in_any_order(one) != class_in_any_order(twin):

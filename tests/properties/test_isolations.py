@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from central.scheduling.scheduler import Reservation
 from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose

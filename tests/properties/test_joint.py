@@ -15,14 +15,14 @@ from typing import Final
 import msgspec
 import pytest
 
-from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Scope
 from lading.nodedevices import Gpu, NvLink, Partition, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
-from tests.fakes.rooms import ask, rdma, share, whole
+from tests.fakes.rooms import rdma, request, share, whole
 
 PROFILES: Final = sorted((Path(__file__).parents[2] / "simnode/nodedevices").glob("*.json"))
 REACH: Final = {Scope.SWITCH: 1, Scope.NUMA: 3, Scope.SOCKET: 4, Scope.ANY: 5}
@@ -95,7 +95,7 @@ def partitions(room: NodeRoom) -> list[set[str]]:
     return [{module[one] for one in p.modules} for p in room.partitions if set(p.modules) <= set(module)]
 
 
-def objective(room: NodeRoom, pod: Ask, choice: Choice) -> tuple[object, ...] | None:
+def objective(room: NodeRoom, pod: DeviceRequest, choice: Choice) -> tuple[object, ...] | None:
     """None: not allowed."""
     cards, vfs = choice
     sites = [card.gpu.place for card in cards] + [vf.pf.place for vf in {vf.pf.bdf: vf for vf in vfs}.values()]
@@ -139,14 +139,14 @@ def objective(room: NodeRoom, pod: Ask, choice: Choice) -> tuple[object, ...] | 
     )
 
 
-def sets_of_vfs(vfs: Sequence[VfRoom], pod: Ask) -> Iterator[tuple[VfRoom, ...]]:
+def sets_of_vfs(vfs: Sequence[VfRoom], pod: DeviceRequest) -> Iterator[tuple[VfRoom, ...]]:
     asked = pod.containers[0].vfs
     exact = pod.rdma_policy in {RdmaPolicy.NEAREST, RdmaPolicy.COUNT} or not asked
     for size in [asked] if exact else range(len(vfs) + 1):
         yield from combinations(vfs, size)
 
 
-def judged(room: NodeRoom, pod: Ask) -> list[tuple[tuple[object, ...], Choice]]:
+def judged(room: NodeRoom, pod: DeviceRequest) -> list[tuple[tuple[object, ...], Choice]]:
     """Every choice for the one container, the best first."""
     [one] = pod.containers
     cards = [card for card in room.cards if card.free]
@@ -160,12 +160,12 @@ def judged(room: NodeRoom, pod: Ask) -> list[tuple[tuple[object, ...], Choice]]:
     return sorted(choices, key=lambda choice: choice[0])
 
 
-def best(room: NodeRoom, pod: Ask) -> Choice | None:
+def best(room: NodeRoom, pod: DeviceRequest) -> Choice | None:
     choices = judged(room, pod)
     return choices[0][1] if choices else None
 
 
-def best_in_turn(room: NodeRoom, pod: Ask) -> list[Choice] | None:
+def best_in_turn(room: NodeRoom, pod: DeviceRequest) -> list[Choice] | None:
     """For containers that run at the same time: each the best of those that leave room for the rest."""
     if not pod.containers:
         return []
@@ -186,7 +186,7 @@ def less(room: NodeRoom, choice: Choice) -> NodeRoom:
     )
 
 
-def best_share(room: NodeRoom, pod: Ask, policy: Policy) -> Choice | None:
+def best_share(room: NodeRoom, pod: DeviceRequest, policy: Policy) -> Choice | None:
     """Of one card, with VFs."""
     [one] = pod.containers
     assert one.share is not None
@@ -280,7 +280,7 @@ def random_status(random: Random, plan: Plan) -> Status:
     return Status(gpus=tuple(gpus), pfs=tuple(pfs), partitions=parts)
 
 
-def random_ask(random: Random, most_cards: int, most_vfs: int) -> Ask:
+def random_request(random: Random, most_cards: int, most_vfs: int) -> DeviceRequest:
     cards, vfs = random.randint(0, most_cards), random.randint(0, most_vfs)
     scope = random.choice([Scope.ANY, Scope.ANY, *Scope])
     policy = random.choice([RdmaPolicy.NEAREST, RdmaPolicy.NEAREST, *RdmaPolicy])
@@ -294,10 +294,10 @@ def random_ask(random: Random, most_cards: int, most_vfs: int) -> Ask:
         cards = 1
     one = whole("a", cards, vfs=vfs) if cards else rdma("a", vfs)
     partition = random.choice([None, PartitionPolicy.PREFER, PartitionPolicy.HONOR]) if cards else None
-    return ask(one, rdma_policy=policy, scope=scope, partition=partition)
+    return request(one, rdma_policy=policy, scope=scope, partition=partition)
 
 
-def check(room: NodeRoom, pod: Ask, expected: Sequence[Choice] | None, policy: Policy = Policy.BINPACK) -> None:
+def check(room: NodeRoom, pod: DeviceRequest, expected: Sequence[Choice] | None, policy: Policy = Policy.BINPACK) -> None:
     """`expected`: by container."""
     found = fit(room, pod, policy=policy, limits=UNBOUNDED)
     if expected is None:
@@ -324,7 +324,7 @@ def test_on_every_shipped_profile(profile: Path) -> None:
     random = Random(profile.stem)  # noqa: S311
     for _ in range(60):
         room = room_of(status, random, held=random.choice([0.0, 0.3, 0.6]), vfs_of_pf=1)
-        pod = random_ask(random, 4, 3)
+        pod = random_request(random, 4, 3)
         check(room, pod, only(best(room, pod)), random.choice([*Policy]))
 
 
@@ -337,14 +337,14 @@ def random_room(random: Random) -> NodeRoom:
 def test_on_random_nodes(seed: int) -> None:
     random = Random(seed)  # noqa: S311
     for _ in range(250):
-        room, pod = random_room(random), random_ask(random, 4, 4)
+        room, pod = random_room(random), random_request(random, 4, 4)
         check(room, pod, only(best(room, pod)), random.choice([*Policy]))
 
 
-def random_containers(random: Random) -> Ask:
+def random_containers(random: Random) -> DeviceRequest:
     """Two or three, mostly bound to places, so that they are in one another's way. VFs alone are chosen last."""
-    first = random_ask(random, 2, 2)
-    others = [replace(random_ask(random, 2, 2).containers[0], name=name) for name in "bc"[: random.randint(1, 2)]]
+    first = random_request(random, 2, 2)
+    others = [replace(random_request(random, 2, 2).containers[0], name=name) for name in "bc"[: random.randint(1, 2)]]
     with_gpus = [one for one in (*first.containers, *others) if one.gpus]
     alone = [one for one in others if not one.gpus and first.rdma_policy is not RdmaPolicy.PER_SWITCH]
     scope = first.scope if first.rdma_policy is RdmaPolicy.PER_PF else random.choice([Scope.SWITCH, Scope.NUMA, first.scope])
@@ -364,7 +364,7 @@ def test_containers_in_turn(seed: int) -> None:
         check(room, pod, expected and [by_name[one.name] for one in pod.containers])
 
 
-def in_turn(pod: Ask) -> Ask:
+def in_turn(pod: DeviceRequest) -> DeviceRequest:
     """Where they are bound to places, those that the fewest places will do for come first."""
     per_switch = pod.rdma_policy is RdmaPolicy.PER_SWITCH and any(one.vfs for one in pod.containers)
     if pod.scope is Scope.ANY and not per_switch and pod.partition is not PartitionPolicy.HONOR:
@@ -380,7 +380,7 @@ def test_a_share_with_vfs(policy: Policy) -> None:
         room = random_room(random)
         cards = [partly(card, random) for card in room.cards]
         room = replace(room, cards=tuple(cards))
-        pod = replace(random_ask(random, 1, 3), containers=(share("a", 300, vfs=random.randint(1, 3)),), partition=None)
+        pod = replace(random_request(random, 1, 3), containers=(share("a", 300, vfs=random.randint(1, 3)),), partition=None)
         if pod.rdma_policy is not RdmaPolicy.PER_PF or pod.scope is Scope.ANY:
             check(room, pod, only(best_share(room, pod, policy)), policy)
 

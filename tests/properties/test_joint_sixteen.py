@@ -14,12 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from central.ask.model import Policy
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.fit.topology import Distance
 from central.ledger.model import NodeRoom
-from tests.fakes.rooms import ask, whole
+from central.request.model import Policy
+from tests.fakes.rooms import request, whole
 from tests.properties.test_joint import Plan, kept_whole, linked, near, random_status, room_of
 
 NEVER = 1 << 20
@@ -60,7 +60,7 @@ def test_sixteen_by_sixteen(seed: int) -> None:
     where = replace(room_of(status, random, held=0.1, vfs_of_pf=1), partitions=())
     count = random.choice([2, 3, 5, 7, 8])
     best = min(keys(where, count), default=None)
-    found = fit(where, ask(whole("a", count, vfs=count)), policy=Policy.BINPACK)
+    found = fit(where, request(whole("a", count, vfs=count)), policy=Policy.BINPACK)
     if best is None:
         assert not isinstance(found, Placement)
         return

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.ledger.model import NodeRoom, VfRoom
+from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Role, Scope
 from tests.depth import repeats
-from tests.fakes.rooms import ask, mig_card, port, room, vf, whole
+from tests.fakes.rooms import mig_card, port, request, room, vf, whole
 from tests.properties.test_joint import distances
 
 SMALL, LARGE = "1g.10gb", "3g.40gb"
@@ -28,7 +28,7 @@ Devices = frozenset[str]
 # ---- the oracle
 
 
-def moments(pod: Ask) -> dict[str, frozenset[int]]:
+def moments(pod: DeviceRequest) -> dict[str, frozenset[int]]:
     """When each container runs: at the n-th init container's time, and last with the apps."""
     inits = [number for number, one in enumerate(pod.containers) if one.role is Role.INIT]
     last = len(inits)
@@ -60,7 +60,7 @@ def free_instances(where: NodeRoom) -> list[str]:
     ]
 
 
-def is_right(where: NodeRoom, pod: Ask, one: ContainerAsk, instances: Sequence[str], vfs: Sequence[str]) -> bool:
+def is_right(where: NodeRoom, pod: DeviceRequest, one: ContainerRequest, instances: Sequence[str], vfs: Sequence[str]) -> bool:
     at = switches(where)
     if len(instances) != one.gpus or len({at[device] // PER_SITE[pod.scope] for device in (*instances, *vfs)}) > 1:
         return False
@@ -76,7 +76,7 @@ def is_right(where: NodeRoom, pod: Ask, one: ContainerAsk, instances: Sequence[s
     return len(vfs) == one.vfs
 
 
-def choices(where: NodeRoom, pod: Ask, one: ContainerAsk) -> Iterator[Devices]:
+def choices(where: NodeRoom, pod: DeviceRequest, one: ContainerRequest) -> Iterator[Devices]:
     vfs = [each.vf.bdf for each in where.vfs if each.free]
     for instances in combinations(free_instances(where), one.gpus):
         for size in range(len(vfs) + 1) if one.vfs else (0,):
@@ -85,7 +85,7 @@ def choices(where: NodeRoom, pod: Ask, one: ContainerAsk) -> Iterator[Devices]:
                     yield frozenset((*instances, *some))
 
 
-def is_possible(where: NodeRoom, pod: Ask) -> bool:
+def is_possible(where: NodeRoom, pod: DeviceRequest) -> bool:
     running = moments(pod)
     of_each = [(running[one.name], set(choices(where, pod, one))) for one in pod.containers]
 
@@ -107,7 +107,7 @@ def is_possible(where: NodeRoom, pod: Ask) -> bool:
 # ---- the fit
 
 
-def keeps_the_rules(where: NodeRoom, pod: Ask, found: Placement) -> bool:
+def keeps_the_rules(where: NodeRoom, pod: DeviceRequest, found: Placement) -> bool:
     running, free = moments(pod), {*free_instances(where), *(one.vf.bdf for one in where.vfs if one.free)}
     used: dict[int, set[str]] = {time: set() for times in running.values() for time in times}
     for one in pod.containers:
@@ -152,7 +152,7 @@ def test_instances_are_found_exactly_where_there_is_a_way(
 ) -> None:
     rdma, scope = bound_to
     starting = sorted(asked, key=lambda one: one[0] is Role.APP)
-    made = ask(
+    made = request(
         *(whole(str(n), count, role=role, vfs=vfs) for n, (role, count, vfs) in enumerate(starting)),
         rdma_policy=rdma,
         scope=scope,
@@ -178,7 +178,7 @@ BESIDE = room(  # two instances of one card, far from VFs, or two of different c
 def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(
     where: NodeRoom, count: int, vfs: int, scope: Scope
 ) -> None:
-    pod = replace(ask(whole("a", count, vfs=vfs), scope=scope), mig_profile=SMALL)
+    pod = replace(request(whole("a", count, vfs=vfs), scope=scope), mig_profile=SMALL)
     found = fit(where, pod, policy=Policy.BINPACK)
     card_of = {mig.uuid: card for card in where.cards for mig in card.gpu.mig}
     vf_of: dict[str, VfRoom] = {one.vf.bdf: one for one in where.vfs}

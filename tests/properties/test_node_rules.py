@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.node_rules import Taint, read_node_rules, traits_of
-from central.ask.pod import Pod
+from central.request.node_rules import Taint, read_node_rules, traits_of
+from central.request.pod import Pod
 
 Json = dict[str, Any]
 

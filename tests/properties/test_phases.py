@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import Role, Sharing
 from central.assignment.annotation import OwnAssignment, name_vfs, parse_own, render_assignment
 from central.assignment.model import PlacedContainer, PlacedGpu
 from central.assignment.phases import add_up, take
+from central.request.model import Role, Sharing
 from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose
 from hooks.model.assignment import Assignment, ContainerRequest, Form, GpuRequest, GrantedDevices, GrantedGpu, Refusal

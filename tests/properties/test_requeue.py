@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Policy
 from central.controllers.requeue import Requeuer
 from central.fit.model import Placement
 from central.ledger.model import Claim
+from central.request.model import Policy
 from central.scheduling.scheduler import PREDICTION_S, Reservation
 from lading.vocabulary import ASSIGNMENT, PodUid
 from tests.depth import repeats
@@ -92,7 +92,7 @@ class Story:
             for pod in self.world.pending
             if pod.refused_at is not None
             and pod.uid not in self.woken
-            and any(isinstance(scheduler.verdict(pod.ask, node, scheduler.ledger.without()), Placement) for node in NODES)
+            and any(isinstance(scheduler.verdict(pod.request, node, scheduler.ledger.without()), Placement) for node in NODES)
         ]
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from central.api.known import Ident
-from central.ask.model import Policy
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.ledger.ledger import UNREPORTED_S
+from central.request.model import Policy
 from central.scheduling.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
 from tests.depth import repeats

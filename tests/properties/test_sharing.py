@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, Policy, Sharing
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import DeviceRequest, Policy, Sharing
 from lading.devices.isolation import IsolationName
 from tests.depth import repeats
-from tests.fakes.rooms import ask, card, room, share, whole
+from tests.fakes.rooms import card, request, room, share, whole
 
 # One rule or two, mostly with the same label: those who meet have something to do with one another.
 word = st.sampled_from("xxxy")
@@ -47,7 +47,7 @@ offered = st.sampled_from([(), (), (NONE, TOKENS), (TOKENS, NONE), (TOKENS,)])
 rooms = st.builds(lambda made, isolations: room(*made, isolations=isolations), st.tuples(*map(cards, range(3))), offered)
 shares = st.lists(st.sampled_from([1000, 2000, 5000]), min_size=1, max_size=3)
 asks = st.builds(
-    lambda mib, wholes, said, isolation: ask(
+    lambda mib, wholes, said, isolation: request(
         *(share(f"s{number}", each) for number, each in enumerate(mib)),
         *(whole(f"w{number}") for number in range(wholes)),
         sharing=said,
@@ -77,7 +77,7 @@ def may_be_on(one: CardRoom, said: Sharing | None) -> bool:
     return True
 
 
-def keeps_the_rules(where: NodeRoom, pod: Ask, on: tuple[int, ...]) -> bool:
+def keeps_the_rules(where: NodeRoom, pod: DeviceRequest, on: tuple[int, ...]) -> bool:
     """`on`: the card of each share, then of each whole one."""
     mib = [container.share.memory_mib or 0 for container in pod.containers if container.share]
     of_shares, wholes = on[: len(mib)], on[len(mib) :]
@@ -106,7 +106,7 @@ def keeps_the_rules(where: NodeRoom, pod: Ask, on: tuple[int, ...]) -> bool:
 @given(rooms, asks, st.sampled_from(Policy))
 @pytest.mark.repeats
 @settings(max_examples=repeats(100, long=2_000))
-def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(where: NodeRoom, pod: Ask, policy: Policy) -> None:
+def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(where: NodeRoom, pod: DeviceRequest, policy: Policy) -> None:
     ways = product(range(len(where.cards)), repeat=len(pod.containers))
     found = fit(where, pod, policy=policy)
     assert isinstance(found, Placement) == any(keeps_the_rules(where, pod, way) for way in ways)

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 import yaml
 
-from central.ask.model import Ask
-from central.ask.parse import managed_resources, parse_ask
-from central.ask.pod import Pod
 from central.assignment.networks import parse_vf_network
 from central.daemon import announce
 from central.daemon.certificates import SCHEDULER, render_secrets
 from central.daemon.settings import Settings, listen_address
 from central.quota.model import LABEL_PREEMPTIBLE, LABEL_QUOTA
+from central.request.model import DeviceRequest
+from central.request.parse import managed_resources, parse_request
+from central.request.pod import Pod
 from kubectl_lading.central import DEFAULT_PORT, PORT
 from kubectl_lading.installation import control_checks
 from lading import __version__, nodedevices, vocabulary
@@ -342,7 +342,7 @@ def test_the_policy_is_for_the_names_of_the_definitions() -> None:
 
 @pytest.mark.parametrize("pod", [d for d in documents() if d["kind"] == "Pod"], ids=lambda pod: pod["metadata"]["name"])
 def test_a_sample_asks_for_what_central_understands(pod: Any) -> None:
-    assert isinstance(parse_ask(msgspec.convert(with_defaults(pod), Pod)), Ask)
+    assert isinstance(parse_request(msgspec.convert(with_defaults(pod), Pod)), DeviceRequest)
 
 
 def with_defaults(pod: Any) -> Any:

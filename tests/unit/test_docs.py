@@ -13,10 +13,10 @@ import central.daemon.settings
 import hooks.daemon.settings
 import runtimeproxy.settings
 import shares.settings
-from central.ask.gang import parse_membership
-from central.ask.model import Ask, BadAsk
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod
+from central.request.gang import parse_membership
+from central.request.model import DeviceRequest, MalformedRequest
+from central.request.parse import parse_request
+from central.request.pod import Pod
 from lading.settings import declared
 from tests.docs import ROOT, first_cells, section
 
@@ -105,5 +105,5 @@ def test_manifests_ask_for_something_that_has_a_meaning(page: str, manifest: str
         limits = container.get("resources", {}).get("limits", {})
         limits.update({name: str(amount) for name, amount in limits.items()})
     pod = msgspec.convert(said, Pod)
-    assert isinstance(parse_ask(pod), Ask)
-    assert not isinstance(parse_membership(pod), BadAsk)
+    assert isinstance(parse_request(pod), DeviceRequest)
+    assert not isinstance(parse_membership(pod), MalformedRequest)

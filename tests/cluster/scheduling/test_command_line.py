@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
 RESTRICTED = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
-Ask = Callable[..., "subprocess.CompletedProcess[str]"]
+DeviceRequest = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def person(whole: World) -> Iterator[Ask]:
+def person(whole: World) -> Iterator[DeviceRequest]:
     """Who may look and cordon, and nothing else."""
     plane = whole.cluster.control_plane
     replicas = [_as_pod(plane.api, replica) for replica in whole.scheduling.replicas]
@@ -81,7 +81,7 @@ def said(done: "subprocess.CompletedProcess[str]") -> Any:
     return json.loads(done.stdout)
 
 
-def test_what_is_where(world: World, pods: Pods, person: Ask) -> None:
+def test_what_is_where(world: World, pods: Pods, person: DeviceRequest) -> None:
     world.run(pods, "cli-train", gpu=2, rdma=1)
     held = world.assigned("cli-train")["main"]
     (node,) = said(person("nodes", "-o", "json"))["nodes"]
@@ -94,7 +94,7 @@ def test_what_is_where(world: World, pods: Pods, person: Ask) -> None:
         assert "cli-train" in done.stdout
 
 
-def test_why_a_pod_waits_and_what_would_help(world: World, pods: Pods, person: Ask) -> None:
+def test_why_a_pod_waits_and_what_would_help(world: World, pods: Pods, person: DeviceRequest) -> None:
     world.run(pods, "cli-fills", gpu=8)
     world.create(pods, "cli-waits", gpu=1)
     world.await_refused("cli-waits")
@@ -105,7 +105,7 @@ def test_why_a_pod_waits_and_what_would_help(world: World, pods: Pods, person: A
     assert "cli-fills" in done.stdout
 
 
-def test_simulate_says_what_then_happens(world: World, pods: Pods, person: Ask) -> None:
+def test_simulate_says_what_then_happens(world: World, pods: Pods, person: DeviceRequest) -> None:
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "cli-next"}}
     spec = {"schedulerName": "lading", "containers": [container(resources=asks(gpu=3, rdma=1))]}
     done = person("simulate", "-f", "-", stdin=yaml.safe_dump({**manifest, "spec": spec}))
@@ -114,7 +114,7 @@ def test_simulate_says_what_then_happens(world: World, pods: Pods, person: Ask) 
     assert all(gpu in done.stdout for gpu in world.assigned("cli-next")["main"].gpus)
 
 
-def test_a_cordon_is_felt_and_taken_back(world: World, pods: Pods, person: Ask) -> None:
+def test_a_cordon_is_felt_and_taken_back(world: World, pods: Pods, person: DeviceRequest) -> None:
     done = person("cordon", "--all", "--node", world.node)
     assert done.returncode == 0, done.stderr
     try:
@@ -126,14 +126,14 @@ def test_a_cordon_is_felt_and_taken_back(world: World, pods: Pods, person: Ask) 
     world.await_bound("cli-late", within_s=10.0)
 
 
-def test_the_whole_installation(world: World, person: Ask) -> None:
+def test_the_whole_installation(world: World, person: DeviceRequest) -> None:
     """Workloads run here as processes and not as Deployments, which status says; the rest of it is as deployed."""
     done = person("status", "-o", "json")
     assert done.returncode in (0, 1, 3), done.stderr
     json.loads(done.stdout)
 
 
-def test_what_a_person_may_not(world: World, person: Ask) -> None:
+def test_what_a_person_may_not(world: World, person: DeviceRequest) -> None:
     plane = world.cluster.control_plane
     account = "system:serviceaccount:default:person"
     for verb, resource, part in (

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from central.ask.pod import DEVICES_HEALTHY
 from central.controllers.conditions import HEALTHY, UNHEALTHY
+from central.request.pod import DEVICES_HEALTHY
 from simnode.nvml import GPU_IS_LOST, Failure
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.world import World

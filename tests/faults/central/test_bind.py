@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from central.ask.reasons import OfBinding
 from central.controllers.binder import BIND_TIMEOUT_S, TRIES
+from central.request.reasons import OfBinding
 from central.state.counts import BindOutcome
 from lading.log import Event
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE

@@ -1,7 +1,7 @@
 import pytest
 
 from bench.links import FLEETS, are_joined, replay
-from central.ask.model import Policy
+from central.request.model import Policy
 
 
 @pytest.mark.parametrize("policy", Policy)

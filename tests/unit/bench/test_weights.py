@@ -8,11 +8,11 @@ import pytest
 
 from bench import weights
 from bench.weights import ALL, SHIPPED, VARIANTS, Variant, played_with, summarize
-from central.ask.model import Requests
 from central.fit import fragmentation
 from central.fit.columns import FULL, Columns, States
 from central.fit.fragmentation import Fragmentation
 from central.fit.workload import PodKind, workload_of
+from central.request.model import CpuMemory
 from tests.fakes.rooms import card, room
 from tests.unit.bench.test_placement import NODES, PODS
 
@@ -21,8 +21,8 @@ def score() -> int:
     """Of a pod that leaves a tenth of a card less than others ask for, and hardly any cpu for them."""
     columns = Columns()
     columns.put(room(card(0), card(1)))
-    cores = Requests(8_000, 1_024)
-    pods = {PodKind(requests=cores, core_percent=50): 1.0, PodKind(requests=cores, gpus=2): 1.0}
+    cores = CpuMemory(8_000, 1_024)
+    pods = {PodKind(cpu_memory=cores, core_percent=50): 1.0, PodKind(cpu_memory=cores, gpus=2): 1.0}
     kind = np.ones(1, np.int64)
     before = States(np.array([[64_000], [9_000]]), kind, np.array([[500, FULL]]))
     after = States(np.array([[10_000], [9_000]]), kind, np.array([[400, FULL]]))

@@ -3,7 +3,6 @@
 import re
 from typing import Final
 
-from central.ask.reasons import OfBinding, OfPod
 from central.controllers.conditions import HEALTHY, UNHEALTHY
 from central.controllers.device_health import AT_ONCE, LOOK_S, QUIET_S
 from central.controllers.events import EventRecorder
@@ -16,6 +15,7 @@ from central.daemon.leadership import NO_ASSIGNMENT
 from central.daemon.lease import Terms
 from central.fit.model import Missing
 from central.ledger.ledger import NOMINATION_S
+from central.request.reasons import OfBinding, OfPod
 from central.scheduling.scheduler import PREDICTION_S
 from lading.log import Event
 from lading.reasons import Reason

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from central.ask.other_systems import GPUSHARE, GPUSHARE_OLD, HAMI, KOORDINATOR, RESOURCES
+from central.request.other_systems import GPUSHARE, GPUSHARE_OLD, HAMI, KOORDINATOR, RESOURCES
 from tests.fakes.kube_objects import gpu_uuid
 from tests.unit.central.world import World
 

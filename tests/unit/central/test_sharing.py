@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.pod import Pod
 from central.controllers.requeue import Requeuer
 from central.fit.model import Missing
 from central.ledger.model import Claim
+from central.request.pod import Pod
 from central.scheduling.scheduler import PREDICTION_S, NotBound, Reservation
-from central.scheduling.why_pod import ask_in_words, why_pending
+from central.scheduling.why_pod import describe_request, why_pending
 from lading.vocabulary import ASSIGNMENT, GpuUuid
 from tests.fakes.kube_objects import decoded, gpu_uuid, share
 from tests.fakes.simulated_time import run_simulated
@@ -308,4 +308,4 @@ def test_why_names_the_card_the_node_and_the_pods_of_the_group() -> None:
     assert card in details["n1"][1]
     assert details["n2"][0] == Missing.GROUP_ELSEWHERE.value
     assert all(word in details["n2"][1] for word in ("x", card, "n1", "default/a"))
-    assert all(word in ask_in_words(made.pending_pod("b")) for word in ("share-affinity x", "share-exclusion y"))
+    assert all(word in describe_request(made.pending_pod("b")) for word in ("share-affinity x", "share-exclusion y"))

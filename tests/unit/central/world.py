@@ -9,13 +9,13 @@ import msgspec
 
 from central.api.known import Ident
 from central.api.objects import Node
-from central.ask.model import Policy
-from central.ask.pod import Pod
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.fit.forecast import Forecast
 from central.ledger.ledger import Ledger
 from central.loop.steps import exhaust
+from central.request.model import Policy
+from central.request.pod import Pod
 from central.scheduling.filtered import Filtered
 from central.scheduling.preempt import Plan, plans
 from central.scheduling.scheduler import Reservation, Scheduler

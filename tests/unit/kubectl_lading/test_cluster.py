@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from central.ask.model import Policy
 from central.ledger.model import Claim
+from central.request.model import Policy
 from kubectl_lading.access import connect
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_cluster, read_deciding

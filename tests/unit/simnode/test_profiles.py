@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from central.ask.model import Ask, PartitionPolicy, Policy
 from central.assignment.annotation import render_assignment
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.fit.topology import Distance, distance
+from central.request.model import DeviceRequest, PartitionPolicy, Policy
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules, View, decide
 from hooks.grant.pod import PodPolicy
@@ -29,7 +29,7 @@ from lading.nodedevices import Gpu, Pf, Status
 from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import build_reported, read_status
 from tests.conftest import BuildNode
-from tests.fakes.rooms import ask, reported_room, whole
+from tests.fakes.rooms import reported_room, request, whole
 
 
 def switches(status: Status) -> dict[tuple[str, ...], tuple[list[int], list[str]]]:
@@ -111,25 +111,25 @@ def test_a_workstations_numa_node_is_unknown() -> None:
     assert (gpu.place.numa, gpu.place.socket, gpu.module_id) == (None, None, None)
 
 
-PAIR = replace(ask(whole("train", 2, vfs=2)), partition=PartitionPolicy.HONOR)
-MIG = replace(ask(whole("train")), mig_profile="2g.20gb")
+PAIR = replace(request(whole("train", 2, vfs=2)), partition=PartitionPolicy.HONOR)
+MIG = replace(request(whole("train")), mig_profile="2g.20gb")
 
 
 @pytest.mark.parametrize(
     ("name", "pod", "count"),
     [
-        ("mn2a", ask(whole("train", 2, vfs=2)), 2),
-        ("mn2a-one-bridge", ask(whole("train", 2, vfs=2)), 2),
-        ("dgx-a100", ask(whole("train", 4, vfs=4)), 4),
-        ("dgx-h100", ask(whole("train", 8, vfs=8)), 8),
-        ("pcie-8gpu", ask(whole("train", 2, vfs=1)), 2),
-        ("workstation", ask(whole("train")), 1),
+        ("mn2a", request(whole("train", 2, vfs=2)), 2),
+        ("mn2a-one-bridge", request(whole("train", 2, vfs=2)), 2),
+        ("dgx-a100", request(whole("train", 4, vfs=4)), 4),
+        ("dgx-h100", request(whole("train", 8, vfs=8)), 8),
+        ("pcie-8gpu", request(whole("train", 2, vfs=1)), 2),
+        ("workstation", request(whole("train")), 1),
         ("mig", MIG, 1),
         ("dgx-h100", PAIR, 2),
     ],
 )
 def test_what_central_places_there_the_node_grants(
-    build_node: BuildNode, fake_nvml: Path, name: str, pod: Ask, count: int
+    build_node: BuildNode, fake_nvml: Path, name: str, pod: DeviceRequest, count: int
 ) -> None:
     """From what the node reads, over its report, central's choice and its annotation, back to the node's decision."""
     uid = PodUid("11111111-2222-3333-4444-555555555555")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from central.ask.model import PartitionPolicy, RdmaPolicy, Scope
+from central.request.model import PartitionPolicy, RdmaPolicy, Scope
 from simnode.reported import FILES
 from simulate.cluster import Placed
 from simulate.cluster_file import Described, read_cluster

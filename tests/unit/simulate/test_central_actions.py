@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate.departures import replay_departures
 from simulate.model import Stay
 from simulate.stream import SPANS, Departures, Durations, draw_stream

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.model import PartitionPolicy
+from central.request.model import PartitionPolicy
 from lading.errors import ConfigError
 from lading.nodedevices import NodeDevices
 from simnode.reported import FILES

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate import departures
 from simulate.baselines import Player
 from simulate.cluster import Cluster, OverCapacityError, Placed

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from central.ask.model import PartitionPolicy
+from central.request.model import PartitionPolicy
 from lading.vocabulary import PciAddress
 from simulate.places import Places
 from simulate.trace import TracePod

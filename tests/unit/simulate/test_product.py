@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Scope, Share
-from central.ask.parse import parse_ask
 from central.assignment.model import Taken
 from central.controllers.conditions import Conditions
 from central.controllers.informer import PodFeed
 from central.fit.demand import Limits
 from central.fit.forecast import LOOK_FIRST, Forecast, Source
+from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Scope, Share
+from central.request.parse import parse_request
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.pending import PendingPods
 from lading.vocabulary import ASSIGNMENT, PodUid
@@ -160,18 +160,18 @@ def test_devices_are_as_asked(tmp_path: Path, policy: Policy, profiles: Sequence
 
 
 def test_how_a_pod_of_the_trace_asks() -> None:
-    def asked(pod: TracePod) -> Ask:
-        ask = parse_ask(read_pod(pod))
-        assert isinstance(ask, Ask)
+    def asked(pod: TracePod) -> DeviceRequest:
+        ask = parse_request(read_pod(pod))
+        assert isinstance(ask, DeviceRequest)
         return ask
 
     part = asked(share(460, 6_000, "T4", "A10"))
     assert part.containers[0].share == Share(core_percent=46)
     assert part.gpu_models == ("A10", "T4")
     assert asked(whole(8)).containers[0].gpus == 8
-    assert parse_ask(read_pod(TracePod(cpu_milli=1_000))) is None
+    assert parse_request(read_pod(TracePod(cpu_milli=1_000))) is None
     placed = asked(pod(2, 1, "per-switch", "numa"))
-    assert placed.containers == (ContainerAsk(name="main", gpus=2, vfs=1),)
+    assert placed.containers == (ContainerRequest(name="main", gpus=2, vfs=1),)
     assert (placed.rdma_policy, placed.scope) == (RdmaPolicy.PER_SWITCH, Scope.NUMA)
 
 

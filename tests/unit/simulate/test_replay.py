@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate import replay as replay_module
 from simulate.arrivals import draw_arrivals
 from simulate.cluster import Cluster, OverCapacityError, Placed

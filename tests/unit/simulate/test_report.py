@@ -6,7 +6,7 @@ from statistics import stdev
 
 import pytest
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate.model import AnyPolicy, Baseline, Point, Prior, Run
 from simulate.report import Report, as_json, class_order, make_reports, mean_curve, nodeless_models
 from simulate.table import render_table

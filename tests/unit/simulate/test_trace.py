@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from central.ask.model import RdmaPolicy, Scope
+from central.request.model import RdmaPolicy, Scope
 from lading.errors import ConfigError
 from simulate.trace import TraceNode, TracePod, read_lifetimes, read_nodes, read_pods
 

@@ -13,7 +13,7 @@ import pytest
 
 from central.api.known import Ident
 from central.api.watch import ABSENT_S, Reflector, Unreadable
-from central.ask.pod import Pod
+from central.request.pod import Pod
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.kube.resource import PODS

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from central.ask.model import Role, Sharing
 from central.assignment.annotation import BadAssignment, OwnAssignment, parse_own, render_assignment
 from central.assignment.model import Part, PlacedContainer
+from central.request.model import Role, Sharing
 from lading.vocabulary import PodUid
 from tests.unit.central.placed import container, instance, mig_uuid, share, uuid, vf, whole
 

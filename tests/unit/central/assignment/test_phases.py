@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from central.ask.model import Role, Sharing
 from central.assignment.model import Part, PlacedContainer, PlacedGpu, Taken
 from central.assignment.phases import add_up, take
+from central.request.model import Role, Sharing
 from lading.devices.share import Amounts
 from tests.unit.central.placed import container, instance, share, uuid, vf, whole
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from central.ask.model import Sharing
 from central.assignment.sharing import UNLABELLED, Group, Labels, groups_of, together, union
+from central.request.model import Sharing
 
 
 def of(namespace: str = "a", affinity: str = "", anti: str = "", exclusion: str = "") -> Labels:

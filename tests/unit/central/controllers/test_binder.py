@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.reasons import OfPod
 from central.assignment.networks import VfNetwork
 from central.controllers.binder import Binder
 from central.ledger.model import Claim
+from central.request.reasons import OfPod
 from central.state.counts import BindOutcome
 from central.state.pending import Pending
 from lading.kube.errors import ConflictError, UnclearError

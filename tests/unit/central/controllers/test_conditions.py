@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from central.ask.pod import DEVICES_HEALTHY, Condition, Metadata, Pod, Spec, Status
 from central.assignment.model import Part, Taken
 from central.controllers.conditions import HEALTHY, UNHEALTHY, Conditions, Word, concerns, decide_words
 from central.ledger.model import Claim, Held, Holder, NodeRoom
 from central.ledger.room import card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Usage
+from central.request.pod import DEVICES_HEALTHY, Condition, Metadata, Pod, Spec, Status
 from lading.nodedevices import Gpu, MigInstance, NodeDevices, Pf, Vf
 from lading.nodedevices import Metadata as NodeMetadata
 from lading.nodedevices import Status as NodeStatus

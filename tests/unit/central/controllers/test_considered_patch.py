@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from central.ask.model import Ask
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod
 from central.controllers.considered_patch import CONDITION, ConsideredPatch
+from central.request.model import DeviceRequest
+from central.request.parse import parse_request
+from central.request.pod import Pod
 from central.state.pending import Pending, pending_of
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
@@ -21,8 +21,8 @@ from tests.fakes.kube_server import FakeKubeServer
 
 def pending(body: bytes) -> Pending:
     shown = msgspec.json.decode(body, type=Pod)
-    ask = parse_ask(shown)
-    assert isinstance(ask, Ask)
+    ask = parse_request(shown)
+    assert isinstance(ask, DeviceRequest)
     return pending_of(shown, ask)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.pod import DEVICES_HEALTHY
 from central.controllers.conditions import HEALTHY, UNHEALTHY
 from central.controllers.device_health import AT_ONCE, LOOK_S, QUIET_S
 from central.controllers.informer import PodFeed
+from central.request.pod import DEVICES_HEALTHY
 from lading.log import Event
 from lading.vocabulary import MANUAL_GPUS
 from tests.fakes.kube_objects import WHOLE, Json, devices, devices_path, gpu_uuid, grant, pod_path, share, vf_address

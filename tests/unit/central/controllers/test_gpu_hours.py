@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from central.ask.model import Ask, ContainerAsk, Role, Share
 from central.controllers import gpu_hours as module
-from central.controllers.gpu_hours import OTHERS, GpuHours, UseFeed, gpus_asked
+from central.controllers.gpu_hours import OTHERS, GpuHours, UseFeed, gpus_requested
+from central.request.model import ContainerRequest, DeviceRequest, Role, Share
 from lading.nodedevices import Metadata, NodeDevices, Status, Use
 from lading.vocabulary import GpuUuid
 from simnode.reported import read_status
@@ -119,17 +119,17 @@ def test_namespaces_have_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("ask", "gpus"),
     [
-        (Ask(containers=(ContainerAsk(name="a", gpus=2), ContainerAsk(name="b", gpus=1))), 3),
-        (Ask(containers=(ContainerAsk(name="i", role=Role.INIT, gpus=4), ContainerAsk(name="a", gpus=1))), 4),
-        (Ask(containers=(ContainerAsk(name="a", share=Share(memory_mib=2500, core_percent=10)),)), 0.25),
-        (Ask(containers=(ContainerAsk(name="a", share=Share(memory_mib=2500, core_percent=50, cards=2)),)), 1),
-        (Ask(containers=(ContainerAsk(name="a", gpus=2),), mig_profile="1g.1gb"), 0.2048),
-        (Ask(containers=(ContainerAsk(name="a", vfs=1),)), 0),
+        (DeviceRequest(containers=(ContainerRequest(name="a", gpus=2), ContainerRequest(name="b", gpus=1))), 3),
+        (DeviceRequest(containers=(ContainerRequest(name="i", role=Role.INIT, gpus=4), ContainerRequest(name="a", gpus=1))), 4),
+        (DeviceRequest(containers=(ContainerRequest(name="a", share=Share(memory_mib=2500, core_percent=10)),)), 0.25),
+        (DeviceRequest(containers=(ContainerRequest(name="a", share=Share(memory_mib=2500, core_percent=50, cards=2)),)), 1),
+        (DeviceRequest(containers=(ContainerRequest(name="a", gpus=2),), mig_profile="1g.1gb"), 0.2048),
+        (DeviceRequest(containers=(ContainerRequest(name="a", vfs=1),)), 0),
     ],
 )
-def test_what_a_waiting_pod_asks_for(ask: Ask, gpus: float) -> None:
-    assert gpus_asked(ask, 10_000) == pytest.approx(gpus)
+def test_what_a_waiting_pod_asks_for(ask: DeviceRequest, gpus: float) -> None:
+    assert gpus_requested(ask, 10_000) == pytest.approx(gpus)
 
 
 def test_before_any_card_is_known_memory_says_nothing() -> None:
-    assert gpus_asked(Ask(containers=(ContainerAsk(name="a", share=Share(memory_mib=2500)),)), 0.0) == 0
+    assert gpus_requested(DeviceRequest(containers=(ContainerRequest(name="a", share=Share(memory_mib=2500)),)), 0.0) == 0

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from central.api.watch import ABSENT_S
-from central.ask.reasons import OfPod
 from central.controllers.quotas import LOOK_S
 from central.quota.model import LABEL_QUOTA
+from central.request.reasons import OfPod
 from lading.log import Event
 from tests.fakes.kube_objects import quota_path
 from tests.fakes.kube_server import Fault, Request

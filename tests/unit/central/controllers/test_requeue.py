@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from central.ask.model import Ask, Policy
 from central.assignment.model import Part, Taken
 from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Requeuer
 from central.fit.model import NoFit, Placement
 from central.fit.sharing import fit_among_sharers
 from central.ledger.model import NodeRoom
 from central.loop.slices import SLICE_S
+from central.request.model import DeviceRequest, Policy
 from central.scheduling.scheduler import PREDICTION_S, Reservation
 from central.state.pending import Pending
 from lading.kube.errors import ConflictError, ForbiddenError, KubeError, NotFoundError, UnclearError
@@ -225,12 +225,12 @@ def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
 # What a look costs
 
 
-def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Ask, str]]:
-    """From now on it takes so long to judge one ask on one node. Answers those that were judged."""
+def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[DeviceRequest, str]]:
+    """From now on it takes so long to judge one request on one node. Answers those that were judged."""
     fits_on = one.world.scheduler.fits_on
-    judged: list[tuple[Ask, str]] = []
+    judged: list[tuple[DeviceRequest, str]] = []
 
-    def judge(ask: Ask, node: str) -> bool:
+    def judge(ask: DeviceRequest, node: str) -> bool:
         judged.append((ask, node))
         one.world.now += seconds
         return fits_on(ask, node)

@@ -5,13 +5,13 @@ from itertools import count
 
 import pytest
 
-from central.ask.model import Requests
 from central.controllers import statistics as module
 from central.controllers.statistics import Amounts, ClusterStatistics, Overview
 from central.fit.columns import Bools
 from central.fit.unusable import Free, unusable_milli
 from central.fit.workload import PodKind, workload_of
 from central.ledger.ledger import Ledger
+from central.request.model import CpuMemory
 from central.view.model import NodeState
 from tests.fakes.kube_objects import share
 from tests.fakes.records import made_faults
@@ -32,7 +32,9 @@ def test_what_there_is() -> None:
     made.node("n2", 2, unhealthy="Xid 79")
     made.bind("whole", "n1", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
     made.bind("part", "n1", share("20Gi", 30))
-    statistics = statistics_of(made, half=PodKind(core_percent=80), two=PodKind(gpus=2), none=PodKind(requests=Requests(1, 1)))
+    statistics = statistics_of(
+        made, half=PodKind(core_percent=80), two=PodKind(gpus=2), none=PodKind(cpu_memory=CpuMemory(1, 1))
+    )
     assert statistics.overview is None
     seen = _look(statistics)
     assert seen.nodes == {NodeState.READY: 2, NodeState.UNREACHABLE: 0, NodeState.NOT_RECONCILED: 0, NodeState.REBOOTED: 0}
@@ -61,7 +63,7 @@ def test_the_next_look_sees_what_changed() -> None:
     made = World()
     for name in ("n1", "n2", "n3"):
         made.node(name, 2, 1)
-    kept_up = statistics_of(made, two=PodKind(gpus=2, requests=Requests(cpu_milli=100)))
+    kept_up = statistics_of(made, two=PodKind(gpus=2, cpu_memory=CpuMemory(cpu_milli=100)))
     _look(kept_up)
     made.bind("a", "n1")
     made.report("n2", 2, 1, cordon="all")
@@ -85,7 +87,7 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
         made.node(f"n{number}", 1 + number % 3, number % 2, ready=number != 2, unhealthy="Xid 79" if number == 4 else "")
     made.bind("whole", "n1", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
     made.bind("part", "n5", share("20Gi", 30))
-    kinds = {"half": PodKind(core_percent=80), "two": PodKind(gpus=2), "three": PodKind(gpus=3, requests=Requests(1, 1))}
+    kinds = {"half": PodKind(core_percent=80), "two": PodKind(gpus=2), "three": PodKind(gpus=3, cpu_memory=CpuMemory(1, 1))}
     whole = _look(statistics_of(made, **kinds))
     rows = []
 
@@ -119,7 +121,7 @@ def test_the_first_look_lists_no_loads_beside_the_rooms(monkeypatch: pytest.Monk
         return real(self, version)
 
     monkeypatch.setattr(Ledger, "loads_changed_since", loads)
-    statistics = statistics_of(made, one=PodKind(gpus=1, requests=Requests(cpu_milli=100)))
+    statistics = statistics_of(made, one=PodKind(gpus=1, cpu_memory=CpuMemory(cpu_milli=100)))
     _look(statistics)
     made.readiness("n3", True, allocatable={"cpu": "50m", "memory": "1Gi"})
     assert _look(statistics).unusable_milli == 2000

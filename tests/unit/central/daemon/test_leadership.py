@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from central.ask.model import Policy
 from central.daemon.leadership import NO_ASSIGNMENT
 from central.loop import slices
+from central.request.model import Policy
 from lading.log import Event
 from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, POLICY, RESOURCE_GANG_MEMBER
 from tests.fakes.kube_objects import node, node_path, pod_path, share

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from central.ask.reasons import OfPod
 from central.controllers.evict import PREEMPTED
 from central.controllers.share_bypass import BYPASSED
 from central.daemon.metrics import MOST_QUOTAS, Metrics
 from central.fit.model import Missing
 from central.quota.model import LABEL_QUOTA
+from central.request.reasons import OfPod
 from central.state.counts import BindOutcome, Counts, EvictOutcome
 from tests.fakes.led import Led, play
 

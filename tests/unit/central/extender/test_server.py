@@ -12,12 +12,12 @@ import aiohttp
 import msgspec
 import pytest
 
-from central.ask.pod import Pod
-from central.ask.reasons import OfBinding, OfPod
 from central.extender import server as module
 from central.extender.server import ExtenderServer
 from central.http import connections
 from central.http.server import server_tls
+from central.request.pod import Pod
+from central.request.reasons import OfBinding, OfPod
 from central.scheduling.scheduler import Decision
 from lading.errors import ConfigError, HostError
 from lading.health import Address

@@ -6,15 +6,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from central.ask.model import NO_REQUESTS, Ask, PartitionPolicy, Policy, Requests, Shape
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.verdicts import Verdicts
 from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
+from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, PartitionPolicy, Policy, Shape
 from lading.nodedevices import NvLink, Partition
-from tests.fakes.rooms import ask, card, gpu_uuid, held, room, share, whole
+from tests.fakes.rooms import card, gpu_uuid, held, request, room, share, whole
 
-PAIR = ask(whole("c", 2))
+PAIR = request(whole("c", 2))
 every_policy = pytest.mark.parametrize("policy", Policy)
 
 
@@ -26,9 +26,9 @@ class Nodes:
     def _since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
         return [(one.name, one) for one in self.rooms[max(version, 0) :]], len(self.rooms)
 
-    def best(self, asked: Ask, requests: Requests = NO_REQUESTS) -> str | None:
+    def best(self, asked: DeviceRequest, requests: CpuMemory = NO_CPU_MEMORY) -> str | None:
         exhaust(self._verdicts.judging(asked))
-        return self._verdicts.best(Shape(ask=asked, requests=requests), [one.name for one in self.rooms])
+        return self._verdicts.best(Shape(request=asked, cpu_memory=requests), [one.name for one in self.rooms])
 
 
 def apart(number: int, *, linked_to: int | None = None, taken: bool = False) -> CardRoom:
@@ -58,7 +58,7 @@ def parted(name: str, free: Collection[int]) -> NodeRoom:
 def test_a_linked_pair_comes_before_another_one(policy: Policy) -> None:
     nodes = Nodes(policy, unlinked("n1"), linked("n2"))
     assert nodes.best(PAIR) == "n2"
-    assert nodes.best(ask(whole("c"))) == "n1"  # one card has no link
+    assert nodes.best(request(whole("c"))) == "n1"  # one card has no link
 
 
 @every_policy
@@ -68,7 +68,7 @@ def test_a_node_that_came_later_is_no_closer_than_it_is(policy: Policy) -> None:
     for one in (unlinked("n2"), unlinked("n1")):
         nodes.rooms.append(one)
         assert nodes.best(PAIR) == "n3"
-    assert nodes.best(PAIR, Requests(1000, 1024)) == "n3"
+    assert nodes.best(PAIR, CpuMemory(1000, 1024)) == "n3"
     nodes.rooms.append(linked("n0"))
     assert nodes.best(PAIR) == "n0"
 
@@ -84,7 +84,7 @@ def test_a_linked_pair_comes_before_what_a_policy_prefers(policy: Policy) -> Non
 def test_a_partition_comes_before_cards_that_are_none(policy: Policy) -> None:
     nodes = Nodes(policy, parted("n1", {0, 1}), parted("n2", {0, 2}))
     assert nodes.best(PAIR) == "n2"
-    assert nodes.best(ask(whole("c"))) == "n1"
+    assert nodes.best(request(whole("c"))) == "n1"
     nodes.rooms.append(parted("n0", {1, 3}))
     assert nodes.best(PAIR) == "n0"
 
@@ -97,17 +97,17 @@ def test_a_node_without_partitions_is_not_split(policy: Policy) -> None:
 
 def test_a_single_card_is_never_split() -> None:
     empty = room(*(apart(number) for number in range(4)), name="n2")
-    assert Nodes(Policy.BINPACK, parted("n1", {0, 1}), empty).best(ask(whole("c"))) == "n1"
+    assert Nodes(Policy.BINPACK, parted("n1", {0, 1}), empty).best(request(whole("c"))) == "n1"
 
 
 @every_policy
 def test_where_partitions_are_honored_the_links_decide(policy: Policy) -> None:
     nodes = Nodes(policy, unlinked("n0"), parted("n1", {0, 1}), parted("n2", {0, 2}))
-    assert nodes.best(ask(whole("c", 2), partition=PartitionPolicy.HONOR)) == "n2"
+    assert nodes.best(request(whole("c", 2), partition=PartitionPolicy.HONOR)) == "n2"
 
 
 def test_shares_of_several_cards_are_closest_too() -> None:
     limits = Limits(spread_containers_per_card=2)
     nodes = Nodes(Policy.SPREAD, unlinked("n1"), linked("n2"), limits=limits)
     assert nodes.best(PAIR) == "n2"
-    assert nodes.best(ask(share("c", 10))) == "n1"
+    assert nodes.best(request(share("c", 10))) == "n1"

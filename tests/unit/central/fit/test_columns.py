@@ -6,11 +6,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Part
-from central.fit.columns import FREE, PLENTY, Columns, Followed, first_of, left_of, milli_asked, rows_of
+from central.fit.columns import FREE, PLENTY, Columns, Followed, first_of, left_of, milli_requested, rows_of
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 from tests.fakes.rooms import MODEL, card, held, mig_card, room
 from tests.unit.central.ledger.facts import READY, report, share, uid
 
@@ -49,12 +49,12 @@ def test_what_is_left_once_a_part_is_taken_too() -> None:
     ("asked", "milli"), [((1000, 250, None), 250), ((1000, 251, 30), 300), ((3000, 1, None), 1), ((1000, None, 7), 70)]
 )
 def test_what_a_share_takes(asked: tuple[int, int | None, int | None], milli: int) -> None:
-    assert milli_asked(*asked) == milli
+    assert milli_requested(*asked) == milli
 
 
 @pytest.mark.parametrize("asked", [(1000, 1001, None), (0, 1, None)])
 def test_a_share_that_no_such_card_has(asked: tuple[int, int | None, int | None]) -> None:
-    assert milli_asked(*asked) > 1000
+    assert milli_requested(*asked) > 1000
 
 
 def test_a_node_that_goes_leaves_its_row_to_the_next() -> None:
@@ -98,10 +98,10 @@ def test_places_of_pods_and_what_is_free_of_a_model() -> None:
     columns.put(sized(room(card(0), card(1), card(2), card(3), name="some"), 8000, 9000))
     columns.put(sized(room(card(0), card(1), card(2, free_core=50), name="more"), 4000, 90_000))
     columns.put(sized(room(other, name="other"), 64_000, 90_000))
-    places = [columns.places(gpus, (), NO_REQUESTS) for gpus in (1, 2, 4)]
+    places = [columns.places(gpus, (), NO_CPU_MEMORY) for gpus in (1, 2, 4)]
     assert places == [7, 3, 1]
-    assert [columns.places(1, (model,), NO_REQUESTS) for model in (MODEL, "other", "none")] == [6, 1, 0]
-    assert [columns.places(2, (), Requests(*asked)) for asked in ((4000, 0), (4001, 0), (8001, 0), (0, 9000), (0, 9001))] == [
+    assert [columns.places(1, (model,), NO_CPU_MEMORY) for model in (MODEL, "other", "none")] == [6, 1, 0]
+    assert [columns.places(2, (), CpuMemory(*asked)) for asked in ((4000, 0), (4001, 0), (8001, 0), (0, 9000), (0, 9001))] == [
         3,
         1,
         0,

@@ -4,7 +4,6 @@ from itertools import combinations
 
 import pytest
 
-from central.ask.model import NO_REQUESTS, Ask, Policy, RdmaPolicy, Scope
 from central.fit.cached import CachedVerdicts
 from central.fit.demand import read_demand
 from central.fit.equivalence import Equivalence, class_by_cards, class_by_devices, class_in_any_order, equivalence_for
@@ -14,7 +13,8 @@ from central.fit.score import Score, score_placed
 from central.fit.verdicts import Verdicts
 from central.ledger.model import NodeRoom
 from central.loop.steps import exhaust
-from tests.fakes.rooms import ask, card, eight_gpus, rdma, room, share, vf, whole
+from central.request.model import NO_CPU_MEMORY, DeviceRequest, Policy, RdmaPolicy, Scope
+from tests.fakes.rooms import card, eight_gpus, rdma, request, room, share, vf, whole
 
 
 def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1") -> NodeRoom:
@@ -22,7 +22,7 @@ def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1")
     return eight_gpus(held_cards={*range(8)} - {*cards}, held_vfs={*range(16)} - {*vfs}, name=name)
 
 
-def judge(one: NodeRoom, asked: Ask, brief: bool = False) -> Score | Missing:
+def judge(one: NodeRoom, asked: DeviceRequest, brief: bool = False) -> Score | Missing:
     found = fit(one, asked, policy=Policy.BINPACK)
     return found.missing if isinstance(found, NoFit) else score_placed(one, asked, found, policy=Policy.BINPACK)
 
@@ -30,17 +30,19 @@ def judge(one: NodeRoom, asked: Ask, brief: bool = False) -> Score | Missing:
 @pytest.mark.parametrize(
     ("asked", "class_of"),
     [
-        (ask(whole("c")), class_in_any_order),
-        (ask(share("c", 100)), class_in_any_order),
-        (ask(rdma("c", 4)), class_in_any_order),
-        (ask(whole("c"), rdma("d")), class_in_any_order),
-        (ask(whole("c", 2)), class_by_cards),
-        (ask(whole("c", vfs=1)), class_by_devices),
-        (ask(whole("c"), scope=Scope.NUMA), class_by_cards),
-        (ask(rdma("c"), rdma_policy=RdmaPolicy.PER_PF), class_by_devices),
+        (request(whole("c")), class_in_any_order),
+        (request(share("c", 100)), class_in_any_order),
+        (request(rdma("c", 4)), class_in_any_order),
+        (request(whole("c"), rdma("d")), class_in_any_order),
+        (request(whole("c", 2)), class_by_cards),
+        (request(whole("c", vfs=1)), class_by_devices),
+        (request(whole("c"), scope=Scope.NUMA), class_by_cards),
+        (request(rdma("c"), rdma_policy=RdmaPolicy.PER_PF), class_by_devices),
     ],
 )
-def test_where_devices_sit_matters_to_who_has_several_or_must_have_them_near(asked: Ask, class_of: Equivalence) -> None:
+def test_where_devices_sit_matters_to_who_has_several_or_must_have_them_near(
+    asked: DeviceRequest, class_of: Equivalence
+) -> None:
     assert equivalence_for(read_demand(asked, Policy.BINPACK)) is class_of
 
 
@@ -55,7 +57,7 @@ def test_the_same_number_of_cards_elsewhere() -> None:
 
 
 def test_alike_rooms_have_one_verdict_and_score() -> None:
-    asks = (ask(whole("c", 2), scope=Scope.SWITCH), ask(whole("c", 2)), ask(whole("c", vfs=1)))
+    asks = (request(whole("c", 2), scope=Scope.SWITCH), request(whole("c", 2)), request(whole("c", vfs=1)))
     rooms = [free(*cards, vfs=vfs) for cards in combinations(range(5), 2) for vfs in ((0,), (4,), (0, 4))]
     for asked in asks:
         verdicts: dict[object, set[Score | Missing]] = {}
@@ -64,7 +66,7 @@ def test_alike_rooms_have_one_verdict_and_score() -> None:
         assert all(len(found) == 1 for found in verdicts.values())
 
 
-def judged(verdicts: Verdicts, asked: Ask) -> CachedVerdicts:
+def judged(verdicts: Verdicts, asked: DeviceRequest) -> CachedVerdicts:
     exhaust(verdicts.judging(asked))
     return verdicts.of(asked)
 
@@ -76,14 +78,14 @@ def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
         return ([(one.name, one) for one in rooms] if version < 1 else []), 1
 
     verdicts = Verdicts(since, lambda version: ([], version), policy=Policy.BINPACK)
-    within = judged(verdicts, ask(whole("c", 2), scope=Scope.SWITCH))
+    within = judged(verdicts, request(whole("c", 2), scope=Scope.SWITCH))
     assert {name for name, why in within.reasons.items() if not why} == {"together", "elsewhere"}
-    assert judged(verdicts, ask(whole("c", 2))).best(NO_REQUESTS, [one.name for one in rooms]) == "elsewhere"
-    assert judged(verdicts, ask(whole("c"))).best(NO_REQUESTS, [one.name for one in rooms]) == "apart"
+    assert judged(verdicts, request(whole("c", 2))).best(NO_CPU_MEMORY, [one.name for one in rooms]) == "elsewhere"
+    assert judged(verdicts, request(whole("c"))).best(NO_CPU_MEMORY, [one.name for one in rooms]) == "apart"
 
 
 def test_the_nearest_devices_come_first_under_every_policy() -> None:
-    asked = ask(whole("c", vfs=1))
+    asked = request(whole("c", vfs=1))
     near, far = free(0, vfs=(0, 1)), free(0, 1, 2, vfs=(12,))
     for policy in Policy:
         scores = []

@@ -2,13 +2,13 @@
 
 from itertools import pairwise
 
-from central.ask.model import Requests, Shape
 from central.fit.forecast import APART, HALF_LIFE, LOOK_FIRST, LOOK_PODS, OURS, PRIOR_PODS, Forecast, Source
 from central.fit.workload import MASS, PodKind, kind_of, workload_of
+from central.request.model import CpuMemory, Shape
 from lading.vocabulary import PodUid
-from tests.fakes.rooms import ask, share, whole
+from tests.fakes.rooms import request, share, whole
 
-ONE, HALF = Shape(ask=ask(whole("c"))), Shape(ask=ask(share("c", None, 50)))
+ONE, HALF = Shape(request=request(whole("c"))), Shape(request=request(share("c", None, 50)))
 PRIOR = {PodKind(gpus=8): 1.0}
 
 
@@ -64,7 +64,7 @@ def test_the_older_the_less() -> None:
 
 
 def test_a_prior_counts_as_pods_that_came_before() -> None:
-    forecast, eight = Forecast(PRIOR), Shape(ask=ask(whole("c", 8)))
+    forecast, eight = Forecast(PRIOR), Shape(request=request(whole("c", 8)))
     come(forecast, ONE, 8 * LOOK_FIRST)
     assert abs(mass(forecast, eight) - PRIOR_PODS / (PRIOR_PODS + 8 * LOOK_FIRST)) < 0.05
     come(forecast, ONE, 10 * HALF_LIFE)
@@ -73,7 +73,7 @@ def test_a_prior_counts_as_pods_that_came_before() -> None:
 
 def test_few_pods_that_ask_for_many_cards_make_another_workload() -> None:
     """Every twentieth pod is another than before, and these ask for a third of the cards."""
-    forecast, eight = Forecast({kind_of(ONE): 1.0}), Shape(ask=ask(whole("c", 8)))
+    forecast, eight = Forecast({kind_of(ONE): 1.0}), Shape(request=request(whole("c", 8)))
     for number in range(64 * LOOK_FIRST):
         come(forecast, ONE if number % 20 else eight, 1)
     assert mass(forecast, eight) > 0.03
@@ -88,5 +88,5 @@ def test_who_keeps_to_the_prior_learns_nothing() -> None:
 def test_ever_new_kinds_do_not_add_up_in_memory() -> None:
     forecast = Forecast()
     for number in range(5000):
-        forecast.arrived(PodUid(f"uid-{number}"), Shape(ask=ask(whole("c")), requests=Requests(number, 0)))
+        forecast.arrived(PodUid(f"uid-{number}"), Shape(request=request(whole("c")), cpu_memory=CpuMemory(number, 0)))
     assert len(forecast._weights) < 1100

@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import Requests
 from central.fit.columns import FULL, Columns, States
 from central.fit.fragmentation import STEP_MILLI, Fragmentation
 from central.fit.turnover import STEPS
 from central.fit.workload import PodKind, workload_of
+from central.request.model import CpuMemory
 from tests.fakes.rooms import card, room
 
-CORES = Requests(4000, 8192)
+CORES = CpuMemory(4000, 8192)
 MANY = 64_000, 262_144  # of cpu and memory
 
 
@@ -36,8 +36,8 @@ def score(
     return int(scoring(weights, turnover).scores(states((cpu, memory, before)), left, np.zeros(1, np.int64))[0])
 
 
-HALVES = {PodKind(requests=CORES, core_percent=50): 3.0, PodKind(requests=CORES, gpus=1): 1.0}
-LARGE = {PodKind(requests=CORES, gpus=4): 1.0, PodKind(requests=CORES, core_percent=50): 9.0}
+HALVES = {PodKind(cpu_memory=CORES, core_percent=50): 3.0, PodKind(cpu_memory=CORES, gpus=1): 1.0}
+LARGE = {PodKind(cpu_memory=CORES, gpus=4): 1.0, PodKind(cpu_memory=CORES, core_percent=50): 9.0}
 
 
 def test_a_half_goes_beside_a_half() -> None:
@@ -46,7 +46,7 @@ def test_a_half_goes_beside_a_half() -> None:
 
 def test_a_rest_that_nobody_fills_is_lost() -> None:
     """40 % of a card of which half is left leave 10 %, for which nobody asks; of 70 % they leave what 30 % fill."""
-    thirds = {PodKind(requests=CORES, core_percent=30): 3.0, PodKind(requests=CORES, core_percent=50): 2.0}
+    thirds = {PodKind(cpu_memory=CORES, core_percent=30): 3.0, PodKind(cpu_memory=CORES, core_percent=50): 2.0}
     assert score(thirds, [500, 700], [500, 300]) > score(thirds, [500, 700], [100, 700])
 
 
@@ -58,12 +58,12 @@ def test_cards_that_are_wanted_together_are_kept_together() -> None:
 
 def test_cpu_for_the_cards_that_are_left_counts() -> None:
     """The pod takes the same of the cards; once it leaves cpu for the other one, once hardly any."""
-    one = {PodKind(requests=Requests(32_000, 8192), gpus=1): 1.0}
+    one = {PodKind(cpu_memory=CpuMemory(32_000, 8192), gpus=1): 1.0}
     assert score(one, [FULL, FULL], [0, FULL], cpu_milli=30_000) > score(one, [FULL, FULL], [0, FULL], cpu_milli=60_000)
 
 
 def test_finer_differences_than_a_step_are_none() -> None:
-    nobody: dict[PodKind, float] = {PodKind(requests=CORES): 1.0}
+    nobody: dict[PodKind, float] = {PodKind(cpu_memory=CORES): 1.0}
     for taken, steps in ((STEP_MILLI, 1), (STEP_MILLI - 1, 0)):
         assert score(nobody, [500], [500 - taken]) == steps  # the rest is worth nothing: what the pod takes is gained
 
@@ -101,7 +101,7 @@ def test_it_is_current_until_places_for_several_cards_get_scarce() -> None:
     assert again.is_current()
 
 
-ONES = {PodKind(requests=CORES, gpus=1): 1.0}
+ONES = {PodKind(cpu_memory=CORES, gpus=1): 1.0}
 
 
 def test_the_more_pods_end_the_more_a_pod_goes_where_few_cards_are_free() -> None:

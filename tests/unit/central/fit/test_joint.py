@@ -9,16 +9,16 @@ from typing import Final
 import msgspec
 import pytest
 
-from central.ask.model import Ask, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.joint import find
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.topology import NEXT_TO, Distance
 from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
 from lading.nodedevices import Status
 from lading.vocabulary import PciAddress
-from tests.fakes.rooms import ask, card, eight_gpus, gpu_bdf, held, port, rdma, room, share, vf, vf_bdf, whole
+from tests.fakes.rooms import card, eight_gpus, gpu_bdf, held, port, rdma, request, room, share, vf, vf_bdf, whole
 
 NODES: Final = Path(__file__).parents[4] / "simnode/nodedevices"
 
@@ -49,18 +49,18 @@ def switches(where: NodeRoom, found: Placement, container: str = "a") -> list[st
     return [*(of_gpu[gpu.uuid] for gpu in placed.gpus), *(of_vf[one.bdf] for one in placed.vfs)]
 
 
-def place(where: NodeRoom, pod: Ask) -> Placement:
+def place(where: NodeRoom, pod: DeviceRequest) -> Placement:
     found = fit(where, pod, policy=Policy.BINPACK)
     assert isinstance(found, Placement), found
     return found
 
 
-def modules(where: NodeRoom, pod: Ask) -> set[int | None]:
+def modules(where: NodeRoom, pod: DeviceRequest) -> set[int | None]:
     placed = {gpu.uuid for gpu in place(where, pod).containers["a"].gpus}
     return {one.gpu.module_id for one in where.cards if one.gpu.uuid in placed}
 
 
-def missing(where: NodeRoom, pod: Ask) -> Missing:
+def missing(where: NodeRoom, pod: DeviceRequest) -> Missing:
     found = fit(where, pod, policy=Policy.BINPACK)
     assert isinstance(found, NoFit), found
     return found.missing
@@ -90,7 +90,7 @@ def states_of_mn2a() -> Iterator[tuple[set[int], set[int]]]:
 @pytest.mark.parametrize("name", ["mn2a", "mn2a-one-bridge"])
 def test_a_gpu_and_its_nic_are_on_one_switch_until_no_switch_has_both_free(name: str) -> None:
     """The case of PFN: 10.5 GB/s there, 3.5 GB/s on a detour."""
-    pod = ask(whole("a", vfs=1))
+    pod = request(whole("a", vfs=1))
     where = node(name)
     places = [switch_of(one.gpu.place.path) for one in where.cards]
     for held_cards, held_vfs in states_of_mn2a():
@@ -110,12 +110,12 @@ def test_a_node_is_filled_with_pods_of_one_switch_each_and_nothing_is_given_twic
     where = node("mn2a")
     given: list[PciAddress] = []
     for _ in range(8):
-        found = place(where, ask(whole("a", vfs=2)))
+        found = place(where, request(whole("a", vfs=2)))
         assert len(set(switches(where, found))) == 1
         given += [*(gpu.bdf for gpu in found.containers["a"].gpus), *(one.bdf for one in found.containers["a"].vfs)]
         where = after(where, found)
     assert len(set(given)) == len(given) == 8 * 3
-    assert missing(where, ask(whole("a", vfs=2))) is Missing.TOO_FEW_FREE_GPUS
+    assert missing(where, request(whole("a", vfs=2))) is Missing.TOO_FEW_FREE_GPUS
 
 
 # ---- what Koordinator does not see
@@ -124,7 +124,7 @@ def test_a_node_is_filled_with_pods_of_one_switch_each_and_nothing_is_given_twic
 def test_two_switches_below_one_host_bridge_are_two() -> None:
     where = node("mn2a-one-bridge", held_cards={1, 3})
     assert len({one.gpu.place.path[0] for one in where.cards[:4]}) == 1
-    two, *with_nics = switches(where, place(where, ask(whole("a", 2, vfs=2))))
+    two, *with_nics = switches(where, place(where, request(whole("a", 2, vfs=2))))
     assert [two] * 3 == with_nics  # cards 5 and 6, although 2 and 4 are below one host bridge
 
 
@@ -142,55 +142,55 @@ def given(found: Placement) -> tuple[list[PciAddress], list[PciAddress]]:
 
 
 def test_of_cascaded_switches_the_nic_of_the_cards_own() -> None:
-    assert given(place(cascaded(), ask(whole("a", vfs=1)))) == ([gpu_bdf(0)], [vf_bdf(0, pf=1)])
-    assert given(place(cascaded(held_cards={0, 3}), ask(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
-    assert given(place(cascaded(held_vfs={2, 3}), ask(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
-    farther = place(cascaded(held_cards={1, 2}, held_vfs={2, 3}), ask(whole("a", vfs=1)))
+    assert given(place(cascaded(), request(whole("a", vfs=1)))) == ([gpu_bdf(0)], [vf_bdf(0, pf=1)])
+    assert given(place(cascaded(held_cards={0, 3}), request(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
+    assert given(place(cascaded(held_vfs={2, 3}), request(whole("a", vfs=1)))) == ([gpu_bdf(1)], [vf_bdf(0, pf=0)])
+    farther = place(cascaded(held_cards={1, 2}, held_vfs={2, 3}), request(whole("a", vfs=1)))
     assert (given(farther), farther.apart.distance) == (([gpu_bdf(0)], [vf_bdf(0, pf=0)]), Distance.SWITCHES)
 
 
 def test_of_cascaded_switches_two_cards_of_one() -> None:
-    assert given(place(cascaded(), ask(whole("a", 2))))[0] == [gpu_bdf(0), gpu_bdf(3)]
-    assert given(place(cascaded(held_cards={0}), ask(whole("a", 2))))[0] == [gpu_bdf(1), gpu_bdf(2)]
-    assert given(place(cascaded(held_cards={0, 1}), ask(whole("a", 2))))[0] == [gpu_bdf(2), gpu_bdf(3)]
+    assert given(place(cascaded(), request(whole("a", 2))))[0] == [gpu_bdf(0), gpu_bdf(3)]
+    assert given(place(cascaded(held_cards={0}), request(whole("a", 2))))[0] == [gpu_bdf(1), gpu_bdf(2)]
+    assert given(place(cascaded(held_cards={0, 1}), request(whole("a", 2))))[0] == [gpu_bdf(2), gpu_bdf(3)]
 
 
 def test_to_a_scope_and_to_vfs_on_each_switch_cascaded_ones_are_one() -> None:
-    assert len(given(place(cascaded(), ask(whole("a", 4, vfs=4), scope=Scope.SWITCH)))[0]) == 4
-    per_switch = ask(whole("a", 4, vfs=3), rdma_policy=RdmaPolicy.PER_SWITCH)
+    assert len(given(place(cascaded(), request(whole("a", 4, vfs=4), scope=Scope.SWITCH)))[0]) == 4
+    per_switch = request(whole("a", 4, vfs=3), rdma_policy=RdmaPolicy.PER_SWITCH)
     assert given(place(cascaded(), per_switch))[1] == [vf_bdf(0, pf=0), vf_bdf(1, pf=0), vf_bdf(0, pf=1)]
-    beside = place(cascaded(held_vfs={2, 3}), ask(whole("a", 4, vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
+    beside = place(cascaded(held_vfs={2, 3}), request(whole("a", 4, vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
     assert given(beside)[1] == [vf_bdf(0, pf=0), vf_bdf(1, pf=0)]
 
 
 def test_a_dgx_a100_has_four_switches_although_each_is_a_cascade() -> None:
     where = node("dgx-a100")
-    assert len(set(switches(where, place(where, ask(whole("a", 2, vfs=4), scope=Scope.SWITCH))))) == 1
-    found = place(where, ask(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH))
+    assert len(set(switches(where, place(where, request(whole("a", 2, vfs=4), scope=Scope.SWITCH))))) == 1
+    found = place(where, request(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH))
     assert len(found.containers["a"].vfs) == len(set(switches(where, found))) == 2
-    assert missing(where, ask(whole("a", 3), scope=Scope.SWITCH)) is Missing.NOT_WITHIN_SCOPE
+    assert missing(where, request(whole("a", 3), scope=Scope.SWITCH)) is Missing.NOT_WITHIN_SCOPE
 
 
 def test_gpus_are_chosen_by_which_vfs_are_free() -> None:
     """The switch of the first two GPUs has no VF left, the second's has one."""
     where = node("mn2a", held_vfs={0, 1, 2, 3, 4, 5, 6})
-    assert len(set(switches(where, place(where, ask(whole("a", vfs=1)))))) == 1
-    assert len(set(switches(where, place(where, ask(whole("a", 2, vfs=2)))))) == 1
+    assert len(set(switches(where, place(where, request(whole("a", vfs=1)))))) == 1
+    assert len(set(switches(where, place(where, request(whole("a", 2, vfs=2)))))) == 1
 
 
 def test_a_card_that_is_taken_in_part_is_nobody_elses_whole_card() -> None:
     where = room(card(0, free_mib=1), card(1, free_core=99), card(2))
-    assert missing(where, ask(whole("a", 2))) is Missing.TOO_FEW_FREE_GPUS
+    assert missing(where, request(whole("a", 2))) is Missing.TOO_FEW_FREE_GPUS
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_partition_that_breaks_the_fewest_others_not_the_first(order: int) -> None:
     where = node("dgx-h100", held_cards={7})
     where = replace(where, partitions=where.partitions[::order])
-    assert modules(where, ask(whole("a", 2))) == {6, 8}  # of {1, 3}, {2, 4} and {6, 8}: 1-4 stays whole
-    assert modules(where, ask(whole("a", 4))) == {1, 2, 3, 4}
-    assert modules(node("dgx-h100", held_cards={1}), ask(whole("a", 4))) == {5, 6, 7, 8}
-    assert modules(where, ask(whole("a"))) == {5}  # its pair is broken already
+    assert modules(where, request(whole("a", 2))) == {6, 8}  # of {1, 3}, {2, 4} and {6, 8}: 1-4 stays whole
+    assert modules(where, request(whole("a", 4))) == {1, 2, 3, 4}
+    assert modules(node("dgx-h100", held_cards={1}), request(whole("a", 4))) == {5, 6, 7, 8}
+    assert modules(where, request(whole("a"))) == {5}  # its pair is broken already
 
 
 # ---- partitions
@@ -200,24 +200,26 @@ def test_the_partition_that_breaks_the_fewest_others_not_the_first(order: int) -
 def test_an_honored_partition_is_met_exactly(policy: Policy) -> None:
     honor = PartitionPolicy.HONOR
     where = node("dgx-h100", held_cards={1, 7})
-    assert missing(where, ask(whole("a", 3), partition=honor)) is Missing.NO_PARTITION
-    assert missing(where, ask(whole("a", 4), partition=honor, policy=policy)) is Missing.NO_FREE_PARTITION
-    assert modules(where, ask(whole("a", 2), partition=honor)) == {6, 8}  # of lower addresses than {2, 4}
-    assert len(modules(where, ask(whole("a", 4), partition=PartitionPolicy.PREFER))) == 4
-    assert missing(node("dgx-h100", held_cards=range(1, 9)), ask(whole("a", 2), partition=honor)) is Missing.TOO_FEW_FREE_GPUS
+    assert missing(where, request(whole("a", 3), partition=honor)) is Missing.NO_PARTITION
+    assert missing(where, request(whole("a", 4), partition=honor, policy=policy)) is Missing.NO_FREE_PARTITION
+    assert modules(where, request(whole("a", 2), partition=honor)) == {6, 8}  # of lower addresses than {2, 4}
+    assert len(modules(where, request(whole("a", 4), partition=PartitionPolicy.PREFER))) == 4
+    assert (
+        missing(node("dgx-h100", held_cards=range(1, 9)), request(whole("a", 2), partition=honor)) is Missing.TOO_FEW_FREE_GPUS
+    )
 
 
 def test_a_node_without_partitions_has_none_to_honor() -> None:
-    assert modules(node("mn2a"), ask(whole("a", 3), partition=PartitionPolicy.HONOR)) == {1, 2, 3}
+    assert modules(node("mn2a"), request(whole("a", 3), partition=PartitionPolicy.HONOR)) == {1, 2, 3}
 
 
 def test_the_cluster_may_honor_partitions() -> None:
-    found = fit(node("dgx-h100"), ask(whole("a", 3)), policy=Policy.BINPACK, limits=Limits(partition=PartitionPolicy.HONOR))
+    found = fit(node("dgx-h100"), request(whole("a", 3)), policy=Policy.BINPACK, limits=Limits(partition=PartitionPolicy.HONOR))
     assert found == NoFit(missing=Missing.NO_PARTITION)
 
 
 def test_two_containers_with_a_partition_each() -> None:
-    pod = ask(whole("a", 4), whole("b", 2), whole("c", 2), partition=PartitionPolicy.HONOR)
+    pod = request(whole("a", 4), whole("b", 2), whole("c", 2), partition=PartitionPolicy.HONOR)
     found = place(node("dgx-h100"), pod)
     assert len(found.taken.gpus) == 8
     assert missing(node("dgx-h100", held_cards={8}), pod) is Missing.TOO_FEW_FREE_GPUS
@@ -227,37 +229,37 @@ def test_two_containers_with_a_partition_each() -> None:
 
 
 def test_a_vf_on_each_switch_that_has_a_gpu() -> None:
-    pod = ask(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH)
+    pod = request(whole("a", 4, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH)
     where = node("mn2a")
     *gpus, one, other = switches(where, place(where, pod))
     assert {one, other} == set(gpus)
     assert one != other
-    three = place(where, ask(whole("a", 3, vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
+    three = place(where, request(whole("a", 3, vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
     assert len(three.containers["a"].vfs) == 4
 
 
 def test_cards_below_a_switch_without_enough_vfs_are_not_taken() -> None:
     where = node("mn2a", held_vfs={0, 1, 2})  # the first switch has one left
-    found = place(where, ask(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
+    found = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_SWITCH))
     assert switches(where, found)[0] == switch_of(where.cards[2].gpu.place.path)
 
 
 def test_vfs_of_every_pf() -> None:
     where = node("mn2a", held_vfs={0, 5})
-    found = place(where, ask(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_PF))
+    found = place(where, request(whole("a", vfs=2), rdma_policy=RdmaPolicy.PER_PF))
     assert len(found.containers["a"].vfs) == 8
     assert {one.pf for one in found.containers["a"].vfs} == {one.pf.bdf for one in where.vfs}
-    assert place(where, ask(rdma("a"), rdma_policy=RdmaPolicy.PER_PF)).containers["a"].vfs
+    assert place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF)).containers["a"].vfs
 
 
 def test_a_pf_of_which_nothing_may_be_given_is_not_one_of_every_pf() -> None:
     where = room(vfs=[vf(0, pf=0), vf(0, pf=1, usable=False), vf(1, pf=2)])
-    found = place(where, ask(rdma("a"), rdma_policy=RdmaPolicy.PER_PF))
+    found = place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF))
     assert found.taken.vfs == {vf_bdf(0, pf=0), vf_bdf(1, pf=2)}
 
 
 def test_several_vfs_of_one_pf_rather_than_one_from_afar() -> None:
-    found = place(eight_gpus(held_cards={0, 1, 2, 3, 4, 5, 7}), ask(whole("a", vfs=3)))
+    found = place(eight_gpus(held_cards={0, 1, 2, 3, 4, 5, 7}), request(whole("a", vfs=3)))
     assert [one.bdf for one in found.containers["a"].vfs] == [vf_bdf(n, pf=3) for n in range(3)]
 
 
@@ -265,7 +267,7 @@ def test_several_vfs_of_one_pf_rather_than_one_from_afar() -> None:
     ("gpus", "vfs", "of_each_pf"), [(4, 4, [2, 2]), (2, 4, [4]), (4, 2, [1, 1]), (3, 2, [1, 1]), (2, 3, [3]), (4, 6, [3, 3])]
 )
 def test_pairs_are_shared_out_evenly(gpus: int, vfs: int, of_each_pf: list[int]) -> None:
-    found = place(eight_gpus(), ask(whole("a", gpus, vfs=vfs)))
+    found = place(eight_gpus(), request(whole("a", gpus, vfs=vfs)))
     pfs = [one.pf for one in found.containers["a"].vfs]
     assert [pfs.count(pf) for pf in sorted(set(pfs))] == of_each_pf
     assert found.apart.distance == 0
@@ -277,47 +279,55 @@ def test_pairs_are_shared_out_evenly(gpus: int, vfs: int, of_each_pf: list[int])
 @pytest.mark.parametrize(
     ("where", "pod", "expected"),
     [
-        (eight_gpus(), ask(whole("a", 3), scope=Scope.SWITCH), Missing.NOT_WITHIN_SCOPE),
-        (eight_gpus(held_cards={0, 2, 4, 6}), ask(whole("a", 2), scope=Scope.SWITCH), Missing.NOT_FREE_WITHIN_SCOPE),
-        (eight_gpus(held_cards={0, 4}), ask(whole("a", 4), scope=Scope.NUMA), Missing.NOT_FREE_WITHIN_SCOPE),
-        (eight_gpus(), ask(whole("a", 5), scope=Scope.SOCKET), Missing.NOT_WITHIN_SCOPE),
-        (eight_gpus(), ask(whole("a", vfs=5), scope=Scope.SWITCH), Missing.NOT_WITHIN_SCOPE),
-        (eight_gpus(), ask(rdma("a", 9), scope=Scope.NUMA), Missing.NOT_WITHIN_SCOPE),
-        (eight_gpus(held_vfs=range(14)), ask(rdma("a", 2), scope=Scope.SWITCH), None),
-        (eight_gpus(held_vfs={*range(15)} - {3}), ask(rdma("a", 2), scope=Scope.NUMA), Missing.NOT_FREE_WITHIN_SCOPE),
-        (room(card(0, switch=None), card(1, switch=None)), ask(whole("a", 2), scope=Scope.SOCKET), Missing.NOT_WITHIN_SCOPE),
-        (room(card(0, switch=None)), ask(whole("a"), scope=Scope.SWITCH), None),
-        (room(card(0), card(1, unhealthy="Xid"), card(2)), ask(whole("a", 2), scope=Scope.SWITCH), Missing.UNHEALTHY),
-        (room(card(0), vfs=[vf(0, pf=1)]), ask(share("a", 1, vfs=1), scope=Scope.SWITCH), Missing.NOT_WITHIN_SCOPE),
-        (room(card(0), vfs=[vf(0, pf=1)]), ask(share("a", 1, vfs=1), scope=Scope.NUMA), None),
+        (eight_gpus(), request(whole("a", 3), scope=Scope.SWITCH), Missing.NOT_WITHIN_SCOPE),
+        (eight_gpus(held_cards={0, 2, 4, 6}), request(whole("a", 2), scope=Scope.SWITCH), Missing.NOT_FREE_WITHIN_SCOPE),
+        (eight_gpus(held_cards={0, 4}), request(whole("a", 4), scope=Scope.NUMA), Missing.NOT_FREE_WITHIN_SCOPE),
+        (eight_gpus(), request(whole("a", 5), scope=Scope.SOCKET), Missing.NOT_WITHIN_SCOPE),
+        (eight_gpus(), request(whole("a", vfs=5), scope=Scope.SWITCH), Missing.NOT_WITHIN_SCOPE),
+        (eight_gpus(), request(rdma("a", 9), scope=Scope.NUMA), Missing.NOT_WITHIN_SCOPE),
+        (eight_gpus(held_vfs=range(14)), request(rdma("a", 2), scope=Scope.SWITCH), None),
+        (eight_gpus(held_vfs={*range(15)} - {3}), request(rdma("a", 2), scope=Scope.NUMA), Missing.NOT_FREE_WITHIN_SCOPE),
+        (
+            room(card(0, switch=None), card(1, switch=None)),
+            request(whole("a", 2), scope=Scope.SOCKET),
+            Missing.NOT_WITHIN_SCOPE,
+        ),
+        (room(card(0, switch=None)), request(whole("a"), scope=Scope.SWITCH), None),
+        (room(card(0), card(1, unhealthy="Xid"), card(2)), request(whole("a", 2), scope=Scope.SWITCH), Missing.UNHEALTHY),
+        (room(card(0), vfs=[vf(0, pf=1)]), request(share("a", 1, vfs=1), scope=Scope.SWITCH), Missing.NOT_WITHIN_SCOPE),
+        (room(card(0), vfs=[vf(0, pf=1)]), request(share("a", 1, vfs=1), scope=Scope.NUMA), None),
         (
             room(card(0), vfs=[vf(0, pf=1)]),
-            ask(whole("a", vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH),
+            request(whole("a", vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH),
             Missing.TOO_FEW_VFS_OF_SWITCH,
         ),
         (
             room(card(0), held(2), vfs=[vf(0, pf=1)]),
-            ask(whole("a", vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH),
+            request(whole("a", vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH),
             Missing.TOO_FEW_FREE_VFS_OF_SWITCH,
         ),
         (
             room(card(0), vfs=[vf(0), vf(0, pf=1, held=True)]),
-            ask(rdma("a"), rdma_policy=RdmaPolicy.PER_PF),
+            request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF),
             Missing.TOO_FEW_FREE_VFS_OF_PF,
         ),
         (
             room(card(0), vfs=[vf(0), vf(1), vf(0, pf=1)]),
-            ask(rdma("a", 2), rdma_policy=RdmaPolicy.PER_PF),
+            request(rdma("a", 2), rdma_policy=RdmaPolicy.PER_PF),
             Missing.TOO_FEW_VFS_OF_PF,
         ),
-        (room(card(0)), ask(rdma("a"), rdma_policy=RdmaPolicy.PER_PF), Missing.TOO_FEW_VFS),
-        (room(vfs=[vf(0, usable=False)]), ask(rdma("a"), rdma_policy=RdmaPolicy.PER_PF), Missing.UNHEALTHY),
-        (eight_gpus(), ask(whole("a", 2), whole("b", 2), whole("c", 1), scope=Scope.SWITCH), None),
-        (eight_gpus(held_cards={0, 2, 4}), ask(whole("a", 2), whole("b", 2), scope=Scope.SWITCH), Missing.SHARES_DO_NOT_FIT),
-        (room(card(0), card(1), card(2)), ask(whole("a", 2), whole("b"), scope=Scope.SWITCH), None),
+        (room(card(0)), request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF), Missing.TOO_FEW_VFS),
+        (room(vfs=[vf(0, usable=False)]), request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF), Missing.UNHEALTHY),
+        (eight_gpus(), request(whole("a", 2), whole("b", 2), whole("c", 1), scope=Scope.SWITCH), None),
+        (
+            eight_gpus(held_cards={0, 2, 4}),
+            request(whole("a", 2), whole("b", 2), scope=Scope.SWITCH),
+            Missing.SHARES_DO_NOT_FIT,
+        ),
+        (room(card(0), card(1), card(2)), request(whole("a", 2), whole("b"), scope=Scope.SWITCH), None),
     ],
 )
-def test_what_is_within_a_scope(where: NodeRoom, pod: Ask, expected: Missing | None) -> None:
+def test_what_is_within_a_scope(where: NodeRoom, pod: DeviceRequest, expected: Missing | None) -> None:
     if expected is None:
         place(where, pod)
     else:
@@ -326,7 +336,7 @@ def test_what_is_within_a_scope(where: NodeRoom, pod: Ask, expected: Missing | N
 
 def test_everything_of_a_container_is_within_the_scope_and_containers_may_be_apart() -> None:
     where = eight_gpus(held_cards={0, 2})
-    found = place(where, ask(whole("a", 2, vfs=3), whole("b", vfs=2), scope=Scope.SWITCH))
+    found = place(where, request(whole("a", 2, vfs=3), whole("b", vfs=2), scope=Scope.SWITCH))
     assert {len(set(switches(where, found, name))) for name in "ab"} == {1}
 
 
@@ -336,35 +346,35 @@ def test_everything_of_a_container_is_within_the_scope_and_containers_may_be_apa
 def test_a_container_leaves_the_only_switch_that_would_do_to_the_next() -> None:
     """Alone it would be on the first switch, which has more VFs left."""
     where = eight_gpus(held_cards={2, 3, 6, 7}, held_vfs={8, 9, 10})
-    first = ask(whole("a", vfs=1), scope=Scope.SWITCH)
+    first = request(whole("a", vfs=1), scope=Scope.SWITCH)
     assert switches(where, place(where, first))[0] == switch_of(where.cards[0].gpu.place.path)
-    found = place(where, ask(*first.containers, whole("b", 2, vfs=3), scope=Scope.SWITCH))
+    found = place(where, request(*first.containers, whole("b", 2, vfs=3), scope=Scope.SWITCH))
     assert switches(where, found, "b")[0] == switch_of(where.cards[0].gpu.place.path)
 
 
 def test_and_takes_the_next_best_itself() -> None:
     """Of the two other switches the one whose PF has more VFs left, although the other has the lower address."""
     where = eight_gpus(held_cards={6, 7}, held_vfs={4, 5, 6, 8, 9})
-    found = place(where, ask(whole("a", vfs=1), whole("b", 2, vfs=3), scope=Scope.SWITCH))
+    found = place(where, request(whole("a", vfs=1), whole("b", 2, vfs=3), scope=Scope.SWITCH))
     assert [switches(where, found, name)[0] for name in "ab"] == [switch_of(where.cards[n].gpu.place.path) for n in (4, 0)]
 
 
 def test_vfs_alone_leave_the_only_switch_that_would_do_too() -> None:
     where = room(card(0), vfs=[vf(0, pf=0), vf(0, pf=1), vf(1, pf=1, held=True)])
-    pod = ask(rdma("net"), whole("a", vfs=1), scope=Scope.SWITCH)
+    pod = request(rdma("net"), whole("a", vfs=1), scope=Scope.SWITCH)
     assert place(where, pod).containers["net"].vfs[0].bdf == vf_bdf(0, pf=1)
 
 
 def test_an_init_container_uses_the_devices_of_the_app_again() -> None:
     where = eight_gpus()
-    pod = ask(whole("init", 2, vfs=2, role=Role.INIT), whole("a", 2, vfs=1), scope=Scope.SWITCH)
+    pod = request(whole("init", 2, vfs=2, role=Role.INIT), whole("a", 2, vfs=1), scope=Scope.SWITCH)
     found = place(where, pod)
     assert (len(found.taken.gpus), len(found.taken.vfs)) == (2, 2)
 
 
 def test_it_takes_a_new_vf_rather_than_a_new_gpu() -> None:
     where = eight_gpus(held_vfs={1, 2, 3})
-    pod = ask(whole("init", vfs=1, role=Role.INIT), whole("a"), rdma("net"), scope=Scope.SWITCH)
+    pod = request(whole("init", vfs=1, role=Role.INIT), whole("a"), rdma("net"), scope=Scope.SWITCH)
     found = place(where, pod)
     assert len(found.taken.gpus) == 1
 
@@ -374,20 +384,20 @@ def test_it_takes_a_new_vf_rather_than_a_new_gpu() -> None:
 
 def test_of_cards_with_room_for_a_share_one_near_a_free_vf() -> None:
     where = room(card(0, free_mib=100), card(2, free_mib=500), card(3), vfs=[vf(0, pf=1)])
-    assert place(where, ask(share("a", 50))).containers["a"].gpus[0].bdf == where.cards[0].gpu.bdf
-    assert place(where, ask(share("a", 50, vfs=1))).containers["a"].gpus[0].bdf == where.cards[1].gpu.bdf
+    assert place(where, request(share("a", 50))).containers["a"].gpus[0].bdf == where.cards[0].gpu.bdf
+    assert place(where, request(share("a", 50, vfs=1))).containers["a"].gpus[0].bdf == where.cards[1].gpu.bdf
 
 
 def test_but_by_count_where_the_policy_says() -> None:
     where = room(card(0, free_mib=100), card(2, free_mib=500), vfs=[vf(0, pf=1)])
-    pod = ask(share("a", 50, vfs=1), rdma_policy=RdmaPolicy.COUNT)
+    pod = request(share("a", 50, vfs=1), rdma_policy=RdmaPolicy.COUNT)
     assert place(where, pod).containers["a"].gpus[0].bdf == where.cards[0].gpu.bdf
 
 
 def test_several_shares_within_a_scope() -> None:
     where = room(card(0, free_mib=9000, containers=1), card(1), card(2, free_core=50), card(3, free_core=50))
     limits = Limits(spread_containers_per_card=2)
-    pod = ask(whole("a", 2, vfs=0), scope=Scope.SWITCH, policy=Policy.SPREAD)
+    pod = request(whole("a", 2, vfs=0), scope=Scope.SWITCH, policy=Policy.SPREAD)
     found = fit(where, pod, policy=Policy.BINPACK, limits=limits)
     assert isinstance(found, Placement)
     assert [gpu.bdf for gpu in found.containers["a"].gpus] == [where.cards[n].gpu.bdf for n in (2, 3)]
@@ -397,10 +407,10 @@ def test_several_shares_within_a_scope() -> None:
 
 
 def test_a_placement_says_how_close_it_is() -> None:
-    assert place(eight_gpus(), ask(whole("a", vfs=1))).apart == NEXT_TO
-    near, far = place(eight_gpus(), ask(whole("a", 2))), place(eight_gpus(), ask(whole("a", 5)))
+    assert place(eight_gpus(), request(whole("a", vfs=1))).apart == NEXT_TO
+    near, far = place(eight_gpus(), request(whole("a", 2))), place(eight_gpus(), request(whole("a", 5)))
     assert near.apart.link < far.apart.link
-    assert place(eight_gpus(held_vfs=range(4)), ask(whole("a", 7, vfs=7))).apart.distance > 0
+    assert place(eight_gpus(held_vfs=range(4)), request(whole("a", 7, vfs=7))).apart.distance > 0
 
 
 # A node that is too large to look at everything
@@ -417,12 +427,12 @@ def one_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("one_set")
 def test_of_too_many_sets_the_best_of_some_is_taken() -> None:
     vfs = [vf(0, pf=port(1, switch=1))]
-    first = place(room(card(0, switch=0), card(1, switch=1), vfs=vfs), ask(whole("a", vfs=1)))
+    first = place(room(card(0, switch=0), card(1, switch=1), vfs=vfs), request(whole("a", vfs=1)))
     assert [gpu.uuid for gpu in first.containers["a"].gpus] == [card(0).gpu.uuid]
 
 
 @pytest.mark.usefixtures("one_set")
 def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
     where = room(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
-    found = fit(where, ask(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
+    found = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
     assert found == NoFit(missing=Missing.SETS_ENDED)

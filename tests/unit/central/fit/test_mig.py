@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, ContainerAsk, Policy, RdmaPolicy, Role, Scope
 from central.assignment.model import Part, PlacedGpu
 from central.fit.demand import Limits, read_demand
 from central.fit.equivalence import class_in_any_order
@@ -16,24 +15,27 @@ from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import score
 from central.fit.topology import Distance
 from central.ledger.model import CardRoom, NodeRoom
-from tests.fakes.rooms import ask, card, gpu_bdf, gpu_uuid, held, mig_card, mig_uuid, port, room, vf, vf_bdf, whole
+from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Role, Scope
+from tests.fakes.rooms import card, gpu_bdf, gpu_uuid, held, mig_card, mig_uuid, port, request, room, vf, vf_bdf, whole
 
 SMALL, LARGE = "1g.10gb", "3g.40gb"
 SEVEN = (SMALL,) * 7
 
 
-def instances(*containers: ContainerAsk, profile: str = SMALL, policy: Policy | None = None, model: str = "") -> Ask:
-    return replace(ask(*containers, policy=policy, gpu_model=model), mig_profile=profile)
+def instances(
+    *containers: ContainerRequest, profile: str = SMALL, policy: Policy | None = None, model: str = ""
+) -> DeviceRequest:
+    return replace(request(*containers, policy=policy, gpu_model=model), mig_profile=profile)
 
 
-def given_to(where: NodeRoom, pod: Ask, policy: Policy = Policy.BINPACK) -> dict[str, list[str]]:
+def given_to(where: NodeRoom, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> dict[str, list[str]]:
     """MIG UUIDs by container."""
     found = fit(where, pod, policy=policy)
     assert isinstance(found, Placement), found
     return {name: [gpu.mig_uuid for gpu in placed.gpus] for name, placed in found.containers.items()}
 
 
-def missing(where: NodeRoom, pod: Ask) -> Missing:
+def missing(where: NodeRoom, pod: DeviceRequest) -> Missing:
     found = fit(where, pod, policy=Policy.BINPACK)
     assert isinstance(found, NoFit), found
     return found.missing
@@ -161,13 +163,13 @@ def test_half_of_a_node_full_of_instances() -> None:
         ([mig_card(0, SMALL)], instances(whole("a", vfs=1)), Missing.TOO_FEW_VFS),
     ],
 )
-def test_what_is_missing(cards: list[CardRoom], pod: Ask, expected: Missing) -> None:
+def test_what_is_missing(cards: list[CardRoom], pod: DeviceRequest, expected: Missing) -> None:
     assert missing(room(*cards), pod) is expected
 
 
 def test_the_mode_decides_what_a_card_is_given_as() -> None:
     both = room(card(0), mig_card(1, SMALL))
-    assert missing(both, ask(whole("a", 2))) is Missing.TOO_FEW_GPUS
+    assert missing(both, request(whole("a", 2))) is Missing.TOO_FEW_GPUS
     assert missing(both, instances(whole("a", 2))) is Missing.TOO_FEW_MIG
 
 

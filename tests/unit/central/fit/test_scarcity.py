@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from central.ask.model import NO_REQUESTS, Requests
 from central.fit.scarcity import LEAST, MOST, MOST_TOLD, RAREST, Group, Groups, differ
 from central.fit.workload import PodKind, workload_of
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 
 EIGHT, FEW = Group(8), Group(8, ("A",))
 WORKLOAD = workload_of({PodKind(gpus=8): 1.0, PodKind(gpus=1): 92.0})  # eight of a hundred cards are asked for by eights
-LARGE = Requests(120_000, 700_000)
+LARGE = CpuMemory(120_000, 700_000)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Left:
     def free_milli(self, models: tuple[str, ...] = ()) -> int:
         return int(1000 * (self.of_models[models] if models else self.cards))
 
-    def places(self, gpus: int, models: tuple[str, ...], requests: Requests) -> int:
+    def places(self, gpus: int, models: tuple[str, ...], requests: CpuMemory) -> int:
         return self.fewer.get(Group(gpus, models, requests), self.most)
 
 
@@ -52,17 +52,17 @@ def test_groups_of_one_number_share_its_least() -> None:
 
 
 def test_pods_that_only_few_nodes_can_take_count_by_the_places_there() -> None:
-    workload = workload_of({PodKind(gpus=8): 9.0, PodKind(gpus=8, requests=LARGE): 1.0, PodKind(gpus=1): 8.0})
-    rare = Group(8, requests=LARGE)
+    workload = workload_of({PodKind(gpus=8): 9.0, PodKind(gpus=8, cpu_memory=LARGE): 1.0, PodKind(gpus=1): 8.0})
+    rare = Group(8, cpu_memory=LARGE)
     factors = Groups(workload).weigh(Left(88, 100, fewer={rare: 1}))
     assert factors == {EIGHT: pytest.approx(LEAST * 0.9), rare: pytest.approx(2.0 * 1.5, rel=1e-3), Group(1): 1.0}
 
 
 def test_only_the_most_frequent_kinds_are_told_apart_by_what_else_they_ask_for() -> None:
-    kinds = {PodKind(gpus=2, requests=Requests(1000 * number, 0)): 1000.0 - number for number in range(1, MOST_TOLD + 9)}
+    kinds = {PodKind(gpus=2, cpu_memory=CpuMemory(1000 * number, 0)): 1000.0 - number for number in range(1, MOST_TOLD + 9)}
     groups = Groups(workload_of(kinds)).of_kind
-    assert groups[:MOST_TOLD] == [Group(2, requests=Requests(1000 * number, 0)) for number in range(1, MOST_TOLD + 1)]
-    assert groups[MOST_TOLD:] == [Group(2, requests=NO_REQUESTS)] * 8
+    assert groups[:MOST_TOLD] == [Group(2, cpu_memory=CpuMemory(1000 * number, 0)) for number in range(1, MOST_TOLD + 1)]
+    assert groups[MOST_TOLD:] == [Group(2, cpu_memory=NO_CPU_MEMORY)] * 8
 
 
 @pytest.mark.parametrize(("of_model", "expected"), [(100.0, 1.0), (25.0, 4.0), (0.0, RAREST), (1.5, RAREST)])

@@ -10,7 +10,6 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, PartitionPolicy, Policy, Requests, Shape, Sharing
 from central.fit.cached import CachedVerdicts
 from central.fit.columns import Columns, Followed, Ints, States, left_of
 from central.fit.demand import Limits
@@ -24,35 +23,36 @@ from central.fit.verdicts import Verdicts
 from central.fit.workload import PodKind, workload_of
 from central.ledger.model import CardRoom, NodeRoom
 from central.loop.steps import exhaust
+from central.request.model import CpuMemory, DeviceRequest, PartitionPolicy, Policy, Shape, Sharing
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import NvLink, Partition
 from tests.depth import repeats
-from tests.fakes.rooms import ask, card, gpu_bdf, gpu_uuid, held, room, share, vf, whole
+from tests.fakes.rooms import card, gpu_bdf, gpu_uuid, held, request, room, share, vf, whole
 
 SIZE = 1000
-ALL = Requests(1000, 1024)
+ALL = CpuMemory(1000, 1024)
 WORKLOAD = workload_of(
     {
-        PodKind(requests=Requests(4000, 8192), core_percent=30): 3.0,
-        PodKind(requests=Requests(8000, 1024), memory_mib=500): 2.0,
-        PodKind(requests=Requests(16_000, 4096), gpus=1): 3.0,
-        PodKind(requests=Requests(32_000, 65_536), gpus=2): 1.0,
-        PodKind(requests=Requests(2000, 1024)): 2.0,
+        PodKind(cpu_memory=CpuMemory(4000, 8192), core_percent=30): 3.0,
+        PodKind(cpu_memory=CpuMemory(8000, 1024), memory_mib=500): 2.0,
+        PodKind(cpu_memory=CpuMemory(16_000, 4096), gpus=1): 3.0,
+        PodKind(cpu_memory=CpuMemory(32_000, 65_536), gpus=2): 1.0,
+        PodKind(cpu_memory=CpuMemory(2000, 1024)): 2.0,
     }
 )
 ASKS = (
-    ask(whole("c")),
-    ask(whole("c", 2)),
-    ask(share("c", 400)),
-    ask(share("c", None, 30)),
-    ask(whole("c", vfs=1)),  # as those below, not by counting
-    ask(share("a", 300), share("b", 300)),
-    ask(whole("c", 2), partition=PartitionPolicy.HONOR),
-    ask(whole("c", 3)),
-    ask(share("c", 400), isolation=IsolationName.TOKENS),
-    ask(share("c", 400), isolation=IsolationName.NONE),
-    ask(share("a", 300), share("b", 300), isolation=IsolationName.TOKENS),
-    ask(share("c", 400, cards=2)),
+    request(whole("c")),
+    request(whole("c", 2)),
+    request(share("c", 400)),
+    request(share("c", None, 30)),
+    request(whole("c", vfs=1)),  # as those below, not by counting
+    request(share("a", 300), share("b", 300)),
+    request(whole("c", 2), partition=PartitionPolicy.HONOR),
+    request(whole("c", 3)),
+    request(share("c", 400), isolation=IsolationName.TOKENS),
+    request(share("c", 400), isolation=IsolationName.NONE),
+    request(share("a", 300), share("b", 300), isolation=IsolationName.TOKENS),
+    request(share("c", 400, cards=2)),
 )
 OFFERED = (IsolationName.TOKENS, IsolationName.NONE)
 PARTITIONS = (Partition(id=0, modules=(1, 3)), Partition(id=1, modules=(2, 4)))  # across switches
@@ -137,8 +137,8 @@ def _on_board(one: CardRoom, module_id: int) -> CardRoom:
     return replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=module_id))
 
 
-def place(room: NodeRoom, ask: Ask) -> Placement | NoFit:
-    return fit(room, ask, policy=Policy.FRAGMENTATION, limits=LIMITS)
+def place(room: NodeRoom, request: DeviceRequest) -> Placement | NoFit:
+    return fit(room, request, policy=Policy.FRAGMENTATION, limits=LIMITS)
 
 
 def best_score(one: NodeRoom, shape: Shape) -> int:
@@ -146,19 +146,19 @@ def best_score(one: NodeRoom, shape: Shape) -> int:
     columns = Columns()
     columns.put(one)
     scoring = Fragmentation(WORKLOAD, columns)
-    single = len(shape.ask.containers) == 1 and _cards(shape.ask) == 1 and not any(c.sharers for c in one.cards)
+    single = len(shape.request.containers) == 1 and _cards(shape.request) == 1 and not any(c.sharers for c in one.cards)
     scores = []
     for cards in [(each,) for each in one.cards] if single else [one.cards]:
-        placed = place(replace(one, cards=cards), shape.ask)
+        placed = place(replace(one, cards=cards), shape.request)
         if isinstance(placed, Placement):
             free = [left_of(each, placed.taken.gpus.get(each.gpu.uuid)) for each in one.cards]
             before = columns.states(np.zeros(1, np.int64))
-            after = States(before.left - np.array(shape.requests)[:, None], before.kind, np.array([free]))
+            after = States(before.left - np.array(shape.cpu_memory)[:, None], before.kind, np.array([free]))
             scores.append(int(scoring.scores(before, after, np.zeros(1, np.int64))[0]))
     return max(scores)
 
 
-def _cards(asked: Ask) -> int:
+def _cards(asked: DeviceRequest) -> int:
     """Of how many cards its first container has a share."""
     return asked.containers[0].share.cards if asked.containers[0].share else 0
 
@@ -166,23 +166,23 @@ def _cards(asked: Ask) -> int:
 def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:
     ranked = []
     for one in rooms.now.values():
-        placed = place(one, shape.ask)
+        placed = place(one, shape.request)
         if one.name in among and isinstance(placed, Placement):
-            enough = one.cpu_milli >= shape.requests.cpu_milli and one.memory_mib >= shape.requests.memory_mib
+            enough = one.cpu_milli >= shape.cpu_memory.cpu_milli and one.memory_mib >= shape.cpu_memory.memory_mib
             apart = placed.apart if enough else NEXT_TO
             ranked.append((not enough, apart, -best_score(one, shape) if enough else 0, one.name))
     return min(ranked)[-1] if ranked else None
 
 
-def judged(counted: Verdicts, ask: Ask, *, steps: int | None = None) -> CachedVerdicts:
+def judged(counted: Verdicts, request: DeviceRequest, *, steps: int | None = None) -> CachedVerdicts:
     """With so many nodes judged, of those that only the exact search can judge; None: with all."""
-    verdicts = counted.of(ask)
+    verdicts = counted.of(request)
     exhaust(islice(verdicts.judging(), steps))
     return verdicts
 
 
 def best(counted: Verdicts, shape: Shape, among: Collection[str]) -> str | None:
-    judged(counted, shape.ask)
+    judged(counted, shape.request)
     return counted.best(shape, among)
 
 
@@ -200,7 +200,7 @@ kinds = st.sampled_from(["put", "put_parted", "put_isolated"])
 puts = st.tuples(kinds, names, st.lists(st.integers(0, len(CARDS) - 1), max_size=4).map(tuple), cpu, st.integers(0, 1))
 changes = st.one_of(puts, puts, st.tuples(st.just("load"), names, cpu), st.tuples(st.just("remove"), names))
 shapes = st.builds(
-    lambda asked, milli: Shape(ask=asked, requests=Requests(milli, 1024)),
+    lambda asked, milli: Shape(request=asked, cpu_memory=CpuMemory(milli, 1024)),
     st.sampled_from(ASKS),
     st.sampled_from([0, 4000, 16_000]),
 )
@@ -216,10 +216,10 @@ def test_caught_up_they_say_what_the_exact_search_says(
     for told, shape, among in steps:
         for kind, *words in told:
             getattr(rooms, kind)(*words)
-        exact = {name: place(one, shape.ask) for name, one in rooms.now.items()}
-        partly = judged(counted, shape.ask, steps=1)
+        exact = {name: place(one, shape.request) for name, one in rooms.now.items()}
+        partly = judged(counted, shape.request, steps=1)
         assert all(isinstance(exact[name], Placement) for name in partly.fits)
-        verdicts = judged(counted, shape.ask)
+        verdicts = judged(counted, shape.request)
         assert set(verdicts.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
         assert verdicts.reasons == {
             name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
@@ -234,7 +234,7 @@ def test_a_node_without_the_cpu_comes_last_and_is_not_refused() -> None:
     rooms = Rooms()
     rooms.put("n1", (1,), 2000, 0)
     rooms.put("n2", (0, 0, 0), 64_000, 0)
-    counted, shape = rooms.verdicts(), Shape(ask=ASKS[2], requests=Requests(4000, 1024))
+    counted, shape = rooms.verdicts(), Shape(request=ASKS[2], cpu_memory=CpuMemory(4000, 1024))
     assert [best(counted, shape, some) for some in (["n1", "n2"], ["n1"])] == ["n2", "n1"]
     assert best(counted, shape, ["nobody"]) is None
 
@@ -243,7 +243,7 @@ def test_a_node_with_the_gpu_and_the_vf_on_one_switch_comes_before_a_fuller_one(
     rooms = Rooms()
     rooms.put("n1", (3, 3, 0), 64_000, 1)  # the VF is on the switch of the first two cards
     rooms.put("n2", (0, 0, 0), 64_000, 1)
-    shapes = {vfs: Shape(ask=ask(whole("c", vfs=vfs)), requests=ALL) for vfs in (0, 1)}
+    shapes = {vfs: Shape(request=request(whole("c", vfs=vfs)), cpu_memory=ALL) for vfs in (0, 1)}
     assert {vfs: best(rooms.verdicts(), shape, ["n1", "n2"]) for vfs, shape in shapes.items()} == {0: "n1", 1: "n2"}
 
 
@@ -251,7 +251,7 @@ def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
     rooms = Rooms()
     rooms.put("n1", (0, 2, 1), 64_000, 0)  # of the third 700 are left: 400 leave what another one of 30 % takes
     counted = rooms.verdicts()
-    shape = Shape(ask=ASKS[2], requests=ALL)
+    shape = Shape(request=ASKS[2], cpu_memory=ALL)
     best(counted, shape, ["n1"])
     assert card_of(counted, rooms.now["n1"], shape) == gpu_bdf(2)
     assert card_of(counted, replace(rooms.now["n1"], name="of no ledger"), shape) == gpu_bdf(2)
@@ -262,7 +262,7 @@ def test_of_cards_that_are_alike_the_lowest_address() -> None:
     rooms.put("n1", (3, 0, 0), 64_000, 0)
     one = rooms.now["n1"]
     turned = replace(one, cards=tuple(reversed(one.cards)))
-    assert card_of(rooms.verdicts(), turned, Shape(ask=ASKS[2], requests=ALL)) == gpu_bdf(1)
+    assert card_of(rooms.verdicts(), turned, Shape(request=ASKS[2], cpu_memory=ALL)) == gpu_bdf(1)
 
 
 def test_what_is_not_one_share_is_placed_by_the_search() -> None:
@@ -270,7 +270,7 @@ def test_what_is_not_one_share_is_placed_by_the_search() -> None:
     rooms.put("n1", (0, 0), 64_000, 1)
     one, counted = rooms.now["n1"], rooms.verdicts()
     for asked in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
-        assert counted.place(one, Shape(ask=asked, requests=ALL)) == place(one, asked)
+        assert counted.place(one, Shape(request=asked, cpu_memory=ALL)) == place(one, asked)
 
 
 def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> None:

@@ -6,7 +6,6 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import NO_REQUESTS, Ask, Policy
 from central.fit.cached import CachedVerdicts
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit
@@ -15,13 +14,14 @@ from central.fit.searched import PASSED_OVER, SearchedVerdicts
 from central.fit.verdicts import REMEMBERED, Verdicts
 from central.ledger.model import NodeRoom
 from central.loop.steps import exhaust
-from tests.fakes.rooms import ask, card, room, share, whole
+from central.request.model import NO_CPU_MEMORY, DeviceRequest, Policy
+from tests.fakes.rooms import card, request, room, share, whole
 
-ASKS = (ask(whole("c")), ask(whole("c", 2)), ask(share("c", 40_000)))
+ASKS = (request(whole("c")), request(whole("c", 2)), request(share("c", 40_000)))
 CARDS = (card(0), card(1), card(0, free_mib=30_000), card(1, free_mib=50_000), card(0, unhealthy="Xid 79"))
 
 
-def judge(room: NodeRoom, asked: Ask) -> Score | Missing:
+def judge(room: NodeRoom, asked: DeviceRequest) -> Score | Missing:
     found = fit(room, asked, policy=Policy.BINPACK)
     return found.missing if isinstance(found, NoFit) else score_placed(room, asked, found, policy=Policy.BINPACK)
 
@@ -30,14 +30,14 @@ def verdicts_of(rooms: "Rooms") -> Verdicts:
     return Verdicts(rooms.since, lambda version: ([], version), policy=Policy.BINPACK)
 
 
-def judged(verdicts: Verdicts, asked: Ask) -> CachedVerdicts:
+def judged(verdicts: Verdicts, asked: DeviceRequest) -> CachedVerdicts:
     """On all nodes."""
     exhaust(verdicts.judging(asked))
     return verdicts.of(asked)
 
 
 def best(kept: CachedVerdicts, among: Collection[str]) -> str | None:
-    return kept.best(NO_REQUESTS, among)
+    return kept.best(NO_CPU_MEMORY, among)
 
 
 class Rooms:
@@ -68,7 +68,9 @@ change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
 
 
 @given(st.lists(st.tuples(change, st.sampled_from(ASKS), st.sets(names)), max_size=30))
-def test_caught_up_it_says_what_a_look_at_all_says(steps: list[tuple[tuple[str, set[int] | None], Ask, set[str]]]) -> None:
+def test_caught_up_it_says_what_a_look_at_all_says(
+    steps: list[tuple[tuple[str, set[int] | None], DeviceRequest, set[str]]],
+) -> None:
     rooms = Rooms()
     cache = verdicts_of(rooms)
     for (name, cards), asked, among in steps:
@@ -124,10 +126,10 @@ def test_of_many_asks_the_last_are_remembered() -> None:
     rooms.put("n1", {0})
     first = cache.of(ASKS[0])
     for number in range(1, REMEMBERED):
-        cache.of(ask(share("c", number)))
+        cache.of(request(share("c", number)))
     assert cache.of(ASKS[0]) is first
     for number in range(REMEMBERED):
-        cache.of(ask(share("c", 1000 + number)))
+        cache.of(request(share("c", 1000 + number)))
     assert cache.of(ASKS[0]) is not first
 
 

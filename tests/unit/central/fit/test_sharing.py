@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from central.ask.model import Ask, Policy, Role, Sharing
 from central.assignment.sharing import UNLABELLED, Labels
 from central.fit.demand import Limits
 from central.fit.explain import explain
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import DeviceRequest, Policy, Role, Sharing
 from lading.vocabulary import GpuUuid
-from tests.fakes.rooms import CARD_MIB, ask, card, gpu_uuid, held, room, share, whole
+from tests.fakes.rooms import CARD_MIB, card, gpu_uuid, held, request, room, share, whole
 
 HALF = CARD_MIB // 2
 
@@ -29,13 +29,13 @@ def shared(number: int, *by: Sharing | Labels, free_mib: int = HALF) -> CardRoom
     return replace(card(number, free_mib=free_mib), pods=len(by), containers=len(by), sharers=tuple(sharers))
 
 
-def cards(where: NodeRoom, pod: Ask, policy: Policy = Policy.BINPACK) -> set[GpuUuid] | Missing:
+def cards(where: NodeRoom, pod: DeviceRequest, policy: Policy = Policy.BINPACK) -> set[GpuUuid] | Missing:
     found = fit(where, pod, policy=policy)
     return found.missing if isinstance(found, NoFit) else set(found.taken.gpus)
 
 
-def one(sharing: Sharing | None, mib: int = 1000) -> Ask:
-    return ask(share("a", mib), sharing=sharing)
+def one(sharing: Sharing | None, mib: int = 1000) -> DeviceRequest:
+    return request(share("a", mib), sharing=sharing)
 
 
 X, Y = labels(exclusion="x"), labels(exclusion="y")
@@ -84,7 +84,7 @@ def test_by_its_other_labels_it_may_not_join_its_group() -> None:
 @pytest.mark.parametrize("policy", Policy)
 def test_by_affinity_all_shares_of_a_pod_are_on_one_card(policy: Policy) -> None:
     where = room(card(0, free_mib=4000), card(1, free_mib=3000), card(2, free_mib=10_000))
-    pod = ask(share("a", 3000), share("b", 3000), share("c", 4000))
+    pod = request(share("a", 3000), share("b", 3000), share("c", 4000))
     assert len(cards(where, pod, policy)) > 1
     assert cards(where, replace(pod, sharing=labels("x")), policy) == {gpu_uuid(2)}
     assert len(cards(where, replace(pod, sharing=labels(anti="x", exclusion="")), policy)) > 1
@@ -93,18 +93,18 @@ def test_by_affinity_all_shares_of_a_pod_are_on_one_card(policy: Policy) -> None
 @pytest.mark.parametrize(("policy", "number"), [(Policy.BINPACK, 1), (Policy.SPREAD, 0)])
 def test_the_card_that_a_group_opens_is_the_policys(policy: Policy, number: int) -> None:
     where = room(card(0), card(1, free_mib=9000), card(2, free_mib=5000))
-    assert cards(where, ask(share("a", 4000), share("b", 4000), sharing=labels("x")), policy) == {gpu_uuid(number)}
+    assert cards(where, request(share("a", 4000), share("b", 4000), sharing=labels("x")), policy) == {gpu_uuid(number)}
 
 
 def test_shares_that_no_one_card_has_room_for_are_kept_off() -> None:
-    pod = ask(share("a", 50_000), share("b", 50_000))
+    pod = request(share("a", 50_000), share("b", 50_000))
     assert cards(room(card(0), card(1)), pod) == {gpu_uuid(0), gpu_uuid(1)}
     assert cards(room(card(0), card(1)), replace(pod, sharing=labels("x"))) is Missing.KEPT_OFF
 
 
 def test_whole_cards_of_the_pod_are_not_of_its_group() -> None:
     where = room(card(0), shared(1, labels("x")), card(2))
-    found = fit(where, ask(whole("a", 2), share("b", 1000), sharing=labels("x")), policy=Policy.BINPACK)
+    found = fit(where, request(whole("a", 2), share("b", 1000), sharing=labels("x")), policy=Policy.BINPACK)
     assert isinstance(found, Placement)
     assert {uuid: bool(part.sharing) for uuid, part in found.taken.gpus.items()} == {
         gpu_uuid(0): False,
@@ -115,7 +115,7 @@ def test_whole_cards_of_the_pod_are_not_of_its_group() -> None:
 
 def test_an_init_container_may_have_the_groups_card_to_be_whole() -> None:
     """Whole before the pod's share is there; nobody else is on it then."""
-    pod = ask(whole("prepare", role=Role.INIT), share("a", 1000), sharing=labels("x"))
+    pod = request(whole("prepare", role=Role.INIT), share("a", 1000), sharing=labels("x"))
     assert cards(room(card(0)), pod) == {gpu_uuid(0)}
     assert cards(room(shared(0, labels("x"))), pod) is Missing.TOO_FEW_FREE_GPUS
 
@@ -124,11 +124,11 @@ def test_what_would_not_fit_without_labels_has_that_reason() -> None:
     assert cards(room(shared(0, X, free_mib=500)), one(None)) is Missing.NO_CARD_WITH_ROOM
     assert cards(room(held(0)), one(X)) is Missing.NO_CARD_WITH_ROOM
     assert cards(room(shared(0, X), reachable=False), one(None)) is Missing.UNREACHABLE
-    assert cards(room(shared(0, X)), ask(whole("a"))) is Missing.TOO_FEW_FREE_GPUS
+    assert cards(room(shared(0, X)), request(whole("a"))) is Missing.TOO_FEW_FREE_GPUS
 
 
 def test_the_bound_of_the_search_is_said() -> None:
-    pod = ask(*(share(f"c{n}", 1000 + n) for n in range(6)), sharing=labels("x"))
+    pod = request(*(share(f"c{n}", 1000 + n) for n in range(6)), sharing=labels("x"))
     where = room(*(card(n, free_mib=4000 + n) for n in range(8)))
     assert fit(where, pod, policy=Policy.BINPACK, limits=Limits(search_steps=1)) == NoFit(missing=Missing.SEARCH_ENDED)
 
@@ -136,7 +136,7 @@ def test_the_bound_of_the_search_is_said() -> None:
 def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
     limits = Limits(spread_containers_per_card=3)
     for sharing, is_whole in ((None, False), (X, True)):
-        pod = ask(whole("a"), share("b", 10), sharing=sharing)
+        pod = request(whole("a"), share("b", 10), sharing=sharing)
         found = fit(room(card(0), card(1)), pod, policy=Policy.SPREAD, limits=limits)
         assert isinstance(found, Placement)
         assert found.containers["a"].gpus[0].whole is is_whole
@@ -148,7 +148,7 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
         (room(card(0, free_mib=500), shared(1, X)), one(Y), ["share-exclusion y", "of 2 GPUs", "2 have"]),
         (room(shared(0, X)), one(None), ["no share-exclusion", "of 1 GPU ", "1 have"]),
         (room(shared(0, labels(anti="x"))), one(labels(anti="x")), ["share-anti-affinity x"]),
-        (room(card(0), card(1)), ask(share("a", 50_000), share("b", 50_000), sharing=labels("x")), ["50000Mi; 50000Mi"]),
+        (room(card(0), card(1)), request(share("a", 50_000), share("b", 50_000), sharing=labels("x")), ["50000Mi; 50000Mi"]),
         (room(card(0), shared(1, labels("x"), free_mib=7)), one(labels("x")), [gpu_uuid(1), "7Mi"]),
         (room(shared(0, labels("x")), shared(1, labels("x"))), one(labels("x")), [gpu_uuid(0), gpu_uuid(1), "until"]),
         (
@@ -158,7 +158,7 @@ def test_over_commit_by_count_is_not_for_pods_with_labels() -> None:
         ),
     ],
 )
-def test_the_words_name_the_rule_or_the_groups_card(where: NodeRoom, pod: Ask, named: list[str]) -> None:
+def test_the_words_name_the_rule_or_the_groups_card(where: NodeRoom, pod: DeviceRequest, named: list[str]) -> None:
     found = fit(where, pod, policy=Policy.BINPACK)
     assert isinstance(found, NoFit)
     assert found.missing in {Missing.KEPT_OFF, Missing.GROUP_FULL}

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from central.fit import joint
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import NodeRoom
+from central.request.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from lading.nodedevices import Partition, Place
-from tests.fakes.rooms import ask, card, port, room, vf, whole
+from tests.fakes.rooms import card, port, request, room, vf, whole
 
 VFS_OF_PF = 4
 
@@ -56,7 +56,7 @@ def test_containers_that_need_many_vfs_come_before_those_that_need_few() -> None
     """Eight switches have one free VF: c and d need others, which a and b would take first."""
     where = sixteen(lambda switch, number: switch % 2 == 0 or number == 0)
     asked = {"a": (4, 1), "b": (4, 1), "c": (5, 2), "d": (2, 4)}
-    pod = ask(*(whole(name, gpus, vfs=vfs) for name, (gpus, vfs) in asked.items()), rdma_policy=RdmaPolicy.PER_SWITCH)
+    pod = request(*(whole(name, gpus, vfs=vfs) for name, (gpus, vfs) in asked.items()), rdma_policy=RdmaPolicy.PER_SWITCH)
     found = fit(where, pod, policy=Policy.BINPACK)
     assert isinstance(found, Placement)
     assert list(found.containers) == list(asked)
@@ -73,13 +73,13 @@ def test_partitions_of_many_gpus_come_before_those_of_few() -> None:
         room(*(replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=n + 1)) for n, one in enumerate(cards))),
         partitions=tuple(Partition(id=number, modules=one) for number, one in enumerate(modules)),
     )
-    pod = ask(whole("a", 2), whole("b"), whole("c", 4), whole("d", 4), partition=PartitionPolicy.HONOR)
+    pod = request(whole("a", 2), whole("b"), whole("c", 4), whole("d", 4), partition=PartitionPolicy.HONOR)
     assert isinstance(fit(where, pod, policy=Policy.BINPACK), Placement)
 
 
 def test_why_a_pod_does_not_fit_asks_for_any_choice_and_not_for_the_best(judged: list[int]) -> None:
     where = sixteen(lambda switch, number: switch % 2 == 0)
-    found = fit(where, ask(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
+    found = fit(where, request(whole("a", 9, vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH), policy=Policy.BINPACK)
     assert found == NoFit(missing=Missing.TOO_FEW_FREE_VFS_OF_SWITCH)
     assert len(judged) < 100
 
@@ -88,6 +88,6 @@ def test_a_place_with_too_few_free_vfs_is_not_searched(judged: list[int]) -> Non
     """All GPUs are on a socket with four free VFs; eight more are elsewhere."""
     near = sixteen(lambda switch, number: switch < 4 and number == 0, socket=0)
     away = [vf(number, pf=port(16, switch=16)) for number in range(8)]
-    found = fit(replace(near, vfs=(*near.vfs, *away)), ask(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK)
+    found = fit(replace(near, vfs=(*near.vfs, *away)), request(whole("a", 8, vfs=8), scope=Scope.SOCKET), policy=Policy.BINPACK)
     assert found == NoFit(missing=Missing.NOT_FREE_WITHIN_SCOPE)
     assert len(judged) < 100

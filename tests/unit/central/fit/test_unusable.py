@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Requests
 from central.fit.columns import FULL, Columns, left_of
 from central.fit.unusable import read_free, unusable_milli
 from central.fit.workload import PodKind
 from central.ledger.model import NodeRoom
+from central.request.model import CpuMemory
 from tests.depth import repeats
 from tests.fakes.rooms import CARD_MIB, MODEL, card, held, mig_card, room
 from tests.unit.central.fit.test_vectors import OTHER, SIZE, columns_of, some_rooms
@@ -34,9 +34,9 @@ def unusable(columns: Columns, kind: PodKind) -> int:
         (PodKind(gpus=3), 2250),  # there are two
         (PodKind(gpus=1, models=(OTHER,)), 2250),
         (PodKind(gpus=1, models=(MODEL, OTHER)), 250),
-        (PodKind(gpus=1, requests=Requests(cpu_milli=8001)), 2250),
-        (PodKind(gpus=1, requests=Requests(memory_mib=1001)), 2250),
-        (PodKind(requests=Requests(cpu_milli=8001)), 0),  # it asks for no GPU
+        (PodKind(gpus=1, cpu_memory=CpuMemory(cpu_milli=8001)), 2250),
+        (PodKind(gpus=1, cpu_memory=CpuMemory(memory_mib=1001)), 2250),
+        (PodKind(cpu_memory=CpuMemory(cpu_milli=8001)), 0),  # it asks for no GPU
     ],
 )
 def test_of_two_whole_cards_and_a_quarter(kind: PodKind, milli: int) -> None:
@@ -49,7 +49,7 @@ def test_of_two_whole_cards_and_a_quarter(kind: PodKind, milli: int) -> None:
 
 amounts = st.fixed_dictionaries({}, optional={"memory_mib": st.integers(1, 2 * SIZE), "core_percent": st.integers(1, 100)})
 kinds = st.builds(
-    lambda what, models, cpu_milli: PodKind(models=models, requests=Requests(cpu_milli=cpu_milli), **what),
+    lambda what, models, cpu_milli: PodKind(models=models, cpu_memory=CpuMemory(cpu_milli=cpu_milli), **what),
     st.one_of(st.integers(1, 4).map(lambda gpus: {"gpus": gpus}), amounts),
     st.sampled_from([(), (MODEL,), (OTHER,), (MODEL, OTHER)]),
     st.integers(0, 64_000),
@@ -67,7 +67,7 @@ def _lost(one: NodeRoom, kind: PodKind) -> int:
     if not one.serving:
         return 0
     suits = [card for card in one.cards if not kind.models or card.gpu.model in kind.models]
-    if one.cpu_milli < kind.requests.cpu_milli:
+    if one.cpu_milli < kind.cpu_memory.cpu_milli:
         suits = []
     if kind.gpus:
         whole = [card for card in suits if left_of(card) == FULL]

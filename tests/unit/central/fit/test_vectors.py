@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask, Policy, Role, Scope, Sharing
 from central.fit.columns import Columns, Ints, left_of
 from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
 from central.fit.vectors import REASONS, Wish, choices, fits, left_after, wish_of
 from central.ledger.model import CardRoom, NodeRoom
+from central.request.model import DeviceRequest, Policy, Role, Scope, Sharing
 from lading.devices.isolation import IsolationName
 from tests.depth import repeats
-from tests.fakes.rooms import MODEL, ask, card, held, mig_card, rdma, room, share, whole
+from tests.fakes.rooms import MODEL, card, held, mig_card, rdma, request, room, share, whole
 
 SIZE = 800
 OTHER = "NVIDIA A10"
@@ -64,7 +64,7 @@ some_share = st.one_of(
 )
 some_whole = st.integers(1, 5).map(lambda count: whole("c", count))
 simple_asks = st.builds(
-    lambda one, model, isolation: ask(one, gpu_model=model, isolation=isolation if one.share else None),
+    lambda one, model, isolation: request(one, gpu_model=model, isolation=isolation if one.share else None),
     st.one_of(some_share, some_whole),
     st.sampled_from(["", "", MODEL, OTHER, f"{OTHER}|{MODEL}", "none"]),
     st.sampled_from([None, None, NONE, TOKENS, MPS]),
@@ -78,7 +78,7 @@ def columns_of(rooms: tuple[NodeRoom, ...]) -> tuple[Columns, Ints]:
     return columns, np.arange(len(rooms))
 
 
-def wish(asked: Ask) -> Wish:
+def wish(asked: DeviceRequest) -> Wish:
     found = wish_of(asked)
     assert found is not None
     return found
@@ -86,7 +86,7 @@ def wish(asked: Ask) -> Wish:
 
 @settings(max_examples=repeats(100, long=1_000))
 @given(some_rooms, simple_asks)
-def test_who_fits_and_why_the_others_do_not(rooms: tuple[NodeRoom, ...], asked: Ask) -> None:
+def test_who_fits_and_why_the_others_do_not(rooms: tuple[NodeRoom, ...], asked: DeviceRequest) -> None:
     columns, rows = columns_of(rooms)
     counted = [REASONS[number] for number in fits(columns, rows, wish(asked)).missing]
     exact = [fit(one, asked, policy=Policy.FRAGMENTATION) for one in rooms]
@@ -95,7 +95,9 @@ def test_who_fits_and_why_the_others_do_not(rooms: tuple[NodeRoom, ...], asked: 
 
 @settings(max_examples=repeats(100, long=1_000))
 @given(some_rooms, simple_asks)
-def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(rooms: tuple[NodeRoom, ...], asked: Ask) -> None:
+def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
+    rooms: tuple[NodeRoom, ...], asked: DeviceRequest
+) -> None:
     columns, rows = columns_of(rooms)
     found = fits(columns, rows, wish(asked))
     fitting = rows[found.missing == 0]
@@ -117,23 +119,23 @@ def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(rooms: tup
 @pytest.mark.parametrize(
     "asked",
     [
-        ask(whole("c", vfs=1)),
-        ask(rdma("c")),
-        ask(whole("c"), whole("d")),
-        ask(share("c", 10, cards=2)),
-        ask(share("c", 10, role=Role.INIT), whole("d")),
-        ask(whole("c", 2), scope=Scope.NUMA),
-        ask(share("c", 10), sharing=Sharing(namespace="default", affinity="a")),
-        Ask(containers=(whole("c"),), mig_profile="1g.10gb"),
+        request(whole("c", vfs=1)),
+        request(rdma("c")),
+        request(whole("c"), whole("d")),
+        request(share("c", 10, cards=2)),
+        request(share("c", 10, role=Role.INIT), whole("d")),
+        request(whole("c", 2), scope=Scope.NUMA),
+        request(share("c", 10), sharing=Sharing(namespace="default", affinity="a")),
+        DeviceRequest(containers=(whole("c"),), mig_profile="1g.10gb"),
     ],
 )
-def test_what_more_is_asked_for_is_not_counted(asked: Ask) -> None:
+def test_what_more_is_asked_for_is_not_counted(asked: DeviceRequest) -> None:
     assert wish_of(asked) is None
 
 
 def test_a_pod_without_devices_fits_and_leaves_the_cards_as_they_are() -> None:
     columns, rows = columns_of((room(card(0), held(1)), room(name="n2", reported=False), room(held(0), name="n3")))
-    found = fits(columns, rows, wish(Ask(containers=())))
+    found = fits(columns, rows, wish(DeviceRequest(containers=())))
     assert (found.missing == 0).tolist() == [True, False, True]
-    made = choices(columns, rows[[0, 2]], found.cards[[0, 2]], wish(Ask(containers=())))
+    made = choices(columns, rows[[0, 2]], found.cards[[0, 2]], wish(DeviceRequest(containers=())))
     assert (made.of.tolist(), made.free.tolist()) == ([0, 1], [[1000, 0], [0, 0]])

@@ -6,29 +6,29 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.model import Ask, Policy, Requests, Role, Shape
 from central.fit.workload import MASS, MOST_KINDS, PodKind, kind_of, parse_workload, workload_of
-from tests.fakes.rooms import ask, rdma, share, whole
+from central.request.model import CpuMemory, DeviceRequest, Policy, Role, Shape
+from tests.fakes.rooms import rdma, request, share, whole
 
-SOME = Requests(4000, 8192)
+SOME = CpuMemory(4000, 8192)
 
 
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
-        (ask(whole("c", 2), gpu_model="A|B", policy=Policy.SPREAD), PodKind(requests=SOME, gpus=2, models=("A", "B"))),
-        (ask(whole("c"), whole("d", 2)), PodKind(requests=SOME, gpus=3)),
-        (ask(whole("c", 4, role=Role.INIT), whole("d", 2)), PodKind(requests=SOME, gpus=4)),
-        (ask(whole("c", role=Role.SIDECAR), whole("d", 2, role=Role.INIT), whole("e")), PodKind(requests=SOME, gpus=3)),
-        (ask(share("c", 100), share("d", 200, 30)), PodKind(requests=SOME, memory_mib=200, core_percent=30)),
-        (ask(share("c", None, 30)), PodKind(requests=SOME, core_percent=30)),
-        (ask(rdma("c")), PodKind(requests=SOME)),
-        (Ask(containers=(whole("c", 2),), mig_profile="1g.10gb"), PodKind(requests=SOME)),
-        (Ask(containers=()), PodKind(requests=SOME)),
+        (request(whole("c", 2), gpu_model="A|B", policy=Policy.SPREAD), PodKind(cpu_memory=SOME, gpus=2, models=("A", "B"))),
+        (request(whole("c"), whole("d", 2)), PodKind(cpu_memory=SOME, gpus=3)),
+        (request(whole("c", 4, role=Role.INIT), whole("d", 2)), PodKind(cpu_memory=SOME, gpus=4)),
+        (request(whole("c", role=Role.SIDECAR), whole("d", 2, role=Role.INIT), whole("e")), PodKind(cpu_memory=SOME, gpus=3)),
+        (request(share("c", 100), share("d", 200, 30)), PodKind(cpu_memory=SOME, memory_mib=200, core_percent=30)),
+        (request(share("c", None, 30)), PodKind(cpu_memory=SOME, core_percent=30)),
+        (request(rdma("c")), PodKind(cpu_memory=SOME)),
+        (DeviceRequest(containers=(whole("c", 2),), mig_profile="1g.10gb"), PodKind(cpu_memory=SOME)),
+        (DeviceRequest(containers=()), PodKind(cpu_memory=SOME)),
     ],
 )
-def test_kinds_tell_apart_what_a_node_has_to(asked: Ask, kind: PodKind) -> None:
-    assert kind_of(Shape(ask=asked, requests=SOME)) == kind
+def test_kinds_tell_apart_what_a_node_has_to(asked: DeviceRequest, kind: PodKind) -> None:
+    assert kind_of(Shape(request=asked, cpu_memory=SOME)) == kind
 
 
 def test_masses_are_proportions_whatever_the_order() -> None:
@@ -40,10 +40,10 @@ def test_masses_are_proportions_whatever_the_order() -> None:
 
 
 def test_the_most_frequent_kinds_are_kept() -> None:
-    weights = {PodKind(requests=Requests(number, 0)): float(number) for number in range(1, 2 * MOST_KINDS + 1)}
+    weights = {PodKind(cpu_memory=CpuMemory(number, 0)): float(number) for number in range(1, 2 * MOST_KINDS + 1)}
     kept = workload_of(weights).kinds
     assert len(kept) == MOST_KINDS
-    assert min(kind.requests.cpu_milli for kind, _ in kept) == MOST_KINDS + 1
+    assert min(kind.cpu_memory.cpu_milli for kind, _ in kept) == MOST_KINDS + 1
 
 
 def written(*pods: dict[str, Any]) -> bytes:
@@ -58,7 +58,7 @@ def test_a_file() -> None:
         {"weight": 1},
     )
     assert parse_workload(text) == {
-        PodKind(requests=SOME, core_percent=30): 3.0,
+        PodKind(cpu_memory=SOME, core_percent=30): 3.0,
         PodKind(gpus=8, models=("A", "B")): 2.5,
         PodKind(): 1.0,
     }

@@ -5,23 +5,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import Requests
-from central.fit.columns import FULL, Kind, States, milli_asked
+from central.fit.columns import FULL, Kind, States, milli_requested
 from central.fit.cutting import worth_of_rests
 from central.fit.scarcity import NUMBERS, OFTEN, Group, Groups
 from central.fit.workload import MASS, PodKind, Workload, workload_of
 from central.fit.worth import MOST_SIZES, Tables, _of_few_sizes
+from central.request.model import CpuMemory
 
 KINDS = (Kind(), Kind("A", 16_000), Kind("B", 80_000))
 CARDS = (0, 40, 10)
 
-requests = st.builds(Requests, st.sampled_from([0, 500, 4000, 8000, 32_000]), st.sampled_from([0, 1024, 65_536]))
+requests = st.builds(CpuMemory, st.sampled_from([0, 500, 4000, 8000, 32_000]), st.sampled_from([0, 1024, 65_536]))
 models = st.sampled_from([(), ("A",), ("A", "B"), ("C",)])
 pods = st.one_of(
-    st.builds(PodKind, requests=requests, gpus=st.sampled_from([1, 2, 4, 8]), models=models),
-    st.builds(PodKind, requests=requests, core_percent=st.integers(1, 100), models=models),
-    st.builds(PodKind, requests=requests, memory_mib=st.sampled_from([500, 8000, 16_001, 40_000]), models=models),
-    st.builds(PodKind, requests=requests),
+    st.builds(PodKind, cpu_memory=requests, gpus=st.sampled_from([1, 2, 4, 8]), models=models),
+    st.builds(PodKind, cpu_memory=requests, core_percent=st.integers(1, 100), models=models),
+    st.builds(PodKind, cpu_memory=requests, memory_mib=st.sampled_from([500, 8000, 16_001, 40_000]), models=models),
+    st.builds(PodKind, cpu_memory=requests),
 )
 workloads = st.dictionaries(pods, st.integers(1, 20), max_size=12).map(workload_of)
 cards = st.lists(st.sampled_from([0, 100, 333, 500, 999, FULL, FULL]), min_size=4, max_size=4)
@@ -36,11 +36,11 @@ def states(*nodes: tuple[int, int, int, list[int]]) -> States:
 def need(pod: PodKind, kind: Kind) -> int:
     if pod.gpus:
         return pod.gpus * FULL
-    return 0 if pod.cpu_only else milli_asked(kind.size_mib, pod.memory_mib, pod.core_percent)
+    return 0 if pod.cpu_only else milli_requested(kind.size_mib, pod.memory_mib, pod.core_percent)
 
 
 def usable_by(pod: PodKind, cpu: int, memory: int, kind: Kind, free: list[int]) -> int:
-    if pod.requests.cpu_milli > cpu or pod.requests.memory_mib > memory or (pod.models and kind.model not in pod.models):
+    if pod.cpu_memory.cpu_milli > cpu or pod.cpu_memory.memory_mib > memory or (pod.models and kind.model not in pod.models):
         return 0
     if pod.gpus:
         return free.count(FULL) * FULL if free.count(FULL) >= pod.gpus else 0
@@ -49,7 +49,7 @@ def usable_by(pod: PodKind, cpu: int, memory: int, kind: Kind, free: list[int]) 
 
 def factor_of(group: Group) -> float:
     """Any would do."""
-    return 0.5 + group.gpus / 4 + len(group.models) + group.requests.cpu_milli / 64_000
+    return 0.5 + group.gpus / 4 + len(group.models) + group.cpu_memory.cpu_milli / 64_000
 
 
 def tables_of(workload: Workload, turnover: float = 0.0) -> Tables:
@@ -69,7 +69,7 @@ def weight_of(workload: Workload, pod: PodKind, mass: int) -> int:
 
 
 def group_of(pod: PodKind) -> Group:
-    return Group(pod.gpus, pod.models, pod.requests) if pod.gpus > 1 else Group(1, pod.models)
+    return Group(pod.gpus, pod.models, pod.cpu_memory) if pod.gpus > 1 else Group(1, pod.models)
 
 
 @given(workloads, nodes)
@@ -99,7 +99,7 @@ def test_fed_is_for_how_many_cards_cpu_and_memory_last(workload: Workload, node:
         wanted = need(pod, KINDS[number])
         if wanted and (pod.gpus or wanted <= FULL):
             for part, left in enumerate((cpu, memory)):
-                asked = pod.requests[part]
+                asked = pod.cpu_memory[part]
                 summed[part] += mass * min(sum(free), left * wanted / asked if asked else sum(free))
     by_cpu, by_memory = tables_of(workload).fed(states(node))
     assert [*by_cpu, *by_memory] == pytest.approx(summed, rel=1e-3, abs=MASS)
@@ -129,7 +129,7 @@ def test_many_nodes_at_once_are_worth_what_each_is(workload: Workload, some: lis
 
 
 def test_many_different_amounts_are_taken_for_the_next_higher() -> None:
-    workload = workload_of({PodKind(requests=Requests(cpu, 0), gpus=1): 1.0 for cpu in range(1000, 2000)})
+    workload = workload_of({PodKind(cpu_memory=CpuMemory(cpu, 0), gpus=1): 1.0 for cpu in range(1000, 2000)})
     tables = tables_of(workload)
     usable = [int(tables.usable(states((cpu, 0, 1, [FULL, 0, 0, 0])))[0]) for cpu in (0, 1500, 1999, 5000)]
     assert usable[0] == 0
@@ -137,7 +137,7 @@ def test_many_different_amounts_are_taken_for_the_next_higher() -> None:
 
 
 def test_what_does_not_say_its_cpu_has_plenty() -> None:
-    workload = workload_of({PodKind(requests=Requests(8000, 8192), gpus=1): 1.0})
+    workload = workload_of({PodKind(cpu_memory=CpuMemory(8000, 8192), gpus=1): 1.0})
     by_cpu, by_memory = tables_of(workload).fed(states((1 << 40, 1 << 40, 1, [FULL, FULL, 0, 0])))
     assert (int(by_cpu[0]), int(by_memory[0])) == (2 * FULL * MASS, 2 * FULL * MASS)
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from central.ask.gang import GangDialect, GangKey, Membership
-from central.ask.model import NO_REQUESTS
 from central.assignment.model import Part, PlacedContainer, PlacedGpu, Taken
 from central.fit.model import Placement
 from central.gang.claims import hold_plan
 from central.gang.model import Gang, Member, Planned
 from central.ledger.model import Claim, Conflict, Holder, OwnClaim
+from central.request.gang import GangDialect, GangKey, Membership
+from central.request.model import NO_CPU_MEMORY
 from lading.vocabulary import PodUid
 from tests.unit.central.world import World, uid_of
 
@@ -26,7 +26,7 @@ def on_card(world: World, number: int) -> Planned:
 
 def hold(world: World, gang: Gang, cards: Mapping[str, int]) -> Conflict | None:
     where = {uid_of(name): on_card(world, number) for name, number in cards.items()}
-    return hold_plan(world.ledger, gang, where, dict.fromkeys(where, NO_REQUESTS))
+    return hold_plan(world.ledger, gang, where, dict.fromkeys(where, NO_CPU_MEMORY))
 
 
 def gang_of(*names: str) -> Gang:

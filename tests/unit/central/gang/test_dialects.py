@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from central.api.pod_groups import GANG_KINDS, GangObject, PodGroup
-from central.ask.gang import GangDialect, GangKey, Match, Membership, Mode, Terms, parse_membership
-from central.ask.model import BadAsk
+from central.request.gang import GangDialect, GangKey, Match, Membership, Mode, Terms, parse_membership
+from central.request.model import MalformedRequest
 from lading.vocabulary import (
     GANG,
     GANG_MIN,
@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_refused_by_name_with_what_would_be_right(
     annotations: dict[str, str], names: str, right: str
 ) -> None:
     found = said(annotations)
-    assert isinstance(found, BadAsk)
+    assert isinstance(found, MalformedRequest)
     assert names in found.message
     assert right in found.message
     assert len(found.message) < 400

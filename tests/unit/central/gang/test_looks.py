@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from central.api.pod_groups import GangObject
-from central.ask.gang import GangDialect, GangKey, Membership, ObjectKey, Terms
 from central.controllers.gangs import QUEUED_S, GangKeeper
 from central.extender.wire import Names
 from central.gang import node_names
 from central.gang.gangs import Gangs
 from central.gang.model import Gang, Member, Phase
 from central.gang.node_names import Numbered
+from central.request.gang import GangDialect, GangKey, Membership, ObjectKey, Terms
 from central.scheduling.gangs import GangPlanner
 from lading.vocabulary import PodUid
 from tests.fakes.led import Led, play

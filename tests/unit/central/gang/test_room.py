@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.gang import Terms
 from central.controllers import make_room
 from central.controllers.evict import PREEMPTED
 from central.controllers.gangs import BARRIER_S
 from central.gang.model import Gang
+from central.request.gang import Terms
 from central.scheduling.gang_room import Made, evicting
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.kept_room import SEEN_S

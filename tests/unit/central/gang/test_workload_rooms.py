@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from central.ask.model import Requests
 from central.gang.workload_rooms import HELD_S, WorkloadRooms, place_uid
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Holder, OwnClaim
+from central.request.model import CpuMemory
 from lading.vocabulary import PodUid
 from tests.unit.central.ledger.facts import gpu, ledger_of, pod, report, uid, whole
 
 TRAIN = "uid-train"
-NEEDS = Requests(1000, 64)
+NEEDS = CpuMemory(1000, 64)
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Rooms:
     def hold(self, *cards: int) -> bool:
         """One pod for each card."""
         claims = [
-            OwnClaim(holder=Holder(pod=place_uid(TRAIN, "worker", n)), node="n1", taken=whole(card), requests=NEEDS)
+            OwnClaim(holder=Holder(pod=place_uid(TRAIN, "worker", n)), node="n1", taken=whole(card), cpu_memory=NEEDS)
             for n, card in enumerate(cards)
         ]
         return self.rooms.hold(TRAIN, Holder(pod=PodUid(TRAIN), namespace="default"), {"worker": claims}) is None
@@ -47,7 +47,7 @@ def test_a_pod_gets_one_place_of_its_set_with_cpu_and_memory_whatever_is_heard_o
         one.give("a")
     found = one.nominated("a")
     assert found is not None
-    assert (found.taken, found.requests, found.until) == (whole(0), NEEDS, HELD_S)
+    assert (found.taken, found.cpu_memory, found.until) == (whole(0), NEEDS, HELD_S)
     assert one.free == 2
     one.give("b")
     one.give("c")

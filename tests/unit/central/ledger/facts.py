@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
-from central.ask.model import NO_REQUESTS, Requests
 from central.assignment.model import Part, Taken
 from central.ledger.ledger import Ledger
 from central.ledger.model import ONE_EACH, NodeFacts, NodeRoom, PodRecord
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.nodedevices import Gpu, Grant, GrantedGpu, Metadata, MigInstance, NodeDevices, Pf, Status, Vf
 from lading.vocabulary import CORDON, GpuUuid, PodUid
 from tests.fakes.rooms import CARD_MIB, MODEL, gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
@@ -43,7 +43,7 @@ def pod(
     deleting: bool = False,
     created: int = 0,
     containers: Mapping[GpuUuid, int] = ONE_EACH,
-    requests: Requests = NO_REQUESTS,
+    cpu_memory: CpuMemory = NO_CPU_MEMORY,
 ) -> PodRecord:
     return PodRecord(
         uid=uid(name),
@@ -56,7 +56,7 @@ def pod(
         deleting=deleting,
         created=created,
         containers=containers,
-        requests=requests,
+        cpu_memory=cpu_memory,
     )
 
 

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from central.ask.model import Requests
 from central.assignment.model import Part, Taken
 from central.ledger.ledger import LINGER_S, UNREPORTED_S, Ledger
 from central.ledger.model import Claim, NodeFacts
+from central.request.model import CpuMemory
 from lading.nodedevices import NodeDevices, Past, Place, Use
 from tests.fakes.rooms import CARD_MIB, gpu_uuid
 from tests.unit.central.ledger.facts import (
@@ -117,7 +117,7 @@ def test_what_is_gone_does_not_come_back_by_a_late_event() -> None:
     before = ledger.snapshot()
     ledger.set_pod(pod("p", 9, node="n1", takes=whole(0)))
     ledger.set_report(report(version=2))
-    ledger.set_node("n1", NodeFacts(ready=True, boot_id="a", allocatable=Requests(1000, 1000)), 1)
+    ledger.set_node("n1", NodeFacts(ready=True, boot_id="a", allocatable=CpuMemory(1000, 1000)), 1)
     assert ledger.snapshot() == before
     assert ledger.nodes() == ()
 

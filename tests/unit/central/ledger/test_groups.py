@@ -1,9 +1,9 @@
 """Where affinity groups are, as pods come, go and move."""
 
-from central.ask.model import Sharing
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import Group
 from central.ledger.groups import CardOf, Groups
+from central.request.model import Sharing
 from tests.fakes.rooms import gpu_uuid
 from tests.unit.central.ledger.facts import share, taken, uid
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from central.ask.model import Sharing
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import Group
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Clash, Conflict, Holder, NodeFacts, Obstacle
+from central.request.model import Sharing
 from lading.nodedevices import GrantedGpu
 from tests.fakes.ended import end_pod
 from tests.fakes.rooms import CARD_MIB, gpu_uuid, vf_bdf

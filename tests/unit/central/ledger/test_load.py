@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.model import NO_REQUESTS, Requests
 from central.ledger.ledger import Ledger
 from central.ledger.load import UNKNOWN, Left, Loads
 from central.ledger.model import Claim, NodeFacts, PodLoad
+from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.vocabulary import PodUid
 from tests.unit.central.ledger.facts import grant, pod, report, share, uid, whole
 
-NODE = Requests(64_000, 256_000)
-ONE, TWO = Requests(1000, 2048), Requests(2000, 4096)
+NODE = CpuMemory(64_000, 256_000)
+ONE, TWO = CpuMemory(1000, 2048), CpuMemory(2000, 4096)
 
 
 def ledger() -> Ledger:
@@ -35,7 +35,7 @@ def left(books: Ledger, name: str = "n1") -> tuple[int, int]:
 def test_pods_with_and_without_devices_count() -> None:
     books = ledger()
     books.set_load(PodLoad(PodUid("other"), "n1", ONE))
-    books.set_pod(pod("a", node="n1", takes=whole(0), requests=TWO))
+    books.set_pod(pod("a", node="n1", takes=whole(0), cpu_memory=TWO))
     assert left(books) == (3000, 6144)
     books.set_load(PodLoad(PodUid("other"), "", ONE))
     books.remove_pod(uid("a"))
@@ -44,28 +44,28 @@ def test_pods_with_and_without_devices_count() -> None:
 
 def test_a_pod_that_has_ended_counts_no_more() -> None:
     books = ledger()
-    books.set_pod(pod("a", 1, node="n1", takes=whole(0), requests=TWO))
-    books.set_pod(pod("a", 2, node="n1", takes=whole(0), requests=TWO, terminal=True))
+    books.set_pod(pod("a", 1, node="n1", takes=whole(0), cpu_memory=TWO))
+    books.set_pod(pod("a", 2, node="n1", takes=whole(0), cpu_memory=TWO, terminal=True))
     assert left(books) == (0, 0)
 
 
 def test_what_central_plans_counts_once() -> None:
     books = ledger()
-    books.predict(uid("a"), "n1", whole(0), until=10, requests=TWO)
+    books.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     assert left(books) == (2000, 4096)
-    books.reserve(uid("a"), "n1", whole(0), 1, requests=TWO)
+    books.reserve(uid("a"), "n1", whole(0), 1, cpu_memory=TWO)
     assert left(books) == (2000, 4096)
-    books.set_pod(pod("a", 1, node="n1", takes=whole(0), requests=TWO))
+    books.set_pod(pod("a", 1, node="n1", takes=whole(0), cpu_memory=TWO))
     assert left(books) == (2000, 4096)
     assert books.own_claim(uid("a"), Claim.RESERVED) is None
 
 
 def test_a_plan_that_ends_gives_back() -> None:
     books = ledger()
-    books.predict(uid("a"), "n1", whole(0), until=10, requests=TWO)
+    books.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     books.expire(11)
     assert left(books) == (0, 0)
-    books.reserve(uid("a"), "n1", whole(0), 1, requests=TWO)
+    books.reserve(uid("a"), "n1", whole(0), 1, cpu_memory=TWO)
     books.release(uid("a"))
     assert left(books) == (0, 0)
 
@@ -81,20 +81,20 @@ def predicted(name: str = "p", *, until: float = 10) -> Ledger:
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_a_pod_without_devices_counts_once_where_it_is_bound(node: str) -> None:
     books = predicted()
-    books.set_load(PodLoad(PodUid("p"), "", NO_REQUESTS))  # the watch is late: it waits
+    books.set_load(PodLoad(PodUid("p"), "", NO_CPU_MEMORY))  # the watch is late: it waits
     assert left(books) == ONE
     books.set_load(PodLoad(PodUid("p"), node, ONE))
-    assert left(books) == (ONE if node == "n1" else NO_REQUESTS)
-    books.set_load(PodLoad(PodUid("p"), "", NO_REQUESTS))
-    assert left(books) == NO_REQUESTS
+    assert left(books) == (ONE if node == "n1" else NO_CPU_MEMORY)
+    books.set_load(PodLoad(PodUid("p"), "", NO_CPU_MEMORY))
+    assert left(books) == NO_CPU_MEMORY
 
 
 def test_of_a_pod_without_devices_that_goes_nothing_is_left() -> None:
     books = predicted()
     books.remove_pod(PodUid("p"))
-    assert left(books) == NO_REQUESTS
+    assert left(books) == NO_CPU_MEMORY
     books.predict_load(PodLoad(PodUid("p"), "n1", ONE), 10)  # kube-scheduler has not heard of it
-    assert left(books) == NO_REQUESTS
+    assert left(books) == NO_CPU_MEMORY
 
 
 def test_a_prediction_without_devices_ends_in_time() -> None:
@@ -102,29 +102,29 @@ def test_a_prediction_without_devices_ends_in_time() -> None:
     books.expire(9.9)
     assert left(books) == ONE
     books.expire(10)
-    assert left(books) == NO_REQUESTS
+    assert left(books) == NO_CPU_MEMORY
 
 
 def test_a_pod_without_devices_is_predicted_in_one_place() -> None:
     books = predicted()
     books.predict_load(PodLoad(PodUid("p"), "n2", ONE), 10)
-    assert left(books) == NO_REQUESTS
+    assert left(books) == NO_CPU_MEMORY
     books.set_load(PodLoad(PodUid("p"), "n2", ONE))
     books.predict_load(PodLoad(PodUid("p"), "n1", ONE), 10)  # asked about too late
-    assert left(books) == NO_REQUESTS
+    assert left(books) == NO_CPU_MEMORY
 
 
 def test_without_its_own_claims_a_pod_sees_what_it_would_have() -> None:
     books = ledger()
     books.set_load(PodLoad(PodUid("other"), "n1", ONE))
-    books.predict(uid("a"), "n1", whole(0), until=10, requests=TWO)
+    books.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     room = books.without(uid("a")).room("n1")
     assert (room.cpu_milli, room.memory_mib) == (63_000, 253_952)
 
 
 def test_a_change_of_load_is_none_of_devices() -> None:
     books = ledger()
-    books.set_pod(pod("a", 1, node="n1", takes=share(0, 100), requests=ONE))
+    books.set_pod(pod("a", 1, node="n1", takes=share(0, 100), cpu_memory=ONE))
     version, room = books.version, books.room("n1")
     _, loads = books.loads_changed_since(-1)
     books.set_load(PodLoad(PodUid("other"), "n1", ONE))
@@ -137,7 +137,7 @@ def test_a_change_of_load_is_none_of_devices() -> None:
 
 def test_more_than_there_is_leaves_nothing() -> None:
     books = ledger()
-    books.set_load(PodLoad(PodUid("other"), "n1", Requests(70_000, 1)))
+    books.set_load(PodLoad(PodUid("other"), "n1", CpuMemory(70_000, 1)))
     room = books.room("n1")
     assert (room.cpu_milli, room.memory_mib, room.resources_known) == (0, 255_999, True)
 
@@ -157,7 +157,7 @@ def test_a_list_takes_away_what_is_not_in_it() -> None:
     books = ledger()
     books.set_load(PodLoad(PodUid("gone"), "n1", ONE))
     books.set_load(PodLoad(PodUid("stays"), "n1", TWO))
-    books.set_pod(pod("a", 9, node="n1", takes=whole(0), requests=ONE))  # newer than the list
+    books.set_pod(pod("a", 9, node="n1", takes=whole(0), cpu_memory=ONE))  # newer than the list
     books.replace_pods([], 5, loads=[PodLoad(PodUid("stays"), "n1", ONE)])
     assert left(books) == (2000, 4096)
     books.replace_nodes({}, 9)
@@ -171,7 +171,7 @@ def test_a_grant_alone_has_no_requests() -> None:
 
 
 uids, nodes = st.sampled_from([PodUid(name) for name in "abc"]), st.sampled_from(["n1", "n2"])
-amounts = st.builds(Requests, st.integers(0, 5), st.integers(0, 5))
+amounts = st.builds(CpuMemory, st.integers(0, 5), st.integers(0, 5))
 steps = st.one_of(
     st.tuples(st.just("bind"), uids, nodes | st.just(""), amounts),
     st.tuples(st.just("plan"), uids, nodes, amounts | st.none()),
@@ -179,12 +179,12 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=30))
-def test_sums_are_those_of_the_pods(said: list[tuple[str, PodUid, str, Requests | None]]) -> None:
+def test_sums_are_those_of_the_pods(said: list[tuple[str, PodUid, str, CpuMemory | None]]) -> None:
     loads = Loads()
     for name in ("n1", "n2"):
-        loads.offer(name, Requests(1000, 1000))
-    bound: dict[PodUid, tuple[str, Requests]] = {}
-    planned: dict[tuple[PodUid, str], Requests] = {}
+        loads.offer(name, CpuMemory(1000, 1000))
+    bound: dict[PodUid, tuple[str, CpuMemory]] = {}
+    planned: dict[tuple[PodUid, str], CpuMemory] = {}
     version = -1
     for kind, of, node, requests in said:
         before = {name: loads.left(name) for name in ("n1", "n2")}
@@ -210,18 +210,18 @@ few, moments = st.sampled_from([PodUid("a"), PodUid("b")]), st.integers(1, 6)
 happenings = st.one_of(
     st.tuples(st.just("predict"), few, nodes, amounts, moments),
     st.tuples(st.just("show"), few, nodes | st.just(""), amounts, st.just(0)),
-    st.tuples(st.sampled_from(["gone", "ask again"]), few, st.just(""), st.just(NO_REQUESTS), st.just(0)),
-    st.tuples(st.just("wait"), st.just(PodUid("")), st.just(""), st.just(NO_REQUESTS), moments),
+    st.tuples(st.sampled_from(["gone", "ask again"]), few, st.just(""), st.just(NO_CPU_MEMORY), st.just(0)),
+    st.tuples(st.just("wait"), st.just(PodUid("")), st.just(""), st.just(NO_CPU_MEMORY), moments),
 )
 
 
 @given(st.lists(happenings, min_size=10, max_size=30))
 def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_time_is_over(
-    happened: list[tuple[str, PodUid, str, Requests, int]],
+    happened: list[tuple[str, PodUid, str, CpuMemory, int]],
 ) -> None:
     books, now = Ledger(), 0
-    expected: dict[PodUid, tuple[str, Requests, int]] = {}
-    bound: dict[PodUid, tuple[str, Requests]] = {}
+    expected: dict[PodUid, tuple[str, CpuMemory, int]] = {}
+    bound: dict[PodUid, tuple[str, CpuMemory]] = {}
     gone: set[PodUid] = set()
     for what, of, node, requests, seconds in happened:
         if what == "predict":
@@ -249,14 +249,14 @@ def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_
     assert requested(books) == added_up(bound.values())
 
 
-def requested(books: Ledger) -> dict[str, Requests]:
+def requested(books: Ledger) -> dict[str, CpuMemory]:
     return dict(books.snapshot().requested)
 
 
-def added_up(counted: Iterable[tuple[str, Requests]]) -> dict[str, Requests]:
+def added_up(counted: Iterable[tuple[str, CpuMemory]]) -> dict[str, CpuMemory]:
     """By node, where it is anything."""
-    sums: dict[str, Requests] = {}
+    sums: dict[str, CpuMemory] = {}
     for node, (cpu_milli, memory_mib) in counted:
-        had = sums.get(node, NO_REQUESTS)
-        sums[node] = Requests(had.cpu_milli + cpu_milli, had.memory_mib + memory_mib)
-    return {node: total for node, total in sums.items() if total != NO_REQUESTS}
+        had = sums.get(node, NO_CPU_MEMORY)
+        sums[node] = CpuMemory(had.cpu_milli + cpu_milli, had.memory_mib + memory_mib)
+    return {node: total for node, total in sums.items() if total != NO_CPU_MEMORY}

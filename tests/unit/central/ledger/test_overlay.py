@@ -6,12 +6,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Requests
 from central.assignment.model import Part, Taken
 from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import ONE_EACH, NodeRoom
 from central.ledger.overlay import Put
 from central.ledger.usage import Hold
+from central.request.model import CpuMemory
 from central.view.moves import place
 from tests.fakes.ended import end_pod
 from tests.fakes.kube_objects import WHOLE, share, vfs
@@ -64,7 +64,7 @@ def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[st
     if put is None:
         return
     would_be = state.with_put(put).room("n1")
-    assert made.ledger.reserve(pod.uid, "n1", put.hold.taken, 1, pod.holder, pod.requests) is None
+    assert made.ledger.reserve(pod.uid, "n1", put.hold.taken, 1, pod.holder, pod.cpu_memory) is None
     assert _comparable(would_be) == _comparable(made.ledger.room("n1"))
 
 
@@ -84,14 +84,14 @@ def test_two_of_one_affinity_group_would_be_on_one_card() -> None:
     pod, state = made.pending_pod("a"), made.ledger.without()
     put = place(made.scheduler, state, pod, "n1")
     assert put is not None
-    assert made.scheduler.verdict(pod.ask, "n2", state.with_put(put)) == NoFit(missing=Missing.GROUP_ELSEWHERE)
-    assert isinstance(made.scheduler.verdict(pod.ask, "n1", state.with_put(put)), Placement)
+    assert made.scheduler.verdict(pod.request, "n2", state.with_put(put)) == NoFit(missing=Missing.GROUP_ELSEWHERE)
+    assert isinstance(made.scheduler.verdict(pod.request, "n1", state.with_put(put)), Placement)
 
 
 def test_a_node_that_is_known_to_lack_cpu_or_memory() -> None:
     some = replace(room(), cpu_milli=1000, memory_mib=1024)
-    asked = Requests(1001, 10)
+    asked = CpuMemory(1001, 10)
     assert some.has_resources(asked)
     assert not replace(some, resources_known=True).has_resources(asked)
-    assert not replace(some, resources_known=True).has_resources(Requests(10, 1025))
-    assert replace(some, resources_known=True).has_resources(Requests(1000, 1024))
+    assert not replace(some, resources_known=True).has_resources(CpuMemory(10, 1025))
+    assert replace(some, resources_known=True).has_resources(CpuMemory(1000, 1024))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from central.ask.model import Policy
 from central.daemon.daemon import Replica
 from central.daemon.leadership import Leadership
 from central.page.live import EVERY_S
+from central.request.model import Policy
 from tests.fakes.kube_objects import devices_path
 from tests.fakes.led import Led, play
 from tests.unit.central.page.shown import names, said

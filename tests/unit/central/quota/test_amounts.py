@@ -2,25 +2,25 @@
 
 import pytest
 
-from central.ask.model import Ask, ContainerAsk, Requests, Role, Share
-from central.ask.requests import CPU, MEMORY
 from central.assignment.model import Part, Taken
 from central.quota.amounts import asked, held, in_words, model_key, parse_amounts, render_amounts
+from central.request.cpu_memory import CPU, MEMORY
+from central.request.model import ContainerRequest, CpuMemory, DeviceRequest, Role, Share
 from lading.nodedevices import Gpu, MigInstance
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, GpuUuid, PciAddress
 
 H100, T4 = "NVIDIA H100 80GB HBM3", "Tesla T4"
 MODELS = {H100: 80_000, T4: 15_000}
 KEY_H100, KEY_T4 = model_key(H100), model_key(T4)
-NOTHING = Requests()
+NOTHING = CpuMemory()
 
 
-def gpus(count: int = 0, share: Share | None = None, role: Role = Role.APP, vfs: int = 0) -> ContainerAsk:
-    return ContainerAsk(name="c", gpus=count, share=share, role=role, vfs=vfs)
+def gpus(count: int = 0, share: Share | None = None, role: Role = Role.APP, vfs: int = 0) -> ContainerRequest:
+    return ContainerRequest(name="c", gpus=count, share=share, role=role, vfs=vfs)
 
 
-def pod(*containers: ContainerAsk, models: tuple[str, ...] = (), profile: str = "") -> Ask:
-    return Ask(containers=containers, gpu_models=models, mig_profile=profile)
+def pod(*containers: ContainerRequest, models: tuple[str, ...] = (), profile: str = "") -> DeviceRequest:
+    return DeviceRequest(containers=containers, gpu_models=models, mig_profile=profile)
 
 
 def test_names_of_models_are_names_of_resources() -> None:
@@ -52,12 +52,12 @@ def test_names_of_models_are_names_of_resources() -> None:
         (pod(gpus(1), models=(H100,), profile="7g.80gb"), {RESOURCE_GPU: 1000, KEY_H100: 1000}),
     ],
 )
-def test_what_a_pod_that_waits_counts(ask: Ask, expected: dict[str, int]) -> None:
+def test_what_a_pod_that_waits_counts(ask: DeviceRequest, expected: dict[str, int]) -> None:
     assert asked(ask, NOTHING, MODELS) == expected
 
 
 def test_cpu_and_memory_beside() -> None:
-    assert asked(pod(gpus(0, vfs=1)), Requests(1500, 2048), {}) == {RESOURCE_RDMA: 1, CPU: 1500, MEMORY: 2048}
+    assert asked(pod(gpus(0, vfs=1)), CpuMemory(1500, 2048), {}) == {RESOURCE_RDMA: 1, CPU: 1500, MEMORY: 2048}
 
 
 def card(uuid: str, model: str, memory_mib: int, mig: tuple[MigInstance, ...] = ()) -> Gpu:
@@ -88,7 +88,7 @@ CARDS = {
 )
 def test_what_a_pod_holds(parts: dict[str, Part], expected: dict[str, int]) -> None:
     taken = Taken(gpus={GpuUuid(uuid): part for uuid, part in parts.items()}, vfs=frozenset({PciAddress("0000:03:00.2")}))
-    assert held(taken, Requests(500, 0), CARDS) == expected | {RESOURCE_RDMA: 1, CPU: 500}
+    assert held(taken, CpuMemory(500, 0), CARDS) == expected | {RESOURCE_RDMA: 1, CPU: 500}
 
 
 @pytest.mark.parametrize("profile", ["1g.10gb", "2g.20gb", "3g.40gb", "1g.18gb", "3g.71gb", "1g.6gb"])

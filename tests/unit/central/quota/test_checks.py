@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from central.ask.reasons import OfPod
 from central.quota.amounts import unit_of
 from central.quota.checks import QuotaRefusal, check, lendable, turn_key
 from central.quota.model import FLAT, ROOT, Dialect, Quota, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import ask_up
 from central.quota.tree import build
+from central.request.reasons import OfPod
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
 from tests.unit.central.quota.trees import divide_down, quota
 

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import yaml
 
-from central.ask.model import Ask
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod
 from central.quota import model, objects
 from central.quota.model import KOORDINATOR_PREFIX, Dialect, Owner, owner_of
 from central.quota.objects import ElasticQuota, read_quota
 from central.quota.tree import Tree, build
+from central.request.model import DeviceRequest
+from central.request.parse import parse_request
+from central.request.pod import Pod
 from lading.vocabulary import RESOURCE_GPU
 from tests.docs import ROOT, section
 from tests.unit.central.quota.trees import Of, runtimes
@@ -46,7 +46,7 @@ def test_the_quotas_of_the_page_make_a_tree() -> None:
 
 def test_the_pod_of_the_page_is_in_its_quota() -> None:
     (pod,) = [msgspec.convert(one, Pod) for one in written() if one["kind"] == "Pod"]
-    assert isinstance(parse_ask(pod), Ask)
+    assert isinstance(parse_request(pod), DeviceRequest)
     assert tree().quotas_of(owner_of("default", pod.metadata.labels)) == ("speech",)
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Generator, Iterable
 
 import pytest
 
-from central.ask.requests import CPU, MEMORY
 from central.loop.steps import result
 from central.quota.giving import Member, Piece, Unit, beyond, choosing
 from central.quota.model import QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.tree import build
+from central.request.cpu_memory import CPU, MEMORY
 from lading.vocabulary import RESOURCE_GPU, PodUid
 from tests.unit.central.quota.test_checks import CARD, cards, flat, snapshot
 from tests.unit.central.quota.trees import quota

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 import yaml
 
-from central.ask.requests import CPU, MEMORY
 from central.quota.model import FLAT, ROOT, Dialect, Quota
 from central.quota.objects import ElasticQuota, read_quota
+from central.request.cpu_memory import CPU, MEMORY
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
 
 KOORDINATOR = """

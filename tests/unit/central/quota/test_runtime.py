@@ -2,9 +2,9 @@
 
 import pytest
 
-from central.ask.requests import CPU
 from central.quota.model import ROOT
 from central.quota.runtime import Sibling, divide
+from central.request.cpu_memory import CPU
 from lading.vocabulary import RESOURCE_GPU
 from tests.unit.central.quota.trees import Of, runtimes
 

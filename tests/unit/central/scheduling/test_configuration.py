@@ -5,21 +5,21 @@ import random
 import msgspec
 import pytest
 
-from central.ask.model import PartitionPolicy, Policy, Requests
 from central.fit.demand import Limits
 from central.fit.forecast import Forecast
 from central.fit.workload import PodKind
 from central.ledger.model import Claim
+from central.request.model import CpuMemory, PartitionPolicy, Policy
 from central.scheduling.configuration import EffectiveConfiguration, effective_configuration
 from central.scheduling.scheduler import Scheduler
 from tests.fakes.kube_objects import decoded, share
 from tests.unit.central.world import World, uid_of
 
 PRIOR = {
-    PodKind(core_percent=30, requests=Requests(4000, 8192)): 3.0,
+    PodKind(core_percent=30, cpu_memory=CpuMemory(4000, 8192)): 3.0,
     PodKind(gpus=2, models=("NVIDIA A", "NVIDIA B")): 1.0,
     PodKind(memory_mib=9000): 0.5,
-    PodKind(requests=Requests(64000, 1 << 20)): 0.1,
+    PodKind(cpu_memory=CpuMemory(64000, 1 << 20)): 0.1,
 }
 
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from central.ask.reasons import Coded, OfPod
 from central.fit.model import Missing
+from central.request.reasons import Coded, OfPod
 from central.scheduling.filtered import main_reason, sort_nodes
 
 NAMES = ("n1", "n2", "n3")

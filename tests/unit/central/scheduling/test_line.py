@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from central.ask.reasons import OfPod
 from central.controllers.gangs import GangFeed
 from central.loop.steps import exhaust
+from central.request.reasons import OfPod
 from central.scheduling.line import Line, gang_lines, pod_line
 from central.scheduling.why_pod import why_gang, why_pending
 from lading.vocabulary import GANG, GANG_MIN, RESOURCE_GPU

@@ -184,7 +184,7 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
     pod = wanting(made, wanted, priority=2)
 
     def fits(gone: set[PodUid]) -> bool:
-        return isinstance(fit(made.ledger.without(pod.uid, *gone).room("n1"), pod.ask, policy=made.policy), Placement)
+        return isinstance(fit(made.ledger.without(pod.uid, *gone).room("n1"), pod.request, policy=made.policy), Placement)
 
     lower = {record.uid for record in made.ledger.bound_on("n1") if record.priority < 2}
     found = made.plan(pod, ["n1"])
@@ -230,7 +230,7 @@ def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int
     pod = wanting(made, wanted, priority=3)
     alone = [found for node in made.ledger.nodes() if (found := made.plan(pod, [node]))]
     if any(
-        isinstance(made.scheduler.verdict(pod.ask, node, made.ledger.without(pod.uid)), Placement)
+        isinstance(made.scheduler.verdict(pod.request, node, made.ledger.without(pod.uid)), Placement)
         for node in made.ledger.nodes()
     ):
         assert made.plan(pod, made.ledger.nodes()) is None
@@ -261,7 +261,7 @@ def test_it_ends_with_a_plan_than_which_none_costs_less(
         fits.append(room.name)
         return fit_among_sharers(room, *words)
 
-    made.scheduler.judged(pod.ask)
+    made.scheduler.judged(pod.request)
     monkeypatch.setattr("central.fit.fit.fit_among_sharers", counted)
     found = made.plan(pod, made.ledger.nodes())
     assert found is not None

@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from central.ask.model import Policy, Requests
-from central.ask.reasons import Coded, OfBinding, OfPod
 from central.fit.forecast import Forecast
 from central.fit.model import Missing
 from central.fit.workload import PodKind
 from central.ledger.model import Claim
 from central.loop.steps import exhaust
+from central.request.model import CpuMemory, Policy
+from central.request.reasons import Coded, OfBinding, OfPod
 from central.scheduling.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, POLICY, PodUid
 from tests.fakes.kube_objects import decoded, gpu_uuid, pod, share, vfs
@@ -362,9 +362,9 @@ def sized(made: World, name: str, gpus: int, cpu: str = "64", memory: str = "256
 def expecting(**weights: float) -> World:
     """Half cards and whole ones, each with 4 cores, by how often they come."""
     kinds = {
-        "half": PodKind(requests=Requests(4000, 4096), core_percent=50),
-        "third": PodKind(requests=Requests(4000, 4096), core_percent=30),
-        "whole": PodKind(requests=Requests(4000, 4096), gpus=1),
+        "half": PodKind(cpu_memory=CpuMemory(4000, 4096), core_percent=50),
+        "third": PodKind(cpu_memory=CpuMemory(4000, 4096), core_percent=30),
+        "whole": PodKind(cpu_memory=CpuMemory(4000, 4096), gpus=1),
     }
     prior = {kinds[name]: weight for name, weight in weights.items()}
     return World(policy=Policy.FRAGMENTATION, forecast=Forecast(prior, learns=False))

@@ -4,7 +4,7 @@ import pytest
 
 from central.fit.model import Missing
 from central.scheduling.scheduler import Reservation
-from central.scheduling.why_pod import Why, ask_in_words, why_pending
+from central.scheduling.why_pod import Why, describe_request, why_pending
 from lading.amounts import format_mib
 from lading.vocabulary import REQUEST_ANNOTATIONS
 from tests.fakes.kube_objects import WHOLE, share, vfs
@@ -70,7 +70,7 @@ def test_a_pod_that_is_being_bound() -> None:
 def test_an_ask_in_words(limits: dict[str, str], words: list[str]) -> None:
     made = World()
     made.show("a", limits)
-    text = ask_in_words(made.pending_pod("a"))
+    text = describe_request(made.pending_pod("a"))
     assert text.startswith("main: ")
     assert all(word in text for word in words)
     assert "None" not in text
@@ -100,7 +100,7 @@ def test_an_ask_in_words(limits: dict[str, str], words: list[str]) -> None:
 def test_what_annotations_ask_in_words(limits: dict[str, str], annotations: dict[str, str], words: list[str]) -> None:
     made = World()
     made.show("a", limits, annotations={f"lading.dev/{key}": value for key, value in annotations.items()})
-    text = ask_in_words(made.pending_pod("a"))
+    text = describe_request(made.pending_pod("a"))
     assert [word for word in words if word not in text] == []
 
 
@@ -122,7 +122,7 @@ def test_every_annotation_that_refines_an_ask_is_in_its_words() -> None:
     for limits, some in ((WHOLE | vfs(1), values), (share("1Gi"), sharing)):
         for key, value in some.items():
             made.show(key, limits, annotations={f"lading.dev/{key}": value})
-            said.append(ask_in_words(made.pending_pod(key)))
+            said.append(describe_request(made.pending_pod(key)))
         made.show("plain", limits)
-        said.append(ask_in_words(made.pending_pod("plain")))
+        said.append(describe_request(made.pending_pod("plain")))
     assert len(set(said)) == len(said)

@@ -5,10 +5,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from central.ask.model import Policy
 from central.controllers.patience import Patience
 from central.controllers.requeue import Requeuer
 from central.fit.model import Placement
+from central.request.model import Policy
 from central.scheduling.preempt import plans
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.why_pod import look_at_nodes, why_by_nodes
@@ -58,11 +58,11 @@ def test_cpu_and_memory_decide(policy: Policy, cached: bool) -> None:
     world, pod = show_launcher(policy)
     scheduler = world.scheduler
     if cached:
-        scheduler.judged(pod.ask)
-    pod.requests = pod.requests._replace(cpu_milli=4000)
+        scheduler.judged(pod.request)
+    pod.cpu_memory = pod.cpu_memory._replace(cpu_milli=4000)
     state = scheduler.ledger.without()
     assert scheduler.fit_pod(pod.shape, "n1", state) is not None
-    pod.requests = pod.requests._replace(cpu_milli=4001)
+    pod.cpu_memory = pod.cpu_memory._replace(cpu_milli=4001)
     assert scheduler.fit_pod(pod.shape, "n1", state) is None
 
 
@@ -74,12 +74,12 @@ def look_patiently(scheduler: Scheduler, pod: Pending) -> bool:
 
 
 ENTRIES: dict[str, Callable[[Scheduler, Pending], object]] = {
-    "fits_on": lambda scheduler, pod: scheduler.fits_on(pod.ask, "n1"),
-    "verdict": lambda scheduler, pod: isinstance(scheduler.verdict(pod.ask, "n1", scheduler.ledger.without()), Placement),
+    "fits_on": lambda scheduler, pod: scheduler.fits_on(pod.request, "n1"),
+    "verdict": lambda scheduler, pod: isinstance(scheduler.verdict(pod.request, "n1", scheduler.ledger.without()), Placement),
     "fit_devices": lambda scheduler, pod: scheduler.fit_devices(pod.shape, "n1", scheduler.ledger.without()),
     "placement": lambda scheduler, pod: scheduler.placement(pod, "n1"),
-    "best": lambda scheduler, pod: scheduler.judged(pod.ask) and scheduler.verdicts.best(pod.shape, ["n1"]),
-    "ranked": lambda scheduler, pod: scheduler.judged(pod.ask) and scheduler.verdicts.ranked(pod.shape),
+    "best": lambda scheduler, pod: scheduler.judged(pod.request) and scheduler.verdicts.best(pod.shape, ["n1"]),
+    "ranked": lambda scheduler, pod: scheduler.judged(pod.request) and scheduler.verdicts.ranked(pod.shape),
     "plans": lambda scheduler, pod: [*plans(scheduler, pod, ["n1", "n2"])] or True,
     "why": lambda scheduler, pod: why_by_nodes(scheduler, pod, 1.0, [*look_at_nodes(scheduler, pod)]),
     "patience": look_patiently,
@@ -92,5 +92,5 @@ ENTRIES: dict[str, Callable[[Scheduler, Pending], object]] = {
 def test_it_fits_wherever_central_asks(policy: Policy, entry: str, cached: bool) -> None:
     world, pod = show_launcher(policy)
     if cached:
-        world.scheduler.judged(pod.ask)
+        world.scheduler.judged(pod.request)
     assert ENTRIES[entry](world.scheduler, pod)

@@ -1,7 +1,7 @@
 """Who waits: the newest version of each pod, who is refused with which ask, in which order."""
 
-from central.ask.model import Ask
-from central.ask.parse import parse_ask
+from central.request.model import DeviceRequest
+from central.request.parse import parse_request
 from central.state.pending import Pending, PendingPods, pending_of
 from tests.fakes.kube_objects import decoded, pod, share
 
@@ -9,12 +9,12 @@ from tests.fakes.kube_objects import decoded, pod, share
 def pending(name: str, version: int = 1, **words: object) -> Pending:
     limits = words.pop("limits", {"lading.dev/gpu": "1"})
     shown = decoded(pod(name, limits, version=version, **words))  # type: ignore[arg-type]
-    ask = parse_ask(shown)
-    assert isinstance(ask, Ask)
+    ask = parse_request(shown)
+    assert isinstance(ask, DeviceRequest)
     return pending_of(shown, ask)
 
 
-def names(pods: PendingPods, ask: Ask) -> list[str]:
+def names(pods: PendingPods, ask: DeviceRequest) -> list[str]:
     return [one.name for one in pods.refused_with(ask)]
 
 
@@ -27,7 +27,7 @@ def test_the_newer_version_counts_and_keeps_what_is_known_of_the_pod() -> None:
     assert pods.get(first.uid) is newer
     assert (newer.gen, newer.refused_at, newer.woken_in, newer.resource_version) == (3, 5.0, 4, "3")
     assert pods.add(pending("a", 2)) is newer
-    assert names(pods, newer.ask) == ["a"]
+    assert names(pods, newer.request) == ["a"]
 
 
 def test_a_pod_that_asks_for_something_else_is_refused_with_that() -> None:
@@ -35,8 +35,8 @@ def test_a_pod_that_asks_for_something_else_is_refused_with_that() -> None:
     first = pods.add(pending("a", 2))
     pods.refused(first, 5.0)
     other = pods.add(pending("a", 3, limits=share("1Gi")))
-    assert (names(pods, first.ask), names(pods, other.ask)) == ([], ["a"])
-    assert pods.refused_asks() == [other.ask]
+    assert (names(pods, first.request), names(pods, other.request)) == ([], ["a"])
+    assert pods.refused_requests() == [other.request]
 
 
 def test_first_the_important_then_the_old() -> None:
@@ -48,7 +48,7 @@ def test_first_the_important_then_the_old() -> None:
     ]
     for one in added:
         pods.refused(one, 1.0)
-    assert names(pods, added[0].ask) == ["high", "z-old", "a-young"]
+    assert names(pods, added[0].request) == ["high", "z-old", "a-young"]
 
 
 def test_who_fits_or_leaves_is_refused_no_more() -> None:
@@ -61,7 +61,7 @@ def test_who_fits_or_leaves_is_refused_no_more() -> None:
     pods.remove(b.uid)
     pods.remove(b.uid)
     assert (pods.get_refused(a.uid), pods.get_refused(b.uid)) == (None, None)
-    assert (pods.refused_asks(), a.refused_at, [one.name for one in pods]) == ([], None, ["a"])
+    assert (pods.refused_requests(), a.refused_at, [one.name for one in pods]) == ([], None, ["a"])
 
 
 def test_preemption_policy_never() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from central.ask.reasons import OfPod
 from central.controllers.requeue import Requeuer
 from central.ledger.model import Claim
 from central.loop.steps import exhaust
@@ -15,6 +14,7 @@ from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Dial
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import ask_up
 from central.quota.tree import MOST_LEVELS
+from central.request.reasons import OfPod
 from central.state.quotas import Quotas
 from central.view.quotas import view_quotas
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
@@ -299,7 +299,7 @@ def test_a_pod_that_changes_still_waits_for_its_quota() -> None:
     teams.ask("b", "team")
     teams.world.show("b", labels=of("team"), priority=3)
     assert teams.world.pending_pod("b").quota is not None
-    assert teams.world.pending.refused_asks() == []
+    assert teams.world.pending.refused_requests() == []
     teams.world.gone("a")
     assert teams.woken() == ["b"]
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 
 from central.api.known import Ident
-from central.ask.pod import Pod
+from central.request.pod import Pod
 from central.state.seen import SeenPods
 from lading.vocabulary import PodUid
 from tests.fakes.kube_objects import NAMESPACE, WHOLE, decoded, pod

@@ -142,7 +142,7 @@ def test_the_smallest_of_all_sets(held: list[dict[str, str]], asked: dict[str, s
     there = [record.uid for record in made.ledger.bound_on("n1")]
 
     def fits(*gone: PodUid) -> bool:
-        return isinstance(made.scheduler.verdict(pod.ask, "n1", made.ledger.without(pod.uid, *gone)), Placement)
+        return isinstance(made.scheduler.verdict(pod.request, "n1", made.ledger.without(pod.uid, *gone)), Placement)
 
     enough = ([gone for gone in combinations(there, size) if fits(*gone)] for size in range(len(there) + 1))
     smallest = next(filter(None, enough), [])

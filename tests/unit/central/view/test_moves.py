@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.ask.model import Ask
-from central.ask.parse import parse_ask
 from central.fit.model import Placement
+from central.request.model import DeviceRequest
+from central.request.parse import parse_request
 from central.state.pending import Pending, pending_of
 from central.view.moves import Opening, plan_openings
 from lading.vocabulary import PodUid
@@ -19,8 +19,8 @@ TWO = {"lading.dev/gpu": "2"}
 def movable(made: World, *, but: str = "") -> dict[PodUid, Pending]:
     found = {}
     for name, shown in made.pods.items():
-        ask = parse_ask(decoded(shown))
-        if shown["spec"].get("nodeName") and name != but and isinstance(ask, Ask):
+        ask = parse_request(decoded(shown))
+        if shown["spec"].get("nodeName") and name != but and isinstance(ask, DeviceRequest):
             found[uid_of(name)] = pending_of(decoded(shown), ask)
     return found
 
@@ -187,10 +187,10 @@ def _single_moves(made: World, pod: Pending) -> list[PodUid]:
     for uid, one in movable(made).items():
         record = made.ledger.pod(uid)
         assert record is not None
-        opens = isinstance(made.scheduler.verdict(pod.ask, record.node, made.ledger.without(pod.uid, uid)), Placement)
+        opens = isinstance(made.scheduler.verdict(pod.request, record.node, made.ledger.without(pod.uid, uid)), Placement)
         others = [name for name in made.ledger.nodes() if name != record.node]
         if opens and any(
-            isinstance(made.scheduler.verdict(one.ask, name, made.ledger.without()), Placement) for name in others
+            isinstance(made.scheduler.verdict(one.request, name, made.ledger.without()), Placement) for name in others
         ):
             found.append(uid)
     return found

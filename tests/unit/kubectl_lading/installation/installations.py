@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from central.ask.parse import managed_resources
+from central.request.parse import managed_resources
 from kubectl_lading.installation.control_checks import NAME_LABEL, POLICIES, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import FRONT_END, GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.finding import Installation, Replica, SchedulerConfig

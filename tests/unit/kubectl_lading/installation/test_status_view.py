@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import yaml
 
-from central.ask.parse import managed_resources
+from central.request.parse import managed_resources
 from kubectl_lading.installation.control_checks import POLICIES, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS, GUARD, HOOKS, REMOVER
 from kubectl_lading.installation.finding import Level, NamedCentral, Part, Replica, SchedulerConfig, Workload

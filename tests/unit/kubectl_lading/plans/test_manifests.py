@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.pod import Metadata, Pod
+from central.request.pod import Metadata, Pod
 from kubectl_lading.plans.manifests import LOWER, Manifest, PriorityClass, RefusedPod, Wanted, admit, parse_manifest
 from lading.errors import ConfigError
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from central.api.pod_groups import GANG_KINDS
-from central.ask.reasons import OfPod
+from central.request.reasons import OfPod
 from kubectl_lading.plans.simulate import CLASSES
 from lading.kube.resource import NODE_DEVICES
 from tests.docs import ROOT

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod
-from central.ask.reasons import OfPod
+from central.request.parse import parse_request
+from central.request.pod import Pod
+from central.request.reasons import OfPod
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.read_pod import PodEvent
 from kubectl_lading.pods.situation import FIXES, Situation, Stand, read_situation
@@ -32,7 +32,7 @@ def event(message: str, *, container: str = "main", last: str = "2026-11-21T12:0
 
 def situation(made: dict[str, Any], *events: dict[str, Any], **status: Any) -> Situation:
     made["status"] |= status
-    asked = parse_ask(msgspec.convert(made, Pod))
+    asked = parse_request(msgspec.convert(made, Pod))
     return read_situation(msgspec.convert(made, FullPod), asked, [msgspec.convert(one, PodEvent) for one in events])
 
 

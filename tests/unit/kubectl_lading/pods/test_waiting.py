@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from central.ask.node_rules import traits_of
 from central.fit.model import Missing
+from central.request.node_rules import traits_of
 from central.scheduling.why_pod import FITS, Why
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.nodes import Nodes

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from simulate.cluster import Cluster
 from simulate.gangs.books import Books
 from simulate.gangs.jobs import Times

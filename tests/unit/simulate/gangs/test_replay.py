@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from central.ask.model import Policy
+from central.request.model import Policy
 from lading.errors import ConfigError
 from simulate.command import simulate
 from simulate.gangs import jobs

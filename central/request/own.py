@@ -1,6 +1,6 @@
-"""Parse a pod's device request in Lading's own dialect: its `resources.limits` and annotations become one Ask.
+"""Parse a pod's device request in Lading's own dialect: its `resources.limits` and annotations become one DeviceRequest.
 
-The result is None if the pod requests no device of Lading, and BadAsk if the request is invalid, with a message for its author:
+The result is None if the pod requests no device of Lading, and MalformedRequest, with a message for its author, if it has
 an amount that is not valid, a request that differs from its limit, shares of more cards than a node can give, a resource or
 annotation below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a
 value that does not exist or contradict one another, and annotations that the node would refuse beside an assignment. Only the
@@ -16,9 +16,20 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from central.ask.model import Ask, BadAsk, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
-from central.ask.pod import Amount, Container, Pod, starting_order
-from central.ask.quantity import parse_quantity
+from central.request.model import (
+    ContainerRequest,
+    DeviceRequest,
+    MalformedRequest,
+    PartitionPolicy,
+    Policy,
+    RdmaPolicy,
+    Role,
+    Scope,
+    Share,
+    Sharing,
+)
+from central.request.pod import Amount, Container, Pod, starting_order
+from central.request.quantity import parse_quantity
 from lading.annotations import find_unknown, nearest_key, say_reserved
 from lading.devices.assignment import LABEL, MAX_MEMORY_MIB
 from lading.devices.identity import MIG_PROFILE_SHAPE
@@ -74,7 +85,7 @@ _SHARE: Final = f"{RESOURCE_GPU_MEMORY} or {RESOURCE_GPU_CORE}"
 _PERCENT: Final = re.compile(r"[1-9][0-9]?|100")
 
 
-class _BadAskError(Exception):
+class _MalformedRequestError(Exception):
     """End the parse from any depth; `Own.parse` returns it as a value."""
 
 
@@ -84,46 +95,48 @@ class Own:
     resources: Final = frozenset(_RIGHT)
     prefix: Final = PREFIX
 
-    def parse(self, pod: Pod) -> Ask | BadAsk | None:
+    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         """Return the same for two pods of one template: nothing of the pod's identity is in it, but the namespace where its
         sharing labels mean something."""
         try:
             asks = tuple(_container(container, role) for container, role in starting_order(pod))
-            return _ask(asks, pod.metadata.annotations, pod.metadata.namespace)
-        except _BadAskError as e:
-            return BadAsk(message=str(e))
+            return _request(asks, pod.metadata.annotations, pod.metadata.namespace)
+        except _MalformedRequestError as e:
+            return MalformedRequest(message=str(e))
 
 
 # What a container asks for
 
 
-def _container(container: Container, role: Role) -> ContainerAsk:
+def _container(container: Container, role: Role) -> ContainerRequest:
     limits, requests = container.resources.limits, container.resources.requests
     ours = [resource for resource in {**limits, **requests} if resource.startswith(PREFIX)]
     if not ours:
-        return ContainerAsk(name=container.name, role=role)
+        return ContainerRequest(name=container.name, role=role)
     asked = {resource: _amount(container.name, resource, limits, requests) for resource in ours}
     gpus, memory, core, vfs, member = (asked.get(resource, 0) for resource in _RIGHT)
     if not memory and not core:
-        return ContainerAsk(name=container.name, role=role, gpus=gpus, vfs=vfs, gang_member=member > 0)
+        return ContainerRequest(name=container.name, role=role, gpus=gpus, vfs=vfs, gang_member=member > 0)
     if gpus > MAX_SHARED:
-        raise _BadAskError(
+        raise _MalformedRequestError(
             f"cannot use {RESOURCE_GPU} of container {container.name}: it is {gpus}, and the container asks for a share of "
             f"each of so many cards; write 1 to {MAX_SHARED}, or remove {RESOURCE_GPU_MEMORY} and {RESOURCE_GPU_CORE}"
         )
     share = Share(memory_mib=memory or None, core_percent=core or None, cards=gpus or 1)
-    return ContainerAsk(name=container.name, role=role, share=share, vfs=vfs)
+    return ContainerRequest(name=container.name, role=role, share=share, vfs=vfs)
 
 
 def _amount(container: str, resource: str, limits: Mapping[str, Amount], requests: Mapping[str, Amount]) -> int:
     """Return the amount in the resource's own unit (MiB for memory); 0: not requested."""
     where = f"{resource} of container {container}"
     if resource not in _RIGHT:
-        raise _BadAskError(f"cannot use {_shown(resource)} of container {container}: no such resource; {_listed(_RIGHT)}")
+        raise _MalformedRequestError(
+            f"cannot use {_shown(resource)} of container {container}: no such resource; {_listed(_RIGHT)}"
+        )
     limit, request = (_quantity(of.get(resource, 0), where, _RIGHT[resource]) for of in (limits, requests))
     if resource in requests and request != limit:
         written = f"the limit is {_shown(limits[resource])}" if resource in limits else "there is no limit"
-        raise _BadAskError(
+        raise _MalformedRequestError(
             f"cannot use {where}: the request is {_shown(requests[resource])} and {written}; write the limit alone"
         )
     if resource == RESOURCE_GPU_MEMORY:
@@ -132,31 +145,31 @@ def _amount(container: str, resource: str, limits: Mapping[str, Amount], request
     else:
         amount = limit.numerator if limit.denominator == 1 else None
     if amount is None or not 0 <= amount <= _MOST[resource]:
-        raise _BadAskError(f"cannot use {where}: it is {_shown(limits[resource])}; write {_RIGHT[resource]}")
+        raise _MalformedRequestError(f"cannot use {where}: it is {_shown(limits[resource])}; write {_RIGHT[resource]}")
     return amount
 
 
 def _quantity(value: Amount, where: str, right: str) -> Fraction:
     quantity = None if isinstance(value, float) else parse_quantity(value)
     if quantity is None:
-        raise _BadAskError(f"cannot use {where}: {_shown(value)} is no quantity; write {right}")
+        raise _MalformedRequestError(f"cannot use {where}: {_shown(value)} is no quantity; write {right}")
     return quantity
 
 
 # What annotations say to it
 
 
-def _ask(asks: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespace: str) -> Ask | None:
+def _request(asks: tuple[ContainerRequest, ...], annotations: Mapping[str, str], namespace: str) -> DeviceRequest | None:
     refining = sorted(filter(is_request_annotation, annotations))
-    containers = tuple(ask for ask in asks if not ask.empty)
+    containers = tuple(request for request in asks if not request.empty)
     if not containers:
         if refining:
-            raise _BadAskError(f"cannot use {refining[0]}: the pod asks for no device; {_listed(_RIGHT)}")
-        return Ask(containers=()) if any(ask.gang_member for ask in asks) else None
+            raise _MalformedRequestError(f"cannot use {refining[0]}: the pod asks for no device; {_listed(_RIGHT)}")
+        return DeviceRequest(containers=()) if any(request.gang_member for request in asks) else None
     _check_number(containers)
     _check_given_by_central_alone(annotations)
     if unknown := find_unknown(annotations):
-        raise _BadAskError(
+        raise _MalformedRequestError(
             f"cannot use {_shown(unknown)}: no such annotation; write {nearest_key(unknown)}, or remove it (a key of another "
             "system: foreign_annotations in central.toml and hooks.toml)"
         )
@@ -165,14 +178,16 @@ def _ask(asks: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespa
     scope = _choice(annotations, TOPOLOGY, Scope)
     partition = _choice(annotations, NVSWITCH_PARTITION, PartitionPolicy)
     models = _models(annotations.get(GPU_MODEL))
-    if models and not any(ask.gpus or ask.share for ask in containers):
-        raise _BadAskError(f"cannot use {GPU_MODEL}: the pod asks for no GPU; add {RESOURCE_GPU}, or remove it")
-    if rdma_policy is not None and not any(ask.vfs for ask in containers):
-        raise _BadAskError(f"cannot use {RDMA_POLICY}: the pod asks for no VF; add {RESOURCE_RDMA}, or remove it")
+    if models and not any(request.gpus or request.share for request in containers):
+        raise _MalformedRequestError(f"cannot use {GPU_MODEL}: the pod asks for no GPU; add {RESOURCE_GPU}, or remove it")
+    if rdma_policy is not None and not any(request.vfs for request in containers):
+        raise _MalformedRequestError(f"cannot use {RDMA_POLICY}: the pod asks for no VF; add {RESOURCE_RDMA}, or remove it")
     _check_places(containers, rdma_policy, scope)
-    if partition is not None and (MIG_PROFILE in annotations or not any(ask.gpus for ask in containers)):
-        raise _BadAskError(f"cannot use {NVSWITCH_PARTITION}: the pod asks for no whole GPU; add {RESOURCE_GPU}, or remove it")
-    return Ask(
+    if partition is not None and (MIG_PROFILE in annotations or not any(request.gpus for request in containers)):
+        raise _MalformedRequestError(
+            f"cannot use {NVSWITCH_PARTITION}: the pod asks for no whole GPU; add {RESOURCE_GPU}, or remove it"
+        )
+    return DeviceRequest(
         containers=_limited(containers, asks, [key for key in refining if key.startswith(GPU_CORE_LIMIT)], annotations),
         policy=policy,
         gpu_models=models,
@@ -185,24 +200,26 @@ def _ask(asks: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespa
     )
 
 
-def _check_number(containers: tuple[ContainerAsk, ...]) -> None:
-    inits = sum(ask.role is Role.INIT for ask in containers)
+def _check_number(containers: tuple[ContainerRequest, ...]) -> None:
+    inits = sum(request.role is Role.INIT for request in containers)
     limits = (len(containers), MAX_CONTAINERS, "containers"), (inits, MAX_INIT_CONTAINERS, "init containers")
     for number, most, what in limits:
         if number > most:
-            raise _BadAskError(f"cannot place {number} {what} that ask for devices; {most} is the most in one pod")
+            raise _MalformedRequestError(f"cannot place {number} {what} that ask for devices; {most} is the most in one pod")
 
 
-def _check_places(containers: tuple[ContainerAsk, ...], rdma_policy: RdmaPolicy | None, scope: Scope | None) -> None:
+def _check_places(containers: tuple[ContainerRequest, ...], rdma_policy: RdmaPolicy | None, scope: Scope | None) -> None:
     if rdma_policy is RdmaPolicy.PER_SWITCH:
-        without = next((ask.name for ask in containers if ask.vfs and not ask.gpus and ask.share is None), "")
+        without = next(
+            (request.name for request in containers if request.vfs and not request.gpus and request.share is None), ""
+        )
         if without:
-            raise _BadAskError(
+            raise _MalformedRequestError(
                 f"cannot use {RDMA_POLICY}: {_shown(rdma_policy.value)} counts the switches of a container's GPUs, and "
                 f"container {without} asks for none; add {RESOURCE_GPU} there, or write {RdmaPolicy.COUNT}"
             )
     if rdma_policy is RdmaPolicy.PER_PF and scope not in {None, Scope.ANY}:
-        raise _BadAskError(
+        raise _MalformedRequestError(
             f"cannot use {TOPOLOGY}: it is {_shown(str(scope))}, and {RDMA_POLICY} {_shown(rdma_policy.value)} takes VFs of "
             "every PF of the node, wherever it sits; remove one of the two"
         )
@@ -215,32 +232,32 @@ def _models(written: str | None) -> tuple[str, ...]:
     models = [model.strip() for model in re.split(r"[|,]", written)]
     if not all(models):
         at = "it is empty" if not any(models) else f"{_shown(written)} has an empty name at position {models.index('') + 1}"
-        raise _BadAskError(
+        raise _MalformedRequestError(
             f"cannot use {GPU_MODEL}: {at}; write the model as the node reports it, several as A|B, or remove it"
         )
     return tuple(sorted(set(models)))
 
 
-def _mig_profile(containers: tuple[ContainerAsk, ...], written: str | None) -> str:
+def _mig_profile(containers: tuple[ContainerRequest, ...], written: str | None) -> str:
     if written is None:
         return ""
     profile = written.strip()
     if not _MIG_PROFILE.fullmatch(profile):
-        raise _BadAskError(
+        raise _MalformedRequestError(
             f"cannot use {MIG_PROFILE}: it is {_shown(written)}; write the profile as the driver names it (1g.10gb, 3g.40gb), "
             "or remove it"
         )
-    if sharing := next((ask.name for ask in containers if ask.share), ""):
-        raise _BadAskError(
+    if sharing := next((request.name for request in containers if request.share), ""):
+        raise _MalformedRequestError(
             f"cannot use {MIG_PROFILE}: container {_shown(sharing)} asks for a share of a GPU, and a MIG instance is given "
             f"whole; write {RESOURCE_GPU} there, or remove it"
         )
-    if not any(ask.gpus for ask in containers):
-        raise _BadAskError(f"cannot use {MIG_PROFILE}: the pod asks for no GPU; add {RESOURCE_GPU}, or remove it")
+    if not any(request.gpus for request in containers):
+        raise _MalformedRequestError(f"cannot use {MIG_PROFILE}: the pod asks for no GPU; add {RESOURCE_GPU}, or remove it")
     return profile
 
 
-def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str], namespace: str) -> Sharing | None:
+def _sharing(containers: tuple[ContainerRequest, ...], annotations: Mapping[str, str], namespace: str) -> Sharing | None:
     written = [key for key in _SHARING if key in annotations]
     if not written:
         return None
@@ -248,7 +265,7 @@ def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str
     for key in written:
         if not _LABEL.fullmatch(annotations[key]):
             is_now = "empty" if not annotations[key] else _shown(annotations[key])
-            raise _BadAskError(
+            raise _MalformedRequestError(
                 f"cannot use {key}: it is {is_now}; write 1 to 63 letters, digits, dashes, underscores and dots, a letter or "
                 "digit first and last, or remove it"
             )
@@ -258,78 +275,87 @@ def _sharing(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str
     return Sharing(namespace=namespace, affinity=affinity, anti_affinity=anti_affinity, exclusion=exclusion)
 
 
-def _with_several(containers: tuple[ContainerAsk, ...]) -> str:
+def _with_several(containers: tuple[ContainerRequest, ...]) -> str:
     """Return the name of a container that asks for shares of several cards; empty if none does."""
-    return next((ask.name for ask in containers if ask.share and ask.share.cards > 1), "")
+    return next((request.name for request in containers if request.share and request.share.cards > 1), "")
 
 
 def _check_affinity(several: str, annotations: Mapping[str, str]) -> None:
     if SHARE_AFFINITY in annotations:
-        raise _BadAskError(
+        raise _MalformedRequestError(
             f"cannot use {SHARE_AFFINITY}: it puts all shares of the pod on one card, and container {several} asks for shares "
             f"of several; write {RESOURCE_GPU}: 1 there, or remove it"
         )
 
 
-def _isolation(containers: tuple[ContainerAsk, ...], annotations: Mapping[str, str]) -> IsolationName | None:
+def _isolation(containers: tuple[ContainerRequest, ...], annotations: Mapping[str, str]) -> IsolationName | None:
     """Return the isolation. Whether a node offers it is the node's to say."""
     isolation = _choice(annotations, ISOLATION, IsolationName)
     if isolation is not None:
         _check_share(containers, ISOLATION)
     if isolation is IsolationName.MPS and (several := _with_several(containers)):
-        raise _BadAskError(
+        raise _MalformedRequestError(
             f"cannot use {ISOLATION}: by mps a container reaches one card, and container {several} asks for shares of several; "
             f"write {RESOURCE_GPU}: 1 there, or {IsolationName.TOKENS}"
         )
     return isolation
 
 
-def _check_share(containers: tuple[ContainerAsk, ...], key: str) -> None:
-    if not any(ask.share for ask in containers):
-        raise _BadAskError(f"cannot use {key}: the pod asks for no share of a GPU; add {_SHARE}, or remove it")
+def _check_share(containers: tuple[ContainerRequest, ...], key: str) -> None:
+    if not any(request.share for request in containers):
+        raise _MalformedRequestError(f"cannot use {key}: the pod asks for no share of a GPU; add {_SHARE}, or remove it")
 
 
 def _limited(
-    containers: tuple[ContainerAsk, ...], every: Sequence[ContainerAsk], keys: Sequence[str], annotations: Mapping[str, str]
-) -> tuple[ContainerAsk, ...]:
+    containers: tuple[ContainerRequest, ...],
+    every: Sequence[ContainerRequest],
+    keys: Sequence[str],
+    annotations: Mapping[str, str],
+) -> tuple[ContainerRequest, ...]:
     """Return the containers with the limits of their shares. `every` has the pod's containers without devices too."""
     if not keys:
         return containers
-    by_name = {ask.name: ask for ask in every}
+    by_name = {request.name: request for request in every}
     for key in keys:
         _check_share(containers, key)
         name = key.removeprefix(GPU_CORE_LIMIT).removeprefix(".")
         if key != GPU_CORE_LIMIT and name not in by_name:
-            raise _BadAskError(f"cannot use {_shown(key)}: the pod has no container {_shown(name)}; name one, or remove it")
+            raise _MalformedRequestError(
+                f"cannot use {_shown(key)}: the pod has no container {_shown(name)}; name one, or remove it"
+            )
         if key != GPU_CORE_LIMIT and by_name[name].share is None:
-            raise _BadAskError(f"cannot use {key}: the container asks for no share of a GPU; add {_SHARE}, or remove it")
+            raise _MalformedRequestError(
+                f"cannot use {key}: the container asks for no share of a GPU; add {_SHARE}, or remove it"
+            )
         if not _PERCENT.fullmatch(annotations[key]):
             right = "the percent of one card's compute that a share may use while others leave it, 1 to 100"
-            raise _BadAskError(f"cannot use {key}: it is {_shown(annotations[key])}; write {right}")
-    return tuple(_with_limit(ask, annotations) for ask in containers)
+            raise _MalformedRequestError(f"cannot use {key}: it is {_shown(annotations[key])}; write {right}")
+    return tuple(_with_limit(request, annotations) for request in containers)
 
 
-def _with_limit(ask: ContainerAsk, annotations: Mapping[str, str]) -> ContainerAsk:
-    own = f"{GPU_CORE_LIMIT}.{ask.name}"
+def _with_limit(request: ContainerRequest, annotations: Mapping[str, str]) -> ContainerRequest:
+    own = f"{GPU_CORE_LIMIT}.{request.name}"
     key = own if own in annotations else GPU_CORE_LIMIT
-    if ask.share is None or key not in annotations:
-        return ask
-    limit, core = int(annotations[key]), ask.share.core_percent or 0
+    if request.share is None or key not in annotations:
+        return request
+    limit, core = int(annotations[key]), request.share.core_percent or 0
     if limit < core:
-        raise _BadAskError(
-            f"cannot use {key}: it is {limit}, less than {RESOURCE_GPU_CORE} of container {ask.name}, which is {core}; write "
-            f"{core} or more"
+        raise _MalformedRequestError(
+            f"cannot use {key}: it is {limit}, less than {RESOURCE_GPU_CORE} of container {request.name}, which is {core}; "
+            f"write {core} or more"
         )
-    return replace(ask, share=replace(ask.share, core_limit_percent=limit))
+    return replace(request, share=replace(request.share, core_limit_percent=limit))
 
 
 def _check_given_by_central_alone(annotations: Mapping[str, str]) -> None:
     """Refuse annotations that the node refuses on a pod with an assignment, before the pod holds devices there."""
     if reserved := say_reserved(annotations):
-        raise _BadAskError(reserved)
+        raise _MalformedRequestError(reserved)
     for key in annotations:
         if is_manual(key):
-            raise _BadAskError(f"cannot use {_shown(key)}: the pod asks for devices in resources.limits; keep one of the two")
+            raise _MalformedRequestError(
+                f"cannot use {_shown(key)}: the pod asks for devices in resources.limits; keep one of the two"
+            )
 
 
 E = TypeVar("E", bound=StrEnum)
@@ -343,7 +369,7 @@ def _choice(annotations: Mapping[str, str], key: str, kind: type[E]) -> E | None
         if value == choice:
             return choice
     allowed = " or ".join(kind)
-    raise _BadAskError(f"cannot use {key}: it is {_shown(value)}; write {allowed}, or remove it")
+    raise _MalformedRequestError(f"cannot use {key}: it is {_shown(value)}; write {allowed}, or remove it")
 
 
 def _listed(resources: Mapping[str, str]) -> str:

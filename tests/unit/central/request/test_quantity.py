@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ask.quantity import parse_quantity
+from central.request.quantity import parse_quantity
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from central.ask.at_one_time import most_at_one_time
-from central.ask.pod import Amount, Pod, starting_order
-from central.ask.quantity import parse_quantity
+from central.request.at_one_time import most_at_one_time
+from central.request.pod import Amount, Pod, starting_order
+from central.request.quantity import parse_quantity
 from lading.vocabulary import GpuUuid
 
 MAX_CARDS: Final = 1024

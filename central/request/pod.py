@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from central.ask.model import Role
+from central.request.model import Role
 from lading.vocabulary import PodUid
 
 DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central reports devices that became unhealthy

@@ -12,7 +12,7 @@ the minimum stands on the pod itself or in the gang's own object (`central.api.p
     kueue         annotation (Kueue 0.18) or label kueue.x-k8s.io/pod-group-name  annotation …/pod-group-total-count
 
 A group of Koordinator's gangs is one gang here, with a role for each of them. The result is None for a pod without a gang, and
-BadAsk for one whose words contradict each other or cannot be read.
+MalformedRequest for one whose words contradict each other or cannot be read.
 
 Source: kubernetes-sigs/scheduler-plugins (coscheduling), koordinator.sh gang scheduling, KEP-4671, kueue.sigs.k8s.io.
 """
@@ -25,8 +25,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from central.ask.model import BadAsk
-from central.ask.pod import Pod
+from central.request.model import MalformedRequest
+from central.request.pod import Pod
 from lading.vocabulary import (
     GANG,
     GANG_ANNOTATIONS,
@@ -147,15 +147,15 @@ class _BadGangError(Exception):
     """End the parse from any depth; `parse_membership` returns it as a value."""
 
 
-def parse_membership(pod: Pod) -> Membership | BadAsk | None:
+def parse_membership(pod: Pod) -> Membership | MalformedRequest | None:
     """Return the gang of the pod. A pod that names two gangs is refused."""
     try:
         found = [membership for read in _DIALECTS if (membership := read(pod)) is not None]
     except _BadGangError as e:
-        return BadAsk(message=str(e))
+        return MalformedRequest(message=str(e))
     if len(found) > 1:
         first, second = (f"gang {one.gang.name} ({one.gang.dialect})" for one in found[:2])
-        return BadAsk(message=f"cannot use {first} with {second}: a pod belongs to one gang; keep one")
+        return MalformedRequest(message=f"cannot use {first} with {second}: a pod belongs to one gang; keep one")
     return replace(found[0], rank=_rank(pod)) if found else None
 
 
@@ -223,20 +223,20 @@ def _read_koordinator(pod: Pod) -> Membership | None:
             f"cannot use gang {_shown(name)}: {_KOORDINATOR}min-available is missing; write a number of members"
         )
     parsed = parse_group(namespace, _name(f"{_KOORDINATOR}name", name), said)
-    if isinstance(parsed, BadAsk):
+    if isinstance(parsed, MalformedRequest):
         raise _BadGangError(parsed.message)
     role, group = parsed
     terms = koordinator_terms(said, {role: _count(f"{_KOORDINATOR}min-available", least)})
     return Membership(gang=group_key(group), role=role, roles=group, terms=terms)
 
 
-def parse_group(namespace: str, name: str, annotations: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | BadAsk:
+def parse_group(namespace: str, name: str, annotations: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | MalformedRequest:
     """Return this gang as `namespace/name`, and all gangs of its group, itself too."""
     own, written = f"{namespace}/{name}", annotations.get(f"{_KOORDINATOR}groups", "")
     listed = _strings(written) if written else [own]
     if own not in listed or len(listed) > MAX_ROLES:
         right = f"a JSON list of namespace/gang with {own} among them, {MAX_ROLES} at most"
-        return BadAsk(message=f"cannot use {_KOORDINATOR}groups: it is {_shown(written)}; write {right}")
+        return MalformedRequest(message=f"cannot use {_KOORDINATOR}groups: it is {_shown(written)}; write {right}")
     return own, tuple(sorted(set(listed)))
 
 

@@ -3,10 +3,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.model import Ask, BadAsk, ContainerAsk, PartitionPolicy, Policy, RdmaPolicy, Role, Scope, Share, Sharing
-from central.ask.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_SHARED
-from central.ask.parse import parse_ask
-from central.ask.pod import Amount, Container, Metadata, Pod, Resources, Spec
+from central.request.model import (
+    ContainerRequest,
+    DeviceRequest,
+    MalformedRequest,
+    PartitionPolicy,
+    Policy,
+    RdmaPolicy,
+    Role,
+    Scope,
+    Share,
+    Sharing,
+)
+from central.request.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_SHARED
+from central.request.parse import parse_request
+from central.request.pod import Amount, Container, Metadata, Pod, Resources, Spec
 from lading.devices.assignment import MAX_MEMORY_MIB
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import PodUid
@@ -39,21 +50,23 @@ def ours_text(annotations: dict[str, str]) -> dict[str, str]:
     return {key if "/" in key else f"lading.dev/{key}": value for key, value in annotations.items()}
 
 
-def asked(limits: dict[str, Amount], **annotations: str) -> Ask:
+def asked(limits: dict[str, Amount], **annotations: str) -> DeviceRequest:
     """The ask of a pod with one container."""
-    result = parse_ask(pod(container("c", limits), annotations={key.replace("_", "-"): v for key, v in annotations.items()}))
-    assert isinstance(result, Ask), result
+    result = parse_request(
+        pod(container("c", limits), annotations={key.replace("_", "-"): v for key, v in annotations.items()})
+    )
+    assert isinstance(result, DeviceRequest), result
     return result
 
 
-def one(limits: dict[str, Amount]) -> ContainerAsk:
+def one(limits: dict[str, Amount]) -> ContainerRequest:
     (only,) = asked(limits).containers
     return only
 
 
 def bad(wrong: Pod, *named: str) -> None:
-    result = parse_ask(wrong)
-    assert isinstance(result, BadAsk), result
+    result = parse_request(wrong)
+    assert isinstance(result, MalformedRequest), result
     for text in named:
         assert text in result.message
     assert len(result.message) < 400
@@ -61,13 +74,13 @@ def bad(wrong: Pod, *named: str) -> None:
 
 
 def test_each_resource() -> None:
-    assert one({"gpu": "2"}) == ContainerAsk(name="c", gpus=2)
-    assert one({"gpu-memory": "8Gi"}) == ContainerAsk(name="c", share=Share(memory_mib=8192))
-    assert one({"gpu-core": "30"}) == ContainerAsk(name="c", share=Share(core_percent=30))
-    assert one({"rdma": "3"}) == ContainerAsk(name="c", vfs=3)
+    assert one({"gpu": "2"}) == ContainerRequest(name="c", gpus=2)
+    assert one({"gpu-memory": "8Gi"}) == ContainerRequest(name="c", share=Share(memory_mib=8192))
+    assert one({"gpu-core": "30"}) == ContainerRequest(name="c", share=Share(core_percent=30))
+    assert one({"rdma": "3"}) == ContainerRequest(name="c", vfs=3)
     both = Share(memory_mib=4096, core_percent=100)
-    assert one({"gpu-memory": "4Gi", "gpu-core": "100", "rdma": "1"}) == ContainerAsk(name="c", share=both, vfs=1)
-    assert one({"gpu": "1", "rdma": "1"}) == ContainerAsk(name="c", gpus=1, vfs=1)
+    assert one({"gpu-memory": "4Gi", "gpu-core": "100", "rdma": "1"}) == ContainerRequest(name="c", share=both, vfs=1)
+    assert one({"gpu": "1", "rdma": "1"}) == ContainerRequest(name="c", gpus=1, vfs=1)
 
 
 def test_memory_is_rounded_up_to_a_mib() -> None:
@@ -81,22 +94,24 @@ def test_numbers_without_quotes_and_other_ways_to_write_a_number() -> None:
 
 
 def test_a_pod_that_asks_for_nothing_of_ours() -> None:
-    assert parse_ask(pod()) is None
-    assert parse_ask(pod(container("c", {"cpu": "1", "nvidia.com/gpu": "1", "lading.device/x": "1"}))) is None
-    assert parse_ask(pod(container("c"), annotations={"gpus": "0", "x.dev/policy": "binpack"})) is None  # by hand: the node's
+    assert parse_request(pod()) is None
+    assert parse_request(pod(container("c", {"cpu": "1", "nvidia.com/gpu": "1", "lading.device/x": "1"}))) is None
+    assert (
+        parse_request(pod(container("c"), annotations={"gpus": "0", "x.dev/policy": "binpack"})) is None
+    )  # by hand: the node's
 
 
 def test_zero_is_absent() -> None:
     zeros: dict[str, Amount] = {"gpu": 0, "gpu-memory": "0Gi", "gpu-core": "0m", "rdma": "0"}
-    assert parse_ask(pod(container("c", zeros, requests=zeros))) is None
-    assert parse_ask(pod(container("c", requests=zeros))) is None
-    assert one({**zeros, "gpu": 1}) == ContainerAsk(name="c", gpus=1)
-    assert one({**zeros, "gpu-core": 1}) == ContainerAsk(name="c", share=Share(core_percent=1))
+    assert parse_request(pod(container("c", zeros, requests=zeros))) is None
+    assert parse_request(pod(container("c", requests=zeros))) is None
+    assert one({**zeros, "gpu": 1}) == ContainerRequest(name="c", gpus=1)
+    assert one({**zeros, "gpu-core": 1}) == ContainerRequest(name="c", share=Share(core_percent=1))
     bad(pod(container("c", zeros), annotations={"policy": "spread"}), "lading.dev/policy")
 
 
 def test_containers_are_in_starting_order_with_their_roles() -> None:
-    result = parse_ask(
+    result = parse_request(
         pod(
             container("a", {"gpu": 1}),
             container("nothing", {"cpu": 1}),
@@ -109,7 +124,7 @@ def test_containers_are_in_starting_order_with_their_roles() -> None:
             ),
         )
     )
-    assert isinstance(result, Ask)
+    assert isinstance(result, DeviceRequest)
     assert [(ask.name, ask.role) for ask in result.containers] == [
         ("i", Role.INIT),
         ("s", Role.SIDECAR),
@@ -121,7 +136,7 @@ def test_containers_are_in_starting_order_with_their_roles() -> None:
 
 def test_pods_of_one_template_ask_the_same() -> None:
     asks = [
-        parse_ask(Pod(metadata=Metadata(name=name, uid=PodUid(name)), spec=pod(container("c", {"gpu": 1})).spec))
+        parse_request(Pod(metadata=Metadata(name=name, uid=PodUid(name)), spec=pod(container("c", {"gpu": 1})).spec))
         for name in "ab"
     ]
     assert asks[0] == asks[1]
@@ -162,25 +177,27 @@ def test_the_largest_amounts() -> None:
 
 
 def test_a_card_whole_and_in_part() -> None:
-    assert isinstance(parse_ask(pod(container("a", {"gpu": 1}), container("b", {"gpu-core": 5}))), Ask)
+    assert isinstance(parse_request(pod(container("a", {"gpu": 1}), container("b", {"gpu-core": 5}))), DeviceRequest)
 
 
 def test_a_share_of_each_of_several_cards() -> None:
     assert one({"gpu": 1, "gpu-core": 30}) == one({"gpu-core": 30})
-    assert one({"gpu": 2, "gpu-memory": "8Gi"}) == ContainerAsk(name="c", share=Share(memory_mib=8192, cards=2))
+    assert one({"gpu": 2, "gpu-memory": "8Gi"}) == ContainerRequest(name="c", share=Share(memory_mib=8192, cards=2))
     most = one({"gpu": MAX_SHARED, "gpu-core": 30}).share
     assert most == Share(core_percent=30, cards=MAX_SHARED)
     bad(pod(container("c", {"gpu": MAX_SHARED + 1, "gpu-core": 30})), "lading.dev/gpu of container c", f"1 to {MAX_SHARED}")
     assert asked({"gpu": 2, "gpu-core": 30}, share_exclusion="x").sharing is not None
     for gpus, is_refused in ((1, False), (2, True)):
         one_card = pod(container("c", {"gpu": gpus, "gpu-core": 30}), annotations={"share-affinity": "x"})
-        assert isinstance(parse_ask(one_card), BadAsk) is is_refused
+        assert isinstance(parse_request(one_card), MalformedRequest) is is_refused
     bad(pod(container("c", {"gpu": 2, "gpu-core": 30}), annotations={"share-affinity": "x"}), "lading.dev/share-affinity")
     bad(pod(container("c", {"gpu": 2, "gpu-core": 30}), annotations={"mig-profile": "1g.10gb"}), "lading.dev/mig-profile")
 
 
 def test_requests_are_the_limits() -> None:
-    assert isinstance(parse_ask(pod(container("c", {"gpu-memory": "8Gi"}, requests={"gpu-memory": "8192Mi"}))), Ask)
+    assert isinstance(
+        parse_request(pod(container("c", {"gpu-memory": "8Gi"}, requests={"gpu-memory": "8192Mi"}))), DeviceRequest
+    )
     bad(pod(container("c", {"gpu": 2}, requests={"gpu": 1})), "lading.dev/gpu", "2", "1")
     bad(pod(container("c", {"gpu": 2}, requests={"gpu": 0})), "lading.dev/gpu")
     bad(pod(container("c", requests={"gpu": 1})), "lading.dev/gpu", "no limit")
@@ -248,10 +265,12 @@ def test_an_annotation_that_refines_nothing() -> None:
 def test_annotations_that_contradict_one_another() -> None:
     per_switch = {"rdma-policy": "per-switch"}
     with_gpu = container("train", {"gpu": 1, "rdma": 1})
-    assert isinstance(parse_ask(pod(with_gpu, container("b", {"gpu-core": 5, "rdma": 1}), annotations=per_switch)), Ask)
+    assert isinstance(
+        parse_request(pod(with_gpu, container("b", {"gpu-core": 5, "rdma": 1}), annotations=per_switch)), DeviceRequest
+    )
     bad(pod(with_gpu, container("side", {"rdma": 1}), annotations=per_switch), "lading.dev/rdma-policy", "per-switch", "side")
     per_pf = {"rdma-policy": "per-pf", "topology": "any"}
-    assert isinstance(parse_ask(pod(with_gpu, annotations=per_pf)), Ask)
+    assert isinstance(parse_request(pod(with_gpu, annotations=per_pf)), DeviceRequest)
     bad(pod(with_gpu, annotations={**per_pf, "topology": "numa"}), "lading.dev/topology", "numa", "per-pf")
 
 
@@ -274,7 +293,7 @@ def test_annotations_of_other_systems_are_not_looked_at() -> None:
     with_gpu = container("c", {"gpu": 1})
     other = pod(with_gpu)
     annotated = msgspec.structs.replace(other.metadata, annotations={"example.com/toplogy": "switch"})
-    assert parse_ask(msgspec.structs.replace(other, metadata=annotated)) == parse_ask(other)
+    assert parse_request(msgspec.structs.replace(other, metadata=annotated)) == parse_request(other)
 
 
 def test_with_whom_a_share_is_shared() -> None:
@@ -284,7 +303,7 @@ def test_with_whom_a_share_is_shared() -> None:
     three = asked(share, share_affinity="x", share_anti_affinity="Y_2.b", share_exclusion="a" * 63).sharing
     assert three == Sharing(namespace="n", affinity="x", anti_affinity="Y_2.b", exclusion="a" * 63)
     mixed = pod(container("a", {"gpu": 1}), container("b", share), annotations={"share-exclusion": "x"})
-    assert isinstance(parse_ask(mixed), Ask)
+    assert isinstance(parse_request(mixed), DeviceRequest)
 
 
 @pytest.mark.parametrize("rule", ["affinity", "anti-affinity", "exclusion"])
@@ -307,7 +326,7 @@ def test_an_isolation_of_the_shares() -> None:
     for name in IsolationName:  # whether there is a node that offers it is not asked here
         assert asked({"gpu-core": "30"}, isolation=name).isolation is name
     mixed = pod(container("a", {"gpu": 1}), container("b", {"gpu-memory": "1Gi"}), annotations={"isolation": "tokens"})
-    assert isinstance(parse_ask(mixed), Ask)
+    assert isinstance(parse_request(mixed), DeviceRequest)
 
 
 def test_mps_gives_a_container_one_card() -> None:
@@ -322,8 +341,8 @@ def test_an_isolation_that_does_not_exist(written: str) -> None:
 
 
 def limits_of(wanted: Pod) -> dict[str, int | None]:
-    result = parse_ask(wanted)
-    assert isinstance(result, Ask), result
+    result = parse_request(wanted)
+    assert isinstance(result, DeviceRequest), result
     return {one.name: one.share.core_limit_percent for one in result.containers if one.share}
 
 
@@ -385,7 +404,7 @@ def test_a_profile_makes_gpus_instances() -> None:
     for written in ("1g.10gb", "3g.40gb", "1c.2g.20gb", "1g.10gb+me", "1g.24gb-me", " 1g.5gb "):
         assert asked({"gpu": "2"}, mig_profile=written).mig_profile == written.strip()
     assert asked({"gpu": "2"}).mig_profile == ""
-    assert asked({"gpu": "2"}, mig_profile="1g.10gb").containers == (ContainerAsk(name="c", gpus=2),)
+    assert asked({"gpu": "2"}, mig_profile="1g.10gb").containers == (ContainerRequest(name="c", gpus=2),)
 
 
 @pytest.mark.parametrize("written", ["", "1g", "10gb", "1g.10GB", "mig-1g.10gb", "1g.10gb.me", "0g.10gb", "1g.10gb,2g.20gb"])
@@ -404,9 +423,9 @@ def test_a_profile_refines_whole_gpus_only() -> None:
 
 @pytest.mark.parametrize(("inits", "apps"), [(0, MAX_CONTAINERS), (MAX_INIT_CONTAINERS, MAX_CONTAINERS - MAX_INIT_CONTAINERS)])
 def test_as_many_containers_as_may_ask_for_devices(inits: int, apps: int) -> None:
-    assert isinstance(parse_ask(crowd(inits, apps)), Ask)
+    assert isinstance(parse_request(crowd(inits, apps)), DeviceRequest)
     plain = tuple(container(f"p{number}") for number in range(1000))  # which ask for none
-    assert isinstance(parse_ask(pod(*crowd(0, 1).spec.containers, init=plain)), Ask)
+    assert isinstance(parse_request(pod(*crowd(0, 1).spec.containers, init=plain)), DeviceRequest)
 
 
 @pytest.mark.parametrize(("inits", "apps"), [(0, MAX_CONTAINERS + 1), (MAX_INIT_CONTAINERS + 1, 1), (MAX_CONTAINERS, 0)])

@@ -19,10 +19,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from central.ask.at_one_time import most_at_one_time
-from central.ask.model import Requests, Role
-from central.ask.pod import Amount, Container, Pod, Resources, starting_order
-from central.ask.quantity import parse_quantity
+from central.request.at_one_time import most_at_one_time
+from central.request.model import CpuMemory, Role
+from central.request.pod import Amount, Container, Pod, Resources, starting_order
+from central.request.quantity import parse_quantity
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
@@ -32,20 +32,20 @@ MOST: Final = 2**40
 _LARGEST: Final = 2**60
 
 
-def requests_of(pod: Pod) -> Requests:
+def cpu_memory_of(pod: Pod) -> CpuMemory:
     return _rounded_up(_of_pod(pod, CPU), _of_pod(pod, MEMORY))
 
 
 @lru_cache(maxsize=8192)  # so that a hundred thousand pods of some templates share some values
-def _rounded_up(cpu: int, memory: int) -> Requests:
-    return Requests(min(-(-cpu // 1000), MOST), min(-(-memory // _MIB), MOST))
+def _rounded_up(cpu: int, memory: int) -> CpuMemory:
+    return CpuMemory(min(-(-cpu // 1000), MOST), min(-(-memory // _MIB), MOST))
 
 
-def allocatable_of(amounts: dict[str, Amount]) -> Requests | None:
+def allocatable_of(amounts: dict[str, Amount]) -> CpuMemory | None:
     """Return the allocatable cpu and memory of a Node's status, rounded down; None if it has neither."""
     if CPU not in amounts or MEMORY not in amounts:
         return None
-    return Requests(_micros(amounts[CPU], CPU) // 1000, _micros(amounts[MEMORY], MEMORY) // _MIB)
+    return CpuMemory(_micros(amounts[CPU], CPU) // 1000, _micros(amounts[MEMORY], MEMORY) // _MIB)
 
 
 def _of_pod(pod: Pod, resource: str) -> int:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from central.ask.gang import parse_membership
-from central.ask.model import Ask, BadAsk
-from central.ask.own import Own
-from central.ask.pod import Pod
+from central.request.gang import parse_membership
+from central.request.model import DeviceRequest, MalformedRequest
+from central.request.own import Own
+from central.request.pod import Pod
 from lading.vocabulary import GANG, RESOURCE_GANG_MEMBER
 
 
@@ -24,7 +24,7 @@ class Dialect(Protocol):
         """Return how all of its resources begin, also those that do not exist: a typo must not mean "nothing"."""
         ...
 
-    def parse(self, pod: Pod) -> Ask | BadAsk | None:
+    def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
         """Return what the pod asks for in this dialect; None if nothing. Pure."""
         ...
 
@@ -33,23 +33,25 @@ class Dialect(Protocol):
 DIALECTS: Sequence[Dialect] = (Own(),)
 
 
-def parse_ask(pod: Pod) -> Ask | BadAsk | None:
+def parse_request(pod: Pod) -> DeviceRequest | MalformedRequest | None:
     """Return what the pod asks for; None if it asks for no device. A pod that asks in two dialects is refused: it is not
     known whether it means the same devices. So is one whose words about its gang cannot be read."""
-    found = [(dialect, ask) for dialect in DIALECTS if (ask := dialect.parse(pod)) is not None]
+    found = [(dialect, request) for dialect in DIALECTS if (request := dialect.parse(pod)) is not None]
     if len(found) > 1:
         first, second = (min(dialect.resources & _named(pod)) for dialect, _ in found[:2])
-        return BadAsk(message=f"cannot use {first} with {second}: two ways to ask for devices; keep one")
+        return MalformedRequest(message=f"cannot use {first} with {second}: two ways to ask for devices; keep one")
     return _with_gang(pod, found[0][1]) if found else None
 
 
-def _with_gang(pod: Pod, ask: Ask | BadAsk) -> Ask | BadAsk:
-    if isinstance(ask, BadAsk):
-        return ask
+def _with_gang(pod: Pod, request: DeviceRequest | MalformedRequest) -> DeviceRequest | MalformedRequest:
+    if isinstance(request, MalformedRequest):
+        return request
     gang = parse_membership(pod)
-    if gang is None and not ask.containers:
-        return BadAsk(message=f"cannot use {RESOURCE_GANG_MEMBER}: the pod names no gang; add {GANG}, or ask for devices")
-    return gang if isinstance(gang, BadAsk) else ask
+    if gang is None and not request.containers:
+        return MalformedRequest(
+            message=f"cannot use {RESOURCE_GANG_MEMBER}: the pod names no gang; add {GANG}, or ask for devices"
+        )
+    return gang if isinstance(gang, MalformedRequest) else request
 
 
 def managed_resources() -> frozenset[str]:

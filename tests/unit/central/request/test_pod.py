@@ -4,9 +4,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.model import Ask, ContainerAsk, Policy, Role, Share
-from central.ask.parse import parse_ask
-from central.ask.pod import Pod, roles_of
+from central.request.model import ContainerRequest, DeviceRequest, Policy, Role, Share
+from central.request.parse import parse_request
+from central.request.pod import Pod, roles_of
 
 FILTER = msgspec.json.decode((Path(__file__).parents[3] / "golden/central/filter.json").read_bytes())
 
@@ -23,7 +23,7 @@ def test_a_pod_as_kube_scheduler_sends_it() -> None:
     assert pod.status.phase == "Pending"
     assert roles_of(pod) == (("init", Role.INIT), ("train", Role.APP))
     share = Share(memory_mib=8192)
-    assert parse_ask(pod) == Ask(containers=(ContainerAsk(name="train", share=share),), policy=Policy.BINPACK)
+    assert parse_request(pod) == DeviceRequest(containers=(ContainerRequest(name="train", share=share),), policy=Policy.BINPACK)
 
 
 def test_every_field_is_read() -> None:

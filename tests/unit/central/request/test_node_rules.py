@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from central.api.objects import Node
-from central.ask.node_rules import ANY_NODE, MOST_RULES, MOST_TEXT, read_node_rules, traits_of
-from central.ask.pod import Pod
+from central.request.node_rules import ANY_NODE, MOST_RULES, MOST_TEXT, read_node_rules, traits_of
+from central.request.pod import Pod
 
 Json = dict[str, Any]
 LABELS = {"zone": "a", "cores": "32", "odd": "x1", "empty": ""}

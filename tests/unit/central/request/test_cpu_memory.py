@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.ask.model import Requests
-from central.ask.pod import Pod
-from central.ask.requests import MOST, allocatable_of, requests_of
+from central.request.cpu_memory import MOST, allocatable_of, cpu_memory_of
+from central.request.model import CpuMemory
+from central.request.pod import Pod
 
 Json = dict[str, Any]
 
@@ -18,36 +18,36 @@ def container(cpu: Any = None, memory: Any = None, *, limits: Json | None = None
     return said | ({"restartPolicy": "Always"} if always else {})
 
 
-def asked(*apps: Json, inits: tuple[Json, ...] = (), **spec: Any) -> Requests:
+def asked(*apps: Json, inits: tuple[Json, ...] = (), **spec: Any) -> CpuMemory:
     body = {"metadata": {}, "spec": {"containers": list(apps), "initContainers": list(inits), **spec}}
-    return requests_of(msgspec.convert(body, Pod))
+    return cpu_memory_of(msgspec.convert(body, Pod))
 
 
 def test_containers_add_up_and_the_sum_is_rounded_up() -> None:
-    assert asked(container("500m", "1Gi"), container("1", "1")) == Requests(1500, 1025)
-    assert asked(container("100u", "1"), container("100u", "1")) == Requests(1, 1)
+    assert asked(container("500m", "1Gi"), container("1", "1")) == CpuMemory(1500, 1025)
+    assert asked(container("100u", "1"), container("100u", "1")) == CpuMemory(1, 1)
 
 
 def test_init_containers_take_turns() -> None:
-    assert asked(container("1", "1Gi"), inits=(container("3", "1Mi"), container("2", "2Gi"))) == Requests(3000, 2048)
-    assert asked(container("4", "4Gi"), inits=(container("3", "1Gi"),)) == Requests(4000, 4096)
+    assert asked(container("1", "1Gi"), inits=(container("3", "1Mi"), container("2", "2Gi"))) == CpuMemory(3000, 2048)
+    assert asked(container("4", "4Gi"), inits=(container("3", "1Gi"),)) == CpuMemory(4000, 4096)
 
 
 def test_sidecars_run_with_all_that_comes_after_them() -> None:
     sidecar = container("1", "1Gi", always=True)
-    assert asked(container("2", "2Gi"), inits=(sidecar,)) == Requests(3000, 3072)
-    assert asked(container("2", "2Gi"), inits=(sidecar, container("4", "1Gi"))) == Requests(5000, 3072)
-    assert asked(container("2", "2Gi"), inits=(container("4", "1Gi"), sidecar)) == Requests(4000, 3072)
+    assert asked(container("2", "2Gi"), inits=(sidecar,)) == CpuMemory(3000, 3072)
+    assert asked(container("2", "2Gi"), inits=(sidecar, container("4", "1Gi"))) == CpuMemory(5000, 3072)
+    assert asked(container("2", "2Gi"), inits=(container("4", "1Gi"), sidecar)) == CpuMemory(4000, 3072)
 
 
 def test_the_pods_own_amount_comes_first_and_overhead_on_top() -> None:
     own, overhead = {"requests": {"cpu": "8"}}, {"cpu": "250m", "memory": "120Mi"}
-    assert asked(container("1", "1Gi"), resources=own, overhead=overhead) == Requests(8250, 1144)
+    assert asked(container("1", "1Gi"), resources=own, overhead=overhead) == CpuMemory(8250, 1144)
 
 
 def test_a_limit_alone_is_a_request() -> None:
-    assert asked(container(limits={"cpu": "2", "memory": "1Gi"})) == Requests(2000, 1024)
-    assert asked(container("1", limits={"cpu": "2"})) == Requests(1000, 0)
+    assert asked(container(limits={"cpu": "2", "memory": "1Gi"})) == CpuMemory(2000, 1024)
+    assert asked(container("1", limits={"cpu": "2"})) == CpuMemory(1000, 0)
 
 
 @pytest.mark.parametrize("amount", ["", "a lot", "1.5.5", "-3", "1e999", "9" * 60, 0.25, 7])
@@ -58,16 +58,16 @@ def test_foreign_amounts_break_nothing(amount: str | float) -> None:
 
 
 def test_no_pod_asks_for_more_than_columns_of_numbers_can_hold() -> None:
-    assert asked(*[container("1P", "1E")] * 20) == Requests(MOST, MOST)
+    assert asked(*[container("1P", "1E")] * 20) == CpuMemory(MOST, MOST)
 
 
 def test_what_is_no_quantity_counts_as_nothing() -> None:
-    assert asked(container("a lot", "-3"), container("1", "1Mi")) == Requests(1000, 1)
+    assert asked(container("a lot", "-3"), container("1", "1Mi")) == CpuMemory(1000, 1)
 
 
 def test_allocatable_is_rounded_down() -> None:
-    assert allocatable_of({"cpu": "63850m", "memory": "527858876Ki", "pods": "110"}) == Requests(63850, 515487)
-    assert allocatable_of({"cpu": "100u", "memory": "1048577"}) == Requests(0, 1)
+    assert allocatable_of({"cpu": "63850m", "memory": "527858876Ki", "pods": "110"}) == CpuMemory(63850, 515487)
+    assert allocatable_of({"cpu": "100u", "memory": "1048577"}) == CpuMemory(0, 1)
 
 
 @pytest.mark.parametrize("amounts", [{}, {"cpu": "4"}, {"memory": "4Gi"}])
@@ -80,7 +80,7 @@ def test_a_node_that_does_not_say_what_it_has(amounts: dict[str, str]) -> None:
 
 def resized(
     spec: str, actual: str, allocated: str, *, reason: str = "", where: str = "containers", always: bool = False
-) -> Requests:
+) -> CpuMemory:
     """Return what a pod takes whose one container has these amounts of cpu. `reason`: why the resize waits."""
     one = {"name": "c", "resources": {"requests": {"cpu": spec}}} | ({"restartPolicy": "Always"} if always else {})
     status = {"name": "c", "resources": {"requests": {"cpu": actual}}, "allocatedResources": {"cpu": allocated}}
@@ -91,7 +91,7 @@ def resized(
         "spec": {where: [one], "nodeName": "n1"},
         "status": {statuses: [status], "conditions": [pending] if reason else []},
     }
-    return requests_of(msgspec.convert(body, Pod))
+    return cpu_memory_of(msgspec.convert(body, Pod))
 
 
 def test_a_resize_under_way_counts_the_largest_amount() -> None:
@@ -118,14 +118,14 @@ def test_a_sidecar_is_resized_and_an_init_container_is_not() -> None:
 def test_a_pod_is_resized_as_a_whole() -> None:
     spec = {"containers": [container("1")], "resources": {"requests": {"cpu": "2"}}}
     status = {"resources": {"requests": {"cpu": "4"}}, "allocatedResources": {"cpu": "3"}}
-    assert requests_of(msgspec.convert({"metadata": {}, "spec": spec, "status": status}, Pod)).cpu_milli == 4000
+    assert cpu_memory_of(msgspec.convert({"metadata": {}, "spec": spec, "status": status}, Pod)).cpu_milli == 4000
 
 
 def test_a_container_without_a_status_counts_what_is_wanted() -> None:
     statuses: Json = {"containerStatuses": [{"name": "c"}]}
     body: Json = {"metadata": {}, "spec": {"containers": [container("3")]}, "status": statuses}
-    assert requests_of(msgspec.convert(body, Pod)).cpu_milli == 3000
+    assert cpu_memory_of(msgspec.convert(body, Pod)).cpu_milli == 3000
     body["status"] = {"containerStatuses": [{"name": "other", "resources": {"requests": {"cpu": "9"}}}]}
-    assert requests_of(msgspec.convert(body, Pod)).cpu_milli == 3000
+    assert cpu_memory_of(msgspec.convert(body, Pod)).cpu_milli == 3000
     body["status"] = {"containerStatuses": None, "initContainerStatuses": None}
-    assert requests_of(msgspec.convert(body, Pod)).cpu_milli == 3000
+    assert cpu_memory_of(msgspec.convert(body, Pod)).cpu_milli == 3000

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from central.ask.pod import Affinity, Pod, Requirement, SelectorTerm, Toleration
+from central.request.pod import Affinity, Pod, Requirement, SelectorTerm, Toleration
 
 # Of one pod. What a person or a controller writes has some dozens; the API server sets no limit but the object's size.
 MOST_RULES: Final = 256  # labels of the selector, terms, requirements and tolerations

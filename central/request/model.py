@@ -1,10 +1,10 @@
-"""Define a pod's device request as one value. Two pods of one template have equal requests: an Ask is compared and hashed."""
+"""Define a pod's device request as one value, which is compared and hashed: pods of one template have equal requests."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from central.ask.reasons import OfPod
+from central.request.reasons import OfPod
 from lading.devices.isolation import IsolationName
 
 
@@ -56,7 +56,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerAsk:
+class ContainerRequest:
     name: str
     role: Role = Role.APP
     gpus: int = 0  # whole cards
@@ -81,11 +81,11 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class DeviceRequest:
     """Hold a pod's device request. Containers are in the order in which kubelet starts them: init containers and sidecars as
     written, then apps. Containers without a request are left out. A member of a gang that asks for no device has none."""
 
-    containers: tuple[ContainerAsk, ...]
+    containers: tuple[ContainerRequest, ...]
     policy: Policy | None = None  # None: the cluster's default
     gpu_models: tuple[str, ...] = ()  # one of these, as the node reports them, sorted; none: any
     mig_profile: str = ""  # "1g.10gb": `gpus` are so many MIG instances of that profile; "": whole cards
@@ -104,26 +104,27 @@ class Ask:
         return self._hash
 
 
-class Requests(NamedTuple):
-    """Hold the pod's requests besides devices. They are not in an Ask: whether the devices fit does not depend on them."""
+class CpuMemory(NamedTuple):
+    """Hold the pod's requests for cpu and memory. They are not in a DeviceRequest, because whether devices fit does not depend
+    on them."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
 
 
-NO_REQUESTS: Final = Requests()
+NO_CPU_MEMORY: Final = CpuMemory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Hold what the policy fragmentation uses of a pod. Pods of one template have one shape."""
 
-    ask: Ask
-    requests: Requests = NO_REQUESTS
+    request: DeviceRequest
+    cpu_memory: CpuMemory = NO_CPU_MEMORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BadAsk:
+class MalformedRequest:
     message: str
 
     @property

@@ -6,12 +6,12 @@ It takes containers, or their amounts, in starting order. Source: KEP-753 (sidec
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from central.ask.model import ContainerAsk, Role
+from central.request.model import ContainerRequest, Role
 
 Amount = TypeVar("Amount", int, float)
 
 
-def at_one_time(containers: Iterable[ContainerAsk], amount: Callable[[ContainerAsk], Amount]) -> Amount:
+def at_one_time(containers: Iterable[ContainerRequest], amount: Callable[[ContainerRequest], Amount]) -> Amount:
     """Return the most that the containers have of something at one time."""
     return most_at_one_time((amount(one), one.role) for one in containers)
 
