@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -141,20 +142,18 @@ def place(room: NodeRoom, request: DeviceRequest) -> Placement | NoFit:
     return fit(room, request, policy=Policy.FRAGMENTATION, limits=LIMITS)
 
 
-def best_score(one: NodeRoom, shape: Shape) -> int:
+def best_score(counting: Counting, one: NodeRoom, shape: Shape) -> int:
     """By the exact fit: every card by itself for a single share, all cards for everything else."""
-    columns = Columns()
-    columns.put(one)
-    scoring = Fragmentation(WORKLOAD, columns)
+    before = counting.columns.states(np.array([counting.columns.row_of[one.name]]))
+    absent = [0] * (before.free.shape[1] - len(one.cards))
     single = len(shape.request.containers) == 1 and _cards(shape.request) == 1 and not any(c.sharers for c in one.cards)
     scores = []
     for cards in [(each,) for each in one.cards] if single else [one.cards]:
         placed = place(replace(one, cards=cards), shape.request)
         if isinstance(placed, Placement):
-            free = [left_of(each, placed.taken.gpus.get(each.gpu.uuid)) for each in one.cards]
-            before = columns.states(np.zeros(1, np.int64))
+            free = [left_of(each, placed.taken.gpus.get(each.gpu.uuid)) for each in one.cards] + absent
             after = States(before.left - np.array(shape.cpu_memory)[:, None], before.kind, np.array([free]))
-            scores.append(int(scoring.scores(before, after, np.zeros(1, np.int64))[0]))
+            scores.append(int(counting.scoring.scores(before, after, np.zeros(1, np.int64))[0]))
     return max(scores)
 
 
@@ -163,14 +162,14 @@ def _cards(asked: DeviceRequest) -> int:
     return asked.containers[0].share.cards if asked.containers[0].share else 0
 
 
-def best_by_looking(rooms: Rooms, shape: Shape, among: set[str]) -> str | None:
+def best_by_looking(counting: Counting, rooms: Rooms, shape: Shape, among: Collection[str]) -> str | None:
     ranked = []
     for one in rooms.now.values():
         placed = place(one, shape.request)
         if one.name in among and isinstance(placed, Placement):
             enough = one.cpu_milli >= shape.cpu_memory.cpu_milli and one.memory_mib >= shape.cpu_memory.memory_mib
             apart = placed.apart if enough else NEXT_TO
-            ranked.append((not enough, apart, -best_score(one, shape) if enough else 0, one.name))
+            ranked.append((not enough, apart, -best_score(counting, one, shape) if enough else 0, one.name))
     return min(ranked)[-1] if ranked else None
 
 
@@ -211,23 +210,26 @@ shapes = st.builds(
 def test_caught_up_they_say_what_the_exact_search_says(
     steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],
 ) -> None:
-    rooms = Rooms()
-    counted = rooms.verdicts()
+    """The same scoring scores both: it reads the cluster only now and then (`Fragmentation`)."""
+    rooms, cached = Rooms(), dict[DeviceRequest, ScoredVerdicts]()
+    counting = Counting(rooms.followed(), partial(Fragmentation, WORKLOAD))
     for told, shape, among in steps:
         for kind, *words in told:
             getattr(rooms, kind)(*words)
         exact = {name: place(one, shape.request) for name, one in rooms.now.items()}
-        partly = judged(counted, shape.request, steps=1)
-        assert all(isinstance(exact[name], Placement) for name in partly.fits)
-        verdicts = judged(counted, shape.request)
+        verdicts = cached.setdefault(shape.request, ScoredVerdicts(shape.request, counting, limits=LIMITS))
+        verdicts.catch_up()
+        exhaust(islice(verdicts.judging(), 1))
+        assert all(isinstance(exact[name], Placement) for name in verdicts.fits)
+        exhaust(verdicts.judging())
         assert set(verdicts.fits) == {name for name, found in exact.items() if isinstance(found, Placement)}
         assert verdicts.reasons == {
             name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
         }
-        assert counted.best(shape, sorted(among)) == best_by_looking(rooms, shape, among)
-        assert counted.best(shape, list(rooms.now)) == best_by_looking(rooms, shape, {*rooms.now})
+        for names in (sorted(among), list(rooms.now)):
+            assert verdicts.best(shape.cpu_memory, names) == best_by_looking(counting, rooms, shape, names)
         for one in rooms.now.values():  # the card that is remembered, and the one that is found by a look
-            assert counted.place(one, shape) == rooms.verdicts().place(one, shape)
+            assert counting.with_best_card(one, shape, verdicts) == counting.with_best_card(one, shape, None)
 
 
 def test_a_node_without_the_cpu_comes_last_and_is_not_refused() -> None:
