@@ -1,9 +1,10 @@
-"""Find words in product code and docs that a reader whose second language is English cannot understand at once.
+"""Find words in code and docs that a reader whose second language is English cannot understand at once.
 
     python -m lint.words [FILE ...]
 
-Reads the tracked files, without those of tests; in code the parts of names too (`check_nobody`, `LadingNobodyLeads`), but not
-in docs, which cite names of tests. Prints each place with what to write instead; exit status 1 where there is one.
+Reads the tracked files; in code the parts of names too (`check_nobody`, `LadingNobodyLeads`), but not in docs, which cite names
+of tests, and not the data of tests. In the folders of STARTS it also finds docstrings and comments that begin in the middle of
+a sentence. Prints each place with what to write instead; exit status 1 where there is one.
 """
 
 import re
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from lint.texts import Kind, read_texts
 
 # A word, as a regular expression, and what to write instead.
 WORDS: Final = {
@@ -31,11 +34,15 @@ WORDS: Final = {
 # File → word → why it has the word; an empty word stands for all of them.
 EXCEPTIONS: Final[dict[str, dict[str, str]]] = {
     "lint/words.py": {"": "the list itself"},
+    "tests/unit/lint/test_words.py": {"": "examples of words of the list"},
     "simnode/images.py": {"nobody": "the user of that name in /etc/passwd"},
 }
 READ: Final = frozenset(
     {".py", ".md", ".sh", ".js", ".json", ".html", ".css", ".yaml", ".toml", ".service", ".socket", ".proto"}
 )
+# A reader of "of the node" alone asks what is of the node.
+_START: Final = re.compile(r"(?:of|by|what|as|that|which|who|whose|its|for which|in which)\b", re.IGNORECASE)
+STARTS: Final = ("lint/",)
 # Between two words there may be the end of a line, and the sign of a comment.
 _WORD: Final = re.compile(r"\b(?:" + "|".join(f"({word})" for word in WORDS).replace(" ", r"[\s#/*]+") + r")\b", re.IGNORECASE)
 _NAME_JOINT: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
@@ -51,6 +58,8 @@ class Hit(NamedTuple):
 def find_words(file: str, text: str) -> Iterator[Hit]:
     """Yield the words of the list in the text of this file."""
     allowed = EXCEPTIONS.get(file, {})
+    if file.startswith("tests/"):
+        text = _without_data(text)
     if not file.endswith(".md"):
         text = _NAME_JOINT.sub(" ", text)
     for found in _WORD.finditer(text):
@@ -59,16 +68,39 @@ def find_words(file: str, text: str) -> Iterator[Hit]:
             yield Hit(file, text.count("\n", 0, found.start()) + 1, word, list(WORDS.values())[(found.lastindex or 1) - 1])
 
 
+def find_starts(file: str, text: str) -> Iterator[Hit]:
+    """Yield the docstrings and comments of this Python file that begin with a preposition or a relative pronoun."""
+    for kind, line, words in read_texts(text):
+        if kind in (Kind.DOCSTRING, Kind.COMMENT) and (found := _START.match(words)):
+            yield Hit(file, line, f"{kind} begins with {found[0]}", "begin with a verb, or with the noun that it is about")
+
+
+def _without_data(source: str) -> str:
+    """Return the Python source with its lines, but of the words only those in names, docstrings and comments."""
+    lines = [""] * (source.count("\n") + 1)
+    for kind, line, text in read_texts(source):
+        for number, words in enumerate(text.splitlines() if kind is not Kind.MESSAGE else (), line - 1):
+            lines[number] += f" {words}"
+    return "\n".join(lines)
+
+
 def read_tracked(root: Path) -> list[str]:
     """Return the files that git tracks and this check reads."""
     command = ["git", "ls-files"]
     names = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603
-    return [name for name in names if Path(name).suffix in READ and not name.startswith("tests/")]
+    return [name for name in names if Path(name).suffix in READ and (name.endswith(".py") or not name.startswith("tests/"))]
 
 
 def main(files: Iterable[str]) -> None:
     root = Path(__file__).parents[1]
-    hits = [hit for name in files or read_tracked(root) for hit in find_words(name, (root / name).read_text())]
+    texts = {name: (root / name).read_text() for name in files or read_tracked(root)}
+    hits = [hit for name, text in texts.items() for hit in find_words(name, text)]
+    hits += [
+        hit
+        for name, text in texts.items()
+        if name.startswith(STARTS) and name.endswith(".py")
+        for hit in find_starts(name, text)
+    ]
     for hit in hits:
         print(f'{hit.file}:{hit.line}: "{hit.word}": {hit.instead}', file=sys.stderr)
     sys.exit(1 if hits else 0)

@@ -44,8 +44,8 @@ def assets() -> Path:
 def control_plane(
     assets: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[ControlPlane]:
-    """etcd and an API server, with a namespace `default` that takes pods; no node, no controllers, nothing of ours in it. Tests
-    share it: each has a namespace and names of its own."""
+    """etcd and an API server, with a namespace `default` that takes pods; no node, no controllers, nothing of Lading in it.
+    Tests share it: each has a namespace and names of its own."""
     control_plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), assets=assets)
     pytestconfig.stash.setdefault(LOGS, []).extend(control_plane.logs)
     with control_plane:

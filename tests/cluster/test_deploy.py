@@ -283,7 +283,7 @@ def test_for_a_pod_that_asks_for_nothing_the_extender_names_the_node_and_no_more
     assert [(pod["spec"]["nodeName"], pod["metadata"].get("annotations", {})) for pod in pods] == [("b", {})] * 4
 
 
-def test_nobody_leads_and_only_a_pod_that_asks_for_devices_waits(extender: Extender, deployed: ControlPlane) -> None:
+def test_no_one_leads_and_only_a_pod_that_asks_for_devices_waits(extender: Extender, deployed: ControlPlane) -> None:
     extender.leads = False
     try:
         for manifest in (asking("waits"), asking_nothing("goes")):

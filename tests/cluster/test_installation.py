@@ -80,7 +80,7 @@ def test_a_report_that_changes_nothing_leaves_no_trace(deployed: ControlPlane, r
     deployed.api.call("DELETE", f"/api/v1/nodes/{node}")
 
 
-def test_without_rights_it_can_not_tell(deployed: ControlPlane) -> None:
+def test_without_rights_it_cannot_tell(deployed: ControlPlane) -> None:
     config = sign_in(deployed, "nobody")
     done = run(config, "status")
     assert (done.exit_code, done.stdout) == (3, "")
@@ -92,7 +92,7 @@ def test_a_sysdump_may_read_all_that_it_wants(deployed: ControlPlane, tmp_path: 
     assert done.exit_code == 0, done.output
     readme = (tmp_path / "dump/README.md").read_text()
     failures = readme.split("## What could not be read")[1].strip().splitlines()
-    assert [line.split(":")[0] for line in failures] == ["- central/cluster.json"]  # nobody leads
+    assert [line.split(":")[0] for line in failures] == ["- central/cluster.json"]  # no one leads
     for name, kinds in (("deployments", 2), ("clusterroles", 5), ("policies", 5), ("crd", 1)):
         found = json.loads((tmp_path / f"dump/objects/{name}.json").read_text())["items"]
         assert len(found) >= kinds, name

@@ -1,4 +1,5 @@
-"""A real kubelet behind the proxy: what its pods get, what their events say, and that nothing of ours is felt by the others."""
+"""A real kubelet behind the proxy: what its pods get, what their events say, and that nothing of Lading is felt by the
+others."""
 
 from http.client import HTTPConnection
 

@@ -84,7 +84,7 @@ def refused(plane: ControlPlane, annotations: dict[str, str]) -> bool:
         {DEFAULT_NETWORK: "lading-system/lading-vf-0000-3b-00-2"},
     ],
 )
-def test_nobody_names_a_vf_on_a_pod(annotations: dict[str, str], plane: ControlPlane) -> None:
+def test_no_one_names_a_vf_on_a_pod(annotations: dict[str, str], plane: ControlPlane) -> None:
     assert refused(plane, annotations)
 
 
@@ -108,7 +108,7 @@ def test_a_binding_writes_node_and_networks_at_once_and_the_pod_keeps_its_own(pl
     assert now["spec"]["nodeName"] == "n1"
     assert now["metadata"]["annotations"]["other"] == "stays"
     assert [one["name"] for one in json.loads(now["metadata"]["annotations"][NETWORKS])] == ["storage", network.of(VF)]
-    # What Multus does when it is done, and what nobody may do.
+    # What Multus does when it is done, and what no one may do.
     status = {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/network-status": "[]"}}}
     api.call("PATCH", f"{PODS}/bound/status", status, content_type=MERGE)
     another = {"metadata": {"annotations": {NETWORKS: TAKEN}}}

@@ -222,7 +222,7 @@ def test_a_daemon_that_starts_without_an_api_server_serves_and_stops(reporting: 
     reporting.reported(lambda status: status.reconciled and not status.grants, "the node as it is", within_s=40.0)
 
 
-def test_what_somebody_else_wrote_goes_with_the_next_report(reporting: Stage) -> None:
+def test_what_someone_else_wrote_goes_with_the_next_report(reporting: Stage) -> None:
     forged = {"status": {"driver": "none", "summary": {"problems": "all is lost"}, "problems": ["all is lost"]}}
     other = reporting.plane.api_of(f"system:node:{NODE}", group=NODES)
     other.call("PATCH", f"{PATH}/{NODE}/status", forged, content_type="application/merge-patch+json")

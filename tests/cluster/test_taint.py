@@ -104,7 +104,7 @@ def test_it_is_there_while_nri_is_not(stage: Stage) -> None:
     stage.check(tainted=False)
 
 
-def test_what_somebody_else_does_to_the_node_is_no_failure(stage: Stage) -> None:
+def test_what_someone_else_does_to_the_node_is_no_failure(stage: Stage) -> None:
     stage.check(tainted=False)
     stage.plane.api.call(
         "PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"a": "b"}}}, content_type="application/merge-patch+json"

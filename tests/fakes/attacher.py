@@ -1,7 +1,7 @@
 """An attacher that moves nothing: VFs are in a sandbox, or not, as the journal says, and moves take as long as a test wants.
 
-Honest: a row is there from before a move until it is back, what is `stuck` stays with its failure, and whoever stops waiting
-leaves the move going on.
+Honest: a row is there from before a move until it is back, what is `stuck` stays with its failure, and a caller that stops
+waiting leaves the move going on.
 """
 
 import asyncio

@@ -86,7 +86,7 @@ class FakeKubeServer(ApiServer):
         return write_kubeconfig(path, self.url, token=token)
 
     async def put(self, path: str, obj: Object) -> Object:
-        """Makes or changes an object as somebody else would; its uid stays unless the object brings one."""
+        """Makes or changes an object as someone else would; its uid stays unless the object brings one."""
         return self.store.put(path, obj)
 
     async def remove(self, path: str) -> None:

@@ -1,4 +1,4 @@
-"""iproute2's programs with a peer of ours in the kernel's place: what they ask, and what they make of an answer.
+"""iproute2's programs with a peer of this test in the kernel's place: what they ask, and what they make of an answer.
 
 The program is the machine's own; a small library (netlink_peer.c) is loaded before it and gives it our socket where it opens a
 netlink socket.

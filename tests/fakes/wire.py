@@ -133,7 +133,7 @@ class Wire:
             self.flow()
 
     def flow(self) -> None:
-        """Moves bytes until nobody has any."""
+        """Moves bytes until no one has any."""
         moved = True
         while moved:
             moved = False

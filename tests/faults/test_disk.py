@@ -90,7 +90,7 @@ def test_a_full_disk_refuses_new_grants_and_nothing_else(
         lading.hooks.start()
 
 
-def test_hooks_that_can_not_open_their_ledger_say_so_and_plain_pods_run(
+def test_hooks_that_cannot_open_their_ledger_say_so_and_plain_pods_run(
     start_lading: StartLading, runtime: InMemoryRuntime, small_disk: Path
 ) -> None:
     lading = start_lading(state_dir=str(small_disk))
@@ -172,7 +172,7 @@ def unreadable(path: Path) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
-def somebody_elses(path: Path) -> None:
+def someone_elses(path: Path) -> None:
     path.write_text("{}")
     os.chown(path, 65534, 65534)
 
@@ -187,7 +187,7 @@ BAD: Final[dict[str, Callable[[Path], object]]] = {
     "folder": lambda path: path.mkdir(),
     "device": lambda path: path.symlink_to("/dev/zero"),
     "unreadable": unreadable,
-    "somebody-elses": somebody_elses,
+    "somebody-elses": someone_elses,
     "loop": lambda path: path.symlink_to(path.name),
 }
 

@@ -1,7 +1,7 @@
 """A hook server that is gone, hangs, talks garbage, is late, or restarts: its policy holds, and its callers keep their time.
 
 The real proxy, between a real gRPC client and a runtime in memory. Two hook servers fail alike: one with policy `Fail` for our
-annotations, one with `Ignore` for annotations that nobody guards.
+annotations, one with `Ignore` for annotations that no one guards.
 """
 
 import contextlib

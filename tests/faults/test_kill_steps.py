@@ -1,7 +1,7 @@
 """SIGKILL of either daemon at every step of a grant: afterwards the ledger and the runtime agree.
 
 A turnstile stands between proxy and hooks, and one between proxy and runtime; a call is held there, a daemon killed, and
-started again. Then kubelet does what it does: it tries again. At the end its container has its card, nobody else has, and when
+started again. Then kubelet does what it does: it tries again. At the end its container has its card, no one else has, and when
 the pod is gone the card is free for the next.
 """
 
@@ -209,7 +209,7 @@ def test_killed_while_a_pod_ends(scene: Scene, step: Step, victim: Victim) -> No
     first = scene.kill_at(step, victim, pod.remove)
     scene.daemon(victim).start()
     if victim is Victim.PROXY and step in {END["before-the-hook"], END["tombstone-not-answered"], END["stop-not-forwarded"]}:
-        assert site.refused(rival).reason is Reason.DEVICE_HELD  # nobody told the runtime to stop it
+        assert site.refused(rival).reason is Reason.DEVICE_HELD  # no one told the runtime to stop it
         assert site.see(Container(site.direct, container.id, container.log)).gpus == (site.gpu(0),)
     with measure(f"{victim.value} killed, end {step.method} {step.way.name}: card free after"):
         scene.retry_remove(first, pod)
@@ -219,7 +219,7 @@ def test_killed_while_a_pod_ends(scene: Scene, step: Step, victim: Victim) -> No
 
 @pytest.mark.parametrize("step", ["tombstone-not-answered", "stopped-not-observed", "remove-observation-on-its-way"])
 def test_a_pod_that_ends_while_the_hooks_are_down_leaves_its_card(scene: Scene, step: str) -> None:
-    """Nobody is told of its end in time; that a stop was begun is in the ledger."""
+    """No one learns of its end in time; that a stop was begun is in the ledger."""
     site = scene.site
     pod, rival = site.kubelet.run_pod("killed", annotations=WANTS), site.kubelet.run_pod("rival", annotations=RIVAL)
     pod.run_container()

@@ -206,7 +206,7 @@ def test_a_full_disk_refuses_the_grant_and_keeps_what_was_written(small_disk: Pa
     assert {period.pod for period in read_history(path) if period.end is None} == {one.pod for one in held}
 
 
-def test_a_ledger_can_not_be_made_on_a_full_disk_and_leaves_no_half_one(small_disk: Path) -> None:
+def test_a_ledger_cannot_be_made_on_a_full_disk_and_leaves_no_half_one(small_disk: Path) -> None:
     filler = fill(small_disk)
     with pytest.raises(StateError) as e:
         Ledger.open(small_disk / "node.db")

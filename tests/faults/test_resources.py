@@ -58,7 +58,7 @@ def proxy(runtime: InMemoryRuntime, short_folder: Path) -> Iterator[Daemon]:
 
 @contextmanager
 def calling(kubelet: Cri) -> Iterator[list[float]]:
-    """Somebody who was there before calls all the time, and must not fail once: how long each call took."""
+    """Someone who was there before calls all the time, and must not fail once: how long each call took."""
     took: list[float] = []
     over = threading.Event()
     failed: list[CriError] = []

@@ -1,4 +1,4 @@
-"""containerd that is not there, goes away, comes back, or hangs: callers hear of it at once, and nobody's devices are touched.
+"""containerd that is not there, goes away, comes back, or hangs: callers hear of it at once, and no one's devices are touched.
 
 A real containerd of this module's own. Hanging is SIGSTOP: its socket still takes connections, and says nothing.
 """
@@ -118,7 +118,7 @@ def unreachable(kubelet: Cri, runtime: PrivateContainerd) -> None:
 
 
 def ask_hooks(lading: LadingNode) -> hook.AdjustResponse:
-    """The hook server, past the proxy: which nobody can reach while the runtime is gone."""
+    """The hook server, past the proxy: which no one can reach while the runtime is gone."""
     request = hook.AdjustRequest(stage=hook.CREATE_CONTAINER)
     request.sandbox.MergeFrom(hook.PodSandbox(id="s" * 64, uid="none-such", namespace="default", name="p", annotations=WANTS))
     request.container.name = "main"

@@ -63,7 +63,7 @@ class Room:
 
 
 class Peer:
-    """`newest`: the stream that was opened last, by whoever opens them."""
+    """`newest`: the stream that was opened last, by either side."""
 
     def __init__(self, tape: Tape) -> None:
         self.tape = tape

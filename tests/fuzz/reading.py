@@ -74,5 +74,5 @@ class Reading:
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:
-    """The content of a DATA frame, as far as it has one: nobody judges the padding of what comes on a call that is over."""
+    """The content of a DATA frame, as far as it has one: no one judges the padding of what comes on a call that is over."""
     return payload[1 : len(payload) - payload[0]] if flags & frames.PADDED and payload else payload

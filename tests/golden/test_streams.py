@@ -127,7 +127,7 @@ def test_nothing_held_is_byte_for_byte(name: str) -> None:
 
 
 def grown(message: bytes) -> bytes:
-    return message + b"\xfa\x3f\x01x"  # a field that nobody knows
+    return message + b"\xfa\x3f\x01x"  # a field that no one knows
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Case 2: keys that make the runtime act, or that only the node writes, brought along by a pod, a container or a checkpoint.
 
 Naive versions seen to fail: a check that looks at the pod's annotations only; a reconcile that takes a container's
-`lading.dev/grant` as whoever's it says; a RestorePod that is forwarded; an existing grant that is served unlooked at.
+`lading.dev/grant` that names any holder; a RestorePod that is forwarded; an existing grant that is served unlooked at.
 """
 
 import gzip
@@ -102,7 +102,7 @@ def test_a_pod_that_is_restored_past_the_hooks(by_hand: Front, compress: bool) -
 
 
 def test_a_restore_hidden_behind_an_empty_gzip_member(by_hand: Front) -> None:
-    """Go's gzip reads on behind the first member; whoever stops there sees an innocent request."""
+    """Go's gzip reads on behind the first member; a reader that stops there sees an innocent request."""
     guarded = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(annotations=GUARDED)).SerializeToString()
     hidden = gzip.compress(b"") + gzip.compress(guarded)
     before = len(by_hand.runtime.requests("RestorePod"))

@@ -1,4 +1,4 @@
-"""Case 5: device nodes that are links, files, FIFOs or somebody else's device; an image whose /dev is a link.
+"""Case 5: device nodes that are links, files, FIFOs or someone else's device; an image whose /dev is a link.
 
 Naive versions seen to fail: `Path.stat` and `S_ISCHR` (follows the link to a perfect copy, takes another card's number);
 opening the node to look at it (hangs at the FIFO).
@@ -168,7 +168,7 @@ def test_a_folder_that_is_a_link_to_a_perfect_copy(node: Node, capsys: pytest.Ca
 @pytest.mark.parametrize("target", ["/escape", "../../../../../../escape", "/proc/1/root/escape", "/proc/self/cwd/../escape"])
 def test_an_image_whose_dev_is_a_link(real: Site, short_folder: Path, target: str) -> None:
     """runc makes the nodes, inside the image. (Its own links, /dev/fd and so on, old versions make on the host; so they do
-    without us.) What matters here: no device of ours lands there, and the container has the card that it was granted, and no
+    without us.) What matters here: no device of Lading lands there, and the container has the card that it was granted, and no
     other."""
     escape = short_folder / "escape"
     name = f"localhost/lading/linked-{uuid4().hex[:8]}:1"

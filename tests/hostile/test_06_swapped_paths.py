@@ -5,8 +5,8 @@ node's folder (who follows it is caught), the other a real node with a wrong num
 and uses the other is caught). 2,000 rounds each, 10,000 in `make test-long`.
 
 Naive versions seen to fail: `is_symlink`, then `stat`; `resolve`, then `stat`; attributes of sysfs read one path at a time
-(this one was ours); a registration's owner judged by path before it is read. Container file systems: nothing of ours opens one;
-runc does (case 5).
+(this one was Lading's); a registration's owner judged by path before it is read. Container file systems: nothing of Lading
+opens one; runc does (case 5).
 """
 
 import json
@@ -32,7 +32,7 @@ ROUNDS: Final = repeats(2_000, long=10_000)
 pytestmark = pytest.mark.repeats
 NUMBER, WRONG = (231, 192), (1, 1)  # uverbs0; the kernel's memory
 PATH = "/dev/infiniband/uverbs0"
-SOMEBODY = 1234
+SOMEONE = 1234
 
 
 def make_node(path: Path, number: tuple[int, int]) -> None:
@@ -118,13 +118,13 @@ def test_two_functions_in_sysfs(device_nodes: None, tmp_path: Path, swapped: str
 
 @pytest.mark.parametrize("other", ["file", "link"])
 def test_a_registration(tmp_path: Path, other: str) -> None:
-    """root's own names no endpoint; somebody else's does."""
+    """root's own names no endpoint; someone else's does."""
     need(os.geteuid() == 0, "root, to give a file to somebody else")
     folder, evil = tmp_path / "hooks.d", tmp_path / "evil"
     folder.mkdir(mode=0o755)
     (folder / "10.json").write_text("{}")
     evil.write_text(json.dumps({"remote-endpoint": "/tmp/evil.sock", "runtime-hooks": ["PreCreateContainer"]}))
-    os.chown(evil, SOMEBODY, SOMEBODY)
+    os.chown(evil, SOMEONE, SOMEONE)
     beside = folder / "10.json~"
     evil.rename(beside) if other == "file" else beside.symlink_to(evil)
     published: list[tuple[Registration, ...]] = []

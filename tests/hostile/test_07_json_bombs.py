@@ -98,7 +98,7 @@ def test_by_hand(by_hand: Front, annotations: dict[str, str]) -> None:
     assert growth.bytes < GROWTH
 
 
-# What a person gives to `lading-hooks render` may be somebody else's manifest.
+# What a person gives to `lading-hooks render` may be someone else's manifest.
 
 LAUGHS = "x: &l0 [lol]\n" + "".join(f"x{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 10))
 MANIFESTS = {

@@ -1,6 +1,6 @@
 """Case 8: annotations at Kubernetes' limit of 262,144 bytes in all, one less, one more, and far larger straight to the socket.
 
-They arrive whole or the call is refused, never cut: whoever cuts an assignment decides what it says.
+They arrive whole or the call is refused, never cut: who cuts an assignment decides what it says.
 
 Naive version seen to fail: an answer, or a request to a hook, through a client with gRPC's default limit of 4 MiB.
 """

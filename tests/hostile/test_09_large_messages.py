@@ -5,7 +5,7 @@ looked at meanwhile. Calls of three kinds: one that passes frame by frame, one t
 held, read and changed.
 
 Naive versions seen to fail: a proxy that keeps gRPC's default limit of 4 MiB; one that decompresses without a limit; one that
-decompresses every member of a gzip stream and copies all that is left for each (this one was ours).
+decompresses every member of a gzip stream and copies all that is left for each (this one was Lading's).
 """
 
 import gzip
@@ -219,7 +219,7 @@ def bomb(mebibytes: int) -> bytes:
     ],
 )
 def test_a_request_of_many_gzip_members(by_hand: Front, member: bytes, times: int) -> None:
-    """Nobody sends more than one. While it is looked at nobody else is served."""
+    """No one sends more than one. While it is looked at no one else is served."""
     began = time.monotonic()
     with memory_growth(by_hand.lading.proxy.pid) as growth:
         answer = by_hand_call(by_hand.lading.cri_socket, member * times)

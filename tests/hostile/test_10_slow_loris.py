@@ -3,9 +3,9 @@
 An existing client's calls go on, descriptors are capped, and who does not read is no longer read from. 200 half-open
 connections and short floods; 1,000 and long ones in `make test-long`.
 
-Naive versions seen to fail: no `max_connections`; a time limit for the preface that its first byte lifts (this one was ours);
-answers to a client that does not read them, without end (this one was ours); header blocks decoded at any size (this one was
-ours); a hook that is asked on the loop.
+Naive versions seen to fail: no `max_connections`; a time limit for the preface that its first byte lifts (this one was
+Lading's); answers to a client that does not read them, without end (this one was Lading's); header blocks decoded at any size
+(this one was Lading's); a hook that is asked on the loop.
 """
 
 import contextlib

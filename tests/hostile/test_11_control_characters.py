@@ -243,7 +243,7 @@ def _not_reconciled(front: Front) -> None:
 
 
 def test_a_list_that_is_no_utf8(by_hand: Front) -> None:
-    """From a runtime that takes what we refuse: nobody knows who holds what, nothing new is given out, and it is said."""
+    """From a runtime that takes what we refuse: no one knows who holds what, nothing new is given out, and it is said."""
     listed = cri.ListContainersResponse(containers=[cri.Container(id="c", metadata=cri.ContainerMetadata(name="PLACE"))])
     by_hand.runtime.scripted["ListContainers"] = listed.SerializeToString().replace(b"PLACE", INVALID[0])
     tail = Tail(by_hand)

@@ -1,7 +1,7 @@
 """Case 12: the daemons' sockets under umask 000, planted links, other users, restarts at the wrong moment.
 
 Naive versions seen to fail: `bind` and then `chmod` (a moment of 0777, and for good where the umask is 000); `unlink` of what
-is in the way; a listener without peer credentials; a directory judged by what its link leads to (this one was ours).
+is in the way; a listener without peer credentials; a directory judged by what its link leads to (this one was Lading's).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from tests.hostile.front import RuntimeAt
 from tests.hostile.runtime import KeepingRuntime
 from tests.node.site import eventually
 
-SOMEBODY = 1234
+SOMEONE = 1234
 OTHERS = "nobody else's\n"
 
 
@@ -55,7 +55,7 @@ def under_umask(daemon: Daemon, umask: str) -> Daemon:
 
 @pytest.fixture(params=["lading-hooks", "lading-runtimeproxy"])
 def daemon(request: pytest.FixtureRequest, device_nodes: None, runtime: KeepingRuntime, short_folder: Path) -> Iterator[Daemon]:
-    """One of ours, not started; its socket is to be in a folder that is not there yet."""
+    """A daemon of Lading, not started; its socket is to be in a folder that is not there yet."""
     lading = LadingNode(short_folder, node=build("workstation", short_folder / "node"), runtime=RuntimeAt(runtime.path))
     lading.write_config()
     one = lading.hooks if request.param == "lading-hooks" else lading.proxy
@@ -114,21 +114,21 @@ def a_folder_that_others_write(socket_path: Path) -> None:
     socket_path.parent.chmod(0o777)
 
 
-def a_folder_of_somebody(socket_path: Path) -> None:
-    os.chown(socket_path.parent, SOMEBODY, SOMEBODY)
+def a_folder_of_someone(socket_path: Path) -> None:
+    os.chown(socket_path.parent, SOMEONE, SOMEONE)
 
 
-def a_folder_that_is_somebodys_link(socket_path: Path) -> None:
+def a_folder_that_is_a_link_of_someone(socket_path: Path) -> None:
     """To one that is root's: its owner can lead it elsewhere as soon as we listen."""
     folder = socket_path.parent
     folder.rename(folder.with_name("real"))
     folder.symlink_to("real")
-    os.chown(folder, SOMEBODY, SOMEBODY, follow_symlinks=False)
+    os.chown(folder, SOMEONE, SOMEONE, follow_symlinks=False)
 
 
 PLANTS = [
     *(a_link_to_a_file, a_dangling_link, a_file, a_link_for_a_lock, a_hard_link_for_a_lock),
-    *(a_folder_that_others_write, a_folder_of_somebody, a_folder_that_is_somebodys_link),
+    *(a_folder_that_others_write, a_folder_of_someone, a_folder_that_is_a_link_of_someone),
 ]
 
 
@@ -178,15 +178,15 @@ def test_a_daemon_says_what_is_in_its_way(daemon: Daemon) -> None:
 # Other users
 
 
-def connects_as_somebody(path: Path) -> bytes:
+def connects_as_someone(path: Path) -> bytes:
     """What a process of another user gets from the socket until it is closed; the file's mode is not what stops it."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
             os.setgroups([])
-            os.setgid(SOMEBODY)
-            os.setuid(SOMEBODY)
+            os.setgid(SOMEONE)
+            os.setuid(SOMEONE)
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(10)
                 connection.connect(str(path))
@@ -208,7 +208,7 @@ def test_another_user_is_cut_off_whatever_the_modes_are(root: None, daemon: Daem
     for path in (daemon.socket, *daemon.socket.parents):
         if path != Path("/tmp") and path != Path("/"):
             path.chmod(0o777)
-    assert connects_as_somebody(daemon.socket) == b"connected "
+    assert connects_as_someone(daemon.socket) == b"connected "
     eventually(lambda: _said(daemon, Event.CONNECTION_REJECTED))
     assert answers(daemon.socket)  # ours
 
@@ -254,7 +254,7 @@ def _ended(proxy: Daemon) -> None:
 
 
 def test_killed_and_started_again(runtime: KeepingRuntime, short_folder: Path) -> None:
-    """The file that it left is replaced; what somebody put there meanwhile is not."""
+    """The file that it left is replaced; what someone put there meanwhile is not."""
     proxy = proxy_in(short_folder, runtime.path)
     try:
         for _ in range(3):

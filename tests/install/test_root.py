@@ -183,7 +183,7 @@ def test_a_node_that_reports_may_reach_the_api_server(
     assert snapshot(root) == before
 
 
-def test_a_node_that_is_to_report_where_nobody_knows_to_whom(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
+def test_a_node_that_is_to_report_where_no_one_knows_to_whom(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
     root = start(built=False)
     before = snapshot(root)
     install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1", "--report", status=1)
@@ -340,7 +340,7 @@ def test_the_commands_are_on_the_path_until_it_goes(start: Start, wheels: tuple[
 
 
 def test_a_registration_that_was_made_anew_goes_too(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
-    """As `lading-doctor` advises after a change of the settings, which stay: they are somebody's."""
+    """As `lading-doctor` advises after a change of the settings, which stay: they are someone's."""
     root = start()
     install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     settings, registration = root / "etc/lading/hooks.toml", root / "etc/lading/hooks.d/50-lading.json"

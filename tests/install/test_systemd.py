@@ -106,7 +106,7 @@ def test_a_life_on_a_node(node: PrivateSystemd, wheels: tuple[Path, Path], confi
         eventually(lambda calls=load.calls: in_the_middle(load, calls))  # type: ignore[misc]
     print(f"measured: {load.calls} calls during an upgrade and a rollback, {len(load.lost)} lost")
     assert load.lost == {}
-    assert node.show("kubelet.service", "MainPID") == kubelet  # nobody restarted it for that
+    assert node.show("kubelet.service", "MainPID") == kubelet  # no one restarted it for that
 
     change_ledger(node, "PRAGMA user_version = 99")  # as a version of years to come does
     node.run(str(SCRIPT), "--rollback", check=False)
@@ -114,7 +114,7 @@ def test_a_life_on_a_node(node: PrivateSystemd, wheels: tuple[Path, Path], confi
 
     hold_a_card(node, tmp_path)
     node.run(str(SCRIPT), "--uninstall", check=False)
-    assert kubelet_command(node)[-1] == ENDPOINT  # a pod's devices would be nobody's any more
+    assert kubelet_command(node)[-1] == ENDPOINT  # a pod's devices would be no one's any more
     change_ledger(node, "DELETE FROM grants")
     print(install(node, "--uninstall"))
     assert kubelet_command(node) == before

@@ -134,7 +134,7 @@ def in_the_middle_of_calls(load: Load, before: int) -> None:
     assert load.calls > before + 20
 
 
-def test_a_call_waits_while_nobody_runs(short_folder: Path, runtime: CountingRuntime) -> None:
+def test_a_call_waits_while_no_one_runs(short_folder: Path, runtime: CountingRuntime) -> None:
     path = short_folder / "run" / "cri.sock"
     with (
         managed(proxy(short_folder), path=path, log=short_folder / "proxy.log") as manager,

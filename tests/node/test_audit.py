@@ -159,8 +159,8 @@ def test_the_metric_names_the_pod_of_a_device_while_it_has_it(site: Site) -> Non
     released = metric(log, "lading_hooks_release_seconds_count")
     pod.remove()
 
-    def nobody() -> None:
+    def no_one() -> None:
         assert metric(log, "lading_device_holder") == 0
         assert metric(log, "lading_hooks_release_seconds_count") == released + 1
 
-    eventually(nobody)
+    eventually(no_one)

@@ -1,4 +1,4 @@
-"""Twenty pods at once for fewer devices: as many as there are get one, the others are refused, and nobody gets another's."""
+"""Twenty pods at once for fewer devices: as many as there are get one, the others are refused, and no one gets another's."""
 
 import time
 from collections import Counter, defaultdict

@@ -315,7 +315,7 @@ def test_a_runtime_that_is_away_is_said_once(node: LadingNode) -> None:
     assert states(checks, "skipped") == {"cdi", "nri", "memlock", "cgroup-driver"}
 
 
-def test_a_runtime_that_hangs_holds_up_nobody(node: LadingNode, short_folder: Path) -> None:
+def test_a_runtime_that_hangs_holds_up_no_one(node: LadingNode, short_folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as hung, another_runtime(node, short_folder / "s"):
         hung.bind(str(short_folder / "s"))
         hung.listen()

@@ -196,7 +196,7 @@ def test_an_endpoint_that_is_no_socket_is_not_asked(site: Site) -> None:
         refused_for(site, Reason.HOOK_INVALID)
 
 
-def test_two_hooks_that_claim_one_variable_are_told_of_each_other(site: Site) -> None:
+def test_two_hooks_that_claim_one_variable_learn_of_each_other(site: Site) -> None:
     with registrations_changed(site.lading) as folder:
         other = {
             "remote-endpoint": str(folder.parent / "nobody.sock"),

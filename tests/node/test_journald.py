@@ -78,7 +78,7 @@ def test_hostile_text_is_one_record_of_text(journald: PrivateJournald, text: str
     assert record["MESSAGE"].isprintable()
 
 
-def test_a_journal_that_hangs_holds_nobody_up_and_what_was_dropped_is_counted(journald: PrivateJournald) -> None:
+def test_a_journal_that_hangs_holds_no_one_up_and_what_was_dropped_is_counted(journald: PrivateJournald) -> None:
     with log_of(journald) as log:
         journald.stop_reading()
         began = time.monotonic()

@@ -254,7 +254,7 @@ def test_a_device_comes_back_by_whatever_octets_a_pod_named_it(host: Netns, pod:
     assert host.links()["vf0"]["address"] == _MAC
 
 
-def test_a_sysfs_that_can_not_be_read_is_no_absence(host: Netns, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sysfs_that_cannot_be_read_is_no_absence(host: Netns, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: Path) -> tuple[str, ...]:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -420,7 +420,7 @@ def test_a_program_uses_an_ipv6_address_at_once(host: Netns, pod: Netns, kernel:
         program.bind(("fd00::2", 0))
 
 
-def test_what_somebody_else_configured_stays(host: Netns, pod: Netns, kernel: Kernel) -> None:
+def test_what_someone_else_configured_stays(host: Netns, pod: Netns, kernel: Kernel) -> None:
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     pod.ip("address add 192.168.7.7/32 dev rdma0")
     host.run(lambda: kernel.configure(pod.path, "rdma0", addresses=("10.0.0.2/24",), routes=()))

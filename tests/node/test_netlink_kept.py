@@ -136,7 +136,7 @@ def test_what_the_host_had_configured_is_restored_and_not_the_default(host: Netn
     assert {"PROMISC"} <= set(host.links()["vf0"]["flags"])
 
 
-def test_a_setting_that_can_not_be_restored_is_named(host: Netns, kernel: Kernel) -> None:
+def test_a_setting_that_cannot_be_restored_is_named(host: Netns, kernel: Kernel) -> None:
     before = read(host, kernel)
     impossible = tuple(KeptSetting(*one) for one in (before | {"channels-rx": "99"}).items())
     with pytest.raises(KernelError) as caught:

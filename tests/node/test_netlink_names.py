@@ -58,7 +58,7 @@ def test_a_name_is_taken_from_who_has_it_besides_its_own(host: Netns, kernel: Ke
     assert "UP" not in host.links()["ens1v1"]["flags"]
 
 
-def test_a_parking_name_that_is_another_devices_alternative_is_to_be_had(host: Netns, pod: Netns, kernel: Kernel) -> None:
+def test_a_parking_name_that_is_another_devices_alternative_is_available(host: Netns, pod: Netns, kernel: Kernel) -> None:
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     host.ip("link property add dev peer0 altname ld0000180002")
     host.run(lambda: kernel.move_out(pod.path, pod.id, "rdma0", "ld0000180002"))

@@ -32,7 +32,7 @@ def test_a_vf_by_number_is_the_first_free_one(site: Site) -> None:
         assert granted_in(container) == ((), (first,))
         assert sight.env["PCIDEVICE_LADING_DEV_RDMA"] == first  # ours says what was given, whatever the pod wrote
         assert sight.env["NCCL_IB_HCA"] == "=mlx5_8"
-        assert sight.env["NVIDIA_VISIBLE_DEVICES"] == "void"  # no GPU of ours, so none at all
+        assert sight.env["NVIDIA_VISIBLE_DEVICES"] == "void"  # no GPU of Lading, so none at all
         assert not may_lock_memory(container)
         with site.kubelet.pod("next", annotations={VFS: "1"}) as other:
             assert site.see(other.run_container()).vfs == (second,)

@@ -65,7 +65,7 @@ def test_every_reason_is_met_by_some_test_of_this_folder() -> None:
         pytest.param({VFS: "mlx5_8,../sda"}, id="up"),
     ],
 )
-def test_an_annotation_that_can_not_be_read(site: Site, annotations: dict[str, str]) -> None:
+def test_an_annotation_that_cannot_be_read(site: Site, annotations: dict[str, str]) -> None:
     refused = site.refused_at_once(annotations)
     assert refused.reason is Reason.ANNOTATION_MALFORMED
     assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
@@ -83,7 +83,7 @@ def test_an_annotation_that_can_not_be_read(site: Site, annotations: dict[str, s
         pytest.param({"lading.dev/assignment": "{}"}, Reason.FORM_NOT_ACCEPTED, id="by-central"),
     ],
 )
-def test_what_this_node_can_not_give(site: Site, annotations: dict[str, str], reason: Reason) -> None:
+def test_what_this_node_cannot_give(site: Site, annotations: dict[str, str], reason: Reason) -> None:
     assert site.refused_at_once(annotations).reason is reason
     with site.kubelet.pod("after", annotations={GPU: "0"}) as pod:  # nothing of a refused request is held
         assert site.see(pod.run_container()).gpus == (site.gpu(0),)
@@ -127,7 +127,7 @@ def test_a_container_that_a_device_plugin_serves_too(site: Site) -> None:
     assert site.refused(pod, "rdma", devices=[site.supplied(site.uverbs(site.vfs[0]))]).reason is Reason.DEVICE_PLUGIN_CONFLICT
 
 
-def test_a_runtime_handler_that_can_not_be_served(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
+def test_a_runtime_handler_that_cannot_be_served(start_lading: StartLading, visit: Callable[[LadingNode], Site]) -> None:
     site = visit(start_lading("workstation", hooks={"unsupported_handlers": ["run?"]}))
     pod = site.kubelet.run_pod("elsewhere", annotations={GPU: "0"}, runtime_handler="runc")
     refused = site.refused(pod)
@@ -157,7 +157,7 @@ def fill_disk(path: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_a_ledger_that_can_not_be_written(
+def test_a_ledger_that_cannot_be_written(
     start_lading: StartLading, visit: Callable[[LadingNode], Site], small_disk: Path
 ) -> None:
     lading = start_lading("workstation", hooks={"state_dir": str(small_disk)})
@@ -252,7 +252,7 @@ def test_holders_that_were_not_compared_with_the_runtime_yet(
     site = visit(start_lading("workstation", hooks={"runtime_endpoint": "/none/such.sock"}))
     refused = site.refused_at_once({GPU: "0"})
     assert refused.reason is Reason.NOT_RECONCILED
-    assert refused.code is grpc.StatusCode.UNAVAILABLE  # kubelet tries again, and nobody has to do anything
+    assert refused.code is grpc.StatusCode.UNAVAILABLE  # kubelet tries again, and no one has to do anything
 
 
 # ---- requests that no kubelet makes
@@ -266,7 +266,7 @@ def test_a_sandbox_that_the_runtime_does_not_know(site: Site) -> None:
     assert refusal_of(caught.value).reason is Reason.NOT_RECONCILED
 
 
-def test_a_request_that_can_not_be_read(site: Site) -> None:
+def test_a_request_that_cannot_be_read(site: Site) -> None:
     """Its second field is no ContainerConfig, and it has our prefix in it."""
     with pytest.raises(CriError) as caught:
         site.kubelet.call("CreateContainer", cri.VersionResponse(runtime_name="lading.dev/gpus"), cri.CreateContainerResponse)

@@ -1,4 +1,4 @@
-"""Daemons that are killed and started again, and a ledger that is lost: pods go on, and nobody loses what he holds."""
+"""Daemons that are killed and started again, and a ledger that is lost: pods go on, and no one loses what he holds."""
 
 import json
 import subprocess
@@ -48,7 +48,7 @@ def test_grants_survive_hooks_that_are_killed(site: Site) -> None:
     had = granted_in(first)
     assert had == ((site.gpu(2),), (site.vfs[1],))
     site.lading.hooks.kill()
-    gone.remove()  # while nobody listens: what it held is found to be free by comparing with the runtime
+    gone.remove()  # while no one listens: what it held is found to be free by comparing with the runtime
     site.lading.hooks.start()
     assert site.see(first).gpus == (site.gpu(2),)
     first.stop()
@@ -78,7 +78,7 @@ def test_pods_go_on_when_the_proxy_is_killed_and_it_learns_them_again(site: Site
     # CreateContainer does not say the runtime handler of its sandbox, and the sandbox was made before the restart.
     assert site.refused(elsewhere).reason is Reason.RUNTIME_HANDLER
     assert site.logged(site.lading.proxy, Event.PODS_KNOWN, "sandboxes=2")
-    # Teardown carries an id only: the hooks are told of a sandbox that was made before the restart.
+    # Teardown carries an id only: the hooks learn of a sandbox that was made before the restart.
     pod.remove()
     other = site.kubelet.run_pod("other", annotations={GPU: "3"})
     eventually(other.create_container)
@@ -135,7 +135,7 @@ def test_a_ledger_that_is_damaged_is_not_believed(site: Site, damage: bytes) -> 
         done = rebuild_ledger(lading)
         lading.hooks.start()
     assert done.returncode == 0, done.stderr
-    assert any(path.read_bytes() == damage for path in site.ledger.parent.glob("node.db.damaged-*"))  # for whoever looks
+    assert any(path.read_bytes() == damage for path in site.ledger.parent.glob("node.db.damaged-*"))  # for a person who looks
     refused = site.refused_once_reconciled({GPU: "0"})
     assert refused.reason is Reason.DEVICE_HELD
     first.stop()
@@ -167,7 +167,7 @@ def test_cards_that_were_in_use_before_lading_came_are_held(
     site.await_log(lading.hooks, Event.HOLDER_FOREIGN, before.spec.uid)
 
     pod = site.kubelet.run_pod("after", annotations={GPU: "1"})
-    for asked in ("1", "1:core=10"):  # nobody knows how much of it is used
+    for asked in ("1", "1:core=10"):  # no one knows how much of it is used
         pod.config.annotations[GPU] = asked
         refused = site.refused(pod)
         assert refused.reason is Reason.DEVICE_HELD

@@ -112,7 +112,7 @@ def test_pods_survive_a_restart_of_containerd_and_nothing_survives_its_end(binar
         assert cgroups_named(runtime.layout.cgroup_root) != []
         assert {line.split()[0] for line in leftovers.below(short_folder)} == {"mount", "socket", "process"}
         runtime.kill()
-    # `kill` left pods that nobody could remove through CRI any more
+    # `kill` left pods that no one could remove through CRI any more
     assert leftovers.below(short_folder) == []
     assert cgroups_named(runtime.layout.cgroup_root) == []
     assert not runtime.layout.state.exists()

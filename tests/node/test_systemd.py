@@ -217,7 +217,7 @@ def is_another(systemd: PrivateSystemd, unit: str, pid: str) -> None:
     assert systemd.show(unit, "MainPID") not in {pid, "0"}
 
 
-def test_a_proxy_that_can_not_start_does_not_cost_the_socket(systemd: PrivateSystemd) -> None:
+def test_a_proxy_that_cannot_start_does_not_cost_the_socket(systemd: PrivateSystemd) -> None:
     """Nor is it given up: once the mistake is mended, the calls that waited are served."""
     config = systemd.etc / "runtimeproxy.toml"
     config.write_text("listne = 1\n")

@@ -78,7 +78,7 @@ def test_hooks_that_hung_learn_of_the_end_of_a_pod(lading: LadingNode, visit: Ca
     eventually(released)
 
 
-def test_what_nobody_knows_is_answered_by_the_runtime(lading: LadingNode, visit: Callable[[LadingNode], Site]) -> None:
+def test_what_no_one_knows_is_answered_by_the_runtime(lading: LadingNode, visit: Callable[[LadingNode], Site]) -> None:
     site = visit(lading)
 
     def answer(client: Cri) -> object:

@@ -1,4 +1,4 @@
-"""`hide_unassigned`: neither an image nor a pod shows itself cards that nobody gave it; exempt is only what the node says."""
+"""`hide_unassigned`: neither an image nor a pod shows itself cards that no one gave it; exempt is only what the node says."""
 
 from collections.abc import Callable, Mapping
 
@@ -48,7 +48,7 @@ def test_an_exempt_namespace_is_left_alone(start_lading: StartLading, visit: Cal
     assert visible(site, namespace="gpu-operator", image=CUDA) == "all"
     assert visible(site, namespace="gpu-operator", env={VISIBLE: "0"}) == "0"
     assert visible(site, image=CUDA) == "void"
-    # Also in a pod that has other devices of ours, which the hook server answers for instead of the proxy.
+    # Also in a pod that has other devices of Lading, which the hook server answers for instead of the proxy.
     assert visible(site, namespace="gpu-operator", annotations={"lading.dev/vfs": "1"}, image=CUDA) == "all"
     assert visible(site, annotations={"lading.dev/vfs": "1"}, image=CUDA) == "void"
     # It exempts from hiding only: what is given there is what the annotation says.

@@ -117,7 +117,7 @@ def test_killed_at_every_step_of_an_attach_and_of_a_release(site: VfSite) -> Non
 
 @pytest.mark.parametrize("back", [True, False], ids=["back-before-the-stop", "away-at-the-stop"])
 @pytest.mark.long
-def test_killed_at_every_change_of_an_attach_that_nobody_comes_back_to(site: VfSite, back: bool) -> None:
+def test_killed_at_every_change_of_an_attach_that_no_one_comes_back_to(site: VfSite, back: bool) -> None:
     """The pod is stopped before its container is tried again; while the daemon is away the namespace dies under it."""
     vf = site.vfs[1]
     site.direct.run_pod("bystander")  # a runtime that lists no sandbox at all is not believed

@@ -132,7 +132,7 @@ def test_a_daemon_that_is_killed_in_between_finds_everything_again(site: VfSite)
     gone = site.run_vf_pod("gone", {"main": [site.entry(other, **SETTINGS)]})
     gone.run_container()
     site.lading.hooks.kill()
-    gone.stop()  # nobody is there to take the device back: it comes back by itself, as what the pod made of it
+    gone.stop()  # no one is there to take the device back: it comes back by itself, as what the pod made of it
     site.rig.await_returned(other)
     assert site.rig.where()[other].name == "rdma5"
     site.rig.pass_time(60)  # lists may be older than an attachment that is younger
@@ -153,7 +153,7 @@ def test_a_daemon_that_is_killed_in_between_finds_everything_again(site: VfSite)
 
 
 @pytest.mark.parametrize("failing", [("move_out", "set_vf"), ("set_vf",), ("rename",)], ids=",".join)
-def test_a_release_that_fails_holds_up_nobody_but_the_next_owner(site: VfSite, failing: tuple[str, ...]) -> None:
+def test_a_release_that_fails_holds_up_no_one_but_the_next_owner(site: VfSite, failing: tuple[str, ...]) -> None:
     """The runtime then removes the namespace under it, where the device was still there. The kernel brings it back, so that
     move_out alone would fail only until then."""
     vf = site.vfs[0]

@@ -253,7 +253,7 @@ def netns_of(site: VfSite, pod: Pod) -> Path:
 
 
 def end_sandbox(site: VfSite, pod: Pod) -> None:
-    """As when its node ran out of memory: the sandbox is not ready any more, and nobody was asked to stop it."""
+    """As when its node ran out of memory: the sandbox is not ready any more, and no one was asked to stop it."""
     os.kill(info_of(site, pod)["pid"], signal.SIGKILL)
 
     def ended() -> None:

@@ -1,4 +1,4 @@
-"""Names that somebody chose to do harm: they are shown, as text, and do nothing else."""
+"""Names that someone chose to do harm: they are shown, as text, and do nothing else."""
 
 import json
 
@@ -83,7 +83,7 @@ def assert_unharmed(tab: Tab) -> None:
     assert not tab.script(r"return /[\u202a-\u202e\u2066-\u2069\u200b\u0007]/.test(document.body.textContent)")
 
 
-def test_a_link_that_somebody_sent(tab_on: OpenTab) -> None:
+def test_a_link_that_someone_sent(tab_on: OpenTab) -> None:
     tab = tab_on(harmed("plain"))
     tab.open_drawn(f"#q=x&pod={SCRIPT}&node={SCRIPT}&sort={SCRIPT}&group=__proto__")
     assert SCRIPT in tab.text("#panel h2")

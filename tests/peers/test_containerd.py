@@ -22,24 +22,24 @@ from tests.peers.test_sizes import container
 
 pytestmark = pytest.mark.node
 
-NOBODY: Final = "f" * 64
+NO_ONE: Final = "f" * 64
 FINE: Final[dict[str, Message]] = {
     "RuntimeService/Version": cri.VersionRequest(version="0.1.0"),
     "RuntimeService/Status": cri.StatusRequest(),
     "RuntimeService/ListContainers": cri.ListContainersRequest(),
     "RuntimeService/ListPodSandbox": cri.ListPodSandboxRequest(),
-    "RuntimeService/RemovePodSandbox": cri.RemovePodSandboxRequest(pod_sandbox_id=NOBODY),
-    "RuntimeService/RemoveContainer": cri.RemoveContainerRequest(container_id=NOBODY),
+    "RuntimeService/RemovePodSandbox": cri.RemovePodSandboxRequest(pod_sandbox_id=NO_ONE),
+    "RuntimeService/RemoveContainer": cri.RemoveContainerRequest(container_id=NO_ONE),
     "ImageService/ImageStatus": cri.ImageStatusRequest(image=cri.ImageSpec(image="nobody/has:this")),
 }
 UNKNOWN: Final[dict[str, Message]] = {
-    "RuntimeService/StopPodSandbox": cri.StopPodSandboxRequest(pod_sandbox_id=NOBODY),
-    "RuntimeService/PodSandboxStatus": cri.PodSandboxStatusRequest(pod_sandbox_id=NOBODY),
-    "RuntimeService/ContainerStatus": cri.ContainerStatusRequest(container_id=NOBODY),
-    "RuntimeService/StartContainer": cri.StartContainerRequest(container_id=NOBODY),
-    "RuntimeService/ExecSync": cri.ExecSyncRequest(container_id=NOBODY, cmd=["true"]),
-    "RuntimeService/UpdateContainerResources": cri.UpdateContainerResourcesRequest(container_id=NOBODY),
-    "RuntimeService/CreateContainer": container(NOBODY, {}, 100),
+    "RuntimeService/StopPodSandbox": cri.StopPodSandboxRequest(pod_sandbox_id=NO_ONE),
+    "RuntimeService/PodSandboxStatus": cri.PodSandboxStatusRequest(pod_sandbox_id=NO_ONE),
+    "RuntimeService/ContainerStatus": cri.ContainerStatusRequest(container_id=NO_ONE),
+    "RuntimeService/StartContainer": cri.StartContainerRequest(container_id=NO_ONE),
+    "RuntimeService/ExecSync": cri.ExecSyncRequest(container_id=NO_ONE, cmd=["true"]),
+    "RuntimeService/UpdateContainerResources": cri.UpdateContainerResourcesRequest(container_id=NO_ONE),
+    "RuntimeService/CreateContainer": container(NO_ONE, {}, 100),
     "RuntimeService/Missing": cri.VersionRequest(),
     "MissingService/Version": cri.VersionRequest(),
 }

@@ -1,4 +1,4 @@
-"""Either end of a connection dies, or talks nonsense, in the middle of calls: who was on it hears so, and nobody else.
+"""Either end of a connection dies, or talks nonsense, in the middle of calls: who was on it hears so, and no one else.
 
 Seen to fail against a proxy that closes a client's connection without a word when the runtime's is gone.
 """

@@ -229,7 +229,7 @@ class Cluster(RuleBasedStateMachine):
     def bind(self, number: int, outcome: str) -> None:
         of = list(self.under_way)[number % len(self.under_way)]
         record, binding = self.pods.get(of), self.under_way[of]
-        if outcome == "lost":  # never arrived, and nobody knows: it may be sent again
+        if outcome == "lost":  # never arrived, and no one knows: it may be sent again
             return
         del self.under_way[of]
         if outcome == "refused" or record is None or record.node:
@@ -321,7 +321,7 @@ class Cluster(RuleBasedStateMachine):
             assert over_capacity(add_up(node.claims, without=Claim.NOMINATED)) == []
 
     @invariant()
-    def nobody_is_beside_whom_labels_keep_off(self) -> None:
+    def no_one_is_beside_whom_labels_keep_off(self) -> None:
         """Of what central gives: what a node still grants to a pod that is gone has no labels any more, and a nomination is for
         the time after others have gone."""
         claims = {name: node.claims for name, node in self.ledger.snapshot().nodes.items()}

@@ -183,7 +183,7 @@ def can_be_placed(where: NodeRoom, pod: DeviceRequest) -> bool:
 
 
 def emptied(where: NodeRoom) -> NodeRoom:
-    """Nobody holds anything of what may be given."""
+    """No one holds anything of what may be given."""
     free = [replace(one, pods=0, containers=0, free_mib=one.gpu.usable_mib, free_core=100) for one in where.cards]
     return replace(where, cards=tuple(free), vfs=tuple(replace(one, free=one.usable) for one in where.vfs))
 

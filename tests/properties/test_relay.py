@@ -186,7 +186,7 @@ class RelayMachine(RuleBasedStateMachine):
             call.answer_blocks.append([*first, (b"grpc-status", b"%d" % (call.stream % 17)), *block_of(extra)])
             runtime.send_headers(call.stream, call.answer_blocks[-1], end_stream=True)
         call.runtime_ended = True
-        if reset and not self.seen_by_runtime(call).ended:  # 8.1: nobody needs the rest of the request
+        if reset and not self.seen_by_runtime(call).ended:  # 8.1: no one needs the rest of the request
             runtime.reset_stream(call.stream, ErrorCode.NO_ERROR)
             call.runtime_reset = True
 
@@ -201,7 +201,7 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(which=any_number)
     def runtime_goes_away(self, which: int) -> None:
         last = pick(list(self.calls.values()), which).stream
-        self.wire.flow()  # (raw bytes of ours must not land inside a frame of h2's that is on its way)
+        self.wire.flow()  # (raw bytes of this test must not land inside a frame of h2's that is on its way)
         self.wire.relay.receive_from_runtime(frames.goaway(last, ErrorCode.NO_ERROR))
         self.unprocessed = last
         self.wire.flow()

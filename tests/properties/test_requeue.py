@@ -1,4 +1,4 @@
-"""Nobody is forgotten: pods come, are refused, end, in any order; a look has time for one node or ask. At last every refused
+"""No one is forgotten: pods come, are refused, end, in any order; a look has time for one node or ask. At last every refused
 pod that fits somewhere was woken since it was refused. The fit itself says who fits."""
 
 from collections.abc import Sequence

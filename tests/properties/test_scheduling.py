@@ -1,7 +1,7 @@
 """Filter, bind, watch, delete, in any order, with outcomes of every kind: no device twice, nothing lost, nothing for ever.
 
 `Cluster` plays the API server; what it knows is the truth. The watch shows a pod late, or kube-scheduler shows it first. A
-Binding succeeds, is refused, or nobody knows, until it is looked at. Nodes report grants of what runs, and take their time.
+Binding succeeds, is refused, or no one knows, until it is looked at. Nodes report grants of what runs, and take their time.
 """
 
 import json
@@ -94,7 +94,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 99), said=labels)
     def edit_labels(self, pick: int, said: dict[str, str]) -> None:
-        """Whoever owns the pod may, also after it was bound."""
+        """The pod's owner may, also after it was bound."""
         name = self._some(pick)
         if name is not None:
             shown = self.cluster.pods[name].shown

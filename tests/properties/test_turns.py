@@ -1,4 +1,4 @@
-"""Whatever containers do, and whoever ends when: one turn at a time, and it comes to everyone who waits."""
+"""Whatever containers do, and in whatever order they end: one turn at a time, and it comes to everyone who waits."""
 
 import pytest
 from hypothesis import settings

@@ -1,7 +1,7 @@
 """The life of VFs by random schedules, on the model of a kernel: pods come, stop and come again, the daemon is killed between
 any two steps, the kernel fails, namespaces vanish, the machine is booted anew.
 
-At every moment `tests.vfs.invariants` holds: whoever reads the journal then finds each VF as it says, and a VF without a row is
+At every moment `tests.vfs.invariants` holds: a reader of the journal then finds each VF as it says, and a VF without a row is
 as it was at first. At the end of each schedule, once nothing fails any more and all pods are gone, so is every row.
 """
 

@@ -85,7 +85,7 @@ def check_dead(site: Site) -> None:
 
 @pytest.mark.repeats
 @pytest.mark.timeout(120 + 15 * ROUNDS)
-def test_whoever_is_killed_or_stopped_in_whatever_state_the_others_go_on(site: Site) -> None:
+def test_when_one_is_killed_or_stopped_in_any_state_the_others_go_on(site: Site) -> None:
     chance = random.Random(time.time_ns())  # noqa: S311 -- a test's choice
     cases = list(CASES)
     chance.shuffle(cases)

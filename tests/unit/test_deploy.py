@@ -203,7 +203,7 @@ def test_the_lease_is_the_one_that_the_role_allows(name: str) -> None:
     assert lease == (role["metadata"]["namespace"], named[0])
 
 
-def test_the_service_is_pointed_at_the_leader_and_selects_nobody() -> None:
+def test_the_service_is_pointed_at_the_leader_and_selects_no_one() -> None:
     service = find("Service", settings().service)
     assert "selector" not in service["spec"]
     assert service["metadata"]["namespace"] == settings().lease_namespace

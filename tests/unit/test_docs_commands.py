@@ -1,4 +1,4 @@
-"""Every command of ours that a page shows exists, with the flags that it is shown with; so do the files and targets named."""
+"""Every command of Lading that a page shows exists, with the flags that it is shown with; so do the files and targets named."""
 
 import importlib.util
 import re

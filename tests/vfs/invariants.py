@@ -91,7 +91,7 @@ def _of_owner(row: Attachment, original: Shown, found: Shown, there: set[str]) -
     untold = {f.name for f in fields(VfConfig) if getattr(row.settings.config, f.name) is None}
     for name in untold:
         if getattr(found.config, name) != getattr(original.config, name):
-            yield f"has {name} {getattr(found.config, name)}, which nobody asked for"
+            yield f"has {name} {getattr(found.config, name)}, which no one asked for"
     if row.step is Step.ATTACHED and row.netns in there:
         yield from _of_attached(row, found)
 

@@ -47,7 +47,7 @@ def path_of(sandbox: str) -> str:
 
 
 async def inline(do: Callable[[], T]) -> T:
-    """In place of a thread: the loop turns once, so that others may come in between. What hangs holds nobody else."""
+    """In place of a thread: the loop turns once, so that others may come in between. What hangs holds no one else."""
     await asyncio.sleep(0)
     while True:
         try:
@@ -73,7 +73,7 @@ class Node:
         driver: str = "mlx5_core",
         own_macs: bool = False,
     ) -> None:
-        """`own_macs`: nobody gave their PF a MAC for the VFs."""
+        """`own_macs`: no one gave their PF a MAC for the VFs."""
         self.vfs: list[Vf] = [vf(number, ethernet=ethernet) for number in range(vfs)]
         self.kernel = ModelKernel(self.vfs, mode=mode, parents=parents, driver=driver, own_macs=own_macs)
         self.before = self.shown()
@@ -167,7 +167,7 @@ class Node:
         self.start()
 
     def may_keep(self, sandbox: SandboxId) -> bool:
-        """Nobody may take from it what it has."""
+        """No one may take from it what it has."""
         return sandbox in self.ready and sandbox not in self.stopped
 
     # ---- what is seen

@@ -6,8 +6,8 @@ with it (`kept`), also when its namespace ends. A device whose namespace ends co
 host's, down, under the name that it had there or as dev<N>; its ibdev comes back too. `late` keeps them out of sight until
 `arrive`.
 
-Faults are by method: `fail` makes the next calls raise before or after they take effect, `hold` makes them hang. `point` is
-told of every moment at which a daemon may be killed; whoever wants it killed there calls `die`. `changes` is what took effect.
+Faults are by method: `fail` makes the next calls raise before or after they take effect, `hold` makes them hang. `point` learns
+of every moment at which a daemon may be killed; a test that kills the daemon there calls `die`. `changes` is what took effect.
 """
 
 import asyncio
@@ -161,7 +161,7 @@ class ModelKernel:
         self.arriving, self.arriving_ibdevs = [], set()
 
     def _leave_mac_to(self, one: Vf) -> None:
-        """The VF has had its own MAC from the start: nobody gave its PF one. igb reports it nevertheless."""
+        """The VF has had its own MAC from the start: no one gave its PF one. igb reports it nevertheless."""
         self.fixed.discard((one.pf, one.index))
         where = self.where(one.bdf)
         mac = where[1].mac if self.driver == "igb" and where is not None else NO_MAC

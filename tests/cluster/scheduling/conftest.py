@@ -76,7 +76,7 @@ def whole(cluster: Cluster, lading: LadingNode, key: SigningKey, pytestconfig: p
 
 @pytest.fixture
 def world(whole: World, pods: Pods) -> Iterator[World]:
-    """Nobody holds anything when a test begins, and nothing was ever held twice when it ends."""
+    """No one holds anything when a test begins, and nothing was ever held twice when it ends."""
     whole.await_idle()
     before = whole.auditor.looks
     yield whole

@@ -34,7 +34,7 @@ OURS: Final = (
 
 @contextlib.contextmanager
 def without_policies(world: World) -> Iterator[None]:
-    """A cluster where nobody installed them. The API server takes a moment to notice, both ways."""
+    """A cluster where no one installed them. The API server takes a moment to notice, both ways."""
     for name in OURS:
         world.api.call("DELETE", f"{POLICIES}/{name}")
     world.cluster.eventually(lambda: not denied(world), "a pod that is let through")

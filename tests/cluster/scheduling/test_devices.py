@@ -17,7 +17,7 @@ def test_two_cards_with_vfs(world: World, pods: Pods) -> None:
     assert (len(set(assigned.gpus)), len(set(assigned.vfs))) == (2, 2)
     world.check(pods, "train")
     env = world.env(pods, "train")
-    assert env["NVIDIA_VISIBLE_DEVICES"] == "void"  # the devices are there, and nobody else is to add some
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "void"  # the devices are there, and no one else is to add some
     assert len(env["NCCL_IB_HCA"].split(",")) == 2
     annotations = world.api.pod("train")["metadata"]["annotations"]
     assert annotations[ASSIGNMENT_SIGNATURE].startswith("ed25519:")

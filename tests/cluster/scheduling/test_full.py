@@ -1,4 +1,4 @@
-"""Every card is somebody's: who comes later waits, is told why, and has the first card that comes free."""
+"""Every card is someone's: who comes later waits, is told why, and has the first card that comes free."""
 
 import time
 from functools import partial

@@ -102,7 +102,7 @@ def test_who_is_no_more_important_waits(world: World, pods: Pods) -> None:
     assert not world.bound("patient")
 
 
-def test_for_cpu_nobody_goes_while_the_devices_are_short(world: World, pods: Pods) -> None:
+def test_for_cpu_no_one_goes_while_the_devices_are_short(world: World, pods: Pods) -> None:
     """kube-scheduler preempts for cpu and asks central, which says whether the devices would suffice then. A pod that only cpu
     kept from every node is beyond central's waking: kube-scheduler tries it again when a pod ends, or after 5 minutes."""
     free = float(world.api.node(world.node)["status"]["allocatable"]["cpu"])

@@ -24,7 +24,7 @@ def stable(world: World, pods: Pods, names: Sequence[str]) -> Stable:
     }
 
 
-def test_a_rolling_restart_of_everything_of_ours_while_pods_come_and_go(world: World, pods: Pods) -> None:
+def test_a_rolling_restart_of_all_of_lading_while_pods_come_and_go(world: World, pods: Pods) -> None:
     """Each goes away while a pod waits for it, or is under way."""
     world.run(pods, "long-0", "long-1", gpu=1, rdma=1)
     before = stable(world, pods, ["long-0", "long-1"])
@@ -71,7 +71,7 @@ def test_the_leader_dies_while_every_card_is_taken_and_the_next_one_knows_who_ha
     dead = world.scheduling.leader
     dead.kill()
     gone = world.assigned("held-6")
-    pods.delete("held-6")  # while nobody leads
+    pods.delete("held-6")  # while no one leads
     world.scheduling.await_leader()
     assert world.scheduling.leader is not dead
     world.await_bound("late", within_s=60.0)

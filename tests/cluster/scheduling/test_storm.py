@@ -1,4 +1,5 @@
-"""Hundreds of pods at once on nodes without kubelets: nothing is given twice, nothing is lost, whoever dies meanwhile."""
+"""Hundreds of pods at once on nodes without kubelets: nothing is given twice, nothing is lost, whichever part dies
+meanwhile."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

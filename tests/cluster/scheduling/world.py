@@ -133,7 +133,7 @@ class World:
         return by_report(read_reports(self.api))
 
     def await_idle(self) -> None:
-        """Nobody holds anything, and central has been told."""
+        """No one holds anything, and central has been told."""
         self.cluster.eventually(lambda: not self.reported(), "a report without grants")
 
     def await_clean(self) -> None:

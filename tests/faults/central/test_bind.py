@@ -104,7 +104,7 @@ def test_an_api_server_that_is_away_was_not_reached(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_pod_that_somebody_else_bound(tmp_path: Path) -> None:
+def test_a_pod_that_someone_else_bound(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         one.filter("a")
@@ -190,7 +190,7 @@ def test_a_proxy_that_sent_our_binding_twice(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-# Nobody knows
+# No one knows
 
 
 @pytest.mark.parametrize("fault", [LOST_ANSWER, Fault(status=500, done=True), Fault(status=504, done=True), Fault(done=True)])
@@ -353,7 +353,7 @@ def test_a_term_that_ends_while_it_binds(tmp_path: Path) -> None:
         one.server.fail(LOST, when=is_binding)
         binding = asyncio.create_task(one.bind("a", "n1"))
         await one.pause(1)
-        assert not await one.term.end()  # what became of it, nobody knows
+        assert not await one.term.end()  # what became of it, no one knows
         assert await binding == OfBinding.NOT_LEADING.shown
         await one.pause(60)
         assert one.sent("/status") == []  # nothing is written by a term that is over

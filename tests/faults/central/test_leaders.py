@@ -32,7 +32,7 @@ class Central:
     session: aiohttp.ClientSession
 
     async def ask(self, verb: str, body: Json) -> tuple[int, Json]:
-        """Status and answer; status 0 where nobody answers."""
+        """Status and answer; status 0 where no one answers."""
         try:
             limit = aiohttp.ClientTimeout(total=10)
             async with self.session.post(f"http://127.0.0.1:{self.port}/{verb}", json=body, timeout=limit) as answer:

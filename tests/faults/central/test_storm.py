@@ -128,7 +128,7 @@ def test_a_storm(tmp_path: Path, seed: int) -> None:
 
         left = [name for name in names if pod_path(name) in one.server.objects]
         bound = [name for name in left if one.bound_to(name)]
-        assert len(bound) == min(len(left), SLOTS)  # every card is full, or nobody waits
+        assert len(bound) == min(len(left), SLOTS)  # every card is full, or no one waits
         assert max(used_mib(one).values()) == CARD_MIB
         assert one.term.ledger.reservations() == ()
         for name in bound:

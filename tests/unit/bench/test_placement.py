@@ -181,6 +181,6 @@ def test_figures_of_an_older_bench(tmp_path: Path, capsys: pytest.CaptureFixture
     assert str(old) in capsys.readouterr().err
 
 
-def test_central_is_told_of_the_same_pods_as_the_replay() -> None:
+def test_central_learns_of_the_same_pods_as_the_replay() -> None:
     written = parse_workload(json.dumps({"pods": list(expected_pods(TRACED))}).encode())
     assert written == Counter(kind_of(shape_of(read_pod(pod))) for pod in TRACED)

@@ -34,7 +34,7 @@ def uid_of(name: str) -> PodUid:
 
 @dataclass
 class World:
-    """Every object that is told of gets the next version."""
+    """Every object that learns of gets the next version."""
 
     policy: Policy = Policy.BINPACK
     forecast: Forecast | None = None

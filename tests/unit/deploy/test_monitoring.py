@@ -132,7 +132,7 @@ def test_the_daemons_have_what_is_asked_for(query: str, names: Names) -> None:
         assert labels <= known[name] | ADDED, name
 
 
-def test_a_metric_that_nobody_has_would_be_found(names: Names) -> None:
+def test_a_metric_that_no_one_has_would_be_found(names: Names) -> None:
     (found,) = asked('sum(rate(lading_proxy_calls{verb="x"}[5m]))')
     assert found == ("lading_proxy_calls", {"verb"})
     assert "lading_proxy_calls" not in names
@@ -256,7 +256,7 @@ def test_what_is_used_of_a_card_stands_with_each_of_its_holders(tmp_path: Path) 
     holders = [f'{{device="GPU-1",instance="n1",kind="gpu",namespace="team",pod="{pod}",container="main"}}' for pod in "ab"]
     series = {f"lading_device_holder{labels}": "1" for labels in holders} | {
         'lading_gpu_used_mib{instance="n1",uuid="GPU-1"}': "4096",
-        'lading_gpu_used_mib{instance="n1",uuid="GPU-2"}': "1",  # nobody holds it
+        'lading_gpu_used_mib{instance="n1",uuid="GPU-2"}': "1",  # no one holds it
         'lading_gpu_used_mib{instance="n2",uuid="GPU-1"}': "2",
     }
     test = {

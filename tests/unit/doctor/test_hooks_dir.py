@@ -114,7 +114,7 @@ def test_servers(changes: dict[str, object], well: bool, policy: FailurePolicy) 
     assert only(decide_servers([server])).state is (State.OK if well else bad)
 
 
-def test_the_mend_of_another_programs_server_is_not_a_restart_of_ours() -> None:
+def test_the_fix_of_another_programs_server_restarts_no_daemon_of_lading() -> None:
     silent = replace(WELL, silence="no answer")
     other = only(decide_servers([ServerSeen(registration=REGISTRATION, socket=silent)]))
     ours = only(decide_servers([ServerSeen(registration=replace(REGISTRATION, name="50-lading.json"), socket=silent)]))

@@ -63,7 +63,7 @@ def test_clock(seen: ClockSeen, state: State) -> None:
 
 
 def test_this_machines_clock() -> None:
-    """The kernel lets maxerror grow to 16 s (NTP_PHASE_LIMIT) while nobody keeps it."""
+    """The kernel lets maxerror grow to 16 s (NTP_PHASE_LIMIT) while no one keeps it."""
     assert 0 <= read_clock().max_error_s <= 16
 
 

@@ -99,11 +99,11 @@ def test_reading() -> None:
 
     told = asyncio.run(scenario())
     assert (told.readyz, told.metrics) == (b"/readyz", "/metrics")
-    nobody = asyncio.run(read_said("d", told.address))
-    assert (nobody.readyz, nobody.metrics) == (None, None)
+    no_one = asyncio.run(read_said("d", told.address))
+    assert (no_one.readyz, no_one.metrics) == (None, None)
 
 
-def test_whoever_has_no_end_to_what_he_says_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_whose_answer_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("doctor.read.LARGEST", 100_000)
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

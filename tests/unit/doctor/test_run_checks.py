@@ -59,7 +59,7 @@ def test_what_a_check_raises(error: Exception, state: State, mend: str) -> None:
     assert (finding.state, finding.mend) == (state, mend)
 
 
-def test_one_that_hangs_has_failed_and_holds_nobody_up() -> None:
+def test_one_that_hangs_has_failed_and_holds_no_one_up() -> None:
     hung, fine = found(check("hangs", hangs), check("well", well))
     assert (hung.check, hung.state) == ("hangs", State.FAILED)
     assert fine == Finding(check="well", group="g", state=State.OK, what="fine", why="why")

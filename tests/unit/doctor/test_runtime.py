@@ -55,7 +55,7 @@ def test_versions_and_conditions(seen: RuntimeSeen, expected: list[State]) -> No
     assert states(decide_runtime(seen)) == expected
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_no_one_listens(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"none\.sock"):
         asyncio.run(read_runtime(tmp_path / "none.sock"))
 

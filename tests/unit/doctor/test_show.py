@@ -55,7 +55,7 @@ def test_nothing_to_mend_is_shown_of_what_is_well() -> None:
     assert "mend it" not in shown(finding(State.OK))
 
 
-def test_colour_is_for_terminals_and_control_characters_for_nobody() -> None:
+def test_colour_is_for_terminals_and_control_characters_for_no_one() -> None:
     odd = finding(State.FAILED, what="\x1b[31mred[/bold]")
     assert "\x1b" not in shown(odd)
     assert "[/bold]" in shown(odd)

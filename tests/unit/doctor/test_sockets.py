@@ -53,13 +53,13 @@ def test_one_finding(changes: dict[str, object], state: State, word: str) -> Non
         ({"folder": Access(0, 0, 0o777)}, State.FAILED, "chmod go-w /run/lading"),
     ],
 )
-def test_what_somebody_else_could_do(changes: dict[str, object], state: State, mend: str) -> None:
+def test_what_someone_else_could_do(changes: dict[str, object], state: State, mend: str) -> None:
     trust, answered = decide_socket(replace(WELL, **changes))  # type: ignore[arg-type]
     assert (trust.state, answered.state) == (state, State.OK)
     assert mend in trust.mend
 
 
-def test_a_sticky_folder_lets_nobody_replace_it() -> None:
+def test_a_sticky_folder_lets_no_one_replace_it() -> None:
     assert states(decide_socket(replace(WELL, folder=Access(0, 0, 0o1777)))) == [State.OK]
 
 
@@ -90,7 +90,7 @@ def test_who_listens_and_answers(tmp_path: Path) -> None:
     found = asyncio.run(scenario())
     assert found.holder == read_process(Path("/proc"), os.getpid())
     assert found.silence == ""
-    assert read_listener(path) is None  # its file is left, and nobody there
+    assert read_listener(path) is None  # its file is left, and no one there
 
 
 def test_one_that_accepts_nothing_more(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Central is asked through the API server's proxy or at a URL, and nobody needs it."""
+"""Central is asked through the API server's proxy or at a URL, and no one needs it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -106,7 +106,7 @@ def test_why_it_is_silent(tmp_path: Path, status: int, named: str, lease: Any) -
 
 
 @pytest.mark.parametrize("lease", [{}, {"spec": {}}, {"spec": {"holderIdentity": ""}}])
-def test_nobody_leads(tmp_path: Path, lease: Any) -> None:
+def test_no_one_leads(tmp_path: Path, lease: Any) -> None:
     said, asked = ask(tmp_path, answers, lease=lease)
     assert isinstance(said, Unread)
     assert asked == []
@@ -121,7 +121,7 @@ def test_it_is_not_waited_for_long(tmp_path: Path) -> None:
         assert isinstance(ask(tmp_path, never, by_url=by_url, timeout_s=0.1)[0], Unread)
 
 
-def test_an_answer_that_can_not_be_read(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_read(tmp_path: Path) -> None:
     async def garbage(request: web.Request) -> web.StreamResponse:
         return web.Response(text="<html>")
 

@@ -86,7 +86,7 @@ def test_what_knows_no_nodes_is_not_told_to_install_ours(tmp_path: Path) -> None
     assert NODES.path() in caught.value.message
 
 
-def test_what_can_not_be_understood_is_said_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_what_cannot_be_understood_is_said_and_the_rest_is_read(tmp_path: Path) -> None:
     async def scenario() -> Cluster:
         async with FakeKubeServer() as server:
             server.store.load(devices_path("n1"), devices("n1"))

@@ -233,7 +233,7 @@ async def within(answer: Awaitable[bool]) -> bool:
     return await asyncio.wait_for(answer, 5)
 
 
-def test_a_port_that_is_taken_stops_nobody_and_is_had_later() -> None:
+def test_a_port_that_is_taken_stops_no_one_and_is_had_later() -> None:
     daemon = Daemon()
 
     async def whole() -> None:

@@ -20,7 +20,7 @@ def path() -> Iterator[Path]:
 
 @pytest.fixture
 def listener(path: Path) -> Iterator[socket.socket]:
-    """Listens, and nobody accepts."""
+    """Listens, and no one accepts."""
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen(1)
@@ -48,7 +48,7 @@ def test_who_answers_is_alive(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("listener")
-def test_a_listener_that_nobody_accepts_on_is_silent(path: Path) -> None:
+def test_a_listener_that_no_one_accepts_on_is_silent(path: Path) -> None:
     assert str(path) in run_simulated(find_silence(path))
 
 

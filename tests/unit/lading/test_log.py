@@ -74,7 +74,7 @@ def test_logfmt_line() -> None:
     assert line == 'level=info event=grant.created pod=default/a device="GPU 0" count=3 msg="say \\"hi\\""\n'
 
 
-def test_a_value_can_not_forge_a_second_record_or_field() -> None:
+def test_a_value_cannot_forge_a_second_record_or_field() -> None:
     line = logfmt(pod='a level=error\nlevel=error event=x" y="z', message="\u2028\x85next")
     assert line.count("\n") == 1
     assert "\u2028" not in line
@@ -130,7 +130,7 @@ def test_a_record_over_the_datagram_limit_goes_as_a_sealed_memfd(sink: JournalSi
     assert record["LADING_EVENT"] == "call.refused"
 
 
-def test_a_journal_that_does_not_read_holds_nobody_up(
+def test_a_journal_that_does_not_read_holds_no_one_up(
     sink: JournalSink, journal: socket.socket, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Nor does it go to stderr, which is journald's too."""
@@ -152,7 +152,7 @@ def test_a_journal_that_does_not_read_holds_nobody_up(
     assert log.dropped == 2
 
 
-def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
+def test_a_pipe_that_no_one_reads_holds_no_one_up() -> None:
     reading, writing = os.pipe()
     log = Log(LogfmtSink(writing))
     while not log.dropped:
@@ -190,7 +190,7 @@ def test_a_journal_stream_that_says_nothing(monkeypatch: pytest.MonkeyPatch, str
     assert not stderr_is_journal()
 
 
-def test_a_log_that_can_not_be_written_stops_nobody() -> None:
+def test_a_log_that_cannot_be_written_stops_no_one() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     Log(LogfmtSink(writing)).info(Event.DAEMON_STARTED)

@@ -381,7 +381,7 @@ def test_our_own_user_is_let_in(path: Path) -> None:
             listener.accept()
 
 
-# Dials as somebody else, says so, and waits to be cut off.
+# Dials as someone else, says so, and waits to be cut off.
 STRANGER = """
 import os, socket, sys
 os.setgroups([]); os.setgid(1234); os.setuid(1234)

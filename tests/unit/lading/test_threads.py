@@ -16,7 +16,7 @@ def test_it_answers_what_the_work_does_also_none() -> None:
     assert asyncio.run(ask()) == answers
 
 
-def test_an_error_goes_to_whoever_awaits_with_its_cause() -> None:
+def test_an_error_goes_to_the_awaiting_task_with_its_cause() -> None:
     class GoneError(BaseException):
         pass
 
@@ -38,7 +38,7 @@ def test_each_piece_of_work_has_a_daemon_thread_of_its_own() -> None:
 
 
 def test_work_that_hangs_holds_neither_the_loop_nor_its_end() -> None:
-    """Nor does anybody hear of what it does once nobody waits."""
+    """Nor does anybody hear of what it does once no one waits."""
     gate, ended = threading.Event(), threading.Event()
 
     def work() -> None:

@@ -100,7 +100,7 @@ def test_a_collector_that_is_not_there_costs_spans_and_is_said() -> None:
 
 
 def test_a_collector_that_never_answers_does_not_hold_up_the_end_of_the_process() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes connections, and nobody reads
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes connections, and no one reads
         end_with(f"http://127.0.0.1:{silent.getsockname()[1]}/v1/traces")
 
 

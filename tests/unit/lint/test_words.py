@@ -2,7 +2,8 @@
 
 import pytest
 
-from lint.words import find_words
+from lint.texts import Kind, Text, read_texts
+from lint.words import find_starts, find_words
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,44 @@ def test_other_words_are_not(text: str) -> None:
 
 def test_docs_may_cite_names_of_tests() -> None:
     assert list(find_words("docs/made_up.md", "`test_nobody_waits` and `WhoeverWaits`")) == []
+
+
+def test_in_tests_names_and_comments_are_read_and_data_is_not() -> None:
+    source = 'def test_nobody() -> None:\n    # somebody\n    assert user == "nobody", "nobody is here now"\n'
+    assert [(hit.line, hit.word) for hit in find_words("tests/test_made_up.py", source)] == [(1, "nobody"), (2, "somebody")]
+
+
+@pytest.mark.parametrize("source", ['"""Of the node: its cards."""', "# what it holds", "cards = 1  # for which it waits"])
+def test_a_text_that_begins_in_the_middle_of_a_sentence_is_found(source: str) -> None:
+    (hit,) = find_starts("central/made_up.py", source)
+    assert hit.line == 1
+
+
+@pytest.mark.parametrize(
+    "source", ['"""Offer cards."""', "# Whatever comes", "cards = 1  # byte by byte", 'text = "of the node"']
+)
+def test_other_texts_begin_well(source: str) -> None:
+    assert list(find_starts("central/made_up.py", source)) == []
+
+
+def test_the_texts_of_a_file() -> None:
+    source = '''"""Hold cards."""
+
+# One
+# comment.
+
+class Card:
+    """Hold one."""
+
+    def find(self):
+        return f"card {self.name} is held", "short"  # seconds
+'''
+    assert sorted(read_texts(source), key=lambda text: text.line) == [
+        Text(Kind.DOCSTRING, 1, "Hold cards."),
+        Text(Kind.COMMENT, 3, "One\ncomment."),
+        Text(Kind.NAME, 6, "Card"),
+        Text(Kind.DOCSTRING, 7, "Hold one."),
+        Text(Kind.NAME, 9, "find"),
+        Text(Kind.MESSAGE, 10, "card {} is held"),
+        Text(Kind.COMMENT, 10, "seconds"),
+    ]

@@ -140,23 +140,23 @@ def reason(outcome: Outcome) -> str:
     return outcome.message.split(": ")[1]
 
 
-# Pods that concern nobody
+# Pods that concern no one
 
 
 @pytest.mark.parametrize(("name", "message"), [("RunPodSandbox", RUN_PLAIN), ("CreateContainer", CREATE_PLAIN)])
-def test_a_pod_that_concerns_nobody_is_forwarded_unread(log: Log, name: str, message: str, message_size: str) -> None:
+def test_a_pod_that_concerns_no_one_is_forwarded_unread(log: Log, name: str, message: str, message_size: str) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration())
     assert forwarded(outcome_of(gate, name, golden(message))) == (None, False)
     assert callable(gate.handle(held(name, golden(message)))) is (message_size == "large")
 
 
-def test_a_guarded_name_inside_a_value_guards_nobody(log: Log) -> None:
+def test_a_guarded_name_inside_a_value_guards_no_one(log: Log) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")))
     message = create({"kubectl.kubernetes.io/last-applied-configuration": '{"lading.dev/gpus":"0"}'})
     assert forwarded(outcome_of(gate, "CreateContainer", message)) == (None, False)
 
 
-def test_garbage_of_nobody_is_forwarded(log: Log) -> None:
+def test_garbage_of_no_one_is_forwarded(log: Log) -> None:
     gate = gate_with(log, Scripted(log))
     for garbage in (b"\xff" * 9, UNREADABLE, UNREADABLE + b"\0" * LARGE):
         assert forwarded(outcome_of(gate, "CreateContainer", garbage)) == (None, False)
@@ -212,7 +212,7 @@ def test_without_an_adjustment_the_original_bytes_go_on(log: Log) -> None:
         (registration(prefixes=("lading.dev/vfs",)),),
     ],
 )
-def test_a_guarded_container_that_nobody_answers_for_is_refused(log: Log, registrations: tuple[Registration, ...]) -> None:
+def test_a_guarded_container_that_no_one_answers_for_is_refused(log: Log, registrations: tuple[Registration, ...]) -> None:
     gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), *registrations)
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
     assert reason(outcome) == Reason.NO_REGISTRATION
@@ -221,7 +221,7 @@ def test_a_guarded_container_that_nobody_answers_for_is_refused(log: Log, regist
     assert "lading.dev/gpus" in outcome.message
 
 
-def test_every_guarded_annotation_needs_somebody(log: Log) -> None:
+def test_every_guarded_annotation_needs_someone(log: Log) -> None:
     gpus, vfs = registration("gpus", prefixes=("lading.dev/gpus",)), registration("vfs", prefixes=("lading.dev/vfs",))
     both = {**GUARDED, "lading.dev/vfs": "1"}
     chain = Scripted(log, answered(("gpus", hook.Adjustment()), ("vfs", hook.Adjustment())))
@@ -312,7 +312,7 @@ def test_a_device_plugins_annotation_on_another_pod_is_left_alone(log: Log) -> N
 
 
 @pytest.mark.parametrize("name", ["RunPodSandbox", "CreateContainer"])
-def test_a_guarded_request_that_can_not_be_read_is_refused(log: Log, name: str) -> None:
+def test_a_guarded_request_that_cannot_be_read_is_refused(log: Log, name: str) -> None:
     outcome = outcome_of(gate_with(log, Scripted(log)), name, b"\xff lading.dev/gpus")
     assert isinstance(outcome, Refuse)
     assert reason(outcome) == Reason.REQUEST_UNREADABLE
@@ -350,7 +350,7 @@ def test_the_runtime_is_asked_once_about_a_sandbox_that_is_not_known(log: Log) -
 
 
 @pytest.mark.parametrize("runtime", [Runtime(), Runtime(down=True)])
-def test_a_guarded_container_of_a_sandbox_that_nobody_knows_is_refused(log: Log, runtime: Runtime) -> None:
+def test_a_guarded_container_of_a_sandbox_that_no_one_knows_is_refused(log: Log, runtime: Runtime) -> None:
     gate = gate_with(log, Scripted(log, answered(("10.json", ASSIGNED))), registration(), runtime=runtime)
     assert reason(outcome_of(gate, "CreateContainer", create(GUARDED))) == Reason.NOT_RECONCILED
 
@@ -421,7 +421,7 @@ def test_a_pod_that_asks_is_the_hooks_affair(log: Log) -> None:
     assert forwarded(outcome_of(gate, "CreateContainer", create(GUARDED))) == (None, True)
 
 
-def test_what_can_not_be_read_can_not_be_hidden_from(log: Log) -> None:
+def test_what_cannot_be_read_cannot_be_hidden_from(log: Log) -> None:
     gate = gate_with(log, Scripted(log), registration(hide_unassigned=(HIDING,)))
     assert reason(outcome_of(gate, "CreateContainer", UNREADABLE)) == Reason.REQUEST_UNREADABLE
     assert forwarded(outcome_of(gate, "RunPodSandbox", b"\xff")) == (None, False)
@@ -487,7 +487,7 @@ def test_garbage_in_teardown_is_forwarded(log: Log, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEARDOWN)
-def test_teardown_of_what_is_not_known_asks_nobody_with_prefixes(log: Log, name: str, message_size: str) -> None:
+def test_teardown_of_what_is_not_known_asks_no_one_with_prefixes(log: Log, name: str, message_size: str) -> None:
     gate = gate_with(log, Scripted(log, RuntimeError("asked")), registration(hooks=frozenset({f"Pre{name}"})))
     call = held(name, TEARDOWN[name].SerializeToString())
     assert callable(gate.handle(call)) is (message_size == "large")
@@ -514,7 +514,7 @@ def test_a_start_can_be_refused_and_an_update_changed(log: Log) -> None:
 # Exactly one outcome, whatever raises
 
 
-def test_an_error_of_ours_refuses_a_guarded_pod_and_forwards_any_other(log: Log, records: Records) -> None:
+def test_an_error_of_lading_refuses_a_guarded_pod_and_forwards_any_other(log: Log, records: Records) -> None:
     gate = gate_with(log, Scripted(log, ValueError("secret-value")), registration(prefixes=("lading.dev/", "other.dev/")))
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
     assert isinstance(outcome, Refuse)
@@ -586,7 +586,7 @@ def test_a_pods_life_is_known_and_forgotten(log: Log) -> None:
     assert len(gate.cache) == 0
 
 
-def test_pods_that_concern_nobody_are_not_kept(log: Log) -> None:
+def test_pods_that_concern_no_one_are_not_kept(log: Log) -> None:
     gate = gate_with(log, Scripted(log), registration(hide_unassigned=(HIDING,)))
     observe(gate, "RunPodSandbox", run(), cri.RunPodSandboxResponse(pod_sandbox_id="s1").SerializeToString())
     observe(gate, "CreateContainer", create(), cri.CreateContainerResponse(container_id="c1").SerializeToString())
@@ -611,7 +611,7 @@ def test_hooks_are_told_with_id_and_status(log: Log) -> None:
     assert [o[1] for o in chain.observations][-1] is Stage.REMOVE_POD_SANDBOX
 
 
-def test_a_reply_that_can_not_be_read_is_survived(log: Log, records: Records) -> None:
+def test_a_reply_that_cannot_be_read_is_survived(log: Log, records: Records) -> None:
     gate = gate_with(log, Scripted(log))
     observe(gate, "RunPodSandbox", run(GUARDED), b"\xff")
     assert len(gate.cache) == 0

@@ -235,7 +235,7 @@ def play(sockets: Path, log: Log) -> Play:
     return run
 
 
-def test_a_call_that_nobody_wants_passes(play: Play) -> None:
+def test_a_call_that_no_one_wants_passes(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.runtime():
             client = await rig.client()
@@ -344,7 +344,7 @@ def test_a_gate_that_raises_still_ends_the_call(play: Play, path: bytes, status:
             client = await rig.client()
             assert (await client.answer(client.call(path))).last(b"grpc-status") == status
             await client.close()
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the task's own error, which nobody awaits
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the task's own error, which no one awaits
 
     play(scenario, RuntimeError("a bug"))
 
@@ -463,7 +463,7 @@ def test_or_is_answered_when_the_proxy_stops(play: Play) -> None:
 
 
 @of_any_size
-def test_a_message_that_can_not_be_unpacked(play: Play) -> None:
+def test_a_message_that_cannot_be_unpacked(play: Play) -> None:
     """A creation is refused in gRPC's words, a stop is the runtime's to judge."""
 
     async def scenario(rig: Rig) -> None:

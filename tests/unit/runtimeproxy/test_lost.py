@@ -19,6 +19,6 @@ def test_a_damaged_file_counts_at_most_as_a_number(tmp_path: Path, content: byte
     assert 0 <= read_lost(path) < 10**20
 
 
-def test_a_folder_that_can_not_be_written_stops_nobody(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_stops_no_one(tmp_path: Path) -> None:
     write_lost(tmp_path / "gone" / "cri.sock.lost-calls", 1)
     assert read_lost(tmp_path) == 0

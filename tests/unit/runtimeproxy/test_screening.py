@@ -37,7 +37,7 @@ def test_a_registrations_prefix_names_its_pods_too() -> None:
     assert not screening(registration("a")).names_anybody(b"..other.dev/x..")
 
 
-def test_without_guarded_prefixes_nobody_is_guarded() -> None:
+def test_without_guarded_prefixes_no_one_is_guarded() -> None:
     assert screening(guarded=()).guarded(["lading.dev/gpus"]) == ()
     assert not screening(guarded=()).concerns(["lading.dev/gpus"])
 
@@ -66,7 +66,7 @@ def test_what_is_read_whatever_it_contains(of: Screening, stage: Stage, keys: li
     assert of.must_read(stage, lambda: keys) is read
 
 
-def test_the_first_annotation_that_nobody_claims_is_named() -> None:
+def test_the_first_annotation_that_no_one_claims_is_named() -> None:
     refusal = screening(registration("a", "lading.dev/gpus")).refuse_unclaimed(["lading.dev/gpus", "lading.dev/vfs"])
     assert refusal is not None
     assert refusal.reason == Reason.NO_REGISTRATION

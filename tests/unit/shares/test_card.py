@@ -100,7 +100,7 @@ def test_a_container_that_leaves_gives_its_turn_back_at_once(card: Card[str]) ->
     assert card.gone("a", "a1", 3 * MS) == []
 
 
-def test_the_time_in_which_the_server_did_not_run_is_charged_to_nobody(card: Card[str]) -> None:
+def test_the_time_in_which_the_server_did_not_run_is_charged_to_no_one(card: Card[str]) -> None:
     card.want("a", "a1", 0, 0, 0)
     card.want("b", "b1", 0, 0, 0)
     hung = 3000 * MS

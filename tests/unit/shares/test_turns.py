@@ -63,7 +63,7 @@ def test_a_limit_above_the_request() -> None:
 @pytest.mark.parametrize(
     "b", [Work(name="b", request=0.5, begins_ms=30_000), Work(name="b", request=0.5, pauses_ms=(10_000, 30_000))]
 )
-def test_a_container_that_comes_back_makes_nobody_wait_for_long(b: Work) -> None:
+def test_a_container_that_comes_back_makes_no_one_wait_for_long(b: Work) -> None:
     a = Work(name="a", request=0.5)
     assert shares([a, b], since=30) == pytest.approx([0.5, 0.5], abs=0.01)
     assert longest_wait_ms(a, b) < 150

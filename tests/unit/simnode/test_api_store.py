@@ -114,7 +114,7 @@ def test_a_pod_that_runs_ends_in_two_steps_one_that_waits_at_once() -> None:
     assert POD not in store.objects
 
 
-def test_a_budget_that_lets_nobody_go() -> None:
+def test_a_budget_that_lets_no_one_go() -> None:
     store = Store()
     store.put(POD, {})
     store.evictable = False
@@ -162,7 +162,7 @@ def test_pages_are_of_one_moment() -> None:
     assert refusal(store, "GET", PODS.path(), **{"continue": "forgotten"}) == (410, "Expired")
 
 
-def test_what_was_loaded_is_listed_and_nobody_is_told() -> None:
+def test_what_was_loaded_is_listed_and_no_one_is_told() -> None:
     store = Store(first_version=1000)
     store.load(NODES.path(name="n1"), {"metadata": {"uid": "u", "resourceVersion": "7"}})
     listed = ask(store, "GET", NODES.path())

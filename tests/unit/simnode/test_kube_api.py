@@ -98,7 +98,7 @@ def test_a_server_of_another_authority_is_not_believed(server: Server, authority
     assert server.asked == []
 
 
-def test_nobody_there_is_a_status_of_zero(authority: Authority) -> None:
+def test_no_one_there_is_a_status_of_zero(authority: Authority) -> None:
     api = KubeApi(port=1, authority=authority.certificate, client=authority.sign("admin", "admin"))
     with pytest.raises(KubeError) as caught:
         api.node("n1")

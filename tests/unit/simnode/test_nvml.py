@@ -34,7 +34,7 @@ def test_library_refuses_calls_outside_a_session(fake_nvml: Path) -> None:
     assert ctypes.CDLL(str(fake_nvml)).nvmlDeviceGetCount_v2(ctypes.byref(count)) == 1  # NVML_ERROR_UNINITIALIZED
 
 
-def test_library_refuses_a_state_that_it_can_not_use(
+def test_library_refuses_a_state_that_it_cannot_use(
     fake_nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     state = tmp_path / "state"

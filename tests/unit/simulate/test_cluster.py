@@ -1,4 +1,4 @@
-"""The referee: where a pod fits, and that nobody takes what is not there."""
+"""The referee: where a pod fits, and that no one takes what is not there."""
 
 from collections.abc import Sequence
 

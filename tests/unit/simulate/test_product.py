@@ -143,7 +143,7 @@ def test_as_through_the_extender_with_vfs_and_places(tmp_path: Path, policy: Pol
     ],
 )
 def test_devices_are_as_asked(tmp_path: Path, policy: Policy, profiles: Sequence[str], partition: str) -> None:
-    """On every shipped profile, by their files alone; by_the_product checks that nobody is turned away."""
+    """On every shipped profile, by their files alone; by_the_product checks that no one is turned away."""
     trace = with_profiles(tmp_path, *profiles, partition=partition)
     of, kinds = played_on(trace)
     judges = [shipped.Judge(node.name.rpartition("-")[0], trace.partition) for node in of.nodes]

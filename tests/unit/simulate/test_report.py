@@ -49,7 +49,7 @@ def test_means_and_paired_differences() -> None:
     assert at_end.error == pytest.approx(stdev([1.0, 0.5, 1.5]) / math.sqrt(3))
 
 
-def test_vfs_stand_there_where_somebody_asks_for_them() -> None:
+def test_vfs_stand_there_where_someone_asks_for_them() -> None:
     runs = [replace(one, vf_allocation=share) for one, share in zip(RUNS[:2], (40.0, 60.0), strict=True)]
     (report,) = reports(runs)
     assert report.vf_allocation == pytest.approx(50)

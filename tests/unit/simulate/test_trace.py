@@ -121,7 +121,7 @@ def test_classes(pod: TracePod, label: str) -> None:
         ("p,1,1,1", ("line 2", "4 values", "7 columns")),
     ],
 )
-def test_a_pod_that_can_not_be_replayed(tmp_path: Path, row: str, named: tuple[str, ...]) -> None:
+def test_a_pod_that_cannot_be_replayed(tmp_path: Path, row: str, named: tuple[str, ...]) -> None:
     path = written(tmp_path, PODS + row + "\n")
     with pytest.raises(ConfigError) as refused:
         read_pods(path)
@@ -143,7 +143,7 @@ def test_a_pod_that_can_not_be_replayed(tmp_path: Path, row: str, named: tuple[s
         (NODES + 'a,1,1,1,"T4\n', "trace.csv"),
     ],
 )
-def test_nodes_that_can_not_be_replayed(tmp_path: Path, text: str, named: str) -> None:
+def test_nodes_that_cannot_be_replayed(tmp_path: Path, text: str, named: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_nodes(written(tmp_path, text))
     assert named in str(refused.value)

@@ -277,7 +277,7 @@ def test_gone_lists_again(play: Play, in_stream: bool) -> None:
     play(story)
 
 
-def test_what_vanished_while_nobody_watched(play: Play) -> None:
+def test_what_vanished_while_no_one_watched(play: Play) -> None:
     async def story(one: Rig) -> None:
         await one.sink.heard("=")
         await one.server.put(path("a"), {})
@@ -373,7 +373,7 @@ def test_what_a_list_shows_readable_is_named_when_it_breaks_again(play: Play) ->
 
     async def story(one: Rig) -> None:
         await one.sink.heard("=a")
-        one.server.objects[path("a")] = {"metadata": one.server.objects[path("a")]["metadata"]}  # while nobody watched
+        one.server.objects[path("a")] = {"metadata": one.server.objects[path("a")]["metadata"]}  # while no one watched
         await one.server.send(b'{"type":"ERROR","object":{"kind":"Status","code":410}}')
         await one.sink.heard("=a")
         await one.server.put(path("a"), BROKEN)
@@ -406,7 +406,7 @@ def test_an_object_without_a_name_that_can_be_read(play: Play) -> None:
         b'{"type":"BOOKMARK","object":[]}',
     ],
 )
-def test_a_line_about_nobody_lists_again(play: Play, line: bytes) -> None:
+def test_a_line_about_no_one_lists_again(play: Play, line: bytes) -> None:
     async def story(one: Rig) -> None:
         await one.sink.heard("=")
         await one.server.send(line)

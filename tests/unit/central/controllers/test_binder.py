@@ -129,7 +129,7 @@ def test_networks_that_changed_meanwhile_are_those_that_are_kept() -> None:
 
 
 @pytest.mark.parametrize("texts", [("[",), ("storage", "[")])
-def test_networks_that_nobody_can_read_are_refused_and_free_the_devices(texts: tuple[str, ...]) -> None:
+def test_networks_that_no_one_can_read_are_refused_and_free_the_devices(texts: tuple[str, ...]) -> None:
     why, sent, made = bound_with(*texts)
     assert NETWORKS in why
     assert OfPod.REQUEST_MALFORMED in why

@@ -50,7 +50,7 @@ def held(what: Taken, claim: Claim = Claim.BOUND, *, name: str = "a") -> Held:
 
 
 def words(there: NodeRoom, *holders: Held, conditions: Conditions | None = None) -> list[Word]:
-    """Whoever is told something is one of those who are of concern."""
+    """Only pods of concern are notified."""
     known = conditions or Conditions()
     found = list(decide_words(there, holders, known))
     assert concerns(there, [(one.holder.pod, one.taken) for one in holders], known) >= bool(found)
@@ -89,7 +89,7 @@ def test_nothing_is_said_to_who_holds_something_else_or_only_in_a_plan_of_centra
     assert words(there, held(Taken(gpus={}, vfs=frozenset()))) == []
 
 
-def test_while_all_is_well_nobody_is_of_concern() -> None:
+def test_while_all_is_well_no_one_is_of_concern() -> None:
     there = room(gpu(0), gpu(1, LOST), port(vfs={0: "", 1: "no driver"}))
     assert not concerns(there, [(PodUid("uid-a"), taken([0], [0]))], Conditions())
 
@@ -171,7 +171,7 @@ def test_a_late_look_at_a_pod_does_not_undo_what_was_said() -> None:
     conditions.show(shown("", "", version=6))
     assert conditions.says(word)
     assert conditions.take_changed() == ()
-    conditions.show(shown("", "", version=8))  # somebody took it away
+    conditions.show(shown("", "", version=8))  # someone took it away
     assert (conditions.says(word), conditions.take_changed(), conditions.take_changed()) == (False, ("n1",), ())
 
 

@@ -1,4 +1,4 @@
-"""Devices that fall ill under pods: a condition and an Event for each change, whatever fails meanwhile, and for nobody else."""
+"""Devices that fall ill under pods: a condition and an Event for each change, whatever fails meanwhile, and for no one else."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -277,7 +277,7 @@ def test_an_answer_that_gets_lost_is_told_once(fault: Fault, tmp_path: Path) -> 
     play(story, tmp_path)
 
 
-def test_a_watch_that_is_late_makes_nobody_hear_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_is_late_makes_no_one_hear_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")
@@ -316,7 +316,7 @@ def test_who_does_not_lead_says_nothing(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_a_condition_that_somebody_takes_away_comes_back(tmp_path: Path) -> None:
+def test_a_condition_that_someone_takes_away_comes_back(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await bound(one, "a")

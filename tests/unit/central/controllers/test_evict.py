@@ -330,7 +330,7 @@ def test_room_that_appears_while_it_is_planned_needs_no_victims(tmp_path: Path, 
 
 
 def test_a_victim_that_ends_while_it_is_planned_is_not_enough_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else has what it left: it is planned anew."""
+    """Someone else has what it left: it is planned anew."""
     monkeypatch.setattr("central.loop.slices.SLICE_S", -1.0)
 
     async def story(one: Led) -> None:
@@ -416,7 +416,7 @@ def test_equal_priorities_cost_no_plan(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_who_leads_no_more_evicts_nobody(tmp_path: Path) -> None:
+def test_who_leads_no_more_evicts_no_one(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await bound(one, "low", priority=1)
         await one.put_pod("high", priority=9)
@@ -441,7 +441,7 @@ async def put_bound(one: Led, name: str, card: int = 0, *, signer: Signer | None
     await one.put_pod(name, node="n1", annotations=annotations, **words)
 
 
-def test_the_younger_goes_and_nobody_else_while_it_ends(tmp_path: Path) -> None:
+def test_the_younger_goes_and_no_one_else_while_it_ends(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await put_bound(one, "old", created="2026-11-20T00:00:00Z")
         await put_bound(one, "young", created="2026-11-21T00:00:00Z")

@@ -31,7 +31,7 @@ def test_a_pod_beyond_its_quota_takes_the_place_of_one_of_lower_priority(tmp_pat
     play(story, tmp_path)
 
 
-def test_nobody_is_evicted_of_another_quota_and_room_is_kept_instead(tmp_path: Path) -> None:
+def test_no_one_is_evicted_of_another_quota_and_room_is_kept_instead(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await one.put_quota("a", least=2)

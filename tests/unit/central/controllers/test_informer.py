@@ -93,7 +93,7 @@ def test_an_assignment_on_a_pod_that_is_not_bound_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize("limits", [WHOLE, {"lading.dev/gpux": "1"}])
-def test_a_pod_that_asks_and_is_bound_without_an_assignment_is_told_of_once(limits: dict[str, str]) -> None:
+def test_a_pod_that_asks_and_is_bound_without_an_assignment_learns_of_once(limits: dict[str, str]) -> None:
     made = world()
     for _ in range(3):
         made.show("a", limits, node="n1", scheduler="default-scheduler")
@@ -127,7 +127,7 @@ def test_a_pod_whose_annotations_lost_their_meaning_waits_no_more() -> None:
     assert len(made.pending) == 0
 
 
-def test_a_pod_that_nobody_can_decode_is_not_gone() -> None:
+def test_a_pod_that_no_one_can_decode_is_not_gone() -> None:
     made = world()
     made.bind("a", "n1")
     made.show("b")
@@ -199,7 +199,7 @@ def test_reports_come_change_and_go() -> None:
     assert made.ledger.nodes() == ("n2",)
 
 
-def test_a_report_that_nobody_can_decode_stays_as_it_was_known() -> None:
+def test_a_report_that_no_one_can_decode_stays_as_it_was_known() -> None:
     made = world()
     made.devices_feed.replaced([unreadable("n1"), unreadable("n3")], str(made.next_version()))
     assert (made.ledger.nodes(), free_cards(made)) == (("n1",), 2)
@@ -207,7 +207,7 @@ def test_a_report_that_nobody_can_decode_stays_as_it_was_known() -> None:
     assert free_cards(made) == 2
 
 
-def test_a_node_that_nobody_can_decode_or_that_is_not_ready_is_not_reachable() -> None:
+def test_a_node_that_no_one_can_decode_or_that_is_not_ready_is_not_reachable() -> None:
     made = world()
     for node_object in (unreadable("n1"), None):
         if node_object is not None:
@@ -253,7 +253,7 @@ def test_its_report_may_come_before_its_node_says_so() -> None:
 
 
 @pytest.mark.parametrize(("reported", "current"), [("", "b"), ("a", ""), ("", "")])
-def test_a_boot_that_nobody_says_is_no_other(reported: str, current: str) -> None:
+def test_a_boot_that_no_one_says_is_no_other(reported: str, current: str) -> None:
     made = World()
     made.report("n1", boot_id=reported)
     made.readiness("n1", True, boot_id=current)
@@ -286,7 +286,7 @@ def test_a_list_of_nodes_without_it_makes_it_unreachable() -> None:
     assert not made.ledger.room("n1").serving
 
 
-def test_a_grant_of_a_pod_that_nobody_knows_holds_its_card() -> None:
+def test_a_grant_of_a_pod_that_no_one_knows_holds_its_card() -> None:
     made = world()
     made.report("n1", 2, grants=[{"pod": "uid-x", "container": "c", "gpus": [{"uuid": gpu_uuid("n1", 1)}]}])
     assert free_cards(made) == 1
@@ -334,7 +334,7 @@ def test_a_pod_that_waits_takes_nothing_yet() -> None:
     assert left_of(made) == (64_000, 256 * 1024)
 
 
-def test_a_relist_forgets_who_is_gone_and_keeps_who_can_not_be_read() -> None:
+def test_a_relist_forgets_who_is_gone_and_keeps_who_cannot_be_read() -> None:
     made = with_load()
     plain(made, "a")
     plain(made, "b")

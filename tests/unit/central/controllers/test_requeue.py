@@ -1,4 +1,4 @@
-"""Whom room wakes: who could use it, a few at a time, nobody twice for the same room."""
+"""Whom room wakes: who could use it, a few at a time, no one twice for the same room."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -61,7 +61,7 @@ def cards(*numbers: int) -> Taken:
     return Taken(gpus={GpuUuid(gpu_uuid("n1", number)): Part(whole=True) for number in numbers})
 
 
-def test_nobody_is_woken_without_room() -> None:
+def test_no_one_is_woken_without_room() -> None:
     one = Waking()
     one.refuse("a")
     assert one.look() == []
@@ -110,7 +110,7 @@ def test_room_appears_in_many_ways(back: str) -> None:
     assert look(waker) == ["a"]
 
 
-def test_a_pod_that_can_not_use_the_room_is_not_woken_in_a_loop() -> None:
+def test_a_pod_that_cannot_use_the_room_is_not_woken_in_a_loop() -> None:
     one = Waking()
     one.refuse("a")
     one.world.gone("full-n1")
@@ -380,7 +380,7 @@ def test_who_is_refused_no_more_is_touched_no_more(end: str) -> None:
     assert one.touched == ["a"]
 
 
-def test_touches_that_fail_for_ever_keep_nobody_from_being_woken() -> None:
+def test_touches_that_fail_for_ever_keep_no_one_from_being_woken() -> None:
     one = Waking(gpus=AT_ONCE)
 
     async def story() -> None:

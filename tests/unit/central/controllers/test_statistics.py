@@ -48,7 +48,7 @@ def test_what_there_is() -> None:
     assert seen.places == {1: 2, 2: 1, 4: 0, 8: 0}
 
 
-def test_what_is_free_on_a_node_that_does_not_serve_can_not_be_given() -> None:
+def test_what_is_free_on_a_node_that_does_not_serve_cannot_be_given() -> None:
     made = World()
     made.node("n1", 2, 1, ready=False)
     statistics = statistics_of(made)

@@ -56,7 +56,7 @@ def test_only_a_leader_writes_and_once_a_while() -> None:
     assert api.applied == []
     run_for(api, lambda: True, 3)
     assert len(api.applied) == 1
-    run_for(api, lambda: True, 400)  # 80 s: somebody may have deleted it
+    run_for(api, lambda: True, 400)  # 80 s: someone may have deleted it
     assert len(api.applied) == 3
     (path,) = {path for path, _ in api.applied}
     assert path == "/apis/discovery.k8s.io/v1/namespaces/lading-system/endpointslices/lading-central"

@@ -35,7 +35,7 @@ def test_a_key_is_never_overwritten(tmp_path: Path, there: str) -> None:
 
 
 @pytest.mark.parametrize("key_id", ["", "../k2", "two words", "ed25519:k2"])
-def test_an_id_that_a_signature_can_not_carry(tmp_path: Path, key_id: str) -> None:
+def test_an_id_that_a_signature_cannot_carry(tmp_path: Path, key_id: str) -> None:
     with pytest.raises(ConfigError):
         write_pair(tmp_path, key_id)
     assert list(tmp_path.iterdir()) == []

@@ -59,7 +59,7 @@ def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
     play(story, tmp_path)
 
 
-def test_why_of_who_waits_and_of_nobody_else(tmp_path: Path) -> None:
+def test_why_of_who_waits_and_of_no_one_else(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
         said = await one.term.why("default", "a")

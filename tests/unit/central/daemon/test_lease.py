@@ -161,7 +161,7 @@ def test_one_of_three_leads_and_keeps_leading() -> None:
     run_simulated(story())
 
 
-def test_nobody_leads_by_making_the_lease() -> None:
+def test_no_one_leads_by_making_the_lease() -> None:
     """Absence has no version: the lease may have been made, led by and deleted between two looks. Each is waited out anew."""
 
     async def story() -> None:
@@ -197,7 +197,7 @@ def test_a_lease_that_is_not_there_is_waited_out() -> None:
 @pytest.mark.parametrize(
     "record", [Record(holder="", duration_s=15, version="x"), Record(holder="else", duration_s=40, version="x")]
 )
-def test_a_lease_of_somebody_else_is_waited_out_for_the_longer_duration(record: Record) -> None:
+def test_a_lease_of_someone_else_is_waited_out_for_the_longer_duration(record: Record) -> None:
     async def story() -> None:
         store = SlowStore(prompt())
         store.record = record

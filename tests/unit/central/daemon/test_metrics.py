@@ -41,7 +41,7 @@ def test_who_does_not_lead_knows_nothing_of_devices() -> None:
     assert b"lading_central_gpus" not in generate_latest(metrics.registry)
 
 
-def test_what_was_done_stays_counted_whoever_leads() -> None:
+def test_counters_survive_a_change_of_leader() -> None:
     counts = Counts(nominated=2, woken=3)
     counts.refused[Missing.GROUP_FULL] = 4
     counts.bound[BindOutcome.UNCLEAR] = 5

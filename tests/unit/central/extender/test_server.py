@@ -132,7 +132,7 @@ def test_prioritize_as_kube_scheduler_sends_it() -> None:
         await one.post("filter", golden("prioritize"))
         status, answer = await one.post("prioritize", golden("prioritize"))
         assert status == 200
-        (best,) = [node["Host"] for node in answer if node["Score"] > 0]  # one named, nobody else above zero
+        (best,) = [node["Host"] for node in answer if node["Score"] > 0]  # one named, no one else above zero
         assert best in {"n1", "n2"}
 
     play(story)
@@ -265,7 +265,7 @@ def test_a_bad_body_is_told_the_key(verb: str, body: object, key: str) -> None:
     play(story)
 
 
-def test_an_error_of_ours_is_not_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_lading_is_not_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(one: Http) -> None:
         def broken(pod: Pod, names: list[str]) -> Decision:
             raise ValueError("a bug")
@@ -451,7 +451,7 @@ def test_a_version_of_thousands_of_digits_is_a_bad_request(verb: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["decide", "apply", "prioritize"])
-def test_an_error_of_ours_is_no_bad_request(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_an_error_of_lading_is_no_bad_request(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """It is logged with the pod's name. What follows from an answer that was sent changes the answer no more."""
 
     async def story(one: Http) -> None:

@@ -26,7 +26,7 @@ def sized(one: NodeRoom, cpu_milli: int = 8000, memory_mib: int = 4096) -> NodeR
         (card(0, usable_mib=1000, free_mib=730), 730),
         (card(0, usable_mib=1000, free_mib=730, free_core=40), 400),
         (card(0, usable_mib=3000, free_mib=2999), 999),
-        (card(0, usable_mib=1000, free_core=100, containers=1), 999),  # somebody has it, for next to nothing
+        (card(0, usable_mib=1000, free_core=100, containers=1), 999),  # someone has it, for next to nothing
         (card(0, usable_mib=1000, unhealthy="Xid 79"), 0),
         (held(0), 0),
         (mig_card(0, "1g.10gb"), 0),

@@ -24,7 +24,7 @@ def test_prices_that_are_known(demand: dict[int, float], worth: dict[int, float]
     assert {rest: pytest.approx(found[rest]) for rest in worth} == worth
 
 
-def test_where_nobody_asks_only_whole_cards_are_worth_anything() -> None:
+def test_where_no_one_asks_only_whole_cards_are_worth_anything() -> None:
     for demand in ({}, {50: 0}):
         worth = worth_of_rests(demand)
         assert worth[WHOLE] == 1

@@ -44,8 +44,8 @@ def test_a_half_goes_beside_a_half() -> None:
     assert score(HALVES, [500, FULL], [0, FULL]) > score(HALVES, [500, FULL], [500, 500])
 
 
-def test_a_rest_that_nobody_fills_is_lost() -> None:
-    """40 % of a card of which half is left leave 10 %, for which nobody asks; of 70 % they leave what 30 % fill."""
+def test_a_rest_that_no_one_fills_is_lost() -> None:
+    """40 % of a card of which half is left leave 10 %, for which no one asks; of 70 % they leave what 30 % fill."""
     thirds = {PodKind(cpu_memory=CORES, core_percent=30): 3.0, PodKind(cpu_memory=CORES, core_percent=50): 2.0}
     assert score(thirds, [500, 700], [500, 300]) > score(thirds, [500, 700], [100, 700])
 
@@ -63,9 +63,9 @@ def test_cpu_for_the_cards_that_are_left_counts() -> None:
 
 
 def test_finer_differences_than_a_step_are_none() -> None:
-    nobody: dict[PodKind, float] = {PodKind(cpu_memory=CORES): 1.0}
+    no_one: dict[PodKind, float] = {PodKind(cpu_memory=CORES): 1.0}
     for taken, steps in ((STEP_MILLI, 1), (STEP_MILLI - 1, 0)):
-        assert score(nobody, [500], [500 - taken]) == steps  # the rest is worth nothing: what the pod takes is gained
+        assert score(no_one, [500], [500 - taken]) == steps  # the rest is worth nothing: what the pod takes is gained
 
 
 cards = st.lists(st.sampled_from([0, 100, 500, FULL]), min_size=3, max_size=3)

@@ -178,7 +178,7 @@ def test_gpus_are_chosen_by_which_vfs_are_free() -> None:
     assert len(set(switches(where, place(where, request(whole("a", 2, vfs=2)))))) == 1
 
 
-def test_a_card_that_is_taken_in_part_is_nobody_elses_whole_card() -> None:
+def test_a_card_that_is_taken_in_part_is_no_one_elses_whole_card() -> None:
     where = room(card(0, free_mib=1), card(1, free_core=99), card(2))
     assert missing(where, request(whole("a", 2))) is Missing.TOO_FEW_FREE_GPUS
 

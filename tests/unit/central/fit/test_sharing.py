@@ -71,7 +71,7 @@ def test_a_group_has_one_card_and_takes_no_other() -> None:
     assert cards(where, one(labels("y"))) == {gpu_uuid(2)}
 
 
-def test_a_group_on_two_cards_takes_nobody() -> None:
+def test_a_group_on_two_cards_takes_no_one() -> None:
     assert cards(room(shared(0, labels("x")), shared(1, labels("x"))), one(labels("x"))) is Missing.GROUP_FULL
 
 
@@ -114,7 +114,7 @@ def test_whole_cards_of_the_pod_are_not_of_its_group() -> None:
 
 
 def test_an_init_container_may_have_the_groups_card_to_be_whole() -> None:
-    """Whole before the pod's share is there; nobody else is on it then."""
+    """Whole before the pod's share is there; no one else is on it then."""
     pod = request(whole("prepare", role=Role.INIT), share("a", 1000), sharing=labels("x"))
     assert cards(room(card(0)), pod) == {gpu_uuid(0)}
     assert cards(room(shared(0, labels("x"))), pod) is Missing.TOO_FEW_FREE_GPUS

@@ -19,7 +19,7 @@ QUOTA = "quota.scheduling.koordinator.sh/name"
 
 async def three_that_never_start(one: Led, scheduler: KubeScheduler) -> None:
     """Eight nodes of eight cards, and three gangs that need all of them. One member of each is never sent to bind: it waits for
-    a volume that nobody provisions."""
+    a volume that no one provisions."""
     for number in range(1, 9):
         await one.put_node(f"n{number}", 8)
     for age, gang in enumerate("abc"):

@@ -151,7 +151,7 @@ def test_claims_on_a_node_without_a_report_are_kept() -> None:
     assert free_cards(ledger.room("n1")) == [1]
 
 
-# Nothing is freed on a node that nobody can reach
+# Nothing is freed on a node that no one can reach
 
 
 def unreachable() -> Ledger:
@@ -218,7 +218,7 @@ def test_a_report_after_the_node_came_back_ends_what_lingers() -> None:
 
 
 def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> None:
-    """Each node reports that once a minute: nobody who looks at what changed has to look."""
+    """Each node reports that once a minute: no one who looks at what changed has to look."""
     ledger = Ledger()
     held = [grant("p", "c", granted(0))]
     ledger.set_report(report(grants=held))
@@ -377,7 +377,7 @@ def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> N
     ],
 )
 def test_a_device_that_is_described_otherwise_is_told(after: NodeDevices) -> None:
-    """What was in a pod's way may be in nobody's way now."""
+    """What was in a pod's way may be in no one's way now."""
     ledger = ledger_of(report(gpus=[gpu(0)]))
     ledger.set_report(after)
     assert ledger.take_freed() == ("n1",)

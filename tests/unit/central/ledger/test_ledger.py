@@ -141,7 +141,7 @@ def test_an_outcome_that_comes_after_the_watch_changes_nothing() -> None:
     assert ledger.snapshot() == before
 
 
-def test_somebody_else_bound_the_pod() -> None:
+def test_someone_else_bound_the_pod() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
     ledger.reserve(P, "n1", whole(0), 1)
     ledger.set_pod(pod("p", node="n2"))
@@ -283,7 +283,7 @@ def test_a_room_without_victims_is_what_they_would_leave() -> None:
 # Answers
 
 
-def test_of_a_node_that_nobody_knows_there_is_no_room() -> None:
+def test_of_a_node_that_no_one_knows_there_is_no_room() -> None:
     room = Ledger().room("n9")
     assert (room.cards, room.serving) == ((), False)
     assert Ledger().without(P).room("n9") == room
@@ -313,7 +313,7 @@ def test_holders_are_told_with_every_claim() -> None:
         ([granted(0, 1, 60), granted(0, 1, 60)], gpu_uuid(0), False),
     ],
 )
-def test_two_pods_on_one_card_that_can_not_both_have_it(gpus: list[GrantedGpu], device: str, exclusive: bool) -> None:
+def test_two_pods_on_one_card_that_cannot_both_have_it(gpus: list[GrantedGpu], device: str, exclusive: bool) -> None:
     first, second = gpus
     ledger = ledger_of(report(grants=[grant("young", "c", first), grant("old", "c", second)]))
     ledger.set_pod(pod("young", created=9))
@@ -370,7 +370,7 @@ def test_a_claim_that_its_sharers_do_not_allow_is_refused() -> None:
     assert ledger.reserve(Q, "n1", labelled(0, exclusion="x"), 1) is None
 
 
-def test_a_second_card_of_an_affinity_group_is_refused_whoever_claims_it() -> None:
+def test_a_second_card_of_an_affinity_group_is_refused_for_any_claim() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
     assert ledger.predict(P, "n1", labelled(0, affinity="x"), until=5) is None
     for node, card in (("n1", 1), ("n2", 0)):
@@ -379,7 +379,7 @@ def test_a_second_card_of_an_affinity_group_is_refused_whoever_claims_it() -> No
             ledger.predict(Q, node, labelled(card, affinity="x"), 5),
         ):
             assert claim == Conflict(obstacle=Obstacle.GROUP, device=gpu_uuid(0), holders=(Holder(pod=P),))
-    assert ledger.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # its own prediction is in nobody's way
+    assert ledger.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # its own prediction is in no one's way
     ledger.expire(5)
     assert ledger.reserve(Q, "n2", labelled(0, affinity="x"), 1) is None
 

@@ -65,7 +65,7 @@ def test_a_card_in_mig_mode_has_only_instances_to_give() -> None:
     assert room.cards[0].free_mig == (mig_uuid(1),)
 
 
-def test_of_a_card_that_somebody_holds_by_instances_nothing_else_is_given() -> None:
+def test_of_a_card_that_someone_holds_by_instances_nothing_else_is_given() -> None:
     room = ledger_of(report(gpus=[gpu(0)], grants=[grant("p", "c", granted(0, mig=mig_uuid(0)))])).room("n1")
     assert (room.cards[0].free_mib, room.cards[0].free_core, room.cards[0].free) == (0, 0, False)
 

@@ -38,7 +38,7 @@ def test_others_have_a_rest_after_each_slice(monkeypatch: pytest.MonkeyPatch) ->
     assert Loop(monkeypatch, others_s=0.0).work(rest_s=5.0) == [5.0, 5.0, 5.0]
 
 
-def test_for_nobody_there_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_no_one_there_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Loop(monkeypatch, others_s=0.0625).work(rest_s=5.0, quiet_s=0.1) == [0, 0, 0]
 
 
@@ -46,7 +46,7 @@ def test_for_who_is_at_work_there_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Loop(monkeypatch, others_s=0.5).work(rest_s=5.0, quiet_s=0.1) == [0, 5.0, 0, 5.0, 0, 5.0]
 
 
-def test_nobody_has_a_turn_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_one_has_a_turn_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = Loop(monkeypatch, others_s=0.0)
 
     async def steps() -> None:

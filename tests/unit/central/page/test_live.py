@@ -220,7 +220,7 @@ def test_pods_that_wait_and_the_codes_of_their_reasons() -> None:
     shown.world.filter("a")
     shown.world.show("b", {"lading.dev/gpu": "4"})
     answer = shown.whole()
-    assert waiting(answer) == {"a": {"too-few-free-gpus": 2}, "b": {}}  # nobody has asked about b yet
+    assert waiting(answer) == {"a": {"too-few-free-gpus": 2}, "b": {}}  # no one has asked about b yet
     assert {"too-few-free-gpus", "fits"} <= answer["sentences"].keys()
 
 

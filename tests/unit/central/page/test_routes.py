@@ -267,7 +267,7 @@ def test_nothing_but_these_files(path: str) -> None:
         ("[evil]:1", 421),
     ],
 )
-def test_a_name_that_somebody_made_point_here(host: str, status: int) -> None:
+def test_a_name_that_someone_made_point_here(host: str, status: int) -> None:
     async def story(one: Http) -> None:
         for path in ("/", "/main.js", "/v1/cluster", "/v1/why/default/a"):
             assert (await one.get(path, Host=host))[0] == status
@@ -343,7 +343,7 @@ def test_who_does_not_want_to_wait() -> None:
 
 
 @pytest.mark.parametrize("after", ["", "x", "ffffffff.3"])
-def test_of_a_revision_that_nobody_knows_all_is_sent(after: str) -> None:
+def test_of_a_revision_that_no_one_knows_all_is_sent(after: str) -> None:
     async def story(one: Http) -> None:
         assert names(await one.cluster(after)) == {"n1", "n2"}
 
@@ -373,7 +373,7 @@ def test_leadership_lost_while_one_waits() -> None:
     play(story)
 
 
-def test_a_stop_keeps_nobody_waiting() -> None:
+def test_a_stop_keeps_no_one_waiting() -> None:
     async def story(one: Http) -> None:
         revision = (await one.cluster())["revision"]
         waits = asyncio.create_task(one.get(f"/v1/cluster?after={revision}"))

@@ -93,7 +93,7 @@ def test_numbers_without_quotes_and_other_ways_to_write_a_number() -> None:
         assert one({"gpu": two}).gpus == 2
 
 
-def test_a_pod_that_asks_for_nothing_of_ours() -> None:
+def test_a_pod_that_requests_no_device_of_lading() -> None:
     assert parse_request(pod()) is None
     assert parse_request(pod(container("c", {"cpu": "1", "nvidia.com/gpu": "1", "lading.device/x": "1"}))) is None
     assert (
@@ -167,7 +167,7 @@ def test_an_amount_that_is_none(resource: str, amount: Amount) -> None:
         ("gpu-memory", f"{MAX_MEMORY_MIB + 1}Mi"),
     ],
 )
-def test_an_amount_that_can_not_be_given(resource: str, amount: Amount) -> None:
+def test_an_amount_that_cannot_be_given(resource: str, amount: Amount) -> None:
     bad(pod(container("side", {resource: amount})), f"lading.dev/{resource} of", "side", repr(amount))
 
 

@@ -92,7 +92,7 @@ def test_of_a_shared_card_those_who_are_enough_go() -> None:
     assert victims(plan_for(made)) == ["a", "b", "c", "d"]
 
 
-def test_where_nobody_who_may_go_would_be_enough() -> None:
+def test_where_no_one_who_may_go_would_be_enough() -> None:
     made = World()
     made.node("n1", 1)
     made.bind("a", "n1", share("10Gi"), priority=1)
@@ -107,7 +107,7 @@ def test_what_only_the_node_grants_is_nobodys_to_evict() -> None:
     assert plan_for(made) is None
 
 
-def test_where_it_can_never_fit_nobody_goes() -> None:
+def test_where_it_can_never_fit_no_one_goes() -> None:
     assert plan_for(full(a=1), {"lading.dev/gpu": "2"}) is None
 
 

@@ -66,7 +66,7 @@ def test_a_pod_that_its_quota_refuses_evicts_what_makes_it_fit_there() -> None:
     assert victims(teams, "two") == {"low", "lower"}
 
 
-def test_nobody_goes_for_a_pod_that_its_quota_would_not_allow_even_then() -> None:
+def test_no_one_goes_for_a_pod_that_its_quota_would_not_allow_even_then() -> None:
     teams = Teams(cards("a", 0, 2), nodes=1, cards_each=2)
     teams.run("low", "a", gpus(2))
     assert "5 of 2 GPUs" in teams.ask("three", "a", gpus(3), priority=10)

@@ -189,7 +189,7 @@ def test_prioritize_names_the_predicted_node() -> None:
     assert made.scheduler.prioritize(decoded(made.pods["a"]), others) in others
 
 
-def test_prioritize_names_nobody_for_a_pod_without_devices() -> None:
+def test_prioritize_names_no_one_for_a_pod_without_devices() -> None:
     made = world()
     assert made.scheduler.prioritize(made.show("a", {"cpu": "1"}), ["n1"]) is None
 
@@ -211,7 +211,7 @@ def test_preempt_keeps_nodes_where_the_devices_suffice_then() -> None:
     assert made.preempt(high, asked) == ["n1", "n3"]
 
 
-def test_preempt_wants_a_victim_and_minds_nobody_without_devices() -> None:
+def test_preempt_wants_a_victim_and_ignores_pods_without_devices() -> None:
     made = world()
     assert made.preempt(made.show("high", priority=9), {"n1": victims()}) == []
     plain = made.show("plain", {"cpu": "1"}, priority=9)
@@ -267,7 +267,7 @@ def test_while_the_outcome_is_open_nothing_is_sent_twice() -> None:
     assert OfPod.BOUND_ELSEWHERE in not_bound(made, "a", "n2")
 
 
-def test_a_pod_that_somebody_bound_without_an_assignment_is_not_bound() -> None:
+def test_a_pod_that_someone_bound_without_an_assignment_is_not_bound() -> None:
     made = world()
     made.show("a", node="n1")
     assert OfPod.BOUND_ELSEWHERE in not_bound(made, "a", "n1")
@@ -283,7 +283,7 @@ def test_a_pod_that_somebody_bound_without_an_assignment_is_not_bound() -> None:
         ("no such node", Missing.NO_REPORT),
     ],
 )
-def test_what_can_not_be_reserved(why: str, code: Coded) -> None:
+def test_what_cannot_be_reserved(why: str, code: Coded) -> None:
     made = world()
     if why == "deleting":
         made.show("a")
@@ -394,7 +394,7 @@ def test_the_card_of_a_share_is_chosen_as_the_node_is() -> None:
     made.filter("c")
     claim = made.ledger.own_claim(uid_of("c"), Claim.PREDICTED)
     assert claim is not None
-    # Of 50 % it would leave 10, for which nobody asks; of 70 % it leaves what a third fills.
+    # Of 50 % it would leave 10, for which no one asks; of 70 % it leaves what a third fills.
     assert [*claim.taken.gpus] == [gpu_uuid("n1", 1)]
     assert made.ledger.room("n1").cards[0].free_core == 50
     reserve(made, "c", "n1")
@@ -529,7 +529,7 @@ def test_a_node_that_changed_after_it_was_judged_is_judged_again_before_it_is_na
     assert made.filter("a", "n1").fails == {"n1": Missing.TOO_FEW_FREE_GPUS.shown}
 
 
-def test_nobody_is_evicted_before_all_nodes_were_judged() -> None:
+def test_no_one_is_evicted_before_all_nodes_were_judged() -> None:
     made = World(slice_s=0.0)
     for name in ("n1", "n2"):
         made.node(name, 1, vfs=1)

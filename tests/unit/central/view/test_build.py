@@ -15,7 +15,7 @@ from tests.unit.central.world import World, uid_of
 
 
 class Node:
-    """One node `n1`, and its report as it was told of last."""
+    """One node `n1`, and its report as it learned of last."""
 
     def __init__(self, gpus: int = 2, vf_count: int = 0, **words: Any) -> None:
         self.world = World()
@@ -168,7 +168,7 @@ def test_a_nic_shows_its_rail_where_the_node_reports_it() -> None:
     assert [pf.rail for pf in node.view.pfs] == [0]
 
 
-def test_an_ill_nic_is_why_its_vfs_reach_nobody() -> None:
+def test_an_ill_nic_is_why_its_vfs_reach_no_one() -> None:
     node = Node(1, 2)
     port = msgspec.to_builtins(node.report)["status"]["pfs"][0] | {"unhealthy": "link is down"}
     node.change(pfs=[port])
@@ -235,7 +235,7 @@ def test_states_of_a_node() -> None:
 
 
 @pytest.mark.parametrize("away", [True, False], ids=["unreachable", "not-reconciled"])
-def test_a_node_that_gives_nothing_withholds_what_nobody_holds(away: bool) -> None:
+def test_a_node_that_gives_nothing_withholds_what_no_one_holds(away: bool) -> None:
     node = Node(4, 3)
     node.world.bind("train", "n1", {"lading.dev/gpu": "1", "lading.dev/rdma": "1"})
     node.world.bind("a", "n1", share("8Gi", 30))

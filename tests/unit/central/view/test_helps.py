@@ -31,7 +31,7 @@ def test_one_pod_is_enough() -> None:
     assert sets(on) == [["a"], ["b"]]
 
 
-def test_all_pairs_that_are_enough_and_nobody_who_is_not_needed() -> None:
+def test_all_pairs_that_are_enough_and_no_one_who_is_not_needed() -> None:
     made = World()
     made.node("n1", 3)
     for name in ("a", "b", "c"):
@@ -62,7 +62,7 @@ def test_nodes_that_lack_less_come_first_and_those_where_it_fits_are_passed_over
     assert [on.node for on in helps(made, {"lading.dev/gpu": "3"})] == ["near", "far"]
 
 
-def test_where_nobody_can_help() -> None:
+def test_where_no_one_can_help() -> None:
     made = World()
     made.node("small", 1)
     made.bind("a", "small")
@@ -117,7 +117,7 @@ def test_no_more_sets_are_told_than_a_person_reads() -> None:
     assert (on.together, len(on.sets), on.more) == (2, MOST_SETS, 8 - MOST_SETS)
 
 
-def test_beyond_the_tries_one_set_of_which_nobody_can_stay() -> None:
+def test_beyond_the_tries_one_set_of_which_no_one_can_stay() -> None:
     pods = [PodUid(f"p{number}") for number in range(12)]
     (gone,) = smallest_sets(pods, lambda some: len(set(some)) >= 7, tries=10)
     assert len(gone) == 7

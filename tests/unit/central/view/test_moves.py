@@ -50,7 +50,7 @@ def test_one_goes_where_there_is_room_and_the_pod_takes_its_place() -> None:
     assert said(opening) == ("n1", [("a", "n2")])
 
 
-def test_what_fits_already_moves_nobody() -> None:
+def test_what_fits_already_moves_no_one() -> None:
     made = halves()
     made.node("n3", 2)
     (opening,) = plan(made, "waits")
@@ -94,7 +94,7 @@ def test_members_of_an_affinity_group_stay() -> None:
     assert [said(one) for one in plan(made, "waits")] == [("", [])]
 
 
-def test_where_nobody_has_another_place_nobody_is_moved() -> None:
+def test_where_no_one_has_another_place_no_one_is_moved() -> None:
     made = halves()
     made.bind("c", "n1")
     made.bind("d", "n2")

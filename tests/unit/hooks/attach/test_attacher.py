@@ -40,7 +40,7 @@ def test_a_vf_goes_into_the_pod_and_comes_back_as_it_was(mode: RdmaMode) -> None
     assert node.records.events() == [Event.VF_ATTACHED, Event.VF_RELEASED]
 
 
-def test_what_nobody_asked_for_is_not_touched() -> None:
+def test_what_no_one_asked_for_is_not_touched() -> None:
     node = Node()
     node.run("p1-s0")
     run_simulated(node.attacher.attach(node.wanted(0, settings=VfSettings()), pod_of("p1-s0")))
@@ -123,7 +123,7 @@ def test_what_a_device_keeps_from_its_pod_is_restored(ends_by_itself: bool) -> N
     assert node.all_free()
 
 
-def test_a_vf_that_is_not_as_it_was_is_given_to_nobody() -> None:
+def test_a_vf_that_is_not_as_it_was_is_given_to_no_one() -> None:
     node = Node()
     node.run("p1-s0")
     node.run("p2-s0")
@@ -315,7 +315,7 @@ def test_a_namespace_that_is_not_found_is_refused(told: str | None) -> None:
     assert node.all_free()
 
 
-def test_a_device_that_somebody_else_took_is_not_looked_for() -> None:
+def test_a_device_that_someone_else_took_is_not_looked_for() -> None:
     node = Node()
     node.run("p1-s0")
     link = node.kernel.host.links.pop(node.vfs[0].netdev)
@@ -334,7 +334,7 @@ def test_a_stopped_sandbox_is_not_attached_to() -> None:
     assert node.all_free()
 
 
-def test_a_late_create_in_a_stopped_sandbox_leaves_the_vf_to_whoever_has_it() -> None:
+def test_a_late_create_in_a_stopped_sandbox_leaves_the_vf_to_its_holder() -> None:
     node = Node()
     node.run("p1-s0")
     node.run("p2-s0")

@@ -173,7 +173,7 @@ def test_a_reboot_undid_everything() -> None:
 
 
 @pytest.mark.parametrize("sandbox", ["p1-s0", "p2-s0"])
-def test_after_a_reboot_nobody_has_anything(sandbox: str) -> None:
+def test_after_a_reboot_no_one_has_anything(sandbox: str) -> None:
     """Also the sandbox that had it: a simulated node, and a runtime that keeps its state, may show the same one again."""
     node = Node()
     node.run("p1-s0")

@@ -27,7 +27,7 @@ def test_a_person_is_told_what_a_release_would_do_and_what_it_did() -> None:
     assert node.all_free()
 
 
-def test_what_can_not_be_released_now_is_kept_while_its_namespace_is_there() -> None:
+def test_what_cannot_be_released_now_is_kept_while_its_namespace_is_there() -> None:
     node = Node()
     node.run("p1-s0")
 

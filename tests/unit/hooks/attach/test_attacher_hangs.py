@@ -67,7 +67,7 @@ def test_a_call_that_returns_in_time_is_not_said() -> None:
 
 
 def test_a_call_that_took_all_the_time_is_the_last() -> None:
-    """The retry finds a whole one, or none: what nobody waits for any more is not gone on with."""
+    """The retry finds a whole one, or none: what no one waits for any more is not gone on with."""
     node, gate = hanging_node()
 
     async def live() -> None:

@@ -1,4 +1,4 @@
-"""The attacher and the names that a pod gave what it had: nobody waits for them, and all have their own again."""
+"""The attacher and the names that a pod gave what it had: no one waits for them, and all have their own again."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def test_a_name_that_a_pod_gave_besides_keeps_no_other_vf_from_coming_back(altna
         await node.attach("p1-s0", 0)
         await node.attach("p2-s0", 1)
         give_altnames(node, "p1-s0", altname, "more")
-        if ended:  # its device comes back with all of its names, and nobody has looked yet
+        if ended:  # its device comes back with all of its names, and no one has looked yet
             node.end("p1-s0")
         else:
             await node.stopping("p1-s0")

@@ -25,7 +25,7 @@ def test_the_pods_newer_sandbox_takes_over_what_the_older_one_did_not_return() -
         (old,) = await node.attached("p1-s0", 0)
         node.run("p1-s1")
         node.live.add(SandboxId("p1-s0"))
-        assert reason(await node.attach("p1-s1", 0)) is Reason.DEVICE_HELD  # nobody has listed yet
+        assert reason(await node.attach("p1-s1", 0)) is Reason.DEVICE_HELD  # no one has listed yet
         await node.reconcile()
         assert reason(await node.attach("p1-s1", 0)) is Reason.DEVICE_HELD
         node.ready.discard(SandboxId("p1-s0"))

@@ -132,7 +132,7 @@ def test_files_of_another_resource_stay(other: str, tmp_path: Path) -> None:
     assert names(tmp_path) == {other}
 
 
-def test_everybody_may_read_and_nobody_write(tmp_path: Path) -> None:
+def test_everybody_may_read_and_no_one_write(tmp_path: Path) -> None:
     umask = os.umask(0o077)
     try:
         DeviceInfoFiles(tmp_path, RESOURCE).write(inventory(vfs=(vf(0),)))
@@ -160,7 +160,7 @@ def test_a_link_in_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path) 
     assert not (tmp_path / FOLDER / file_name(RESOURCE, vf(0).bdf)).is_symlink()
 
 
-def test_a_folder_that_can_not_be_made_is_an_error_of_the_host(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_host(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(HostError):
         DeviceInfoFiles(tmp_path, RESOURCE).write(inventory(vfs=(vf(0),)))

@@ -64,7 +64,7 @@ def test_a_vf_that_is_not_there_is_not_made_up() -> None:
     assert with_attached(inventory(vfs=(HOME,)), [row(2)]) == inventory(vfs=(HOME,))
 
 
-# network devices that somebody else moved
+# network devices that someone else moved
 
 
 def test_an_ethernet_vf_without_network_device_and_row_is_a_stray() -> None:

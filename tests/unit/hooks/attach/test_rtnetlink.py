@@ -129,7 +129,7 @@ def test_routes_are_read() -> None:
     ],
     ids=["the local table", "unreachable", "several next hops"],
 )
-def test_what_is_no_plain_route_is_none_of_ours(message: Message) -> None:
+def test_a_route_that_is_not_plain_is_left_alone(message: Message) -> None:
     assert parse_route(message) is None
 
 

@@ -58,7 +58,7 @@ def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Desk:
     return at(tmp_path, capfd, host_root=tmp_path / "none")
 
 
-def test_without_a_ledger_nobody_held_anything(desk: Desk) -> None:
+def test_without_a_ledger_no_one_held_anything(desk: Desk) -> None:
     assert desk.devices() == []
     assert len(desk.run()[1].splitlines()) == 1
     assert not desk.ledger.parent.exists()
@@ -94,13 +94,13 @@ def test_a_card_has_an_address_too(
 
 
 @pytest.mark.parametrize("argv", [("--device", "card 7"), ("--since", "yesterday")])
-def test_what_can_not_be_looked_for_is_said(desk: Desk, argv: tuple[str, str]) -> None:
+def test_what_cannot_be_looked_for_is_said(desk: Desk, argv: tuple[str, str]) -> None:
     status, out, err = desk.run(*argv)
     assert (status, out) == (2, "")
     assert argv[1] in err
 
 
-def test_a_ledger_that_can_not_be_read_is_a_failure(desk: Desk) -> None:
+def test_a_ledger_that_cannot_be_read_is_a_failure(desk: Desk) -> None:
     desk.ledger.parent.mkdir()
     desk.ledger.write_bytes(b"no database" * 100)
     status, out, err = desk.run()

@@ -49,7 +49,7 @@ def test_so_does_background_work_that_fails() -> None:
 
 
 @pytest.mark.parametrize("attach", AttachBy)
-def test_what_was_brought_into_pods_is_brought_back_whoever_does_it_now(tmp_path: Path, attach: AttachBy) -> None:
+def test_attached_vfs_return_also_after_attach_was_configured_otherwise(tmp_path: Path, attach: AttachBy) -> None:
     """Also what comes into the journal later, with the container that is adopted."""
 
     async def run() -> None:

@@ -193,8 +193,8 @@ def of(bdf: PciAddress) -> Attachment:
 
 
 @pytest.mark.parametrize("attaches", [True, False])
-def test_a_network_device_that_nobody_of_ours_moved_has_an_unknown_holder(desk: Desk, attaches: bool) -> None:
-    """Where VFs are brought into pods; elsewhere nobody would know."""
+def test_a_network_device_that_lading_did_not_move_has_an_unknown_holder(desk: Desk, attaches: bool) -> None:
+    """Where VFs are brought into pods; elsewhere no one would know."""
     bdf = take_netdev_away(desk)
     flag = "--netdev" if attaches else "--no-netdev"
     state = desk.listed(flag)[bdf]["state"]
@@ -229,7 +229,7 @@ def test_a_driver_that_hangs_is_said(desk: Desk, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("break_it", ["garbage", "no folder"])
-def test_a_ledger_that_can_not_be_read_is_no_empty_one(desk: Desk, break_it: str) -> None:
+def test_a_ledger_that_cannot_be_read_is_no_empty_one(desk: Desk, break_it: str) -> None:
     if break_it == "garbage":
         desk.ledger.parent.mkdir()
         desk.ledger.write_bytes(b"x" * 8192)
@@ -270,7 +270,7 @@ def test_forced_it_is_done_and_said(desk: Desk) -> None:
     assert desk.run("release", VF, "--force", *JSON)[0] == 0  # again
 
 
-def test_what_somebody_alive_can_use_stays_his(desk: Desk) -> None:
+def test_what_someone_alive_can_use_stays_his(desk: Desk) -> None:
     desk.remember(GRANT)
     desk.runtime.run("pod-1")
     for argv, expected in (((), 0), (("--force",), 3)):
@@ -401,7 +401,7 @@ def test_what_failed_is_status_1(desk: Desk, records: Records) -> None:
     beside_daemon(desk, records, work)
 
 
-def test_what_the_daemon_can_not_answer(desk: Desk, records: Records) -> None:
+def test_what_the_daemon_cannot_answer(desk: Desk, records: Records) -> None:
     desk.remember(GRANT)
 
     def work(node: Node) -> None:

@@ -310,7 +310,7 @@ def test_moves_are_timed_and_failures_counted(play: Play) -> None:
     play(scenario)
 
 
-def test_reports_are_told_of_where_the_node_reports(play: Play) -> None:
+def test_reports_learn_of_where_the_node_reports(play: Play) -> None:
     def scenario(node: Node, metrics: Metrics) -> None:
         assert not any("report" in name for name in samples(metrics))
         reporter = Reporter(node, node_name="n1", connect=partial(connect, ""), log=node.log, clock=lambda: 5.0)

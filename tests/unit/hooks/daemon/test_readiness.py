@@ -68,7 +68,7 @@ def test_a_report_that_does_not_arrive_is_shown_and_not_required() -> None:
     assert decide_ready(**READY, report_stale_s=0.0)[-1].ok
 
 
-def test_a_device_that_fell_ill_under_a_container_is_shown_and_not_required() -> None:
+def test_a_device_that_became_unhealthy_under_a_container_is_shown_and_not_required() -> None:
     (*_, held, _) = decide_ready(**READY, unhealthy=["0000:3b:00.2, of ns/p/train: no driver is bound to it"])
     assert (held.name, held.ok, held.required) == ("held-devices", False, False)
     assert "ns/p/train" in held.why

@@ -264,7 +264,7 @@ def test_a_warning_is_on_stderr_and_no_failure(command: Command) -> None:
         ("", "lading.dev/gpus: 0", ("pod.yaml", "lading.dev/gpus = 0")),
     ],
 )
-def test_what_can_not_be_read_is_status_2(command: Command, settings: str, annotations: str, words: tuple[str, ...]) -> None:
+def test_what_cannot_be_read_is_status_2(command: Command, settings: str, annotations: str, words: tuple[str, ...]) -> None:
     status, out, err = command(settings=settings, annotations=annotations)
     assert (status, out) == (2, "")
     for word in words:
@@ -272,7 +272,7 @@ def test_what_can_not_be_read_is_status_2(command: Command, settings: str, annot
 
 
 @pytest.mark.parametrize("name", ["absent.yaml", "."])
-def test_a_file_that_can_not_be_read(command: Command, name: str) -> None:
+def test_a_file_that_cannot_be_read(command: Command, name: str) -> None:
     status, _, err = command("-f", name)
     assert status == 2
     assert name in err

@@ -329,7 +329,7 @@ def test_with_cni_nothing_is_brought_into_pods_by_us() -> None:
         ("rdma_resource", "lading.dev/rdma/x"),
     ],
 )
-def test_settings_that_nobody_would_follow_are_refused_with_cni(key: str, value: object) -> None:
+def test_settings_that_no_one_would_follow_are_refused_with_cni(key: str, value: object) -> None:
     ours = msgspec.structs.replace(Settings(assignments=(Form.MANUAL,)), **{key: value})
     check(ours)
     with pytest.raises(ConfigError, match=key):

@@ -107,7 +107,7 @@ def test_a_signature_that_is_there_must_be_right_where_signatures_are_accepted()
         assert reason(signed(TEXT + " ", signature=sign(KEY, "k1", TEXT)), trust) == Reason.SIGNATURE_INVALID
 
 
-def test_a_text_that_nobody_signed_is_not_parsed() -> None:
+def test_a_text_that_no_one_signed_is_not_parsed() -> None:
     assert reason(signed("{", signature=sign(KEY, "k1", TEXT)), SIGNED) == Reason.SIGNATURE_INVALID
     assert reason(signed("{"), SIGNED) == Reason.ANNOTATION_MALFORMED
 

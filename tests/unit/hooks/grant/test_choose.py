@@ -200,7 +200,7 @@ def test_memory_and_compute_take_turns_each_on_its_own() -> None:
 
 
 def test_the_largest_figure_of_a_pod_counts_beside_its_other_shares() -> None:
-    """An assignment says one figure for a card. Whoever says two, or leaves it out of some, does not get more by it."""
+    """An assignment says one figure for a card. A pod that says two, or leaves it out of some, does not get more by it."""
     for largest in "abcdefgh":
         figures = [holding(OTHER, at_once(0, 1, 40000 if name == largest else 30000), name) for name in "abcdefgh"]
         full = [*figures, holding(OTHER, share(0, 41000), "without")]
@@ -280,7 +280,7 @@ def test_a_vf_twice() -> None:
     assert reason(ask(vfs(bdf(0), "mlx5_1"))) == Reason.ANNOTATION_MALFORMED
 
 
-def test_vfs_that_can_not_be_used() -> None:
+def test_vfs_that_cannot_be_used() -> None:
     for broken in (vf(0, unhealthy="no carrier"), replace(vf(0), uverbs=None, driver="vfio-pci"), replace(vf(0), uverbs=None)):
         node = inventory(vfs=(broken, vf(1)))
         assert reason(ask(vfs(bdf(0)), node), broken.unhealthy or broken.driver) == Reason.DEVICE_UNHEALTHY
@@ -360,7 +360,7 @@ def test_a_vf_that_is_not_back_is_its_pods() -> None:
 
 @pytest.mark.parametrize("pod", [ME, OTHER])
 def test_nor_is_it_free(pod: PodUid) -> None:
-    """Also not for its own pod: nobody of it has it any more."""
+    """Also not for its own pod: no one of it has it any more."""
     one = ContainerRequest(any_vfs=1, any_vfs_pod_wide=True)
     assert ask(one, held=[not_back(pod, 0)]) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
 

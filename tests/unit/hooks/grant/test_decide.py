@@ -200,12 +200,12 @@ def test_what_others_hold_is_not_given() -> None:
     assert reason({"lading.dev/gpus": "0"}, replace(VIEW, unmanaged={uuid(0): "process 1"})) is Reason.DEVICE_HELD
 
 
-def test_a_pod_that_can_not_be_served() -> None:
+def test_a_pod_that_cannot_be_served() -> None:
     assert reason({"lading.dev/gpus": "0"}, privileged=True) is Reason.PRIVILEGED
     assert answered(central(train=0), rules=CENTRAL, name="side", privileged=True).grant is None
 
 
-def test_a_device_that_can_not_be_injected_is_no_grant() -> None:
+def test_a_device_that_cannot_be_injected_is_no_grant() -> None:
     """The choice was possible, the injection is not: nothing may be recorded."""
     rules = replace(RULES, vendors=(Nvidia(NvidiaSettings(gpu_mode=GpuMode.CDI)),), cdi_refusal="too old")
     assert reason({"lading.dev/gpus": "0"}, rules=rules) is Reason.CDI_UNAVAILABLE
@@ -273,7 +273,7 @@ def test_an_assignment_that_no_longer_names_the_container_is_refused() -> None:
     assert reason(central(2, side=0), replace(VIEW, own=own), rules=CENTRAL) is Reason.ASSIGNMENT_CHANGED
 
 
-def test_a_granted_card_that_fell_ill_is_refused() -> None:
+def test_a_granted_card_that_became_unhealthy_is_refused() -> None:
     own = granted({"lading.dev/gpus": "0"})
     ill = replace(VIEW, own=own, inventory=inventory(gpus=(gpu(0, unhealthy="lost"), gpu(1))))
     assert reason({"lading.dev/gpus": "0"}, ill) is Reason.DEVICE_UNHEALTHY
@@ -318,7 +318,7 @@ def test_a_restarted_container_has_its_vfs_attached_as_they_were_granted() -> No
     assert reason(central_vf(vlan=8), replace(VIEW, own=own), rules=ATTACHES) is Reason.ASSIGNMENT_CHANGED
 
 
-def test_what_can_not_be_attached_is_no_grant() -> None:
+def test_what_cannot_be_attached_is_no_grant() -> None:
     """The choice was possible and nodes could be injected: nothing may be recorded."""
     assert reason(central_vf(netdev=True), rules=CENTRAL) is Reason.ATTACH_FAILED
 
@@ -327,7 +327,7 @@ def test_a_container_without_vfs_has_nothing_to_wait_for() -> None:
     assert answered(central(train=0), rules=ATTACHES).attach == ()
 
 
-# a device that fell ill
+# a device that became unhealthy
 
 ILL = replace(VIEW, inventory=inventory(gpus=NODE.gpus, vfs=(vf(0, unhealthy="ill"), vf(1), vf(2))))
 
@@ -349,7 +349,7 @@ def test_where_it_is_given_up_a_free_one_takes_its_place() -> None:
     assert answered({"lading.dev/vfs": "1"}, replace(ILL, own=answer.grant), rules=gives_up).reused
 
 
-def test_a_named_one_can_not_become_another() -> None:
+def test_a_named_one_cannot_become_another() -> None:
     gives_up = replace(RULES, unhealthy=Unhealthy.GIVE_UP)
     own = granted({"lading.dev/vfs": "mlx5_1"})
     assert reason({"lading.dev/vfs": "mlx5_1"}, replace(ILL, own=own), rules=gives_up) is Reason.DEVICE_UNHEALTHY

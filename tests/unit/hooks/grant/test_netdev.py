@@ -81,7 +81,7 @@ def test_a_node_that_attaches_nothing_names_nothing() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"netdev": True}, {"settings": VLAN_7}, {"settings": VfSettings(mtu=9000)}])
-def test_what_nobody_here_would_do_is_refused_not_left_out(asked: dict[str, object]) -> None:
+def test_what_no_one_here_would_do_is_refused_not_left_out(asked: dict[str, object]) -> None:
     assert reason(ETHERNET, policy=NetdevPolicy(by_default=True), **asked) is Reason.ATTACH_FAILED
     assert wanted(ETHERNET, policy=NetdevPolicy(settings=VLAN_7)) == ()  # the node's own are for those that it attaches
 

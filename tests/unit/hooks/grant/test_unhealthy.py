@@ -56,7 +56,7 @@ def test_what_can_be_used_is_well() -> None:
         (holding(1).devices, inventory(vfs=(replace(vf(1), uverbs=None),)), vf(1).bdf),
     ],
 )
-def test_what_can_not_is_named_with_the_reason(devices: GrantedDevices, now: Inventory, named: str) -> None:
+def test_what_cannot_is_named_with_the_reason(devices: GrantedDevices, now: Inventory, named: str) -> None:
     found = find_unhealthy(devices, now)
     assert list(found) == [named]
     assert found[named]
@@ -83,7 +83,7 @@ def test_its_own_rows_do_not_keep_it_from_what_it_has() -> None:
     assert again(holding(3, 1), ill(1), *rows) == [3, 0]
 
 
-def test_what_was_named_can_not_be_another() -> None:
+def test_what_was_named_cannot_be_another() -> None:
     assert reason(again(holding(1), ill(1), named=(vf(1),))) is Reason.DEVICE_UNHEALTHY
     assert again(holding(0, 2, pod_wide=False), ill(2), named=(vf(0),)) == [0, 1]
     card = replace(holding(1), devices=GrantedDevices(gpus=(GrantedGpu(uuid=uuid(0)),), vfs=holding(1).devices.vfs))

@@ -1,4 +1,4 @@
-"""Hostile case 5: device nodes that are links, files, FIFOs, or somebody else's device."""
+"""Hostile case 5: device nodes that are links, files, FIFOs, or someone else's device."""
 
 import os
 import stat

@@ -53,7 +53,7 @@ def test_nor_does_a_runtime_that_is_not_there(tmp_path: Path, sockets: Path) -> 
     assert memlock_warning(tmp_path, sockets / "absent.sock") == ""
 
 
-def test_a_runtime_with_a_full_backlog_holds_nobody_up(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_with_a_full_backlog_holds_no_one_up(tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hooks.host.memlock._CONNECT_S", 0.01)
     limits(tmp_path, 1)
     path = sockets / "runtime.sock"

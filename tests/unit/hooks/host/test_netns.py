@@ -64,7 +64,7 @@ def test_a_closed_namespace_is_none() -> None:
         {"runtimeSpec": {"linux": 3}},
     ],
 )
-def test_what_can_not_be_read_says_nothing(info: object) -> None:
+def test_what_cannot_be_read_says_nothing(info: object) -> None:
     assert netns_path(said(info)) is None
 
 

@@ -156,7 +156,7 @@ def add_netdev(function: Path, name: str, *, index: int, lower: int) -> None:
 
 
 def test_a_network_device_for_each_port_is_a_problem_and_no_ill_health(build_node: BuildNode) -> None:
-    """ConnectX-3. The RDMA device can be used; which network device would be brought into a pod, nobody can tell."""
+    """ConnectX-3. The RDMA device can be used; which network device would be brought into a pod, no one can tell."""
     node = build_node("demo-8gpu")
     own = vf_of(node.root).netdev
     add_netdev(node.pci(VF), own, index=7, lower=7)

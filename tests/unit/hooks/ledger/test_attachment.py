@@ -106,7 +106,7 @@ def test_what_is_written_is_read_back(one: Attachment) -> None:
 
 
 def test_every_field_is_written() -> None:
-    """A field that somebody adds is covered above only if FULL sets it."""
+    """A field that someone adds is covered above only if FULL sets it."""
     todo: list[Any] = [FULL]
     while todo:
         item = todo.pop()

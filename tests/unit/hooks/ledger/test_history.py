@@ -92,7 +92,7 @@ def test_containers_of_one_pod_end_each_for_itself(ledger: Ledger) -> None:
         "UPDATE history SET until = NULL WHERE until IS NOT NULL",
     ],
 )
-def test_nobody_rewrites_it(ledger: Ledger, statement: str) -> None:
+def test_no_one_rewrites_it(ledger: Ledger, statement: str) -> None:
     run(ledger, 1)
     before = read_history(ledger.path)
     shell = sqlite3.connect(ledger.path)

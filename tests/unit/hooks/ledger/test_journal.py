@@ -134,7 +134,7 @@ def test_what_is_in_the_journal_is_known_better_than_by_containers(ledger: Ledge
         assert again.journal.rows() == (row, there)
 
 
-def test_a_number_that_was_given_again_keeps_nobody_out_of_the_journal(ledger: Ledger) -> None:
+def test_a_number_that_was_given_again_keeps_no_one_out_of_the_journal(ledger: Ledger) -> None:
     row = ledger.journal.begin(NEW)
     ledger.journal.restore([replace(other(), generation=row.generation, step=Step.ATTACHED)])
     with reopened(ledger) as again:

@@ -1,4 +1,4 @@
-"""Who holds what: one entry a device, each state from what makes it, and whatever somebody holds is there."""
+"""Who holds what: one entry a device, each state from what makes it, and whatever someone holds is there."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def listed(
     return by_device
 
 
-def test_a_node_of_which_nobody_holds_anything() -> None:
+def test_a_node_of_which_no_one_holds_anything() -> None:
     entries = listed()
     assert list(entries) == [uuid(0), uuid(1), mig_uuid(10), mig_uuid(11), vf(0).bdf, vf(1).bdf]
     states = [entry.state for entry in entries.values()]
@@ -107,7 +107,7 @@ def test_a_held_vf_without_a_network_device_is_held() -> None:
     assert listed(holders.grant(devices=VF))[vf(0).bdf].state is State.HELD
 
 
-def test_what_can_not_be_given_is_unhealthy_with_the_reason() -> None:
+def test_what_cannot_be_given_is_unhealthy_with_the_reason() -> None:
     lost = "NVML: GPU is lost"
     bound = replace(vf(1), driver="vfio-pci", ibdev="", uverbs=None)
     node = inventory(gpus=(gpu(0, unhealthy=lost), replace(mig_gpu(1), unhealthy=lost)), vfs=(vf(0), bound))

@@ -115,7 +115,7 @@ def test_a_pod_that_was_seen_to_stop_has_no_grace_and_every_other_right() -> Non
 
 
 def test_a_tombstone_ends_the_grace() -> None:
-    """Whoever wrote it may have been killed before it heard that the sandbox was stopped."""
+    """Its writer may have been killed before it heard that the sandbox was stopped."""
     young = grant(granted_at=NOW)
     grave = {young.sandbox: NOW}
     assert settle([young], [OTHER], [], tombstones=grave).release == (young.key,)
@@ -319,7 +319,7 @@ def test_an_attachment_of_something_else_is_not_believed(wrong: Attachment) -> N
     assert len(actions.adopt) == 1
 
 
-def test_attachments_that_can_not_be_read_do_not_hide_the_grant() -> None:
+def test_attachments_that_cannot_be_read_do_not_hide_the_grant() -> None:
     actions = settle([], [sandbox()], [container(wears=grant(devices=vfs(1)), attached="[{}]")])
     assert kinds(actions) == [ProblemKind.ANNOTATION_UNREADABLE]
     assert len(actions.adopt) == 1

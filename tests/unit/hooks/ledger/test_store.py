@@ -220,7 +220,7 @@ def test_replacing_what_is_not_there_makes_it(path: Path) -> None:
 
 
 def test_a_ledger_can_be_read_beside_its_daemon(ledger: Ledger) -> None:
-    """Also what is in its log only; and the daemon writes on while somebody looks."""
+    """Also what is in its log only; and the daemon writes on while someone looks."""
     for number in range(3):
         one = grant(f"pod-{number}", devices=whole(number), granted_at=number)
         ledger.record(one)
@@ -238,7 +238,7 @@ def test_looking_changes_nothing(ledger: Ledger) -> None:
     assert ledger.path.read_bytes() == before
 
 
-def test_where_there_is_no_ledger_nobody_holds_anything(path: Path) -> None:
+def test_where_there_is_no_ledger_no_one_holds_anything(path: Path) -> None:
     assert read_ledger(path) == ()
     assert not path.parent.exists()
 

@@ -81,7 +81,7 @@ def test_ages(seconds: int, age: str) -> None:
     assert f"  {age}  " in as_text(one, now=NOW).splitlines()[2]
 
 
-# ---- for a program: what is taken away or renamed here breaks somebody's script
+# ---- for a program: what is taken away or renamed here breaks someone's script
 
 KEYS = {"kind", "device", "bdf", "name", "state", "why", "since", "holders", "attachment"}
 HOLDER_KEYS = {"pod_uid", "namespace", "pod", "container", "sandbox", "form", "gen", "since"}

@@ -92,7 +92,7 @@ def test_both_written_forms_are_read_back(value: Grant) -> None:
 
 
 def test_every_field_of_request_and_devices_is_written() -> None:
-    """A field that somebody adds to these types is covered above only if FULL sets it."""
+    """A field that someone adds to these types is covered above only if FULL sets it."""
     items: list[ContainerRequest | GpuRequest | VfRequest | VfSettings | VfConfig | GrantedVf | GrantedDevices]
     items = [FULL.request, FULL.devices, SETTINGS, SETTINGS.config]
     for item in (*items, *FULL.request.gpus, *FULL.request.vfs, *FULL.devices.vfs):

@@ -31,7 +31,7 @@ from tests.unit.hooks.inventories import gpu, inventory, uuid
 from tests.unit.runtimeproxy.conftest import Records
 
 EXCLUSIVE, DEFAULT = True, False
-NOBODY = 65534
+NO_ONE = 65534
 PATIENT_S = 30.0  # for a slow machine, where nothing hangs
 
 
@@ -307,7 +307,7 @@ def test_the_daemons_own_limits_follow_the_largest_share(rig: Rig) -> None:
 def test_users_do_not_wait_for_one_another(rig: Rig) -> None:
     async def scenario() -> None:
         await rig.create(share("a"))
-        with client(rig.pipe, uid=0) as first, client(rig.pipe, uid=NOBODY) as second:
+        with client(rig.pipe, uid=0) as first, client(rig.pipe, uid=NO_ONE) as second:
             assert first.answer() == second.answer()
 
     run(scenario)

@@ -213,7 +213,7 @@ def test_the_grant_is_written_before_anything_moves(play: Play) -> None:
             assert given(node, "pod-1") == BDFS[:2]
             assert not asking.done()
             other = await asyncio.wait_for(ask(node, sandbox_of("pod-2", "s9", {"example.com/x": "y"})), 1)
-            assert isinstance(other, Answer)  # nobody else waits
+            assert isinstance(other, Answer)  # no one else waits
             rig.attacher.go_on()
             assert isinstance(await asking, Answer)
 
@@ -285,7 +285,7 @@ def test_a_vf_that_failed_is_told_with_its_reason(play: Play) -> None:
             row = node.ledger.journal.rows()[0]
             node.ledger.journal.reach(row.bdf, row.generation, Step.ATTACHED, failure="the driver hangs")
             watch, node.watch = node.watch, None
-            before_the_first_look = node.unhealthy  # nobody can say
+            before_the_first_look = node.unhealthy  # no one can say
             assert before_the_first_look == ()
             node.watch = watch
             (words,) = node.unhealthy
@@ -307,7 +307,7 @@ def test_a_device_that_falls_ill_is_told_with_whose_it_is(play: Play, records: R
     play(scenario)
 
 
-def test_what_somebody_else_moved_is_looked_at_twice_and_then_not_given(play: Play, records: Records) -> None:
+def test_what_someone_else_moved_is_looked_at_twice_and_then_not_given(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             stale = inventory(vfs=(vf(0, netdev=""), *(vf(i) for i in (1, 2, 3))))
@@ -502,7 +502,7 @@ def test_what_is_adopted_from_the_runtime_has_its_rows_again(play: Play) -> None
     play(scenario)
 
 
-# a device that fell ill
+# a device that became unhealthy
 
 
 def give_up(rig: Rig) -> None:
@@ -625,7 +625,7 @@ def test_a_vf_that_cni_brings_back_is_held_until_the_stop_has_succeeded(play: Pl
     play(scenario)
 
 
-def test_a_stop_that_nobody_waits_for_any_more_holds_no_vf(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_that_no_one_waits_for_any_more_holds_no_vf(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, netdev=NetdevPolicy(by_cni=True))
         async with rig.node() as node:

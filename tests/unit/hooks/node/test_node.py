@@ -250,7 +250,7 @@ def test_a_container_that_outlives_its_sandbox_keeps_its_devices_until_it_exits(
     play(scenario)
 
 
-def test_the_end_of_a_pod_that_nobody_reported_is_found_by_two_comparisons_after_the_start(
+def test_the_end_of_a_pod_that_no_one_reported_is_found_by_two_comparisons_after_the_start(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon was killed when it was called. The pod's grant is young, and the next periodic comparison is an hour away."""
@@ -578,7 +578,7 @@ def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
 
 
 def test_what_is_logged_and_counted_is_what_was_answered(play: Play, records: Records) -> None:
-    """A refusal that a new reading lifts is answered to nobody."""
+    """A refusal that a new reading lifts is answered to no one."""
     answers: list[Answer | Refusal] = []
 
     async def scenario(rig: Rig) -> None:
@@ -762,7 +762,7 @@ def test_interleaved_requests_never_share_a_device(play: Play) -> None:
     play(scenario)
 
 
-def test_a_grant_that_can_not_be_written_is_not_given(play: Play, records: Records) -> None:
+def test_a_grant_that_cannot_be_written_is_not_given(play: Play, records: Records) -> None:
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
             await node.reconcile()
@@ -812,7 +812,7 @@ def test_a_stopped_sandbox_is_given_nothing_any_more(play: Play) -> None:
     play(scenario)
 
 
-def test_a_removed_sandbox_was_stopped_also_if_nobody_heard_of_that(play: Play) -> None:
+def test_a_removed_sandbox_was_stopped_also_if_no_one_heard_of_that(play: Play) -> None:
     """Killed before the release, the next instance finds its tombstone."""
 
     async def scenario(rig: Rig) -> None:
@@ -907,7 +907,7 @@ def test_a_process_of_the_host_or_of_the_pod_itself_holds_nothing(play: Play) ->
     play(scenario)
 
 
-def test_when_nobody_knows_who_uses_a_card_it_is_not_given(play: Play) -> None:
+def test_when_no_one_knows_who_uses_a_card_it_is_not_given(play: Play) -> None:
     async def scenario(rig: Rig) -> None:
         (rig.folder / "proc/42/cgroup").mkdir(parents=True)
         async with rig.node(IN_USE) as node:

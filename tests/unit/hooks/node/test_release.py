@@ -136,7 +136,7 @@ def test_from_a_live_pod_nothing_is_taken(room: Room) -> None:
     asyncio.run(run())
 
 
-def test_while_the_runtime_does_not_answer_nobody_is_known_to_be_gone(room: Room) -> None:
+def test_while_the_runtime_does_not_answer_no_one_is_known_to_be_gone(room: Room) -> None:
     async def run() -> None:
         await room.given()
         room.runtime.down = True

@@ -1,4 +1,4 @@
-"""What a person's release does: what is left of the dead goes, what somebody alive can use stays."""
+"""What a person's release does: what is left of the dead goes, what someone alive can use stays."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,12 +19,12 @@ from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid
 
 NODE = inventory(gpus=(gpu(0), mig_gpu(1)), vfs=(vf(0), vf(1)))
 BOTH = GrantedDevices(gpus=(GrantedGpu(uuid=holders.gpu_uuid(0)),), vfs=(GrantedVf(bdf=holders.vf_bdf(1)),))
-NOBODY = Alive()
+NO_ONE = Alive()
 CARD = Device(gpu=holders.gpu_uuid(0))
 FUNCTION = Device(vf=holders.vf_bdf(1))
 
 
-def decided(device: Device, grants: Sequence[Grant] = (), rows: Sequence[Attachment] = (), alive: Alive = NOBODY) -> Release:
+def decided(device: Device, grants: Sequence[Grant] = (), rows: Sequence[Attachment] = (), alive: Alive = NO_ONE) -> Release:
     return decide_release(device, LedgerContent(grants=grants, attachments=rows), alive)
 
 
@@ -67,7 +67,7 @@ def test_what_is_no_device_of_the_node_is_said(text: str, said: str) -> None:
     assert said in e.value.message
 
 
-def test_what_is_gone_can_be_released_while_somebody_holds_it() -> None:
+def test_what_is_gone_can_be_released_while_someone_holds_it() -> None:
     said = LedgerContent(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
     assert find_device(holders.gpu_uuid(9), NODE, said) == Device(gpu=holders.gpu_uuid(9))
     assert find_device(holders.vf_bdf(9), NODE, said) == Device(vf=holders.vf_bdf(9))
@@ -114,7 +114,7 @@ def test_of_a_pod_that_is_gone_the_vf_comes_back_before_the_grant_is_freed() -> 
             assert name in release.steps[freed]
 
 
-def test_what_nobody_holds_is_no_work() -> None:
+def test_what_no_one_holds_is_no_work() -> None:
     others = holders.grant("other", devices=holders.whole(3))
     assert decided(CARD, [others], [holders.row(3)]) == Release(device=str(CARD))
 
@@ -154,7 +154,7 @@ def test_a_vf_comes_back_from_the_older_sandbox_of_a_pod_that_lives_and_its_gran
     assert release.in_use
 
 
-def test_the_grants_of_a_pod_with_a_container_that_can_not_be_killed_all_stay() -> None:
+def test_the_grants_of_a_pod_with_a_container_that_cannot_be_killed_all_stay() -> None:
     exited, running = holders.grant(devices=BOTH), holders.grant(container="side", devices=holders.vfs(1))
     alive = living([holders.sandbox(ready=False)], [holders.container("c9", name="side")])
     release = decided(CARD, [exited, running], [holders.row(1)], alive)
@@ -162,9 +162,9 @@ def test_the_grants_of_a_pod_with_a_container_that_can_not_be_killed_all_stay() 
     assert release.in_use
 
 
-def test_a_grant_waits_for_a_vf_that_can_not_come_back_now() -> None:
+def test_a_grant_waits_for_a_vf_that_cannot_come_back_now() -> None:
     grant, row = holders.grant(devices=BOTH), holders.row(1, sandbox="pod-1-s9")
-    alive = replace(NOBODY, sandboxes={row.sandbox: "its container x has not exited"})
+    alive = replace(NO_ONE, sandboxes={row.sandbox: "its container x has not exited"})
     release = decided(CARD, [grant], [row], alive)
     assert (release.attachments, release.grants) == ((), ())
     assert any(row.bdf in words for words in release.in_use)

@@ -481,7 +481,7 @@ def test_an_object_that_came_meanwhile_is_used(play: Play) -> None:
     play(scenario)
 
 
-def test_a_card_whose_user_can_not_be_read_is_not_reported_as_free(play: Play) -> None:
+def test_a_card_whose_user_cannot_be_read_is_not_reported_as_free(play: Play) -> None:
     async def scenario(world: World) -> None:
         (world.node.host_root / "proc/7/cgroup").mkdir(parents=True)  # EISDIR
         world.node.watch = Watch(inventory(gpus=(dataclasses.replace(gpu(0), processes=running(7)),)))
@@ -492,7 +492,7 @@ def test_a_card_whose_user_can_not_be_read_is_not_reported_as_free(play: Play) -
     play(scenario)
 
 
-def test_a_fault_of_ours_does_not_end_the_daemon(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_lading_does_not_end_the_daemon(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> Status:
         raise ZeroDivisionError
 

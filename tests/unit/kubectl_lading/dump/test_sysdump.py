@@ -127,7 +127,7 @@ def test_the_readme_says_what_is_in_it(cli: Cli, tmp_path: Path) -> None:
     assert named == set(files_of(tmp_path / "dump")) - {"README.md"}
 
 
-def test_nobody_else_reads_it(cli: Cli, tmp_path: Path) -> None:
+def test_no_one_else_reads_it(cli: Cli, tmp_path: Path) -> None:
     assert cli.run("sysdump").exit_code == 0
     folder = tmp_path / "lading-sysdump-20261121T120000Z"
     for path in (folder, *folder.rglob("*"), tmp_path / (folder.name + ".tar.gz")):
@@ -142,7 +142,7 @@ def test_a_folder_that_is_there_is_not_written_to(cli: Cli, tmp_path: Path) -> N
     assert (done.exit_code, list((tmp_path / "dump").iterdir())) == (1, [])
 
 
-def test_what_can_not_be_read_is_said_and_the_rest_is_there(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_said_and_the_rest_is_there(cluster: InstalledCluster, cli: Cli, tmp_path: Path) -> None:
     cluster.pages[NODES.path()] = 403
     cluster.pages[cluster.log_of(LEADER)] = 403
     cluster.pages[f"{CENTRAL_API}/v1/cluster"] = 403
@@ -167,7 +167,7 @@ def test_of_an_api_server_that_does_not_answer_nothing_is_waited_for_twice(
     assert not (tmp_path / "dump").exists()
 
 
-def test_a_central_that_is_named_wrongly_is_a_part_that_can_not_be_read(cli: Cli, tmp_path: Path) -> None:
+def test_a_central_that_is_named_wrongly_is_a_part_that_cannot_be_read(cli: Cli, tmp_path: Path) -> None:
     url = json.loads(cli.kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
     assert cli.run("sysdump", "-o", "dump", "--central", url).exit_code == 0
     assert "an API server answers there" in (tmp_path / "dump" / "README.md").read_text()

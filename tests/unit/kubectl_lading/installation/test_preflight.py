@@ -89,7 +89,7 @@ def test_what_is_worth_knowing_before(check: str, changes: dict[str, Any], targe
     assert {(one.check, one.level) for one in view.findings} == {(check, Level.NOTE)}
 
 
-def test_what_can_not_be_compared_is_unknown() -> None:
+def test_what_cannot_be_compared_is_unknown() -> None:
     view = view_preflight(current(reports={"n1": report(reporter="dev")}), "0.1.0")
     assert ("steps-allowed", Level.UNKNOWN) in [(one.check, one.level) for one in view.findings]
 
@@ -99,7 +99,7 @@ def test_a_step_that_is_too_long_names_the_one_before() -> None:
     assert "0.2.0" in found
 
 
-def test_a_resource_that_is_stored_as_what_nobody_serves() -> None:
+def test_a_resource_that_is_stored_as_what_no_one_serves() -> None:
     found = msgspec.structs.replace(crd(fields=FIELDS), status=msgspec.structs.replace(crd().status, stored_versions=("v0",)))
     assert [one.check for one in view_preflight(current(crd=found), "0.1.0").findings] == ["resource-current"]
 
@@ -132,7 +132,7 @@ def test_arguments_without_a_meaning(cli: Cli) -> None:
     assert cli.run("preflight", "--to", "newest").exit_code == 2
 
 
-def test_a_cluster_that_can_not_be_read(tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_be_read(tmp_path: Path) -> None:
     cluster = InstalledCluster()
     cluster.pages["/version"] = 401
     with served_installation(cluster, tmp_path) as cli:

@@ -153,7 +153,7 @@ def test_what_is_degraded(check: str, changes: dict[str, Any], named: str) -> No
         ("scheduler-asks-central", {"scheduler_config": UNREAD}, "kube-scheduler"),
     ],
 )
-def test_what_can_not_be_read_is_never_well(check: str, changes: dict[str, Any], named: str) -> None:
+def test_what_cannot_be_read_is_never_well(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
     (found,) = view.findings
     assert (found.check, found.level, found.why) == (check, Level.UNKNOWN, UNREAD.why)

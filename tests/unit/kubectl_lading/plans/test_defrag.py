@@ -52,7 +52,7 @@ def test_pods_of_a_daemon_set_stay(cli: Cli) -> None:
     assert {f"team-a/busy-c-{number}" for number in range(8)} <= found["stay"].keys()
 
 
-def test_a_budget_that_lets_nobody_go(server: FakeKubeServer, cli: Cli) -> None:
+def test_a_budget_that_lets_no_one_go(server: FakeKubeServer, cli: Cli) -> None:
     path = BUDGETS.path("team-a", "most-stay")
     server.store.put(path, server.store.objects[path] | {"status": {"disruptionsAllowed": 0}})
     found = advice(cli)
@@ -60,7 +60,7 @@ def test_a_budget_that_lets_nobody_go(server: FakeKubeServer, cli: Cli) -> None:
     assert "team-a/busy-b-0" in found["stay"]
 
 
-def test_one_that_has_ended_meanwhile_is_nobody_to_move(server: FakeKubeServer, cli: Cli) -> None:
+def test_one_that_has_ended_meanwhile_is_no_one_to_move(server: FakeKubeServer, cli: Cli) -> None:
     path = PODS.path("team-a", "finetune")
     server.fail(Fault(status=404, reason="NotFound"), when=lambda request: request.path == path, times=9)
     found = advice(cli)
@@ -130,11 +130,11 @@ def test_selectors(operator: str, values: list[str], matching: set[str]) -> None
 
 
 def test_a_budget_without_a_selector_is_nobodys() -> None:
-    nobody = msgspec.convert({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"selector": None}}, Budget)
-    assert not nobody.covers("ns", {})
+    no_one = msgspec.convert({"metadata": {"name": "p", "namespace": "ns"}, "spec": {"selector": None}}, Budget)
+    assert not no_one.covers("ns", {})
 
 
-def test_what_whoever_moves_it_has_to_know() -> None:
+def test_notes_for_the_person_who_moves_a_pod() -> None:
     assert len(list(notes(mover("a", owner="ReplicaSet")))) == 1
     (first, second) = notes(mover("a", nodeSelector={"x": "y"}, volumes=[{"persistentVolumeClaim": {}}]))
     assert "controller" in first

@@ -78,7 +78,7 @@ def test_a_list_and_several_documents() -> None:
         ("kind: Job\nmetadata: {name: x}\nspec: {parallelism: 5000, template: {spec: {}}}", "1000"),
     ],
 )
-def test_what_can_not_be_used_is_refused_with_its_place(text: str, named: str) -> None:
+def test_what_cannot_be_used_is_refused_with_its_place(text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         parsed(text)
 

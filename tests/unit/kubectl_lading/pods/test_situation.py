@@ -108,7 +108,7 @@ def test_one_that_starts_says_what_it_waits_for() -> None:
     assert found.waits_for == ("main: ImagePullBackOff: no such image",)
 
 
-def test_one_that_runs_with_devices_that_fell_ill() -> None:
+def test_one_that_runs_with_devices_that_became_unhealthy() -> None:
     ill = [{"type": "lading.dev/DevicesHealthy", "status": "False", "message": "GPU-1: lost"}]
     found = situation(bound(), phase="Running", conditions=ill)
     assert (found.stand, found.hint) == (Stand.RUNNING, "GPU-1: lost")
@@ -134,7 +134,7 @@ def test_not_bound() -> None:
     assert "main" in malformed.refusals[0].message
 
 
-def test_devices_by_hand_need_no_scheduler_of_ours() -> None:
+def test_devices_by_hand_need_no_scheduler_of_lading() -> None:
     assert situation(pod("p", {}, annotations={"lading.dev/gpus.main": "0"})).stand is Stand.NO_DEVICES
 
 

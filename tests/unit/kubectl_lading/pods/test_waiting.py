@@ -68,13 +68,13 @@ def test_preemption() -> None:
     found = wait(full(1, 2), priority=5).preemption
     assert found is not None
     assert (found.node, [one.pod for one in found.victims]) == ("n1", ["p0"])
-    for nobody in (
+    for no_one in (
         wait(full(5), priority=5),
         wait(full(1), priority=5, never=True),
         wait(full(1), {"lading.dev/gpu": "2"}, priority=5),
     ):
-        assert nobody.preemption is not None
-        assert not nobody.preemption.victims
+        assert no_one.preemption is not None
+        assert not no_one.preemption.victims
 
 
 def test_a_pod_that_a_budget_protects_is_no_victim() -> None:
@@ -88,7 +88,7 @@ def test_a_pod_that_a_budget_protects_is_no_victim() -> None:
     assert [one.pod for one in found.victims] == ["other"]
 
 
-def test_where_it_fits_nobody_is_evicted() -> None:
+def test_where_it_fits_no_one_is_evicted() -> None:
     made = full(1)
     made.node("n2")
     assert wait(made, priority=5).preemption is None

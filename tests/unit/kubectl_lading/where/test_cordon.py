@@ -49,7 +49,7 @@ def test_devices_of_two_nodes_are_one_patch_each(server: FakeKubeServer, cli: Cl
     assert (written(server) or "").count("GPU-") == 2
 
 
-def test_a_port_is_held_by_whoever_has_its_functions(cli: Cli) -> None:
+def test_a_port_is_held_by_the_holders_of_its_functions(cli: Cli) -> None:
     (change,) = changes(cli, "cordon", "h100-1/0000:18:00.0", "--dry-run")
     assert change["held_by"] == ["team-a/train-0"]
 
@@ -67,7 +67,7 @@ def test_a_dry_run_writes_nothing(server: FakeKubeServer, cli: Cli) -> None:
     assert not server.calls("PATCH")
 
 
-def test_what_somebody_else_wrote_meanwhile_stays(server: FakeKubeServer, cli: Cli) -> None:
+def test_what_someone_else_wrote_meanwhile_stays(server: FakeKubeServer, cli: Cli) -> None:
     """It is written between our reading and our patch."""
 
     def other(request: Request) -> bool:
@@ -90,7 +90,7 @@ def test_who_is_never_first_gives_up(server: FakeKubeServer, cli: Cli) -> None:
     assert written(server) is None
 
 
-def test_who_may_not_is_told_of_the_role(server: FakeKubeServer, cli: Cli) -> None:
+def test_who_may_not_learns_of_the_role(server: FakeKubeServer, cli: Cli) -> None:
     server.fail(Fault(status=403, reason="Forbidden"), when=lambda r: r.method == "PATCH")
     done = cli.run("cordon", "h100-1/0")
     assert done.exit_code == 1

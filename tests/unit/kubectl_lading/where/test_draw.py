@@ -89,7 +89,7 @@ def test_a_device_alone_below_its_port_is_below_no_switch() -> None:
     assert any("switch" in line for line in drawn(a_node(a_gpu(), a_gpu(1))))
 
 
-def test_a_place_that_nobody_knows() -> None:
+def test_a_place_that_no_one_knows() -> None:
     gpu = a_gpu()
     view = NodeView(name="n1", state=NodeState.READY, gpus=(gpu,), groups=(Group(name="", gpus=(gpu.uuid,)),))
     assert any("GPU 0" in line for line in drawn(view))
@@ -99,7 +99,7 @@ names = st.text("abcdefghij-", min_size=1, max_size=60)
 
 
 @given(st.lists(st.lists(names, max_size=4), min_size=1, max_size=8), st.integers(70, 220))
-def test_no_line_is_wider_than_the_terminal_and_nobody_is_lost(pods: list[list[str]], width: int) -> None:
+def test_no_line_is_wider_than_the_terminal_and_no_one_is_lost(pods: list[list[str]], width: int) -> None:
     gpus = []
     for index, on_card in enumerate(pods):
         holders = tuple(

@@ -1,4 +1,4 @@
-"""`gpu CARD`: a card in MIG mode by its instances' names, and whoever holds it as a whole all the same."""
+"""`gpu CARD`: a card in MIG mode by its instances' names, and the holder of the whole card all the same."""
 
 from collections.abc import Iterator
 from pathlib import Path

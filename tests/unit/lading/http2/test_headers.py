@@ -133,7 +133,7 @@ def test_a_block_that_unpacks_to_too_much(monkeypatch: pytest.MonkeyPatch) -> No
 
 names = st.sampled_from([b"x-a", b"x-b", b":path", b"grpc-status", b"content-type"])
 blocks = st.lists(st.tuples(names, st.binary(max_size=200)), max_size=6).map(tuple)
-# A block that passes, one of ours, one that is dropped, a new table size.
+# A block that passes, one of Lading, one that is dropped, a new table size.
 steps = st.lists(st.one_of(st.tuples(st.sampled_from(["pass", "ours", "drop"]), blocks), st.integers(0, 8192)), max_size=25)
 
 

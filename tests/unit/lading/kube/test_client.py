@@ -171,7 +171,7 @@ def create(client: KubeClient, *, timeout_s: float = PATIENT_S) -> Awaitable[byt
 
 @pytest.mark.parametrize("done", [False, True])
 @pytest.mark.parametrize(("status", "hang"), [(500, False), (503, False), (504, False), (0, False), (0, True)])
-def test_nobody_knows(play: Play, status: int, hang: bool, done: bool) -> None:
+def test_no_one_knows(play: Play, status: int, hang: bool, done: bool) -> None:
     """A connection that breaks, a timeout, a 5xx: the same for a write that was carried out and one that was not."""
 
     async def story(server: FakeKubeServer, client: KubeClient) -> None:

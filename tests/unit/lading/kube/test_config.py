@@ -140,7 +140,7 @@ def test_a_client_certificate_inline_leaves_no_file(
         ({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Always"}}, {}),
     ],
 )
-def test_what_can_not_be_used_is_refused(kubeconfig: Write, user: dict[str, Any], cluster: dict[str, Any]) -> None:
+def test_what_cannot_be_used_is_refused(kubeconfig: Write, user: dict[str, Any], cluster: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         open_access(kubeconfig(user, **cluster))
 
@@ -330,7 +330,7 @@ def test_refused_credentials_are_read_anew(service_account: TokenFile) -> None:
     assert asyncio.run(go()) == ["Bearer first"] * 2 + ["Bearer second"] * 3
 
 
-def test_credentials_that_can_not_be_renewed_stay_until_they_are_refused(service_account: TokenFile) -> None:
+def test_credentials_that_cannot_be_renewed_stay_until_they_are_refused(service_account: TokenFile) -> None:
     async def go() -> None:
         access = open_access(None)
         first = await access.credentials()
@@ -345,7 +345,7 @@ def test_credentials_that_can_not_be_renewed_stay_until_they_are_refused(service
     asyncio.run(go())
 
 
-def test_renewal_waits_for_nobody(kubeconfig: Write, tmp_path: Path) -> None:
+def test_renewal_waits_for_no_one(kubeconfig: Write, tmp_path: Path) -> None:
     """The hook runs in a thread, and the call that came at its time has the last credentials."""
     seconds = 0.0
 

@@ -11,5 +11,5 @@ def test_core_and_named_groups() -> None:
     assert NODE_DEVICES.path(name="n1", subresource="status") == "/apis/devices.lading.dev/v1alpha1/nodedevices/n1/status"
 
 
-def test_a_name_can_not_leave_its_place() -> None:
+def test_a_name_cannot_leave_its_place() -> None:
     assert PODS.path("default", "../nodes/n1?x=1") == "/api/v1/namespaces/default/pods/..%2Fnodes%2Fn1%3Fx%3D1"

@@ -40,12 +40,12 @@ def test_guarding_holds_what_makes_and_what_forgets_without_any_registration() -
     assert names(paths, "/runtime.v1alpha2.RuntimeService/") == ALWAYS
 
 
-def test_nothing_is_held_for_nobody() -> None:
+def test_nothing_is_held_for_no_one() -> None:
     assert held_paths((), guarded=False) == frozenset()
 
 
 @pytest.mark.parametrize("point", ["PreStartContainer", "PostStartContainer"])
-def test_another_stage_is_held_once_somebody_asks(point: str) -> None:
+def test_another_stage_is_held_once_someone_asks(point: str) -> None:
     assert names(held_paths([registration(point)], guarded=False)) == ALWAYS | {"StartContainer"}
 
 

@@ -23,7 +23,7 @@ from tests.unit.runtimeproxy.conftest import Records
 
 CREATE = Stage.CREATE_CONTAINER
 SHORT = 0.5  # seconds; a deadline that a test waits for in full
-LONG = 15.0  # one that nobody should wait for
+LONG = 15.0  # one that no one should wait for
 T = TypeVar("T")
 
 

@@ -128,7 +128,7 @@ def test_a_server_that_closes_instead_of_answering(sockets: Path) -> None:
     go(sockets, body)
 
 
-def test_nobody_there(sockets: Path) -> None:
+def test_no_one_there(sockets: Path) -> None:
     async def body() -> None:
         with pytest.raises(FileNotFoundError):
             await Connections(str(sockets / "b"), limit=1000).call(PATH, b"x", timeout_s=5)

@@ -107,7 +107,7 @@ def test_a_failure_is_forgotten_after_a_while(sockets: Path, monkeypatch: pytest
     run(body())
 
 
-def test_only_what_is_registered_is_told_of(sockets: Path) -> None:
+def test_only_what_is_registered_learns_of(sockets: Path) -> None:
     async def body() -> None:
         watch = HookWatch()
         watch.use((registered("10.json", sockets / "a.sock"),))

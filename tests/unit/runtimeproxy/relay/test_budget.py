@@ -55,7 +55,7 @@ def test_who_is_granted_may_give_back_at_once() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["reserve", "end"]), st.integers(0, 100)), max_size=60))
-def test_never_more_than_the_limit_and_nobody_is_forgotten(steps: list[tuple[str, int]]) -> None:
+def test_never_more_than_the_limit_and_no_one_is_forgotten(steps: list[tuple[str, int]]) -> None:
     budget = HoldBudget(100)
     calls: list[Call] = []
     for step, number in steps:

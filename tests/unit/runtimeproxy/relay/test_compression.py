@@ -60,7 +60,7 @@ def test_every_member_is_read() -> None:
         "no text",
     ],
 )
-def test_what_can_not_be_read(content: bytes, encoding: bytes, status: Status) -> None:
+def test_what_cannot_be_read(content: bytes, encoding: bytes, status: Status) -> None:
     with pytest.raises(UnreadableMessageError) as e:
         unpack(packed(content), encoding, LIMIT)
     assert e.value.status is status

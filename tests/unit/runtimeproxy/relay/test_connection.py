@@ -22,7 +22,7 @@ def assert_idle(wire: Wire) -> None:
     assert wire.budget._room == 64 << 20
 
 
-def test_a_call_that_nobody_wants_passes() -> None:
+def test_a_call_that_no_one_wants_passes() -> None:
     wire = Wire()
     stream = wire.call(message=b"hello")
     assert wire.runtime.streams[stream].data == prefixed(b"hello")

@@ -1,4 +1,4 @@
-"""How calls end when something crosses: neither side may be left with a stream that nobody will ever end."""
+"""How calls end when something crosses: neither side may be left with a stream that no one will ever end."""
 
 import pytest
 from h2.settings import SettingCodes

@@ -29,7 +29,7 @@ def test_the_hold_budget_delays_a_call_and_lets_it_go_on() -> None:
     wire.flow()
     free = wire.client.connection.local_flow_control_window(second)
     assert free == frames.DEFAULT_WINDOW - 16_000  # its stream got no credit, so memory is bounded
-    assert wire.client.connection.outbound_flow_control_window == frames.DEFAULT_WINDOW  # nobody else waits
+    assert wire.client.connection.outbound_flow_control_window == frames.DEFAULT_WINDOW  # no one else waits
     wire.forward(first)
     wire.send(second, message[16_000:])
     assert wire.held().message == message

@@ -54,7 +54,7 @@ def test_jobs_have_the_offered_load(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sum(job.milli * job.runs for job in its) / held == pytest.approx(tenths / 10, rel=0.1)
 
 
-def test_a_fair_division_gives_nobody_more_than_it_wants() -> None:
+def test_a_fair_division_gives_no_one_more_than_it_wants() -> None:
     assert divide_fairly(12.0, {"a": 10.0, "b": 2.0, "c": 3.0}) == {"b": 2.0, "c": 3.0, "a": 7.0}
     assert divide_fairly(9.0, {"a": 10.0, "b": 5.0, "c": 1.0}) == {"c": 1.0, "b": 4.0, "a": 4.0}
     stay = GangStay(

@@ -1,4 +1,4 @@
-"""The hook API as its clients see it: `wire` serves, grpcio asks, over a socket of ours."""
+"""The hook API as its clients see it: `wire` serves, grpcio asks, over a socket of this test."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from lading.sockets import Peer, listen
 from protos.hook.v1 import hook_pb2 as hook
 from tests.fakes.needs import need
 
-NOBODY = 65534
+NO_ONE = 65534
 X, Y = (Answer(adjustment=Adjustment(env=(EnvVar(name),))) for name in "XY")
 
 
@@ -184,7 +184,7 @@ def test_garbage_is_an_error_and_the_next_call_is_served(sockets: Path, method: 
     ask(sockets, Node(), questions)
 
 
-def test_an_error_of_ours_is_an_error_and_no_answer(sockets: Path) -> None:
+def test_an_error_of_lading_is_an_error_and_no_answer(sockets: Path) -> None:
     node = Node()
     node.answer = RuntimeError("a bug")
 
@@ -239,7 +239,7 @@ def test_what_needs_no_waiting_is_answered_without_a_task() -> None:
     assert all(isinstance(adjust(request.SerializeToString()), bytes) for request in (CREATE, stop))
 
 
-def test_a_stop_waits_for_its_vfs_and_is_told_of_at_once(sockets: Path) -> None:
+def test_a_stop_waits_for_its_vfs_and_learns_of_at_once(sockets: Path) -> None:
     """A CreateContainer that comes right behind must not find the sandbox alive."""
     node = Node()
     node.vfs_in.add("s1")
@@ -257,7 +257,7 @@ def test_a_stop_waits_for_its_vfs_and_is_told_of_at_once(sockets: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", ["the call", "the connection"])
-def test_work_goes_on_when_nobody_waits_for_its_answer(sockets: Path, gone: str) -> None:
+def test_work_goes_on_when_no_one_waits_for_its_answer(sockets: Path, gone: str) -> None:
     node = Node()
     node.later = True
 
@@ -278,7 +278,7 @@ def test_work_goes_on_when_nobody_waits_for_its_answer(sockets: Path, gone: str)
     ask(sockets, node, questions)
 
 
-def test_a_later_error_of_ours_is_an_error_and_no_answer(sockets: Path) -> None:
+def test_a_later_error_of_lading_is_an_error_and_no_answer(sockets: Path) -> None:
     node = Node()
     node.later = True
 
@@ -340,11 +340,11 @@ def test_a_peer_with_another_uid_is_cut_off_and_others_are_served(sockets: Path)
     async def run() -> None:
         async with serving(path, Node(), strangers.append):
             await asyncio.to_thread(path.chmod, 0o666)
-            code = STRANGER.format(nobody=NOBODY)
+            code = STRANGER.format(no_one=NO_ONE)
             child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, path, stdout=asyncio.subprocess.PIPE)
             printed, _ = await child.communicate()
             assert printed == b"0\n"
-            assert [(peer.pid, peer.uid) for peer in strangers] == [(child.pid, NOBODY)]
+            assert [(peer.pid, peer.uid) for peer in strangers] == [(child.pid, NO_ONE)]
             reader, writer = await asyncio.open_unix_connection(path)
             assert await reader.readexactly(9)  # the head of its SETTINGS
             writer.close()

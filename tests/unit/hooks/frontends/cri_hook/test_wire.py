@@ -88,7 +88,7 @@ class Peer:
         return stream
 
     def answers(self, stream: int, error: Exception | None = None) -> None:
-        """What a call waits for has come to its end; nobody awaits in between."""
+        """What a call waits for has come to its end; no one awaits in between."""
         work = self.later.pop(stream)
         result: bytes | Exception
         try:

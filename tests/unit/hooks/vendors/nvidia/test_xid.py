@@ -89,7 +89,7 @@ def test_the_log_is_read_on_from_where_it_was(log: int, tmp_path: Path) -> None:
     kernel_log.close()
 
 
-def test_a_log_that_can_not_be_read_is_a_problem(
+def test_a_log_that_cannot_be_read_is_a_problem(
     build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = build_node("workstation")
