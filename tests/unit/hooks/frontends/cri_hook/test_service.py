@@ -21,7 +21,7 @@ from lading.sockets import Peer, listen
 from protos.hook.v1 import hook_pb2 as hook
 from tests.fakes.needs import need
 
-NO_ONE = 65534
+OTHER_UID = 65534
 X, Y = (Answer(adjustment=Adjustment(env=(EnvVar(name),))) for name in "XY")
 
 
@@ -321,7 +321,7 @@ def test_what_was_asked_before_the_end_is_answered(sockets: Path, monkeypatch: p
 # Dials as another user, says the preface of HTTP/2, and prints what comes back: nothing, if it is cut off.
 STRANGER = """
 import os, socket, sys
-os.setgroups([]); os.setgid({nobody}); os.setuid({nobody})
+os.setgroups([]); os.setgid({uid}); os.setuid({uid})
 connection = socket.socket(socket.AF_UNIX)
 connection.settimeout(5)
 connection.connect(sys.argv[1])
@@ -340,11 +340,11 @@ def test_a_peer_with_another_uid_is_cut_off_and_others_are_served(sockets: Path)
     async def run() -> None:
         async with serving(path, Node(), strangers.append):
             await asyncio.to_thread(path.chmod, 0o666)
-            code = STRANGER.format(no_one=NO_ONE)
+            code = STRANGER.format(uid=OTHER_UID)
             child = await asyncio.create_subprocess_exec(sys.executable, "-c", code, path, stdout=asyncio.subprocess.PIPE)
             printed, _ = await child.communicate()
             assert printed == b"0\n"
-            assert [(peer.pid, peer.uid) for peer in strangers] == [(child.pid, NO_ONE)]
+            assert [(peer.pid, peer.uid) for peer in strangers] == [(child.pid, OTHER_UID)]
             reader, writer = await asyncio.open_unix_connection(path)
             assert await reader.readexactly(9)  # the head of its SETTINGS
             writer.close()
