@@ -12,7 +12,7 @@ from central.scheduling.kept_room import PATIENCES
 from simnode.control_plane import ControlPlane
 from tests.cluster.scheduling.fleet import CARDS
 from tests.cluster.scheduling.gang_world import GangWorld, gang_world, of_gang
-from tests.cluster.scheduling.kinds import OPEN, is_created, served_kind
+from tests.cluster.scheduling.kinds import OPEN, allow_quota, is_created, served_kind
 from tests.logs import LOGS
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
@@ -111,6 +111,7 @@ def give(world: GangWorld, name: str, *, least: int, most: int) -> None:
     body = {"apiVersion": f"{KOORDINATOR}/v1alpha1", "kind": "ElasticQuota", "metadata": {"name": name}}
     body |= {"spec": {"min": {GPU: least}, "max": {GPU: most}}}
     world.plane.eventually(lambda: is_created(world.plane.api, QUOTAS, body), f"the quota {name}")
+    allow_quota(world.plane.api, name)
 
     def said() -> bool:
         return "used" in world.plane.api.call("GET", f"{QUOTAS}/{name}").get("status", {})

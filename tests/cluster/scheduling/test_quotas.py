@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from tests.cluster.pods import Pods
-from tests.cluster.scheduling.kinds import is_created, served_kind
+from tests.cluster.scheduling.kinds import allow_quota, is_created, served_kind
 from tests.cluster.scheduling.world import World
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
@@ -47,6 +47,7 @@ def give(world: World, group: str, name: str, least: int, most: int) -> None:
     kind = {"apiVersion": f"{group}/{VERSION}", "kind": "ElasticQuota", "metadata": {"name": name}}
     body = {**kind, "spec": {"min": {GPU: least}, "max": {GPU: most}}}
     world.cluster.eventually(lambda: is_created(world.api, path(group), body), f"the quota {name}")
+    allow_quota(world.api, name)
 
 
 def used(quota: dict[str, Any]) -> str:
