@@ -128,13 +128,13 @@ def _rooms(status: Status) -> Iterator[NodeRoom]:
     chance = random.Random(SEED)  # noqa: S311
     for number in range(ROOMS):
         ledger = Ledger()
-        ledger.set_node("node", NodeFacts(ready=True), 1)
-        ledger.set_report(NodeDevices(metadata=Metadata(name="node", resource_version="1"), status=status))
+        ledger.facts.set_node("node", NodeFacts(ready=True), 1)
+        ledger.facts.set_report(NodeDevices(metadata=Metadata(name="node", resource_version="1"), status=status))
         share = number / ROOMS * 0.6
         cards = {gpu.uuid: Part(whole=True) for gpu in status.gpus if chance.random() < share}
         vfs = frozenset(vf.bdf for pf in status.pfs for vf in pf.vfs if chance.random() < share)
         held = PodRecord(
             uid=PodUid("other"), namespace="", name="other", version=1, node="node", taken=Taken(gpus=cards, vfs=vfs)
         )
-        ledger.set_pod(held)
+        ledger.facts.set_pod(held)
         yield ledger.room("node")

@@ -72,12 +72,12 @@ def fill(count: int) -> Ledger:
     ledger, chance = Ledger(), random.Random(SEED)  # noqa: S311  a simulation
     for number, report in enumerate(api_server.reports(count)):
         said = msgspec.convert(report, NodeDevices)
-        ledger.set_node(said.metadata.name, NodeFacts(ready=True), 1)
-        ledger.set_report(said)
+        ledger.facts.set_node(said.metadata.name, NodeFacts(ready=True), 1)
+        ledger.facts.set_report(said)
         busy = 0.9 * chance.random()
         for card in range(8):
             if chance.random() < busy:
-                ledger.set_pod(_holder(said.metadata.name, number, card, chance))
+                ledger.facts.set_pod(_holder(said.metadata.name, number, card, chance))
     return ledger
 
 
@@ -145,7 +145,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
             while _not_reached(reasons):  # noqa: ASYNC110  the waker sets no event
                 await asyncio.sleep(0.05)
         all_s = time.monotonic() - began
-    ledger.forget_prediction(pod.metadata.uid)
+    ledger.claims.forget_prediction(pod.metadata.uid)
     return Figures(
         first_ms=first_s * 1e3,
         first_fits=len(decision.answer.fitting),
@@ -167,7 +167,7 @@ def _unbounded(ledger: Ledger, pod: Pod, policy: Policy, names: Sequence[str]) -
     began = time.process_time()
     scheduler.decide(pod, names)
     took_s = time.process_time() - began
-    ledger.forget_prediction(pod.metadata.uid)
+    ledger.claims.forget_prediction(pod.metadata.uid)
     return took_s
 
 

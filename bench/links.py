@@ -80,8 +80,8 @@ class Fleet:
         self._running: list[_Running] = []
         self._ledger = Ledger()
         for name in self._free:
-            self._ledger.set_node(name, NodeFacts(ready=True), 1)
-            self._ledger.set_report(NodeDevices(metadata=Metadata(name=name, resource_version="1"), status=status))
+            self._ledger.facts.set_node(name, NodeFacts(ready=True), 1)
+            self._ledger.facts.set_report(NodeDevices(metadata=Metadata(name=name, resource_version="1"), status=status))
         self._scheduler = Scheduler(self._ledger, PendingPods(), clock=lambda: 0.0, policy=policy)
 
     @property
@@ -106,13 +106,13 @@ class Fleet:
         gpus = [gpu for gpu in self._free[node] if gpu.uuid in placed.taken.gpus]
         self._free[node] = [gpu for gpu in self._free[node] if gpu not in gpus]
         self._running.append(_Running(record, gpus))
-        self._ledger.set_pod(record)
+        self._ledger.facts.set_pod(record)
         return gpus
 
     def end_one(self, chance: random.Random) -> None:
         record, gpus = self._running.pop(chance.randrange(len(self._running)))
         self._free[record.node] = [*self._free[record.node], *gpus]
-        self._ledger.set_pod(replace(record, version=2, terminal=True))
+        self._ledger.facts.set_pod(replace(record, version=2, terminal=True))
 
 
 def replay(status: Status, policy: Policy, seed: int, *, nodes: int = NODES, pods: int = PODS) -> Figures:

@@ -68,7 +68,7 @@ class CentralActions:
         if found is None:
             return ()
         victims = [victim.uid for victim in found.victims]
-        self._scheduler.ledger.nominate(
+        self._scheduler.ledger.claims.nominate(
             pending.uid, found.node, found.placement.taken, math.inf, pending.holder, victims=frozenset(victims)
         )
         return list(map(number_of, victims))

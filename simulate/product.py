@@ -87,8 +87,8 @@ class Product:
         """End the pod as kubelet does: it is terminal before it is removed."""
         record = self._ledger.pod(uid_of(pod))
         if record is not None:
-            self._ledger.set_pod(replace(record, version=record.version + 1, terminal=True))
-        self._ledger.remove_pod(uid_of(pod))
+            self._ledger.facts.set_pod(replace(record, version=record.version + 1, terminal=True))
+        self._ledger.facts.remove_pod(uid_of(pod))
 
     def changed(self, node: int) -> None:
         """Do nothing: the ledger knows already."""
@@ -107,7 +107,7 @@ class Product:
         placement = self._verdict(shape, name, uid)
         if isinstance(placement, NoFit):
             raise OverCapacityError(f"{name} is the best node for {shape}, and it does not fit there: {placement.missing}")
-        self._ledger.set_pod(
+        self._ledger.facts.set_pod(
             PodRecord(
                 uid=uid,
                 namespace=namespace,
@@ -135,7 +135,7 @@ class Product:
         metadata = msgspec.structs.replace(pod.metadata, uid=uid)
         name = self.scheduler.prioritize(msgspec.structs.replace(pod, metadata=metadata), names)
         row = self._least_allocated(kind, enough) if name is None else self.row_of[name]
-        self._ledger.set_load(PodLoad(uid, self._names[row], self._shapes[kind].cpu_memory))
+        self._ledger.facts.set_load(PodLoad(uid, self._names[row], self._shapes[kind].cpu_memory))
         return Placed(row, ())
 
     def _has_cpu_and_memory(self, kind: int) -> NDArray[np.bool_]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from central.ledger.ledger import NOMINATION_S
+from central.ledger.claims import NOMINATION_S
 from central.ledger.model import Clash, Holder, PodRecord
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
@@ -185,13 +185,13 @@ class Evictor:
         until = self._clock() + max(victim.grace_s for victim in found.victims) + NOMINATION_S
         victims = frozenset(victim.uid for victim in found.victims)
         self._scheduler.take_from_lower(found.node, found.placement.taken, pod.priority)
-        self._scheduler.ledger.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder, victims=victims)
+        self._scheduler.ledger.claims.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder, victims=victims)
 
     async def _carry_out(self, found: Plan, pod: Pending, reason: str, why: str) -> None:
         """Evict the victims. If one cannot go before the first was evicted, the nomination ends: another plan may do."""
         for victim in found.victims:
             if self._has_to_go(victim, found, pod) and not await self._evict(victim, reason, why, dry_run=True):
-                self._scheduler.ledger.forget_nomination(pod.uid)
+                self._scheduler.ledger.claims.forget_nomination(pod.uid)
         evicted = False
         for victim in found.victims:
             while self._has_to_go(victim, found, pod):
@@ -199,7 +199,7 @@ class Evictor:
                     evicted = True
                     break
                 if not evicted:
-                    self._scheduler.ledger.forget_nomination(pod.uid)
+                    self._scheduler.ledger.claims.forget_nomination(pod.uid)
                 else:
                     await asyncio.sleep(SPARED_S)
         while self._scheduler.nominated_node(pod.uid):  # noqa: ASYNC110  it ends in many ways, and none of them sets an event

@@ -70,22 +70,22 @@ class PodFeed:
         unlisted = [pod for pod in self._pending if pod.uid not in listed]
         for gone in [pod.uid for pod in unlisted if version_of(pod.resource_version) <= version_of(version)]:
             self._pending.remove(gone)
-            self._ledger.remove_pod(gone)
+            self._ledger.facts.remove_pod(gone)
         readable = [one for one in objects if isinstance(one, Pod)]
-        self._ledger.replace_other_claims({one.metadata.uid: claim for one in readable if (claim := _other_claim(one))})
+        self._ledger.facts.replace_other_claims({one.metadata.uid: claim for one in readable if (claim := _other_claim(one))})
         said = [self._record(one) for one in objects]
         records = [one for one in said if isinstance(one, PodRecord)]
         loads = [one for one in said if isinstance(one, PodLoad)]
-        self._ledger.replace_pods(records, version_of(version), loads=loads)
+        self._ledger.facts.replace_pods(records, version_of(version), loads=loads)
 
     def changed(self, obj: Pod | Unreadable) -> None:
         if isinstance(obj, Pod):
-            self._ledger.set_other_claim(obj.metadata.uid, _other_claim(obj))
+            self._ledger.facts.set_other_claim(obj.metadata.uid, _other_claim(obj))
         match self._record(obj):
             case PodRecord() as record:
-                self._ledger.set_pod(record)
+                self._ledger.facts.set_pod(record)
             case PodLoad() as load:
-                self._ledger.set_load(load)
+                self._ledger.facts.set_load(load)
 
     def removed(self, gone: Ident, version: str) -> None:
         uid = PodUid(gone.uid)
@@ -93,8 +93,8 @@ class PodFeed:
         self._accepted.pop(uid, None)
         self._conditions.forget(uid)
         self._pending.remove(uid)
-        self._ledger.set_other_claim(uid, None)
-        self._ledger.remove_pod(uid)
+        self._ledger.facts.set_other_claim(uid, None)
+        self._ledger.facts.remove_pod(uid)
 
     def verify(self, pod: Pod) -> bool:
         """Tell whether a configured key signed the pod's assignment. The first call takes 0.1 ms; the result is remembered."""
@@ -187,18 +187,18 @@ class DevicesFeed:
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
         readable = [one for one in objects if not isinstance(one, Unreadable)]
         unreadable = {one.metadata.name for one in objects if isinstance(one, Unreadable)}
-        self._ledger.replace_reports(readable, version_of(version), unreadable=unreadable)
+        self._ledger.facts.replace_reports(readable, version_of(version), unreadable=unreadable)
         if self._reports is not None:
             self._reports.replace(readable, unreadable=unreadable)
 
     def changed(self, obj: NodeDevices | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
-            self._ledger.set_report(obj)
+            self._ledger.facts.set_report(obj)
             if self._reports is not None:
                 self._reports.set(obj)
 
     def removed(self, gone: Ident, version: str) -> None:
-        self._ledger.remove_report(gone.name, version_of(version))
+        self._ledger.facts.remove_report(gone.name, version_of(version))
         if self._reports is not None:
             self._reports.remove(gone.name)
 
@@ -214,14 +214,14 @@ class NodeFeed:
 
     def replaced(self, objects: Sequence[Node | Unreadable], version: str) -> None:
         listed = {one.metadata.name: self._facts_of(one) for one in objects}
-        self._ledger.replace_nodes(listed, version_of(version))
+        self._ledger.facts.replace_nodes(listed, version_of(version))
         self._topology.keep_only(listed)
         self._nodes.keep_only(listed)
         for one in objects:
             self._offer(one)
 
     def changed(self, obj: Node | Unreadable) -> None:
-        self._ledger.set_node(obj.metadata.name, *self._facts_of(obj))
+        self._ledger.facts.set_node(obj.metadata.name, *self._facts_of(obj))
         self._offer(obj)
 
     def _facts_of(self, obj: Node | Unreadable) -> tuple[NodeFacts, int]:
@@ -236,15 +236,15 @@ class NodeFeed:
     def _offer(self, obj: Node | Unreadable) -> None:
         if not isinstance(obj, Unreadable):
             name, labels, spec = obj.metadata.name, obj.metadata.labels, obj.spec
-            self._ledger.set_offered(name, read_offered(obj.status.allocatable))
+            self._ledger.facts.set_offered(name, read_offered(obj.status.allocatable))
             self._topology.set(name, labels)
             self._nodes.set(traits_of(name, labels, spec.taints, unschedulable=spec.unschedulable))
 
     def removed(self, gone: Ident, version: str) -> None:
         self._topology.remove(gone.name)
         self._nodes.remove(gone.name)
-        self._ledger.set_offered(gone.name, frozenset())
-        self._ledger.remove_node(gone.name, version_of(version))
+        self._ledger.facts.set_offered(gone.name, frozenset())
+        self._ledger.facts.remove_node(gone.name, version_of(version))
 
 
 class BudgetFeed:

@@ -16,7 +16,7 @@ from central.controllers.take_back import TAKEN_BACK, TakeBack
 from central.gang.draft import Where
 from central.gang.model import Gang, Phase
 from central.gang.queue import Place
-from central.ledger.ledger import NOMINATION_S
+from central.ledger.claims import NOMINATION_S
 from central.ledger.model import PodRecord
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices, result_in_slices
@@ -120,7 +120,7 @@ class RoomMaker:
                 if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
                     kept = await self._keep_room(gang)
         for uid in before.keys() - (kept.nodes.keys() if kept else ()):
-            self._ledger.forget_nomination(uid)
+            self._ledger.claims.forget_nomination(uid)
         self._kept = kept
 
     async def _line(self, keys: Iterable[GangKey]) -> list[tuple[Place, Gang]]:
@@ -198,7 +198,7 @@ class RoomMaker:
         for uid, planned in where.items():
             pod, member = self._scheduler.pending.get(uid), gang.members.get(uid)
             if pod is not None and member is not None:
-                self._ledger.nominate(
+                self._ledger.claims.nominate(
                     uid,
                     planned.node,
                     planned.placement.taken,
@@ -228,7 +228,7 @@ class RoomMaker:
         for victim in victims:
             if not await self._evictions.evict(victim, reason, why, dry_run=True):
                 for member in gang.waiting():
-                    self._ledger.forget_nomination(member.uid)
+                    self._ledger.claims.forget_nomination(member.uid)
                 return
         for victim in victims:
             await self._evictions.evict(victim, reason, why)

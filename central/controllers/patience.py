@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from central.fit.demand import Demand
 from central.fit.shortage import requested_cards
-from central.ledger.ledger import NOMINATION_S
+from central.ledger.claims import NOMINATION_S
 from central.ledger.model import Claim, NodeRoom
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
@@ -141,7 +141,7 @@ class Patience:
                     kept[pod.uid] = room
         for uid, room in self._kept.items():
             if (uid not in kept or kept[uid].node != room.node) and self._scheduler.room_for(uid) == ("", room.node):
-                self._scheduler.ledger.forget_nomination(uid)
+                self._scheduler.ledger.claims.forget_nomination(uid)
         self._kept = kept
 
     async def _keep(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
@@ -274,7 +274,7 @@ class Patience:
             placement = scheduler.fit_pod(pod.shape, name, state)
             if placement is not None:
                 until = self._clock() + KEPT_S
-                scheduler.ledger.nominate(
+                scheduler.ledger.claims.nominate(
                     uid, name, placement.taken, until, pod.holder, cpu_memory=pod.cpu_memory, evicts=False
                 )
                 kept.complete_at = min(kept.complete_at, self._clock()) if len(gone) == 1 else math.inf

@@ -22,7 +22,7 @@ def hold_plan(ledger: Ledger, gang: Gang, where: Where, cpu_memory: Mapping[PodU
         OwnClaim(holder=gang.members[uid].holder, node=one.node, taken=one.placement.taken, cpu_memory=cpu_memory[uid])
         for uid, one in where.items()
     ]
-    conflict = ledger.plan(claims, instead_of=gang.kept)
+    conflict = ledger.claims.plan(claims, instead_of=gang.kept)
     if conflict is None:
         gang.kept.clear()
         for uid, planned in where.items():
@@ -43,8 +43,8 @@ def drop_plan(ledger: Ledger, gang: Gang) -> None:
 def drop_member(ledger: Ledger, member: Member) -> None:
     """End what is held for one member that is not bound."""
     member.planned, member.arrived = None, False
-    ledger.forget_plan(member.uid)
-    ledger.forget_nomination(member.uid)
+    ledger.claims.forget_plan(member.uid)
+    ledger.claims.forget_nomination(member.uid)
 
 
 def follow(ledger: Ledger, gangs: Gangs) -> None:
@@ -66,7 +66,7 @@ def follow_end(ledger: Ledger, gang: Gang, member: Member) -> None:
         uid = PodUid(f"{_KEPT}{member.uid}")
         holder = Holder(pod=uid, namespace=member.namespace, name=member.name)
         claim = OwnClaim(holder=holder, node=planned.node, taken=planned.placement.taken, labels=member.labels)
-        if ledger.plan([claim]) is None:
+        if ledger.claims.plan([claim]) is None:
             gang.kept[uid] = claim
 
 
@@ -88,5 +88,5 @@ def has_begun(ledger: Ledger, gang: Gang) -> bool:
 def forget_kept(ledger: Ledger, gang: Gang, uids: Collection[PodUid] | None = None) -> None:
     """End what is kept for members that are gone; `uids`: only these claims."""
     for uid in [*gang.kept] if uids is None else uids:
-        ledger.forget_plan(uid)
+        ledger.claims.forget_plan(uid)
         del gang.kept[uid]

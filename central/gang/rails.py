@@ -110,9 +110,9 @@ class Best:
         """Return the different rails of its members, and of those that run; these first."""
         if self._running is None:
             return []
-        ledger = self._state.ledger
+        books = self._state.books
         placed = [(planned.node, planned.placement.taken.vfs) for planned in draft.where.values()]
-        sets = Counter(rails_of(ledger.room_as_if(node, ()), vfs) for node, vfs in placed if vfs)
+        sets = Counter(rails_of(books.room_as_if(node, ()), vfs) for node, vfs in placed if vfs)
         sets.update(dict.fromkeys(self._running, len(placed)))
         return widest(sets)
 

@@ -47,7 +47,7 @@ class WorkloadRooms:
     def hold(self, workload: str, holder: Holder, places: Mapping[str, Sequence[OwnClaim]]) -> Conflict | None:
         """Hold the places of each pod set. On a conflict nothing is held."""
         self.release(workload)
-        conflict = self._ledger.plan([claim for claims in places.values() for claim in claims])
+        conflict = self._ledger.claims.plan([claim for claims in places.values() for claim in claims])
         if conflict is None:
             left = {pod_set: [*claims] for pod_set, claims in places.items()}
             self._rooms[workload] = _Room(namespace=holder.namespace, until=self._clock() + HELD_S, left=left)
@@ -68,17 +68,19 @@ class WorkloadRooms:
             return
         room.came.add(pod.pod)
         place = room.left[pod_set].pop(0)
-        self._ledger.forget_plan(place.holder.pod)
+        self._ledger.claims.forget_plan(place.holder.pod)
         if not bound:
             until = self._clock() + HELD_S
-            self._ledger.nominate(pod.pod, place.node, place.taken, until, pod, evicts=False, cpu_memory=place.cpu_memory)
+            self._ledger.claims.nominate(
+                pod.pod, place.node, place.taken, until, pod, evicts=False, cpu_memory=place.cpu_memory
+            )
 
     def release(self, workload: str) -> None:
         """End what is kept for pods that did not come."""
         room = self._rooms.pop(workload, None)
         for claims in room.left.values() if room is not None else ():
             for claim in claims:
-                self._ledger.forget_plan(claim.holder.pod)
+                self._ledger.claims.forget_plan(claim.holder.pod)
 
     def expire(self) -> None:
         now = self._clock()

@@ -1,7 +1,9 @@
-"""Keep what the ledger knows, and add it up: from pods, nodes and central's own claims to one hold for each pod and node.
+"""Hold the ledger's data, and add up what each pod holds of each node: from pods, nodes and central's own claims.
 
-A claim is a reason to hold. All claims of one pod on one node are words about one fact, so that of each device the largest
-counts, once; what pods hold adds up. `settle` is the only way by which a hold changes, and costs what the pod is large.
+A claim is a reason to hold devices. All claims of one pod on one node describe the same devices, so the largest claim of each
+device counts, once; the holds of several pods add up. Only `settle` changes a hold, and its cost grows with the pod's devices.
+
+Two writers change the books: `Facts` (objects of the API server) and `Claims` (central's own claims).
 """
 
 from collections.abc import Collection, Sequence
@@ -9,34 +11,37 @@ from collections.abc import Collection, Sequence
 from central.assignment.model import Taken
 from central.assignment.sharing import Group
 from central.ledger.changes import Changes
+from central.ledger.gone import Gone
 from central.ledger.groups import CardOf, Groups
 from central.ledger.load import Loads
-from central.ledger.model import NO_NODE, ONE_EACH, Claim, NodeFacts, NodeRoom, PodRecord
+from central.ledger.model import NO_NODE, ONE_EACH, Claim, Held, Holder, NodeFacts, NodeRoom, Obstacle, PodRecord
 from central.ledger.node import LedgerNode
 from central.ledger.other_systems import OtherClaims
 from central.ledger.own import OwnClaims
 from central.ledger.parts import containers_on_cards, merge, taken_by_grants
 from central.ledger.room import gained
 from central.ledger.usage import Hold
+from central.ledger.views import held_by
 from central.request.model import CpuMemory
 from lading.vocabulary import PodUid
 
 
 class Books:
     def __init__(self) -> None:
-        self._pods: dict[PodUid, PodRecord] = {}
-        self._nodes: dict[str, LedgerNode] = {}  # those that have a report or holders
-        self._node_facts: dict[str, tuple[NodeFacts, int]] = {}  # of Node objects, with the version of each
-        self._own = OwnClaims()
-        self._changes = Changes()
-        self._claimed = Changes()  # who holds what and why, beside what is left: for those who show it
-        self._groups = Groups()
-        self._loads = Loads()
-        self._other_claims = OtherClaims()
+        self.pods: dict[PodUid, PodRecord] = {}
+        self.deleted_pods: Gone[PodUid] = Gone()
+        self.nodes: dict[str, LedgerNode] = {}  # nodes that have a report or holders
+        self.node_facts: dict[str, tuple[NodeFacts, int]] = {}  # facts of each Node object, with its version
+        self.own = OwnClaims()
+        self.changes = Changes()  # changes of free capacity
+        self.claimed = Changes()  # changes of holders or of their reasons, for views
+        self.groups = Groups()
+        self.loads = Loads()
+        self.other_claims = OtherClaims()
 
     def room_as_if(self, name: str, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeRoom:
         """Return the room as if some pods held nothing there, and others held this in addition."""
-        node = self._nodes.get(name)
+        node = self.nodes.get(name)
         if node is None:
             reachable = self.facts_of(name).ready
             return NodeRoom(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
@@ -44,21 +49,43 @@ class Books:
 
     def facts_of(self, name: str) -> NodeFacts:
         """Return what the Node object says; NO_NODE if there is none."""
-        facts, _ = self._node_facts.get(name, (NO_NODE, 0))
+        facts, _ = self.node_facts.get(name, (NO_NODE, 0))
         return facts
 
     def holders_on(self, name: str) -> Collection[PodUid]:
         """Return the pods that hold something of this node, by any claim."""
-        node = self._nodes.get(name)
+        node = self.nodes.get(name)
         return node.holds.keys() if node is not None else ()
 
     def group_cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
         """Return the cards of an affinity group, as if these pods held nothing. Empty: any card may become the group's."""
-        return self._groups.cards(group, without)
+        return self.groups.cards(group, without)
 
-    def _claims(self, uid: PodUid, node: LedgerNode) -> dict[Claim, Taken]:
-        claims = {kind: claim.taken for kind, claim in self._own.of(uid).items() if claim.node == node.name}
-        record = self._pods.get(uid)
+    def obstacle(self, uid: PodUid) -> Obstacle | None:
+        """Return why nothing can be claimed for this pod: it has ended, or is bound; None if it waits or is unknown."""
+        record = self.pods.get(uid)
+        if uid in self.deleted_pods or (record is not None and record.terminal):
+            return Obstacle.POD_ENDED
+        return Obstacle.POD_BOUND if record is not None and record.node else None
+
+    def holders(self, name: str) -> tuple[Held, ...]:
+        """Return which pods hold something of this node, and by which claims."""
+        node = self.nodes.get(name)
+        if node is None:
+            return ()
+        return tuple(
+            held_by(uid, node, self.claims_of(uid, node), self.pods.get(uid), self.own.of(uid).values()) for uid in node.holds
+        )
+
+    def group_members(self, group: Group, card: CardOf) -> tuple[Holder, ...]:
+        """Return the holders on this card that belong to the affinity group."""
+        uids = self.groups.members(group, card)
+        return tuple(held.holder for held in self.holders(card.node) if held.holder.pod in uids)
+
+    def claims_of(self, uid: PodUid, node: LedgerNode) -> dict[Claim, Taken]:
+        """Return the pod's claims on this node."""
+        claims = {kind: claim.taken for kind, claim in self.own.of(uid).items() if claim.node == node.name}
+        record = self.pods.get(uid)
         if record is not None and record.holds is not None and record.node == node.name:
             claims[Claim.BOUND] = record.holds
         if uid in node.grants:
@@ -67,48 +94,50 @@ class Books:
             claims[Claim.LINGERING] = node.lingering[uid]
         return claims
 
-    def _settle(self, uid: PodUid, name: str) -> None:
+    def settle(self, uid: PodUid, name: str) -> None:
         """Bring what this pod holds on this node in line with its claims."""
-        node = self._node(name)
-        self._claimed.mark(name)
-        planned = (claim.cpu_memory for claim in self._own.of(uid).values() if claim.node == name)
-        self._loads.plan(uid, name, max(planned, default=None))
-        claims = self._claims(uid, node)
+        node = self.node(name)
+        self.claimed.mark(name)
+        planned = (claim.cpu_memory for claim in self.own.of(uid).values() if claim.node == name)
+        self.loads.plan(uid, name, max(planned, default=None))
+        claims = self.claims_of(uid, node)
         hold = None
         if claims:
             # The assignment's comes first: where it covers the others, its value is shared.
             taken = merge([claims[claim] for claim in (Claim.BOUND, *claims) if claim in claims])
             containers = ONE_EACH
             if Claim.BOUND in claims:
-                containers = self._pods[uid].containers
+                containers = self.pods[uid].containers
             elif Claim.GRANTED in claims:
                 containers = containers_on_cards(node.grants[uid])
             hold = Hold(taken, containers)
         former = node.holds.get(uid)
         changed, freed = node.put(uid, hold)
         if changed:
-            self._groups.move(uid, name, former and former.taken, hold and hold.taken)
+            self.groups.move(uid, name, former and former.taken, hold and hold.taken)
             self._mark(node)
         if freed and node.serving:
-            self._changes.free(name)
-        self._discard_if_empty(node)
+            self.changes.free(name)
+        self.discard_if_empty(node)
 
     def _mark(self, node: LedgerNode) -> None:
-        node.touch(self._changes.mark(node.name))
+        node.touch(self.changes.mark(node.name))
 
-    def _mark_gain(self, node: LedgerNode, before: NodeRoom) -> None:
+    def mark_gain(self, node: LedgerNode, before: NodeRoom) -> None:
         """Record that what the node has, or reports, changed."""
-        self._claimed.mark(node.name)
+        self.claimed.mark(node.name)
         self._mark(node)
         if gained(before, node.room()):
-            self._changes.free(node.name)
+            self.changes.free(node.name)
 
-    def _discard_if_empty(self, node: LedgerNode) -> None:
+    def discard_if_empty(self, node: LedgerNode) -> None:
+        """Remove a node that has neither a report nor holders."""
         if node.empty:
-            self._nodes.pop(node.name, None)
+            self.nodes.pop(node.name, None)
 
-    def _node(self, name: str) -> LedgerNode:
-        node = self._nodes.get(name)
+    def node(self, name: str) -> LedgerNode:
+        """Return the node; create it if it has no report and no holder yet."""
+        node = self.nodes.get(name)
         if node is None:
-            node = self._nodes[name] = LedgerNode(name, self._loads, self._other_claims, self.facts_of(name))
+            node = self.nodes[name] = LedgerNode(name, self.loads, self.other_claims, self.facts_of(name))
         return node

@@ -21,14 +21,18 @@ from central.request.other_systems import OtherClaim
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
 
+# A reporter that has something to say after its node came back has said it by then: kubelet ends what it should not run within
+# its grace period, mostly 30 s, and the reporter's longest pause between two attempts is shorter than that.
+LINGER_S: Final = 120.0
+# A reporter looks twice a second; a second holder that comes too early is refused by the node and tried again.
+UNREPORTED_S: Final = 10.0
 _BYTES_A_NAME: Final = 256  # of memory, that names lie apart where they are close together
 _TRIES: Final = 32
 
 
-class Facts(Books):
-    def __init__(self) -> None:
-        super().__init__()
-        self._gone_pods: Gone[PodUid] = Gone()
+class Facts:
+    def __init__(self, books: Books) -> None:
+        self._books = books
         self._gone_reports: Gone[str] = Gone()
         self._gone_nodes: Gone[str] = Gone()
         self._lingering: set[str] = set()  # nodes where something lingers
@@ -37,58 +41,58 @@ class Facts(Books):
     # ---- pods, as the API server says
 
     def set_pod(self, record: PodRecord) -> None:
-        known = self._pods.get(record.uid)
-        if record.uid in self._gone_pods or (known is not None and record.version <= known.version):
+        known = self._books.pods.get(record.uid)
+        if record.uid in self._books.deleted_pods or (known is not None and record.version <= known.version):
             return
-        self._pods[record.uid] = record
+        self._books.pods[record.uid] = record
         self._follow(record.uid, known, record)
 
     def remove_pod(self, uid: PodUid) -> None:
         """Remove a pod. A uid does not come back, so that no version is needed."""
-        self._gone_pods.put(uid)
-        self._loads.forget(uid)
-        self._follow(uid, self._pods.pop(uid, None), None)
+        self._books.deleted_pods.put(uid)
+        self._books.loads.forget(uid)
+        self._follow(uid, self._books.pods.pop(uid, None), None)
 
     def set_load(self, load: PodLoad) -> None:
         """Store the load of a pod that has no devices of Lading."""
-        self._loads.bind(load.uid, load.node, load.cpu_memory)
+        self._books.loads.bind(load.uid, load.node, load.cpu_memory)
 
     def set_other_claim(self, uid: PodUid, claim: OtherClaim | None) -> None:
         """Set what a pod has of its node's cards by another system; None if it has nothing, or has ended."""
-        for name in self._other_claims.put(uid, claim):
+        for name in self._books.other_claims.put(uid, claim):
             self._mark_cards(name)
 
     def replace_other_claims(self, claims: Mapping[PodUid, OtherClaim]) -> None:
         """Set the claims of all pods."""
-        for uid in [uid for uid in self._other_claims.uids() if uid not in claims]:
+        for uid in [uid for uid in self._books.other_claims.uids() if uid not in claims]:
             self.set_other_claim(uid, None)
         for uid, claim in claims.items():
             self.set_other_claim(uid, claim)
 
     def set_offered(self, name: str, resources: frozenset[str]) -> None:
         """Set which resources of other systems a node offers."""
-        if self._other_claims.offer(name, resources):
+        if self._books.other_claims.offer(name, resources):
             self._mark_cards(name)
 
     def _mark_cards(self, name: str) -> None:
-        node = self._nodes.get(name)
+        node = self._books.nodes.get(name)
         if node is None:
             return
         before = node.room()
         if node.mark():
-            self._mark_gain(node, before)
+            self._books.mark_gain(node, before)
 
     def replace_pods(self, records: Iterable[PodRecord], version: int, *, loads: Iterable[PodLoad] = ()) -> None:
         """Replace all pods with a list, made at `version`. `loads` are those of pods without devices of Lading. A pod that is
         known by a newer version (from a quorum read) stays, listed or not."""
         listed = {record.uid: record for record in records}
-        for uid in [uid for uid, known in self._pods.items() if known.version <= version and uid not in listed]:
+        for uid in [uid for uid, known in self._books.pods.items() if known.version <= version and uid not in listed]:
             self.remove_pod(uid)
         for record in listed.values():
             self.set_pod(record)
         others = {load.uid: load for load in loads}
-        for uid in self._loads.bound() - others.keys() - self._pods.keys():
-            self._loads.bind(uid, "", NO_CPU_MEMORY)
+        for uid in self._books.loads.bound() - others.keys() - self._books.pods.keys():
+            self._books.loads.bind(uid, "", NO_CPU_MEMORY)
         for load in others.values():
             self.set_load(load)
 
@@ -103,13 +107,32 @@ class Facts(Books):
         if before is not None and held is not None and (holds is None or not covers(holds, held)):
             self._linger(uid, before.node, held, forced=after is None and not before.deleting)
         if ended or bound_to:
-            reserved = self._own.of(uid).get(Claim.RESERVED)
+            reserved = self._books.own.of(uid).get(Claim.RESERVED)
             if reserved is not None and ended and bound_to in {"", reserved.node}:
                 self._linger(uid, reserved.node, reserved.taken)  # it may have been bound there, unseen
-            names |= {claim.node for claim in self._own.drop(uid, Claim)}
-        self._loads.bind(uid, "" if ended else bound_to, NO_CPU_MEMORY if after is None else after.cpu_memory)
+            names |= {claim.node for claim in self._books.own.drop(uid, Claim)}
+        self._books.loads.bind(uid, "" if ended else bound_to, NO_CPU_MEMORY if after is None else after.cpu_memory)
         for name in names:
-            self._settle(uid, name)
+            self._books.settle(uid, name)
+
+    def lowest_priority(self) -> int | None:
+        """Return the lowest priority of all pods that hold something by an assignment; None if there are none."""
+        return min(self._priorities, default=None)
+
+    def end_lingering(self, now: float) -> None:
+        """End lingering claims on nodes that are reachable again and do not report them, or that never reported them."""
+        books = self._books
+        for node in [books.nodes[name] for name in self._lingering if name in books.nodes]:
+            for uid in node.end_unreported(now, UNREPORTED_S):
+                books.settle(uid, node.name)
+            if not node.serving:
+                node.trusted_from = None
+            elif node.trusted_from is None:
+                node.trusted_from = now + LINGER_S
+            elif now >= node.trusted_from:
+                for uid in node.end_lingering(but=node.unreported):
+                    books.settle(uid, node.name)
+        self._lingering = {name for name in self._lingering if name in books.nodes and books.nodes[name].lingering}
 
     def _count(self, record: PodRecord | None, by: int) -> None:
         if record is not None and record.holds is not None:
@@ -119,7 +142,7 @@ class Facts(Books):
 
     def _linger(self, uid: PodUid, name: str, taken: Taken, *, forced: bool = False) -> None:
         """Keep what a pod had while its node may still use it. `forced`: the pod was removed before its node ended it."""
-        node = self._nodes.get(name)
+        node = self._books.nodes.get(name)
         unreported = forced and node is not None and node.serving and uid not in node.granted
         if node is not None and (node.silent or unreported):
             node.linger(uid, taken)
@@ -131,12 +154,12 @@ class Facts(Books):
 
     def set_report(self, report: NodeDevices) -> None:
         name, version = report.metadata.name, version_of(report.metadata.resource_version)
-        known = self._nodes.get(name)
+        known = self._books.nodes.get(name)
         if self._gone_reports.outdates(name, version):
             return
         if known is not None and known.inventory.reported and version <= known.report_version:
             return
-        node = self._node(name)
+        node = self._books.node(name)
         before = node.room()
         others = node.replace_grants(report.status.grants)
         if node.reachable and report.status.reconciled:
@@ -146,7 +169,7 @@ class Facts(Books):
 
     def remove_report(self, name: str, version: int) -> None:
         """Remove a report whose NodeDevices object is gone. `version` is that of its last event."""
-        node = self._nodes.get(name)
+        node = self._books.nodes.get(name)
         if node is not None and node.inventory.reported and version < node.report_version:
             return
         self._gone_reports.put(name, version)
@@ -160,58 +183,58 @@ class Facts(Books):
         """Replace all reports with a list, made at `version`. Nodes whose report exists and cannot be read stay as they are
         known."""
         listed = {report.metadata.name: report for report in reports}
-        known = [node for node in self._nodes.values() if node.inventory.reported and node.report_version <= version]
+        known = [node for node in self._books.nodes.values() if node.inventory.reported and node.report_version <= version]
         for node in known:
             if node.name not in listed and node.name not in unreadable:
                 self.remove_report(node.name, version)
         for name, report in zip(_side_by_side(listed), listed.values(), strict=True):
-            self._node(name).name = name
+            self._books.node(name).name = name
             self.set_report(report)
-            self._discard_if_empty(self._nodes[name])
+            self._books.discard_if_empty(self._books.nodes[name])
 
     def _redescribe(self, node: LedgerNode, report: NodeDevices | None, before: NodeRoom, others: Iterable[PodUid]) -> None:
         changed = node.describe(report)
         for uid in others:
-            self._settle(uid, node.name)
+            self._books.settle(uid, node.name)
         if node.lingering:
             self._lingering.add(node.name)
         if changed:
-            self._mark_gain(node, before)
-        self._discard_if_empty(node)
+            self._books.mark_gain(node, before)
+        self._books.discard_if_empty(node)
 
     # ---- Node objects
 
     def set_node(self, name: str, facts: NodeFacts, version: int) -> None:
         """Store what a Node object says at `version`."""
-        before, known = self._node_facts.get(name, (NO_NODE, -1))
+        before, known = self._books.node_facts.get(name, (NO_NODE, -1))
         if version > known and not self._gone_nodes.outdates(name, version):
-            self._node_facts[name] = facts, version
+            self._books.node_facts[name] = facts, version
             if before.unschedulable != facts.unschedulable:
-                self._claimed.mark(name)
+                self._books.claimed.mark(name)
             self._apply(name, facts)
 
     def remove_node(self, name: str, version: int) -> None:
         """Remove a node whose Node object is gone. `version` is that of its last event."""
-        _, known = self._node_facts.get(name, (NO_NODE, -1))
+        _, known = self._books.node_facts.get(name, (NO_NODE, -1))
         if version >= known:
-            self._node_facts.pop(name, None)
+            self._books.node_facts.pop(name, None)
             self._gone_nodes.put(name, version)
             self._apply(name, NO_NODE)
 
     def replace_nodes(self, nodes: Mapping[str, tuple[NodeFacts, int]], version: int) -> None:
         """Replace the facts of all nodes with a list of Nodes, made at `version`; each entry has its own version too."""
-        for name in [name for name, (_, known) in self._node_facts.items() if known < version and name not in nodes]:
+        for name in [name for name, (_, known) in self._books.node_facts.items() if known < version and name not in nodes]:
             self.remove_node(name, version)
         for name, (facts, own_version) in nodes.items():
             self.set_node(name, facts, own_version)
 
     def _apply(self, name: str, facts: NodeFacts) -> None:
-        self._loads.offer(name, facts.allocatable)
-        node = self._nodes.get(name)
+        self._books.loads.offer(name, facts.allocatable)
+        node = self._books.nodes.get(name)
         if node is not None and (node.reachable, node.boot_id) != (facts.ready, facts.boot_id):
             before = node.room()
             node.reachable, node.boot_id, node.trusted_from = facts.ready, facts.boot_id, None
-            self._mark_gain(node, before)
+            self._books.mark_gain(node, before)
 
 
 def _side_by_side(names: Collection[str]) -> list[str]:

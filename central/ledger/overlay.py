@@ -38,7 +38,7 @@ _NOTHING: Final[Mapping[str, tuple[Put, ...]]] = MappingProxyType({})
 class Overlay:
     """The cluster with these changes."""
 
-    ledger: Books
+    books: Books
     gone: frozenset[PodUid] = frozenset()
     put: Mapping[str, tuple[Put, ...]] = field(default_factory=lambda: _NOTHING)  # by node: a gang has hundreds of members
     rails: Rails | None = None  # as if only these had free VFs
@@ -60,13 +60,13 @@ class Overlay:
         return room if self.rails is None else room_on_rails(room, self.rails)
 
     def _room(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeRoom:
-        return self.ledger.room_as_if(name, self.gone, put)
+        return self.books.room_as_if(name, self.gone, put)
 
     def group_cards(self, group: Group) -> frozenset[CardOf]:
         """Return the cards of an affinity group. Empty: any card may become the group's."""
         every = (one for put in self.put.values() for one in put)
         put = (card for one in every for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)
-        return self.ledger.group_cards(group, self.gone).union(put)
+        return self.books.group_cards(group, self.gone).union(put)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class EmptyNodes(Overlay):
     """The cluster as if no pod held a device, but those that are put there, and nothing were wrong with devices and nodes."""
 
     def _room(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeRoom:
-        room = self.ledger.room_as_if(name, self.ledger.holders_on(name), put)
+        room = self.books.room_as_if(name, self.books.holders_on(name), put)
         held = {vf for hold, _ in put for vf in hold.taken.vfs}
         cards = tuple(replace(card, usable=True) for card in room.cards)
         vfs = tuple(replace(one, usable=True, free=one.vf.bdf not in held) for one in room.vfs)

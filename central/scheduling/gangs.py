@@ -21,7 +21,7 @@ from central.gang.model import Gang, Member, Phase
 from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.rails import running_rails
 from central.ledger.model import Claim
-from central.ledger.overlay import EmptyNodes, Overlay
+from central.ledger.overlay import Overlay
 from central.request.gang import Terms
 from central.request.model import Shape
 from central.request.node_rules import NodeRules
@@ -259,7 +259,7 @@ class GangPlanner:
         wants = self._anywhere(asked[0])
         size = len(self.scheduler.ledger.nodes()), len(wants)
         if gang.sized != size:  # to look at all nodes as if they were empty takes as long as a plan
-            empty = EmptyNodes(ledger=self.scheduler.ledger)
+            empty = self.scheduler.ledger.empty_nodes()
             fits = yield from find_plan(wants, (), empty, self.place, topology)
             most = len(wants) if fits is not None else (yield from count_placeable(wants, empty, self.place))
             gang.sized, gang.too_large = size, fits is None

@@ -226,7 +226,7 @@ class Scheduler:
             uid
         ):  # kube-scheduler may not have heard of its end yet
             self.pending.remove(uid)
-            self.ledger.forget_prediction(uid)
+            self.ledger.claims.forget_prediction(uid)
             why = request.shown if isinstance(request, MalformedRequest) else OfPod.POD_ENDED.shown
             return Decision(uid=uid, answer=sort_nodes(names, otherwise=why))
         if settled := self._settled_node(uid):
@@ -239,7 +239,7 @@ class Scheduler:
         if not request.containers:
             self.pending.fitted(pending)
             return Decision(uid=uid, answer=Filtered(fitting=names))
-        self.ledger.forget_prediction(uid)
+        self.ledger.claims.forget_prediction(uid)
         refusal = self.quotas.admits([pending])
         if refusal and self._find_at_lower(pending, names, within_quota=False):
             refusal = self.quotas.admits([pending])
@@ -375,14 +375,14 @@ class Scheduler:
         takes. Return None if the cluster's policy is not fragmentation, or if a node without devices is among the names, which
         is better."""
         uid = pod.metadata.uid
-        self.ledger.forget_prediction(uid)
+        self.ledger.claims.forget_prediction(uid)
         if self.policy is not Policy.FRAGMENTATION or not self.verdicts.reports_all(names):
             return None
         shape = Shape(request=NO_DEVICES, cpu_memory=cpu_memory_of(pod))
         self.verdicts.learn(uid, shape)
         winner = self.verdicts.best(shape, names)
         if winner is not None:
-            self.ledger.predict_load(PodLoad(uid, winner, shape.cpu_memory), self._clock() + PREDICTION_S)
+            self.ledger.claims.predict_load(PodLoad(uid, winner, shape.cpu_memory), self._clock() + PREDICTION_S)
         return winner
 
     def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
@@ -407,7 +407,7 @@ class Scheduler:
         rule = self.quotas.preemption(pods)
         if rule is not None:
             return rule
-        return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
+        return Preemption(lowest=self.ledger.facts.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
 
     def judged(self, request: DeviceRequest) -> CachedVerdicts:
         """Return which nodes fit, and why the others do not, of those for which one slice has time."""
@@ -494,7 +494,7 @@ class Scheduler:
             return
         self.pending.fitted(pod)
         until = self._clock() + PREDICTION_S
-        refused = self.ledger.predict(pod.uid, node, placement.taken, until, pod.holder, pod.cpu_memory)
+        refused = self.ledger.claims.predict(pod.uid, node, placement.taken, until, pod.holder, pod.cpu_memory)
         if refused is None:
             pod.predicted = self.ledger.room(node), placement
 
@@ -548,10 +548,10 @@ class Scheduler:
         if placement is None:
             return NotBound(why=OfBinding.DEVICES_TAKEN.shown)
         gen = pod.gen + 1
-        conflict = self.ledger.reserve(uid, node, placement.taken, gen, pod.holder, pod.cpu_memory)
+        conflict = self.ledger.claims.reserve(uid, node, placement.taken, gen, pod.holder, pod.cpu_memory)
         if conflict is not None:
             return NotBound(why=_in_words(conflict, node))
-        self.ledger.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
+        self.ledger.claims.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
         pod.gen = gen
         member_of = self.gangs.of(uid)
         text = render_assignment(
@@ -580,10 +580,10 @@ class Scheduler:
         return placement if room is self.ledger.room(node) and pod.request.sharing is None else None
 
     def confirm(self, reservation: Reservation) -> None:
-        self.ledger.confirm(reservation.pod.uid)
+        self.ledger.claims.confirm(reservation.pod.uid)
 
     def release(self, reservation: Reservation) -> None:
-        self.ledger.release(reservation.pod.uid)
+        self.ledger.claims.release(reservation.pod.uid)
 
     def is_open(self, reservation: Reservation) -> bool:
         """Return whether neither a Binding's answer nor the watch has shown how it ended."""

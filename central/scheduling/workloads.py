@@ -17,7 +17,6 @@ from central.gang.draft import Want, Where
 from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.workload_rooms import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
-from central.ledger.overlay import EmptyNodes
 from central.request.cpu_memory import cpu_memory_of
 from central.request.gang import MAX_MIN, Terms, parse_membership
 from central.request.model import MalformedRequest, Shape
@@ -120,7 +119,7 @@ class WorkloadPlanner:
         away = sum(not room.serving for room in rooms)
         broken = sum(not card.usable for room in rooms if room.serving for card in room.cards)
         less = f"; {away} nodes and {broken} cards are out of service" if away or broken else ""
-        empty = EmptyNodes(ledger=ledger)
+        empty = ledger.empty_nodes()
         if not rooms or (yield from find_plan(wants, (), empty, place, topology)) is not None:
             return AdmissionAnswer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now{less}")
         most = yield from count_placeable(wants, empty, place)

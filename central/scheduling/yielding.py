@@ -80,7 +80,7 @@ def take(ledger: Ledger, some: Sequence[Yielding]) -> None:
     for one in some:
         if one.gang is None:
             for uid in one.uids:
-                ledger.forget_nomination(uid)
+                ledger.claims.forget_nomination(uid)
         elif one.whole:
             drop_plan(ledger, one.gang)
             one.gang.displaced()

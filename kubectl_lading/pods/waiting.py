@@ -48,7 +48,7 @@ def find_preemption(
     scheduler: Scheduler, pod: Pending, names: Sequence[str], budgets: Budgets = NO_BUDGETS
 ) -> Iterator[Preemption | None]:
     """Yield None between two steps, and the answer last."""
-    lowest = scheduler.ledger.lowest_priority()
+    lowest = scheduler.ledger.facts.lowest_priority()
     if not pod.may_preempt:
         yield Preemption(said="its preemptionPolicy is Never")
         return

@@ -147,7 +147,7 @@ class ByPlan:
             cpu_memory=reserved.pod.cpu_memory,
             gang=found[0].key.text,
         )
-        self._scheduler.ledger.set_pod(record)
+        self._scheduler.ledger.facts.set_pod(record)
         self._scheduler.pending.remove(uid)
         bound = msgspec.structs.replace(member.pod.spec, node_name=node)
         self._feed.changed(msgspec.structs.replace(member.pod, spec=bound))

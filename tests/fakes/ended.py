@@ -9,5 +9,5 @@ from lading.vocabulary import PodUid
 def end_pod(ledger: Ledger, uid: PodUid) -> None:
     record = ledger.pod(uid)
     if record is not None:
-        ledger.set_pod(replace(record, version=record.version + 1, deleting=True))
-    ledger.remove_pod(uid)
+        ledger.facts.set_pod(replace(record, version=record.version + 1, deleting=True))
+    ledger.facts.remove_pod(uid)

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from central.assignment.model import Part, Taken
 from central.assignment.sharing import Group, groups_of
-from central.ledger.ledger import LINGER_S, Ledger
+from central.ledger.facts import LINGER_S
+from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, NodeFacts, PodRecord
 from central.ledger.parts import covers
 from central.ledger.views import Snapshot
@@ -154,7 +155,7 @@ class Cluster(RuleBasedStateMachine):
         self.delivered: list[PodRecord] = []
         self.floor: dict[str, dict[PodUid, Taken]] = {name: {} for name in NODES}
         for name in NODES:
-            self.ledger.set_node(name, READY, self.tick())
+            self.ledger.facts.set_node(name, READY, self.tick())
             self.report(name)
 
     def tick(self) -> int:
@@ -170,14 +171,14 @@ class Cluster(RuleBasedStateMachine):
     def deliver(self) -> None:
         event = self.late.popleft()
         if isinstance(event, PodRecord):
-            self.ledger.set_pod(event)
+            self.ledger.facts.set_pod(event)
             self.delivered.append(event)
         else:
-            self.ledger.remove_pod(event)
+            self.ledger.facts.remove_pod(event)
 
     def report(self, name: str) -> None:
         self.reports[name] = report(name, self.tick(), grants=self.grants[name].values(), isolations=OFFERED[name])
-        self.ledger.set_report(self.reports[name])
+        self.ledger.facts.set_report(self.reports[name])
 
     def pick(self, number: int, **wanted: Any) -> PodRecord:
         found = self.those(**wanted)
@@ -194,17 +195,17 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.delivered)
     @rule(number=picks)
     def an_event_comes_again(self, number: int) -> None:
-        self.ledger.set_pod(self.delivered[number % len(self.delivered)])
+        self.ledger.facts.set_pod(self.delivered[number % len(self.delivered)])
 
     @rule(name=nodes)
     def a_report_comes_again(self, name: str) -> None:
-        self.ledger.set_report(self.reports[name])
+        self.ledger.facts.set_report(self.reports[name])
 
     @rule()
     def relist(self) -> None:
         self.late.clear()
-        self.ledger.replace_pods(self.pods.values(), self.version)
-        self.ledger.replace_reports(self.reports.values(), self.version)
+        self.ledger.facts.replace_pods(self.pods.values(), self.version)
+        self.ledger.facts.replace_reports(self.reports.values(), self.version)
 
     # ---- pods come, are bound, end
 
@@ -212,7 +213,7 @@ class Cluster(RuleBasedStateMachine):
     def create_and_reserve(self, wish: Taken, name: str) -> None:
         created = pod(f"p{self.tick()}")
         self.write(created)
-        if self.ledger.reserve(created.uid, name, wish, 1) is None:
+        if self.ledger.claims.reserve(created.uid, name, wish, 1) is None:
             self.under_way[created.uid] = Binding(name, wish)
 
     @rule(wish=wishes, name=nodes, until=st.floats(0, 50), number=picks, nominate=st.booleans())
@@ -220,9 +221,9 @@ class Cluster(RuleBasedStateMachine):
     def plan(self, wish: Taken, name: str, until: float, number: int, nominate: bool) -> None:
         of = self.pick(number, bound=False).uid
         if nominate:
-            self.ledger.nominate(of, name, wish, self.now + until)
+            self.ledger.claims.nominate(of, name, wish, self.now + until)
         else:
-            self.ledger.predict(of, name, wish, self.now + until)
+            self.ledger.claims.predict(of, name, wish, self.now + until)
 
     @precondition(lambda self: self.under_way)
     @rule(number=picks, outcome=st.sampled_from(["known", "unknown", "refused", "lost"]))
@@ -233,11 +234,11 @@ class Cluster(RuleBasedStateMachine):
             return
         del self.under_way[of]
         if outcome == "refused" or record is None or record.node:
-            self.ledger.release(of)
+            self.ledger.claims.release(of)
             return
         self.write(replace(record, node=binding.node, taken=binding.taken))
         if outcome == "known":
-            self.ledger.confirm(of)
+            self.ledger.claims.confirm(of)
 
     @precondition(lambda self: self.those(bound=True))
     @rule(number=picks, deleted=st.booleans())
@@ -291,7 +292,7 @@ class Cluster(RuleBasedStateMachine):
         while self.late:
             self.deliver()
         self.reachable[name] = not self.reachable[name]
-        self.ledger.set_node(name, NodeFacts(ready=self.reachable[name]), self.tick())
+        self.ledger.facts.set_node(name, NodeFacts(ready=self.reachable[name]), self.tick())
         self.floor[name] = {} if self.reachable[name] else self.facts(name)
 
     @rule(name=nodes)
@@ -343,7 +344,7 @@ class Cluster(RuleBasedStateMachine):
         on = sharers({name: node.claims for name, node in self.ledger.snapshot().nodes.items()})
         for group in {Group(label.namespace, label.affinity) for pods in on.values() for label in set().union(*pods.values())}:
             cards = {card for card, pods in on.items() if any(group in groups_of(said) for said in pods.values())}
-            assert self.ledger.group_cards(group) == cards
+            assert self.ledger.without().group_cards(group) == cards
 
     @invariant()
     def the_running_sums_are_the_sums(self) -> None:
@@ -391,16 +392,16 @@ class Cluster(RuleBasedStateMachine):
         while self.late:
             self.deliver()
         for reservation in self.ledger.reservations():
-            self.ledger.release(reservation.holder.pod)
+            self.ledger.claims.release(reservation.holder.pod)
         self.ledger.expire(float("inf"))
         for name in NODES:
             self.reachable[name] = True
-            self.ledger.set_node(name, READY, self.tick())
+            self.ledger.facts.set_node(name, READY, self.tick())
             self.release_what_ended(name)
         again = Ledger()
-        again.replace_reports(self.reports.values(), self.version)
-        again.replace_pods(self.pods.values(), self.version)
-        again.replace_nodes(dict.fromkeys(NODES, (READY, self.version)), self.version)
+        again.facts.replace_reports(self.reports.values(), self.version)
+        again.facts.replace_pods(self.pods.values(), self.version)
+        again.facts.replace_nodes(dict.fromkeys(NODES, (READY, self.version)), self.version)
         assert self.ledger.snapshot() == again.snapshot()
 
 
@@ -440,13 +441,13 @@ def final_objects(draw: st.DrawFn) -> list[Any]:
 def tell(ledger: Ledger, what: Any) -> None:
     match what:
         case PodRecord():
-            ledger.set_pod(what)
+            ledger.facts.set_pod(what)
         case NodeDevices():
-            ledger.set_report(what)
+            ledger.facts.set_report(what)
         case (str() as name, bool() as reachable, int() as version):
-            ledger.set_node(name, NodeFacts(ready=reachable), version)
+            ledger.facts.set_node(name, NodeFacts(ready=reachable), version)
         case _:
-            ledger.remove_pod(what)
+            ledger.facts.remove_pod(what)
 
 
 def older(what: Any) -> Any:
@@ -483,8 +484,8 @@ def test_release_undoes_a_reservation(objects: list[Any], wish: Taken, node: str
         tell(ledger, each)
     before = ledger.snapshot()
     new = uid("new")
-    ledger.reserve(new, node, wish, 1)
-    ledger.release(new)
+    ledger.claims.reserve(new, node, wish, 1)
+    ledger.claims.release(new)
     assert ledger.snapshot() == before
 
 
@@ -496,7 +497,7 @@ def test_a_reservation_is_made_exactly_where_there_is_room_and_brings_nothing_ov
     for each in objects:
         tell(ledger, each)
     before = ledger.snapshot()
-    reserved = ledger.reserve(uid("new"), node, wish, 1) is None
+    reserved = ledger.claims.reserve(uid("new"), node, wish, 1) is None
     nodes = {name: dict(each.claims) for name, each in before.nodes.items()}
     nodes.setdefault(node, {})[uid("new")] = {Claim.RESERVED: wish}
     asked: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
@@ -539,5 +540,5 @@ def test_labels_alone_decide_where_there_is_room_for_all(wanted: list[tuple[str,
         new, wish = uid(str(number)), taken(on_cards)
         there = {each: dict(node.claims) for each, node in ledger.snapshot().nodes.items()}
         there[name][new] = {Claim.RESERVED: wish}
-        claimed = ledger.reserve(new, name, wish, 1) if firmly else ledger.predict(new, name, wish, until=1)
+        claimed = ledger.claims.reserve(new, name, wish, 1) if firmly else ledger.claims.predict(new, name, wish, until=1)
         assert (claimed is None) == (against_the_rules(sharers(there)) == [])

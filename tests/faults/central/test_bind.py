@@ -237,7 +237,7 @@ def test_a_binding_that_arrives_after_the_touch_fails(tmp_path: Path) -> None:
         assert await one.bind("a", "n1") != ""
         await one.pause(1)  # settled: the pod was touched, and is not bound
         assert (reserved(one), one.server.late) == (0, [])
-        one.term.ledger.forget_prediction(one.uid("a"))
+        one.term.ledger.claims.forget_prediction(one.uid("a"))
         assert await one.schedule("b") == ""
         await one.pause(LATE_S)
         assert one.server.late == [409]

@@ -14,7 +14,7 @@ from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import NO_ASSIGNMENT
 from central.daemon.lease import Terms
 from central.fit.model import Missing
-from central.ledger.ledger import NOMINATION_S
+from central.ledger.claims import NOMINATION_S
 from central.request.reasons import OfBinding, OfPod
 from central.scheduling.scheduler import PREDICTION_S
 from lading.log import Event

@@ -214,8 +214,8 @@ def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_on
     made.filter("a", "n1")
     room_made = made.ledger.own_claim(uid_of("a"), Claim.PREDICTED)
     assert room_made is not None
-    made.ledger.forget_prediction(uid_of("a"))
-    made.ledger.nominate(uid_of("a"), "n1", room_made.taken, 100.0)
+    made.ledger.claims.forget_prediction(uid_of("a"))
+    made.ledger.claims.nominate(uid_of("a"), "n1", room_made.taken, 100.0)
     made.filter("a", "n2")  # where it fits now
     create(made, "b", affinity="x")
     assert made.filter("b", "n1", "n2").fitting == ["n2"]

@@ -10,7 +10,8 @@ import pytest
 
 from central.controllers.evict import CONFLICT, PREEMPTED, SPARED_S
 from central.controllers.signer import Signer
-from central.ledger.ledger import NOMINATION_S, UNREPORTED_S
+from central.ledger.claims import NOMINATION_S
+from central.ledger.facts import UNREPORTED_S
 from central.scheduling.preempt import Plan, plans
 from central.scheduling.scheduler import Scheduler
 from central.state.counts import EvictOutcome
@@ -345,7 +346,7 @@ def test_a_victim_that_ends_while_it_is_planned_is_not_enough_any_more(tmp_path:
         taken = ledger.pod(one.uid("low1")).taken  # type: ignore[union-attr]
         assert taken is not None
         end_pod(ledger, one.uid("low1"))
-        assert ledger.predict(one.uid("higher"), "n1", taken, 100.0) is None
+        assert ledger.claims.predict(one.uid("higher"), "n1", taken, 100.0) is None
         await one.pause(1)
         assert (evicted(one), nominated(one, "high")) == (["low2"], "n2")
 
@@ -409,9 +410,9 @@ def test_equal_priorities_cost_no_plan(tmp_path: Path) -> None:
         await one.put_pod("b")
         assert await one.schedule("b") == REFUSED
         await one.pause(60)
-        assert (evicted(one), one.term.ledger.lowest_priority()) == ([], 0)
+        assert (evicted(one), one.term.ledger.facts.lowest_priority()) == ([], 0)
         await one.remove_pod("a")
-        assert one.term.ledger.lowest_priority() is None
+        assert one.term.ledger.facts.lowest_priority() is None
 
     play(story, tmp_path)
 

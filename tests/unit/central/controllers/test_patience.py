@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from central.controllers.patience import LOOK_S, MOST_LEFT, REMEMBERED, TRIED
-from central.ledger.ledger import NOMINATION_S
+from central.ledger.claims import NOMINATION_S
 from central.scheduling.kept_room import PATIENCES, SEEN_S
 from central.scheduling.why_pod import why_pending
 from lading.log import Event

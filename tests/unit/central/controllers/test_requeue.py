@@ -198,7 +198,7 @@ def test_room_that_was_made_for_a_pod_wakes_that_pod() -> None:
     one.refuse("high", priority=9)
     one.refuse("low")
     world = one.world
-    world.ledger.nominate(uid_of("high"), "n1", cards(0), 100.0)
+    world.ledger.claims.nominate(uid_of("high"), "n1", cards(0), 100.0)
     assert one.look() == []
     world.gone("full-n1")
     assert one.look() == ["high"]
@@ -214,7 +214,7 @@ def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
     world.bind("x", "n1")
     world.bind("y", "n1")
     one.refuse("high", limits={"lading.dev/gpu": "2"}, priority=9)
-    world.ledger.nominate(uid_of("high"), "n1", cards(0, 1), 100.0)
+    world.ledger.claims.nominate(uid_of("high"), "n1", cards(0, 1), 100.0)
     one.look()
     world.gone("x")
     assert one.look() == []

@@ -70,7 +70,7 @@ def test_the_next_look_sees_what_changed() -> None:
     made.readiness("n3", True, allocatable={"cpu": "50m", "memory": "1Gi"})
     assert _look(kept_up) == _look(statistics_of(made))
     made.gone("a")
-    made.ledger.remove_report("n2", made.next_version())
+    made.ledger.facts.remove_report("n2", made.next_version())
     assert _look(kept_up) == _look(statistics_of(made))
     assert _look(kept_up).gpus == Amounts(free=4)
 
@@ -100,8 +100,8 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
     statistics = statistics_of(made, **kinds)
     assert _look(statistics) == whole
     assert max(rows) <= 2
-    made.ledger.remove_report("n0", made.next_version())
-    made.ledger.remove_report("n6", made.next_version())
+    made.ledger.facts.remove_report("n0", made.next_version())
+    made.ledger.facts.remove_report("n6", made.next_version())
     made.node("n7", 4, 2)
     made.node("n8", 2, 1)
     assert _look(statistics) == _look(statistics_of(made, **kinds))

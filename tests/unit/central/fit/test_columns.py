@@ -138,16 +138,16 @@ def test_the_first_of_equals_is_that_by_name_or_by_a_given_order() -> None:
 def test_columns_keep_up_with_a_ledger() -> None:
     ledger = Ledger()
     followed = Followed(Columns(), ledger.rooms_changed_since, ledger.loads_changed_since)
-    ledger.set_node("n1", READY, 1)
-    ledger.set_report(report("n1"))
+    ledger.facts.set_node("n1", READY, 1)
+    ledger.facts.set_report(report("n1"))
     columns = followed.catch_up()
     assert columns.cards[0, FREE].tolist() == [1000, 1000]
-    ledger.predict(uid("a"), "n1", share(0, ledger.room("n1").cards[0].gpu.usable_mib // 2), until=1)
+    ledger.claims.predict(uid("a"), "n1", share(0, ledger.room("n1").cards[0].gpu.usable_mib // 2), until=1)
     assert followed.catch_up().cards[0, FREE].tolist() == [500, 1000]
     tick = columns.tick
     assert followed.catch_up().tick == tick
     ledger.expire(1)
-    ledger.remove_report("n1", 9)
+    ledger.facts.remove_report("n1", 9)
     followed.catch_up()
     assert (columns.row_of, columns.serving[0]) == ({}, 1)
 

@@ -50,11 +50,11 @@ def test_a_plan_that_conflicts_leaves_everything_as_it_was() -> None:
     gang = gang_of("a", "b", "c")
     assert hold(world, gang, {"a": 0, "b": 1, "c": 2}) is None
     gone = OwnClaim(holder=Holder(pod=KEPT), node="n1", taken=on_card(world, 3).placement.taken)
-    assert world.ledger.plan([gone]) is None
+    assert world.ledger.claims.plan([gone]) is None
     gang.kept[KEPT] = gone
     other = OwnClaim(holder=Holder(pod=uid_of("other")), node="n1", taken=on_card(world, 4).placement.taken)
-    assert world.ledger.plan([other]) is None
-    world.ledger.nominate(uid_of("c"), "n1", on_card(world, 2).placement.taken, 5.0)
+    assert world.ledger.claims.plan([other]) is None
+    world.ledger.claims.nominate(uid_of("c"), "n1", on_card(world, 2).placement.taken, 5.0)
     before, plan = own_claims(world), dict(gang.plan)
     assert hold(world, gang, {"a": 1, "b": 3, "c": 4}) is not None
     assert own_claims(world) == before
@@ -66,9 +66,9 @@ def test_members_may_take_each_others_places_and_those_that_were_kept_or_predict
     gang = gang_of("a", "b", "c")
     assert hold(world, gang, {"a": 0, "b": 1}) is None
     gone = OwnClaim(holder=Holder(pod=KEPT), node="n1", taken=on_card(world, 2).placement.taken)
-    assert world.ledger.plan([gone]) is None
+    assert world.ledger.claims.plan([gone]) is None
     gang.kept[KEPT] = gone
-    world.ledger.predict(uid_of("c"), "n1", on_card(world, 3).placement.taken, 5.0)
+    world.ledger.claims.predict(uid_of("c"), "n1", on_card(world, 3).placement.taken, 5.0)
     assert hold(world, gang, {"a": 3, "b": 0, "c": 2}) is None
     assert gang.kept == {}
     assert {uid: [*own] for uid, own in own_claims(world).items()} == {uid_of(name): [Claim.PLANNED] for name in "abc"}

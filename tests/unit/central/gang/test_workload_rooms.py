@@ -72,7 +72,7 @@ def test_a_pod_that_is_bound_already_leaves_its_place_to_others() -> None:
 
 def test_a_plan_that_is_not_free_holds_nothing() -> None:
     one = Rooms()
-    one.ledger.set_pod(pod("other", node="n1", takes=whole(1)))
+    one.ledger.facts.set_pod(pod("other", node="n1", takes=whole(1)))
     assert not one.hold(0, 1)
     assert (one.free, one.rooms.workloads()) == (3, set())
 

@@ -141,8 +141,8 @@ def ledger_of(*reports: NodeDevices) -> Ledger:
     """Every node reachable, nothing freed yet."""
     ledger = Ledger()
     for each in reports or (report(),):
-        ledger.set_report(each)
-        ledger.set_node(each.metadata.name, READY, 1)
+        ledger.facts.set_report(each)
+        ledger.facts.set_node(each.metadata.name, READY, 1)
     ledger.take_freed()
     return ledger
 

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.ledger.ledger import LINGER_S, UNREPORTED_S, Ledger
+from central.ledger.facts import LINGER_S, UNREPORTED_S
+from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, NodeFacts
 from central.request.model import CpuMemory
 from lading.nodedevices import NodeDevices, Past, Place, Use
@@ -37,7 +38,7 @@ def claims(ledger: Ledger, name: str, node: str = "n1") -> set[Claim]:
 
 def test_a_bound_pod_holds_what_its_assignment_says() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", node="n1", takes=taken({0: Part(1000, 30)}, vfs=[1])))
+    ledger.facts.set_pod(pod("p", node="n1", takes=taken({0: Part(1000, 30)}, vfs=[1])))
     room = ledger.room("n1")
     assert free_mib(room) == [CARD_MIB - 1000, CARD_MIB]
     assert room.cards[0].free_core == 70
@@ -46,31 +47,31 @@ def test_a_bound_pod_holds_what_its_assignment_says() -> None:
 
 def test_a_pod_that_is_not_bound_or_has_no_assignment_holds_nothing() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", takes=whole(0)))
-    ledger.set_pod(pod("q", node="n1"))
+    ledger.facts.set_pod(pod("p", takes=whole(0)))
+    ledger.facts.set_pod(pod("q", node="n1"))
     assert free_cards(ledger.room("n1")) == [0, 1]
 
 
 def test_a_pod_being_deleted_holds_until_it_is_gone() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
-    ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
+    ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
+    ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
     assert free_cards(ledger.room("n1")) == [1]
-    ledger.remove_pod(uid("p"))
+    ledger.facts.remove_pod(uid("p"))
     assert free_cards(ledger.room("n1")) == [0, 1]
 
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_device_that_the_node_still_names_is_not_free(gone: bool) -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
-    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0, 1)))
+    ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0, 1)))
     if gone:
-        ledger.remove_pod(uid("p"))
+        ledger.facts.remove_pod(uid("p"))
     else:
-        ledger.set_pod(pod("p", 2, node="n1", takes=whole(0, 1), terminal=True))
+        ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0, 1), terminal=True))
     assert claims(ledger, "p") == {Claim.GRANTED}
     assert free_cards(ledger.room("n1")) == [1]
-    ledger.set_report(report(version=2))
+    ledger.facts.set_report(report(version=2))
     assert free_cards(ledger.room("n1")) == [0, 1]
 
 
@@ -83,14 +84,14 @@ def test_a_grant_holds_without_a_pod() -> None:
 @pytest.mark.parametrize(("grants_mib", "held_mib"), [(1000, 1000), (800, 1000), (1200, 1200)])
 def test_assignment_and_grant_of_one_pod_count_once(grants_mib: int, held_mib: int) -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0, grants_mib))]))
-    ledger.set_pod(pod("p", node="n1", takes=share(0, 1000)))
+    ledger.facts.set_pod(pod("p", node="n1", takes=share(0, 1000)))
     assert free_mib(ledger.room("n1"))[0] == CARD_MIB - held_mib
     assert ledger.room("n1").cards[0].pods == 1
 
 
 def test_shares_of_several_pods_add_up() -> None:
     ledger = ledger_of(report(grants=[grant("manual", "c", granted(0, 100, 10))]))
-    ledger.set_pod(pod("p", node="n1", takes=share(0, 1000, 20), containers={gpu_uuid(0): 2}))
+    ledger.facts.set_pod(pod("p", node="n1", takes=share(0, 1000, 20), containers={gpu_uuid(0): 2}))
     card = ledger.room("n1").cards[0]
     assert (card.free_mib, card.free_core, card.pods, card.containers) == (CARD_MIB - 1100, 70, 2, 3)
 
@@ -100,42 +101,42 @@ def test_shares_of_several_pods_add_up() -> None:
 
 def test_an_older_version_does_nothing() -> None:
     ledger = ledger_of(report(version=5, grants=[grant("m", "c", granted(1))]))
-    ledger.set_pod(pod("p", 5, node="n1", takes=whole(0)))
+    ledger.facts.set_pod(pod("p", 5, node="n1", takes=whole(0)))
     before = ledger.snapshot()
-    ledger.set_pod(pod("p", 4))
-    ledger.set_report(report(version=4))
-    ledger.remove_report("n1", 4)
-    ledger.set_node("n1", NOT_READY, 0)
+    ledger.facts.set_pod(pod("p", 4))
+    ledger.facts.set_report(report(version=4))
+    ledger.facts.remove_report("n1", 4)
+    ledger.facts.set_node("n1", NOT_READY, 0)
     assert ledger.snapshot() == before
 
 
 def test_what_is_gone_does_not_come_back_by_a_late_event() -> None:
     ledger = ledger_of()
-    ledger.remove_pod(uid("p"))
-    ledger.remove_report("n1", 2)
-    ledger.remove_node("n1", 2)
+    ledger.facts.remove_pod(uid("p"))
+    ledger.facts.remove_report("n1", 2)
+    ledger.facts.remove_node("n1", 2)
     before = ledger.snapshot()
-    ledger.set_pod(pod("p", 9, node="n1", takes=whole(0)))
-    ledger.set_report(report(version=2))
-    ledger.set_node("n1", NodeFacts(ready=True, boot_id="a", allocatable=CpuMemory(1000, 1000)), 1)
+    ledger.facts.set_pod(pod("p", 9, node="n1", takes=whole(0)))
+    ledger.facts.set_report(report(version=2))
+    ledger.facts.set_node("n1", NodeFacts(ready=True, boot_id="a", allocatable=CpuMemory(1000, 1000)), 1)
     assert ledger.snapshot() == before
     assert ledger.nodes() == ()
 
 
 def test_a_node_can_come_back_under_its_name() -> None:
     ledger = ledger_of()
-    ledger.remove_report("n1", 2)
-    ledger.set_report(report(version=3))
+    ledger.facts.remove_report("n1", 2)
+    ledger.facts.set_report(report(version=3))
     assert ledger.nodes() == ("n1",)
 
 
 def test_a_list_takes_away_what_it_does_not_have() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    ledger.set_pod(pod("old", 1, node="n1", takes=whole(0)))
-    ledger.set_pod(pod("new", 9, node="n1", takes=whole(1)))  # read after the list was made
-    ledger.replace_pods([pod("other", 2, node="n2", takes=whole(0))], version=8)
-    ledger.replace_reports([report("n2")], version=8)
-    ledger.replace_nodes({"n2": (READY, 1)}, version=8)
+    ledger.facts.set_pod(pod("old", 1, node="n1", takes=whole(0)))
+    ledger.facts.set_pod(pod("new", 9, node="n1", takes=whole(1)))  # read after the list was made
+    ledger.facts.replace_pods([pod("other", 2, node="n2", takes=whole(0))], version=8)
+    ledger.facts.replace_reports([report("n2")], version=8)
+    ledger.facts.replace_nodes({"n2": (READY, 1)}, version=8)
     assert {held.holder.name for node in ("n1", "n2") for held in ledger.holders(node)} == {"new", "other"}
     assert ledger.nodes() == ("n2",)
     assert (ledger.room("n1").reported, ledger.room("n1").reachable) == (False, False)
@@ -144,10 +145,10 @@ def test_a_list_takes_away_what_it_does_not_have() -> None:
 
 def test_claims_on_a_node_without_a_report_are_kept() -> None:
     ledger = Ledger()
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     assert not ledger.room("n1").reported
     assert claims(ledger, "p") == {Claim.BOUND}
-    ledger.set_report(report())
+    ledger.facts.set_report(report())
     assert free_cards(ledger.room("n1")) == [1]
 
 
@@ -156,8 +157,8 @@ def test_claims_on_a_node_without_a_report_are_kept() -> None:
 
 def unreachable() -> Ledger:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
-    ledger.set_node("n1", NOT_READY, 2)
+    ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
+    ledger.facts.set_node("n1", NOT_READY, 2)
     return ledger
 
 
@@ -166,11 +167,11 @@ def test_what_ends_on_an_unreachable_node_lingers(end: str) -> None:
     ledger = unreachable()
     match end:
         case "removed":
-            ledger.remove_pod(uid("p"))
+            ledger.facts.remove_pod(uid("p"))
         case "terminal":
-            ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
+            ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
         case _:
-            ledger.replace_pods([], version=2)
+            ledger.facts.replace_pods([], version=2)
     assert claims(ledger, "p") == {Claim.LINGERING}
     assert free_cards(ledger.room("n1")) == [1]
     assert ledger.take_freed() == ()
@@ -179,40 +180,40 @@ def test_what_ends_on_an_unreachable_node_lingers(end: str) -> None:
 @pytest.mark.parametrize("less", [None, share(0, 1)])
 def test_an_assignment_that_shrinks_on_an_unreachable_node_lingers(less: Taken | None) -> None:
     ledger = unreachable()
-    ledger.set_pod(pod("p", 2, node="n1", takes=less))
+    ledger.facts.set_pod(pod("p", 2, node="n1", takes=less))
     assert Claim.LINGERING in claims(ledger, "p")
     assert free_cards(ledger.room("n1")) == [1]
 
 
 def test_all_that_ends_on_an_unreachable_node_lingers_together() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(1))]))
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.set_node("n1", NOT_READY, 2)
-    ledger.set_report(report(version=2))
-    ledger.remove_pod(uid("p"))
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.facts.set_node("n1", NOT_READY, 2)
+    ledger.facts.set_report(report(version=2))
+    ledger.facts.remove_pod(uid("p"))
     assert free_cards(ledger.room("n1")) == []
 
 
 def test_a_grant_that_grows_on_an_unreachable_node_leaves_nothing_behind() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
-    ledger.set_node("n1", NOT_READY, 2)
-    ledger.set_report(report(version=2, grants=[grant("p", "c", granted(0), granted(1))]))
+    ledger.facts.set_node("n1", NOT_READY, 2)
+    ledger.facts.set_report(report(version=2, grants=[grant("p", "c", granted(0), granted(1))]))
     assert claims(ledger, "p") == {Claim.GRANTED}
 
 
 def test_a_grant_that_vanishes_on_an_unreachable_node_lingers() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
-    ledger.set_node("n1", NOT_READY, 2)
-    ledger.set_report(report(version=2))
+    ledger.facts.set_node("n1", NOT_READY, 2)
+    ledger.facts.set_report(report(version=2))
     assert claims(ledger, "p") == {Claim.LINGERING}
 
 
 def test_a_report_after_the_node_came_back_ends_what_lingers() -> None:
     ledger = unreachable()
-    ledger.remove_pod(uid("p"))
-    ledger.set_node("n1", READY, 3)
+    ledger.facts.remove_pod(uid("p"))
+    ledger.facts.set_node("n1", READY, 3)
     assert claims(ledger, "p") == {Claim.LINGERING}
-    ledger.set_report(report(version=2))
+    ledger.facts.set_report(report(version=2))
     assert claims(ledger, "p") == set()
     assert ledger.take_freed() == ("n1",)
 
@@ -221,13 +222,13 @@ def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> N
     """Each node reports that once a minute: no one who looks at what changed has to look."""
     ledger = Ledger()
     held = [grant("p", "c", granted(0))]
-    ledger.set_report(report(grants=held))
+    ledger.facts.set_report(report(grants=held))
     room, (_, version) = ledger.room("n1"), ledger.rooms_changed_since(-1)
     ledger.take_freed()
     busy = report(version=2, grants=held)
     past = Past(device=gpu_uuid(1), pod=uid("q"), container="c", since=1, until=2)
     seen = (Use(uuid=gpu_uuid(0), memory_used_mib=512, busy_percent=95),)
-    ledger.set_report(
+    ledger.facts.set_report(
         msgspec.structs.replace(busy, status=msgspec.structs.replace(busy.status, past=(past,), use=seen, used_at=9))
     )
     assert ledger.room("n1") is room
@@ -245,26 +246,26 @@ PROVES_NOTHING = [
 @pytest.mark.parametrize("after", PROVES_NOTHING)
 def test_a_report_that_proves_nothing_ends_nothing(after: NodeDevices) -> None:
     ledger = unreachable()
-    ledger.remove_pod(uid("p"))
-    ledger.set_node("n1", READY, 3)
-    ledger.set_report(after)
+    ledger.facts.remove_pod(uid("p"))
+    ledger.facts.set_node("n1", READY, 3)
+    ledger.facts.set_report(after)
     assert Claim.LINGERING in claims(ledger, "p")
 
 
 def test_a_report_from_before_the_node_came_back_ends_nothing() -> None:
     ledger = unreachable()
-    ledger.remove_pod(uid("p"))
-    ledger.set_report(report(version=2))
-    ledger.set_node("n1", READY, 3)
+    ledger.facts.remove_pod(uid("p"))
+    ledger.facts.set_report(report(version=2))
+    ledger.facts.set_node("n1", READY, 3)
     assert claims(ledger, "p") == {Claim.LINGERING}
 
 
 def test_what_lingers_ends_in_time_on_a_node_that_has_nothing_to_report() -> None:
     ledger = unreachable()
-    ledger.remove_pod(uid("p"))
+    ledger.facts.remove_pod(uid("p"))
     ledger.expire(0.0)
     ledger.expire(LINGER_S * 9)
-    ledger.set_node("n1", READY, 3)
+    ledger.facts.set_node("n1", READY, 3)
     ledger.expire(1000.0)
     ledger.expire(1000.0 + LINGER_S - 1)
     assert claims(ledger, "p") == {Claim.LINGERING}
@@ -275,27 +276,27 @@ def test_what_lingers_ends_in_time_on_a_node_that_has_nothing_to_report() -> Non
 
 def test_the_time_begins_again_when_the_node_was_away_again() -> None:
     ledger = unreachable()
-    ledger.remove_pod(uid("p"))
-    ledger.set_node("n1", READY, 3)
+    ledger.facts.remove_pod(uid("p"))
+    ledger.facts.set_node("n1", READY, 3)
     ledger.expire(0.0)
-    ledger.set_node("n1", NOT_READY, 4)
-    ledger.set_node("n1", READY, 5)
+    ledger.facts.set_node("n1", NOT_READY, 4)
+    ledger.facts.set_node("n1", READY, 5)
     ledger.expire(LINGER_S)
     assert claims(ledger, "p") == {Claim.LINGERING}
 
 
 def test_what_lingers_goes_with_the_report() -> None:
     ledger = unreachable()
-    ledger.remove_pod(uid("p"))
-    ledger.remove_report("n1", 2)
+    ledger.facts.remove_pod(uid("p"))
+    ledger.facts.remove_report("n1", 2)
     assert ledger.holders("n1") == ()
 
 
 @pytest.mark.parametrize("end", ["report", "time", "grant"])
 def test_what_was_not_reported_of_a_force_deleted_pod_is_free_after_the_next_report(end: str) -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.remove_pod(uid("p"))
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.facts.remove_pod(uid("p"))
     assert free_cards(ledger.room("n1")) == [1]
     if end == "time":
         ledger.expire(1.0)
@@ -303,20 +304,20 @@ def test_what_was_not_reported_of_a_force_deleted_pod_is_free_after_the_next_rep
         assert free_cards(ledger.room("n1")) == [1]
         ledger.expire(1.0 + UNREPORTED_S)
     elif end == "grant":
-        ledger.set_report(report(version=2, grants=[grant("p", "c", granted(0))]))
+        ledger.facts.set_report(report(version=2, grants=[grant("p", "c", granted(0))]))
         ledger.expire(2 * UNREPORTED_S)
         ledger.expire(4 * UNREPORTED_S)
         assert free_cards(ledger.room("n1")) == [1]
     if end != "time":
-        ledger.set_report(report(version=3))
+        ledger.facts.set_report(report(version=3))
     assert free_cards(ledger.room("n1")) == [0, 1]
 
 
 def test_each_force_deleted_pod_has_its_own_time() -> None:
     ledger = ledger_of()
     for name, now in {"p": 0.0, "q": 2 * LINGER_S}.items():
-        ledger.set_pod(pod(name, node="n1", takes=whole(0)))
-        ledger.remove_pod(uid(name))
+        ledger.facts.set_pod(pod(name, node="n1", takes=whole(0)))
+        ledger.facts.remove_pod(uid(name))
         ledger.expire(now)
         ledger.expire(now + UNREPORTED_S - 1)
         assert free_cards(ledger.room("n1")) == [1]
@@ -326,18 +327,18 @@ def test_each_force_deleted_pod_has_its_own_time() -> None:
 
 def test_a_pod_whose_grant_the_node_took_back_leaves_nothing_behind_when_it_is_force_deleted() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0))]))
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.set_report(report(version=2))
-    ledger.remove_pod(uid("p"))
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.facts.set_report(report(version=2))
+    ledger.facts.remove_pod(uid("p"))
     assert free_cards(ledger.room("n1")) == [0, 1]
 
 
 def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
-    ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
-    ledger.set_node("n1", NOT_READY, 2)
-    ledger.remove_pod(uid("p"))
+    ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
+    ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), terminal=True))
+    ledger.facts.set_node("n1", NOT_READY, 2)
+    ledger.facts.remove_pod(uid("p"))
     assert ledger.holders("n1") == ()
 
 
@@ -361,10 +362,10 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
 )
 def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> None:
     ledger = ledger_of(before)
-    ledger.set_report(after)
+    ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)
     way_back = msgspec.structs.replace(before.metadata, resource_version="3")
-    ledger.set_report(msgspec.structs.replace(before, metadata=way_back))
+    ledger.facts.set_report(msgspec.structs.replace(before, metadata=way_back))
     assert ledger.take_freed() == ()
 
 
@@ -379,32 +380,32 @@ def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> N
 def test_a_device_that_is_described_otherwise_is_told(after: NodeDevices) -> None:
     """What was in a pod's way may be in no one's way now."""
     ledger = ledger_of(report(gpus=[gpu(0)]))
-    ledger.set_report(after)
+    ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)
 
 
 def test_a_new_node_and_one_that_came_back_are_told() -> None:
     ledger = ledger_of()
-    ledger.set_node("n2", READY, 1)
-    ledger.set_report(report("n2"))
+    ledger.facts.set_node("n2", READY, 1)
+    ledger.facts.set_report(report("n2"))
     assert ledger.take_freed() == ("n2",)
-    ledger.set_node("n1", NOT_READY, 2)
-    ledger.set_node("n1", READY, 3)
+    ledger.facts.set_node("n1", NOT_READY, 2)
+    ledger.facts.set_node("n1", READY, 3)
     assert ledger.take_freed() == ("n1",)
 
 
 def test_a_full_node_that_came_back_is_not_told() -> None:
     ledger = ledger_of(report(gpus=[gpu(0)], pfs=[]))
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.set_node("n1", NOT_READY, 2)
-    ledger.set_node("n1", READY, 3)
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.facts.set_node("n1", NOT_READY, 2)
+    ledger.facts.set_node("n1", READY, 3)
     assert ledger.take_freed() == ()
 
 
 def test_room_on_a_node_that_gives_nothing_is_not_told() -> None:
     ledger = ledger_of(report(reconciled=False))
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.remove_pod(uid("p"))
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.facts.remove_pod(uid("p"))
     assert ledger.take_freed() == ()
 
 
@@ -414,15 +415,15 @@ def test_room_on_a_node_that_gives_nothing_is_not_told() -> None:
 def test_a_report_without_news_changes_no_room() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0, 100))]))
     before = ledger.version
-    ledger.set_report(report(version=2, grants=[grant("p", "c", granted(0, 100))]))
+    ledger.facts.set_report(report(version=2, grants=[grant("p", "c", granted(0, 100))]))
     assert ledger.version == before
 
 
 def test_a_pod_that_changed_in_something_else_changes_no_room() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", 1, node="n1", takes=whole(0)))
+    ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     before = ledger.version
-    ledger.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
+    ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
     assert ledger.version == before
 
 
@@ -430,24 +431,24 @@ def test_rooms_are_caught_up_with_by_version() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
     everything, seen = ledger.rooms_changed_since(-1)
     assert {name for name, _ in everything} == {"n1", "n2"}
-    ledger.set_pod(pod("p", node="n2", takes=whole(0)))
+    ledger.facts.set_pod(pod("p", node="n2", takes=whole(0)))
     assert ledger.rooms_changed_since(seen) == ([("n2", ledger.room("n2"))], ledger.version)
     seen = ledger.version
-    ledger.remove_report("n1", 5)
+    ledger.facts.remove_report("n1", 5)
     assert ledger.rooms_changed_since(seen) == ([("n1", None)], ledger.version)
 
 
 def test_nothing_is_kept_of_a_node_without_report_and_holders() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
-    ledger.remove_report("n1", 2)
-    ledger.remove_node("n1", 2)
-    ledger.remove_pod(uid("p"))
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.facts.remove_report("n1", 2)
+    ledger.facts.remove_node("n1", 2)
+    ledger.facts.remove_pod(uid("p"))
     assert ledger.snapshot() == Ledger().snapshot()
 
 
 def test_a_pod_that_takes_nothing_is_known_and_holds_nothing() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", node="n1", takes=Taken()))
+    ledger.facts.set_pod(pod("p", node="n1", takes=Taken()))
     assert ledger.pod(uid("p")) is not None
     assert ledger.room("n1").cards[0].free

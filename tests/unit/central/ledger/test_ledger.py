@@ -41,37 +41,37 @@ def claims(ledger: Ledger, name: str, node: str = "n1") -> set[Claim]:
 def test_what_is_reserved_is_not_free_for_another() -> None:
     ledger = ledger_of()
     holder = Holder(pod=P, namespace="default", name="p")
-    assert ledger.reserve(P, "n1", share(0, 1000, 60), 1, holder) is None
+    assert ledger.claims.reserve(P, "n1", share(0, 1000, 60), 1, holder) is None
     before = ledger.snapshot()
-    refused = ledger.reserve(Q, "n1", share(0, 1, 41), 1)
+    refused = ledger.claims.reserve(Q, "n1", share(0, 1, 41), 1)
     assert refused == Conflict(obstacle=Obstacle.DEVICE, device=gpu_uuid(0), holders=(holder,))
     assert ledger.snapshot() == before
-    assert ledger.reserve(Q, "n1", share(0, CARD_MIB - 1000, 40), 1) is None
+    assert ledger.claims.reserve(Q, "n1", share(0, CARD_MIB - 1000, 40), 1) is None
 
 
 def test_release_undoes_a_reservation() -> None:
     ledger = ledger_of()
-    ledger.predict(P, "n1", whole(0), until=5)
+    ledger.claims.predict(P, "n1", whole(0), until=5)
     before = ledger.snapshot()
-    ledger.reserve(P, "n1", whole(0, 1), 1)
-    ledger.release(P)
+    ledger.claims.reserve(P, "n1", whole(0, 1), 1)
+    ledger.claims.release(P)
     assert ledger.snapshot() == before
     assert ledger.take_freed() == ("n1",)
 
 
 def test_reserving_the_same_again_is_no_second_reservation() -> None:
     ledger = ledger_of()
-    ledger.reserve(P, "n1", whole(0), 1)
-    assert ledger.reserve(P, "n1", whole(0), 1) is None
-    ledger.release(P)
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    assert ledger.claims.reserve(P, "n1", whole(0), 1) is None
+    ledger.claims.release(P)
     assert free_cards(ledger.room("n1")) == [0, 1]
 
 
 @pytest.mark.parametrize(("node", "takes", "gen"), [("n1", whole(1), 1), ("n2", whole(0), 1), ("n1", whole(0), 2)])
 def test_a_reservation_whose_outcome_is_unclear_is_not_replaced(node: str, takes: Taken, gen: int) -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    ledger.reserve(P, "n1", whole(0), 1)
-    refused = ledger.reserve(P, node, takes, gen)
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    refused = ledger.claims.reserve(P, node, takes, gen)
     assert refused is not None
     assert refused.obstacle is Obstacle.RESERVED
     assert ledger.own_claim(P, Claim.RESERVED) is not None
@@ -80,8 +80,8 @@ def test_a_reservation_whose_outcome_is_unclear_is_not_replaced(node: str, takes
 
 def test_nothing_is_reserved_where_nothing_is_given() -> None:
     ledger = ledger_of(report("lost"), report("unsure", reconciled=False))
-    ledger.set_node("lost", NOT_READY, 2)
-    refused = [ledger.reserve(P, node, whole(0), 1) for node in ("lost", "unsure", "unknown")]
+    ledger.facts.set_node("lost", NOT_READY, 2)
+    refused = [ledger.claims.reserve(P, node, whole(0), 1) for node in ("lost", "unsure", "unknown")]
     assert refused == [Conflict(obstacle=Obstacle.NODE)] * 3
     assert ledger.reservations() == ()
 
@@ -90,12 +90,12 @@ def test_nothing_is_reserved_where_nothing_is_given() -> None:
 def test_nothing_is_claimed_for_a_pod_that_is_over_or_bound(end: str) -> None:
     ledger = ledger_of()
     if end == "removed":
-        ledger.remove_pod(P)
+        ledger.facts.remove_pod(P)
     else:
-        ledger.set_pod(pod("p", node="n1", takes=whole(0), terminal=end == "terminal"))
+        ledger.facts.set_pod(pod("p", node="n1", takes=whole(0), terminal=end == "terminal"))
     before = ledger.snapshot()
-    refused = ledger.reserve(P, "n1", whole(1), 1), ledger.predict(P, "n1", whole(1), until=5)
-    ledger.nominate(P, "n1", whole(1), until=5)
+    refused = ledger.claims.reserve(P, "n1", whole(1), 1), ledger.claims.predict(P, "n1", whole(1), until=5)
+    ledger.claims.nominate(P, "n1", whole(1), until=5)
     assert refused == (Conflict(obstacle=Obstacle.POD_BOUND if end == "bound" else Obstacle.POD_ENDED),) * 2
     assert ledger.snapshot() == before
 
@@ -103,21 +103,21 @@ def test_nothing_is_claimed_for_a_pod_that_is_over_or_bound(end: str) -> None:
 @pytest.mark.parametrize("confirmed", [True, False])
 def test_a_reservation_outlives_a_stale_event(confirmed: bool) -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", 1))
-    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.facts.set_pod(pod("p", 1))
+    ledger.claims.reserve(P, "n1", whole(0), 1)
     if confirmed:
-        ledger.confirm(P)
-    ledger.set_pod(pod("p", 2))
-    ledger.replace_pods([pod("p", 2)], version=2)
+        ledger.claims.confirm(P)
+    ledger.facts.set_pod(pod("p", 2))
+    ledger.facts.replace_pods([pod("p", 2)], version=2)
     assert claims(ledger, "p") == {Claim.RESERVED}
 
 
 def test_a_bound_pod_takes_over_from_its_reservation_without_a_gap() -> None:
     ledger = ledger_of()
-    ledger.reserve(P, "n1", whole(0), 1)
-    ledger.confirm(P)
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    ledger.claims.confirm(P)
     room = ledger.room("n1")
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     assert claims(ledger, "p") == {Claim.BOUND}
     assert ledger.room("n1") is room
     assert (ledger.reservations(), ledger.take_freed()) == ((), ())
@@ -125,53 +125,53 @@ def test_a_bound_pod_takes_over_from_its_reservation_without_a_gap() -> None:
 
 def test_the_refusal_of_a_second_binding_releases_nothing() -> None:
     ledger = ledger_of()
-    ledger.reserve(P, "n1", whole(0), 1)
-    ledger.confirm(P)
-    ledger.release(P)
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    ledger.claims.confirm(P)
+    ledger.claims.release(P)
     assert claims(ledger, "p") == {Claim.RESERVED}
 
 
 def test_an_outcome_that_comes_after_the_watch_changes_nothing() -> None:
     ledger = ledger_of()
-    ledger.reserve(P, "n1", whole(0), 1)
-    ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     before = ledger.snapshot()
-    ledger.confirm(P)
-    ledger.release(P)
+    ledger.claims.confirm(P)
+    ledger.claims.release(P)
     assert ledger.snapshot() == before
 
 
 def test_someone_else_bound_the_pod() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    ledger.reserve(P, "n1", whole(0), 1)
-    ledger.set_pod(pod("p", node="n2"))
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    ledger.facts.set_pod(pod("p", node="n2"))
     assert ledger.snapshot().nodes["n1"].claims == {}
     assert ledger.take_freed() == ("n1",)
 
 
 def test_of_a_pod_that_ended_on_another_node_no_reservation_lingers() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    ledger.reserve(P, "n1", whole(0), 1)
-    ledger.set_node("n1", NOT_READY, 2)
-    ledger.set_pod(pod("p", node="n2", terminal=True))
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    ledger.facts.set_node("n1", NOT_READY, 2)
+    ledger.facts.set_pod(pod("p", node="n2", terminal=True))
     assert ledger.holders("n1") == ()
 
 
 @pytest.mark.parametrize(("reachable", "left"), [(True, set()), (False, {Claim.LINGERING})])
 def test_a_reservation_ends_with_its_pod(reachable: bool, left: set[Claim]) -> None:
     ledger = ledger_of()
-    ledger.reserve(P, "n1", whole(0), 1)
-    ledger.set_node("n1", NodeFacts(ready=reachable), 2)
-    ledger.remove_pod(P)
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    ledger.facts.set_node("n1", NodeFacts(ready=reachable), 2)
+    ledger.facts.remove_pod(P)
     assert claims(ledger, "p") == left
     assert ledger.reservations() == ()
 
 
 def test_a_refused_binding_is_released_on_an_unreachable_node_too() -> None:
     ledger = ledger_of()
-    ledger.reserve(P, "n1", whole(0), 1)
-    ledger.set_node("n1", NOT_READY, 2)
-    ledger.release(P)
+    ledger.claims.reserve(P, "n1", whole(0), 1)
+    ledger.facts.set_node("n1", NOT_READY, 2)
+    ledger.claims.release(P)
     assert ledger.holders("n1") == ()
 
 
@@ -180,7 +180,7 @@ def test_a_refused_binding_is_released_on_an_unreachable_node_too() -> None:
 
 def test_a_prediction_holds_for_a_moment() -> None:
     ledger = ledger_of()
-    ledger.predict(P, "n1", whole(0), until=5.0)
+    ledger.claims.predict(P, "n1", whole(0), until=5.0)
     ledger.expire(4.9)
     assert free_cards(ledger.room("n1")) == [1]
     ledger.expire(5.0)
@@ -190,57 +190,57 @@ def test_a_prediction_holds_for_a_moment() -> None:
 
 def test_a_pod_has_one_prediction() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    ledger.predict(P, "n1", whole(0), until=5)
-    assert ledger.predict(P, "n2", whole(0, 1), until=5) is None
+    ledger.claims.predict(P, "n1", whole(0), until=5)
+    assert ledger.claims.predict(P, "n2", whole(0, 1), until=5) is None
     assert free_cards(ledger.room("n1")) == [0, 1]
     assert free_cards(ledger.room("n2")) == []
-    ledger.forget_prediction(P)
+    ledger.claims.forget_prediction(P)
     assert free_cards(ledger.room("n2")) == [0, 1]
 
 
 def test_what_is_not_free_is_not_predicted() -> None:
     ledger = ledger_of()
-    ledger.predict(P, "n1", whole(0), until=5)
-    refused = ledger.predict(Q, "n1", share(0, 1), until=5)
+    ledger.claims.predict(P, "n1", whole(0), until=5)
+    refused = ledger.claims.predict(Q, "n1", share(0, 1), until=5)
     assert refused is not None
     assert claims(ledger, "q") == set()
 
 
 def test_a_pods_own_claims_are_not_in_its_way() -> None:
     ledger = ledger_of()
-    ledger.nominate(P, "n1", whole(0), until=5)
-    ledger.predict(P, "n1", taken({0: Part(1000, 10)}, vfs=[0]), until=5)
+    ledger.claims.nominate(P, "n1", whole(0), until=5)
+    ledger.claims.predict(P, "n1", taken({0: Part(1000, 10)}, vfs=[0]), until=5)
     assert free_cards(ledger.room("n1")) == [1]
     assert free_cards(ledger.without(P).room("n1")) == [0, 1]
-    assert ledger.reserve(P, "n1", taken({0: WHOLE, 1: WHOLE}, vfs=[0]), 1) is None
+    assert ledger.claims.reserve(P, "n1", taken({0: WHOLE, 1: WHOLE}, vfs=[0]), 1) is None
 
 
 def test_a_nomination_holds_what_victims_leave() -> None:
     ledger = ledger_of(report(gpus=[gpu(0)]))
-    ledger.set_pod(pod("victim", node="n1", takes=share(0, 1000, 100)))
-    ledger.nominate(P, "n1", whole(0), until=5)
-    assert ledger.reserve(P, "n1", whole(0), 1) is not None
+    ledger.facts.set_pod(pod("victim", node="n1", takes=share(0, 1000, 100)))
+    ledger.claims.nominate(P, "n1", whole(0), until=5)
+    assert ledger.claims.reserve(P, "n1", whole(0), 1) is not None
     end_pod(ledger, uid("victim"))
     assert ledger.take_freed() == ("n1",)
-    assert ledger.reserve(Q, "n1", share(0, 1), 1) is not None
-    assert ledger.reserve(P, "n1", whole(0), 1) is None
-    ledger.forget_nomination(P)
+    assert ledger.claims.reserve(Q, "n1", share(0, 1), 1) is not None
+    assert ledger.claims.reserve(P, "n1", whole(0), 1) is None
+    ledger.claims.forget_nomination(P)
     assert claims(ledger, "p") == {Claim.RESERVED}
 
 
 @pytest.mark.parametrize("end", ["confirmed", "bound", "removed"])
 def test_plans_end_with_the_binding_or_the_pod(end: str) -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    ledger.predict(P, "n2", whole(0), until=5)
-    ledger.nominate(P, "n2", whole(1), until=5)
-    ledger.reserve(P, "n1", whole(0), 1)
+    ledger.claims.predict(P, "n2", whole(0), until=5)
+    ledger.claims.nominate(P, "n2", whole(1), until=5)
+    ledger.claims.reserve(P, "n1", whole(0), 1)
     match end:
         case "confirmed":
-            ledger.confirm(P)
+            ledger.claims.confirm(P)
         case "bound":
-            ledger.set_pod(pod("p", node="n1", takes=whole(0)))
+            ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
         case _:
-            ledger.remove_pod(P)
+            ledger.facts.remove_pod(P)
     assert ledger.holders("n2") == ()
 
 
@@ -253,16 +253,16 @@ def test_of_two_plans_for_two_cards_of_one_group_the_newer_counts(newer: Claim) 
     def plan(kind: Claim, node: str, wish: Taken) -> None:
         match kind:
             case Claim.PREDICTED:
-                ledger.predict(P, node, wish, until=5)
+                ledger.claims.predict(P, node, wish, until=5)
             case Claim.NOMINATED:
-                ledger.nominate(P, node, wish, until=5)
+                ledger.claims.nominate(P, node, wish, until=5)
             case _:
-                ledger.reserve(P, node, wish, 1)
+                ledger.claims.reserve(P, node, wish, 1)
 
     plan(older, "n1", of_x)
     plan(newer, "n2", of_x)
     assert (claims(ledger, "p", "n1"), claims(ledger, "p", "n2")) == (set(), {newer})
-    assert len(ledger.group_cards(Group("team", "x"))) == 1
+    assert len(ledger.without().group_cards(Group("team", "x"))) == 1
     assert ledger.take_freed() == ("n1",)
     plan(older, "n2", of_x)  # the same card, or one of another group, is no matter
     assert claims(ledger, "p", "n2") == {older, newer}
@@ -274,7 +274,7 @@ def test_of_two_plans_for_two_cards_of_one_group_the_newer_counts(newer: Claim) 
 def test_a_room_without_victims_is_what_they_would_leave() -> None:
     ledger = ledger_of()
     for name, card in (("a", 0), ("b", 0), ("c", 1)):
-        ledger.set_pod(pod(name, node="n1", takes=share(card, 1000)))
+        ledger.facts.set_pod(pod(name, node="n1", takes=share(card, 1000)))
     before = ledger.room("n1")
     assert free_mib(ledger.without(uid("a"), uid("c"), uid("nobody")).room("n1")) == [CARD_MIB - 1000, CARD_MIB]
     assert ledger.room("n1") is before
@@ -291,14 +291,14 @@ def test_of_a_node_that_no_one_knows_there_is_no_room() -> None:
 
 def test_rooms_are_those_of_nodes_that_report() -> None:
     ledger = ledger_of(report("n1"))
-    ledger.set_pod(pod("p", node="n2", takes=whole(0)))
+    ledger.facts.set_pod(pod("p", node="n2", takes=whole(0)))
     assert [room.name for room in ledger.rooms()] == ["n1"]
 
 
 def test_holders_are_told_with_every_claim() -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0, 100))]))
     record = pod("p", node="n1", takes=share(0, 80), created=7)
-    ledger.set_pod(record)
+    ledger.facts.set_pod(record)
     (held,) = ledger.holders("n1")
     assert held.claims == {Claim.BOUND: share(0, 80), Claim.GRANTED: share(0, 100)}
     assert (held.taken, held.record, held.since, held.holder) == (share(0, 100), record, 7, record.holder)
@@ -316,12 +316,12 @@ def test_holders_are_told_with_every_claim() -> None:
 def test_two_pods_on_one_card_that_cannot_both_have_it(gpus: list[GrantedGpu], device: str, exclusive: bool) -> None:
     first, second = gpus
     ledger = ledger_of(report(grants=[grant("young", "c", first), grant("old", "c", second)]))
-    ledger.set_pod(pod("young", created=9))
-    ledger.set_pod(pod("old", created=5))
+    ledger.facts.set_pod(pod("young", created=9))
+    ledger.facts.set_pod(pod("old", created=5))
     clash = Clash(node="n1", device=device, pods=(uid("old"), uid("young")), exclusive=exclusive)
     assert ledger.conflicts() == (clash,)
     assert ledger.conflicts() == (clash,)
-    ledger.set_report(report(version=2))
+    ledger.facts.set_report(report(version=2))
     assert ledger.conflicts() == ()
 
 
@@ -329,28 +329,28 @@ def test_two_pods_on_one_card_that_cannot_both_have_it(gpus: list[GrantedGpu], d
 def test_the_youngest_of_those_that_clash_is_the_last(a: int, b: int, order: list[str]) -> None:
     ledger = ledger_of()
     for name, created in (("a", a), ("b", b)):
-        ledger.set_pod(pod(name, node="n1", takes=taken({0: WHOLE}, vfs=[0]), created=created))
+        ledger.facts.set_pod(pod(name, node="n1", takes=taken({0: WHOLE}, vfs=[0]), created=created))
     assert [clash.pods for clash in ledger.conflicts()] == [tuple(map(uid, order))] * 2
 
 
 def test_two_pods_on_one_vf_clash_and_the_one_that_cannot_be_evicted_is_the_oldest() -> None:
     ledger = ledger_of(report(grants=[grant("unknown", vfs=[0])]))
-    ledger.set_pod(pod("p", node="n1", takes=taken(vfs=[0])))
+    ledger.facts.set_pod(pod("p", node="n1", takes=taken(vfs=[0])))
     assert ledger.conflicts() == (Clash(node="n1", device=vf_bdf(0), pods=(uid("unknown"), P), exclusive=True),)
 
 
 def test_pods_that_share_a_card_within_its_limits_do_not_clash() -> None:
     ledger = ledger_of(report(gpus=[gpu(0), gpu(1, mig=2)], grants=[grant("m", "c", granted(1, mig=mig_uuid(0)))]))
-    ledger.set_pod(pod("m2", node="n1", takes=taken({1: Part(mig=frozenset({mig_uuid(1)}))})))
+    ledger.facts.set_pod(pod("m2", node="n1", takes=taken({1: Part(mig=frozenset({mig_uuid(1)}))})))
     for name in ("a", "b"):
-        ledger.set_pod(pod(name, node="n1", takes=share(0, CARD_MIB // 2, 50)))
+        ledger.facts.set_pod(pod(name, node="n1", takes=share(0, CARD_MIB // 2, 50)))
     assert ledger.conflicts() == ()
 
 
 def test_a_plan_is_no_clash() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("victim", node="n1", takes=whole(0)))
-    ledger.nominate(P, "n1", whole(0), until=5)
+    ledger.facts.set_pod(pod("victim", node="n1", takes=whole(0)))
+    ledger.claims.nominate(P, "n1", whole(0), until=5)
     assert ledger.conflicts() == ()
 
 
@@ -363,43 +363,43 @@ def labelled(card: int, memory_mib: int = 1000, **labels: str) -> Taken:
 
 def test_a_claim_that_its_sharers_do_not_allow_is_refused() -> None:
     ledger = ledger_of()
-    assert ledger.predict(P, "n1", labelled(0, exclusion="x"), until=5) is None
+    assert ledger.claims.predict(P, "n1", labelled(0, exclusion="x"), until=5) is None
     for wish in (share(0, 1), labelled(0, exclusion="y")):
-        refused = ledger.reserve(Q, "n1", wish, 1)
+        refused = ledger.claims.reserve(Q, "n1", wish, 1)
         assert refused == Conflict(obstacle=Obstacle.DEVICE, device=gpu_uuid(0), holders=(Holder(pod=P),))
-    assert ledger.reserve(Q, "n1", labelled(0, exclusion="x"), 1) is None
+    assert ledger.claims.reserve(Q, "n1", labelled(0, exclusion="x"), 1) is None
 
 
 def test_a_second_card_of_an_affinity_group_is_refused_for_any_claim() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    assert ledger.predict(P, "n1", labelled(0, affinity="x"), until=5) is None
+    assert ledger.claims.predict(P, "n1", labelled(0, affinity="x"), until=5) is None
     for node, card in (("n1", 1), ("n2", 0)):
         for claim in (
-            ledger.reserve(Q, node, labelled(card, affinity="x"), 1),
-            ledger.predict(Q, node, labelled(card, affinity="x"), 5),
+            ledger.claims.reserve(Q, node, labelled(card, affinity="x"), 1),
+            ledger.claims.predict(Q, node, labelled(card, affinity="x"), 5),
         ):
             assert claim == Conflict(obstacle=Obstacle.GROUP, device=gpu_uuid(0), holders=(Holder(pod=P),))
-    assert ledger.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # its own prediction is in no one's way
+    assert ledger.claims.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # its own prediction is in no one's way
     ledger.expire(5)
-    assert ledger.reserve(Q, "n2", labelled(0, affinity="x"), 1) is None
+    assert ledger.claims.reserve(Q, "n2", labelled(0, affinity="x"), 1) is None
 
 
 def test_one_pod_does_not_open_two_cards_for_its_group() -> None:
     two = Taken(gpus={**labelled(0, affinity="x").gpus, **labelled(1, affinity="x").gpus})
-    refused = ledger_of().reserve(P, "n1", two, 1)
+    refused = ledger_of().claims.reserve(P, "n1", two, 1)
     assert refused is not None
     assert refused.obstacle is Obstacle.GROUP
 
 
 def test_a_grant_has_no_labels_and_takes_none_away() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", node="n1", takes=labelled(0, exclusion="x")))
-    ledger.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
+    ledger.facts.set_pod(pod("p", node="n1", takes=labelled(0, exclusion="x")))
+    ledger.facts.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
     (mine,) = labelled(0, exclusion="x").gpus.values()
     assert ledger.room("n1").cards[0].sharers == (mine.sharing,)
-    ledger.set_report(report("n1", 3, grants=[grant("p", "c", granted(0, 1000)), grant("by-hand", "c", granted(0, 10))]))
+    ledger.facts.set_report(report("n1", 3, grants=[grant("p", "c", granted(0, 1000)), grant("by-hand", "c", granted(0, 10))]))
     assert ledger.room("n1").cards[0].sharers == ((), mine.sharing)
-    ledger.remove_pod(P)
+    ledger.facts.remove_pod(P)
     assert ledger.room("n1").cards[0].sharers == ()
 
 
@@ -409,22 +409,24 @@ def isolated(card: int, memory_mib: int = 1000, *isolation: str) -> Taken:
 
 def test_a_claim_with_another_isolation_is_refused() -> None:
     ledger = ledger_of(report(isolations=["none", "tokens"]))
-    assert ledger.predict(P, "n1", isolated(0, 10, "tokens"), until=5) is None
+    assert ledger.claims.predict(P, "n1", isolated(0, 10, "tokens"), until=5) is None
     for wish in (isolated(0, 10), isolated(1, 10, "mps")):
-        refused = ledger.reserve(Q, "n1", wish, 1)
+        refused = ledger.claims.reserve(Q, "n1", wish, 1)
         assert refused is not None
         assert refused.obstacle is Obstacle.DEVICE
-    assert ledger.reserve(Q, "n1", isolated(0, 10, "tokens"), 1) is None
-    assert ledger.reserve(uid("r"), "n1", isolated(1, 10), 1) is None
+    assert ledger.claims.reserve(Q, "n1", isolated(0, 10, "tokens"), 1) is None
+    assert ledger.claims.reserve(uid("r"), "n1", isolated(1, 10), 1) is None
 
 
 def test_claims_of_one_pod_that_differ_in_the_isolation_close_its_card() -> None:
     ledger = ledger_of(report(isolations=["none", "tokens", "mps"]))
-    ledger.set_pod(pod("p", node="n1", takes=isolated(0, 10, "tokens")))
-    ledger.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 10, isolation="mps"))], isolations=["tokens", "mps"]))
+    ledger.facts.set_pod(pod("p", node="n1", takes=isolated(0, 10, "tokens")))
+    ledger.facts.set_report(
+        report("n1", 2, grants=[grant("p", "c", granted(0, 10, isolation="mps"))], isolations=["tokens", "mps"])
+    )
     assert ledger.room("n1").cards[0].isolations == ("mps", "tokens")
     for isolation in ("tokens", "mps"):
-        assert ledger.reserve(Q, "n1", isolated(0, 10, isolation), 1) is not None
+        assert ledger.claims.reserve(Q, "n1", isolated(0, 10, isolation), 1) is not None
 
 
 def test_isolations_that_this_version_does_not_know_are_one_that_no_pod_can_ask_for() -> None:
@@ -433,23 +435,23 @@ def test_isolations_that_this_version_does_not_know_are_one_that_no_pod_can_ask_
     room = ledger.room("n1")
     assert (room.cards[0].isolations, room.offered) == (("unknown",), ("none", "tokens"))
     for isolation in ([], ["tokens"], ["later"], ["unknown"]):
-        assert ledger.reserve(uid("r"), "n1", isolated(0, 10, *isolation), 1) is not None
+        assert ledger.claims.reserve(uid("r"), "n1", isolated(0, 10, *isolation), 1) is not None
 
 
 def test_what_a_node_offers_is_room() -> None:
     ledger = ledger_of(report(isolations=["none"]))
-    ledger.set_report(report("n1", 2, isolations=["none"]))
+    ledger.facts.set_report(report("n1", 2, isolations=["none"]))
     assert ledger.take_freed() == ()
-    ledger.set_report(report("n1", 3, isolations=["none", "tokens"]))
+    ledger.facts.set_report(report("n1", 3, isolations=["none", "tokens"]))
     assert ledger.take_freed() == ("n1",)
-    ledger.set_report(report("n1", 4, isolations=["tokens", "none"]))
+    ledger.facts.set_report(report("n1", 4, isolations=["tokens", "none"]))
     assert ledger.take_freed() == ("n1",)
 
 
 def test_labels_that_end_are_room() -> None:
     ledger = ledger_of()
-    ledger.set_pod(pod("p", node="n1", takes=labelled(0, affinity="x", exclusion="x")))
-    ledger.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
+    ledger.facts.set_pod(pod("p", node="n1", takes=labelled(0, affinity="x", exclusion="x")))
+    ledger.facts.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
     assert (ledger.take_freed(), ledger.take_moved_groups()) == ((), frozenset())
-    ledger.remove_pod(P)
+    ledger.facts.remove_pod(P)
     assert (ledger.take_freed(), ledger.take_moved_groups()) == (("n1",), frozenset({Group("team", "x")}))

@@ -21,8 +21,8 @@ ONE, TWO = CpuMemory(1000, 2048), CpuMemory(2000, 4096)
 def ledger() -> Ledger:
     """With a node n1 that serves."""
     books = Ledger()
-    books.set_node("n1", NodeFacts(ready=True, allocatable=NODE), 1)
-    books.set_report(report("n1"))
+    books.facts.set_node("n1", NodeFacts(ready=True, allocatable=NODE), 1)
+    books.facts.set_report(report("n1"))
     return books
 
 
@@ -34,46 +34,46 @@ def left(books: Ledger, name: str = "n1") -> tuple[int, int]:
 
 def test_pods_with_and_without_devices_count() -> None:
     books = ledger()
-    books.set_load(PodLoad(PodUid("other"), "n1", ONE))
-    books.set_pod(pod("a", node="n1", takes=whole(0), cpu_memory=TWO))
+    books.facts.set_load(PodLoad(PodUid("other"), "n1", ONE))
+    books.facts.set_pod(pod("a", node="n1", takes=whole(0), cpu_memory=TWO))
     assert left(books) == (3000, 6144)
-    books.set_load(PodLoad(PodUid("other"), "", ONE))
-    books.remove_pod(uid("a"))
+    books.facts.set_load(PodLoad(PodUid("other"), "", ONE))
+    books.facts.remove_pod(uid("a"))
     assert left(books) == (0, 0)
 
 
 def test_a_pod_that_has_ended_counts_no_more() -> None:
     books = ledger()
-    books.set_pod(pod("a", 1, node="n1", takes=whole(0), cpu_memory=TWO))
-    books.set_pod(pod("a", 2, node="n1", takes=whole(0), cpu_memory=TWO, terminal=True))
+    books.facts.set_pod(pod("a", 1, node="n1", takes=whole(0), cpu_memory=TWO))
+    books.facts.set_pod(pod("a", 2, node="n1", takes=whole(0), cpu_memory=TWO, terminal=True))
     assert left(books) == (0, 0)
 
 
 def test_what_central_plans_counts_once() -> None:
     books = ledger()
-    books.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
+    books.claims.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     assert left(books) == (2000, 4096)
-    books.reserve(uid("a"), "n1", whole(0), 1, cpu_memory=TWO)
+    books.claims.reserve(uid("a"), "n1", whole(0), 1, cpu_memory=TWO)
     assert left(books) == (2000, 4096)
-    books.set_pod(pod("a", 1, node="n1", takes=whole(0), cpu_memory=TWO))
+    books.facts.set_pod(pod("a", 1, node="n1", takes=whole(0), cpu_memory=TWO))
     assert left(books) == (2000, 4096)
     assert books.own_claim(uid("a"), Claim.RESERVED) is None
 
 
 def test_a_plan_that_ends_gives_back() -> None:
     books = ledger()
-    books.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
+    books.claims.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     books.expire(11)
     assert left(books) == (0, 0)
-    books.reserve(uid("a"), "n1", whole(0), 1, cpu_memory=TWO)
-    books.release(uid("a"))
+    books.claims.reserve(uid("a"), "n1", whole(0), 1, cpu_memory=TWO)
+    books.claims.release(uid("a"))
     assert left(books) == (0, 0)
 
 
 def predicted(name: str = "p", *, until: float = 10) -> Ledger:
     """With a pod without devices that is expected on n1."""
     books = ledger()
-    books.predict_load(PodLoad(PodUid(name), "n1", ONE), until)
+    books.claims.predict_load(PodLoad(PodUid(name), "n1", ONE), until)
     assert left(books) == ONE
     return books
 
@@ -81,19 +81,19 @@ def predicted(name: str = "p", *, until: float = 10) -> Ledger:
 @pytest.mark.parametrize("node", ["n1", "n2"])
 def test_a_pod_without_devices_counts_once_where_it_is_bound(node: str) -> None:
     books = predicted()
-    books.set_load(PodLoad(PodUid("p"), "", NO_CPU_MEMORY))  # the watch is late: it waits
+    books.facts.set_load(PodLoad(PodUid("p"), "", NO_CPU_MEMORY))  # the watch is late: it waits
     assert left(books) == ONE
-    books.set_load(PodLoad(PodUid("p"), node, ONE))
+    books.facts.set_load(PodLoad(PodUid("p"), node, ONE))
     assert left(books) == (ONE if node == "n1" else NO_CPU_MEMORY)
-    books.set_load(PodLoad(PodUid("p"), "", NO_CPU_MEMORY))
+    books.facts.set_load(PodLoad(PodUid("p"), "", NO_CPU_MEMORY))
     assert left(books) == NO_CPU_MEMORY
 
 
 def test_of_a_pod_without_devices_that_goes_nothing_is_left() -> None:
     books = predicted()
-    books.remove_pod(PodUid("p"))
+    books.facts.remove_pod(PodUid("p"))
     assert left(books) == NO_CPU_MEMORY
-    books.predict_load(PodLoad(PodUid("p"), "n1", ONE), 10)  # kube-scheduler has not heard of it
+    books.claims.predict_load(PodLoad(PodUid("p"), "n1", ONE), 10)  # kube-scheduler has not heard of it
     assert left(books) == NO_CPU_MEMORY
 
 
@@ -107,27 +107,27 @@ def test_a_prediction_without_devices_ends_in_time() -> None:
 
 def test_a_pod_without_devices_is_predicted_in_one_place() -> None:
     books = predicted()
-    books.predict_load(PodLoad(PodUid("p"), "n2", ONE), 10)
+    books.claims.predict_load(PodLoad(PodUid("p"), "n2", ONE), 10)
     assert left(books) == NO_CPU_MEMORY
-    books.set_load(PodLoad(PodUid("p"), "n2", ONE))
-    books.predict_load(PodLoad(PodUid("p"), "n1", ONE), 10)  # asked about too late
+    books.facts.set_load(PodLoad(PodUid("p"), "n2", ONE))
+    books.claims.predict_load(PodLoad(PodUid("p"), "n1", ONE), 10)  # asked about too late
     assert left(books) == NO_CPU_MEMORY
 
 
 def test_without_its_own_claims_a_pod_sees_what_it_would_have() -> None:
     books = ledger()
-    books.set_load(PodLoad(PodUid("other"), "n1", ONE))
-    books.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
+    books.facts.set_load(PodLoad(PodUid("other"), "n1", ONE))
+    books.claims.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
     room = books.without(uid("a")).room("n1")
     assert (room.cpu_milli, room.memory_mib) == (63_000, 253_952)
 
 
 def test_a_change_of_load_is_none_of_devices() -> None:
     books = ledger()
-    books.set_pod(pod("a", 1, node="n1", takes=share(0, 100), cpu_memory=ONE))
+    books.facts.set_pod(pod("a", 1, node="n1", takes=share(0, 100), cpu_memory=ONE))
     version, room = books.version, books.room("n1")
     _, loads = books.loads_changed_since(-1)
-    books.set_load(PodLoad(PodUid("other"), "n1", ONE))
+    books.facts.set_load(PodLoad(PodUid("other"), "n1", ONE))
     assert books.version == version
     assert books.room("n1").version == room.version
     assert books.room("n1").cards is room.cards
@@ -137,36 +137,36 @@ def test_a_change_of_load_is_none_of_devices() -> None:
 
 def test_more_than_there_is_leaves_nothing() -> None:
     books = ledger()
-    books.set_load(PodLoad(PodUid("other"), "n1", CpuMemory(70_000, 1)))
+    books.facts.set_load(PodLoad(PodUid("other"), "n1", CpuMemory(70_000, 1)))
     room = books.room("n1")
     assert (room.cpu_milli, room.memory_mib, room.resources_known) == (0, 255_999, True)
 
 
 def test_what_a_node_does_not_say_is_not_known() -> None:
     books = Ledger()
-    books.set_report(report("n1"))
+    books.facts.set_report(report("n1"))
     assert not books.room("n1").resources_known
-    books.set_node("n1", NodeFacts(allocatable=NODE), 5)
-    books.set_node("n1", NodeFacts(allocatable=ONE), 4)  # late
+    books.facts.set_node("n1", NodeFacts(allocatable=NODE), 5)
+    books.facts.set_node("n1", NodeFacts(allocatable=ONE), 4)  # late
     assert left(books) == (0, 0)
-    books.set_node("n1", NodeFacts(), 6)
+    books.facts.set_node("n1", NodeFacts(), 6)
     assert not books.room("n1").resources_known
 
 
 def test_a_list_takes_away_what_is_not_in_it() -> None:
     books = ledger()
-    books.set_load(PodLoad(PodUid("gone"), "n1", ONE))
-    books.set_load(PodLoad(PodUid("stays"), "n1", TWO))
-    books.set_pod(pod("a", 9, node="n1", takes=whole(0), cpu_memory=ONE))  # newer than the list
-    books.replace_pods([], 5, loads=[PodLoad(PodUid("stays"), "n1", ONE)])
+    books.facts.set_load(PodLoad(PodUid("gone"), "n1", ONE))
+    books.facts.set_load(PodLoad(PodUid("stays"), "n1", TWO))
+    books.facts.set_pod(pod("a", 9, node="n1", takes=whole(0), cpu_memory=ONE))  # newer than the list
+    books.facts.replace_pods([], 5, loads=[PodLoad(PodUid("stays"), "n1", ONE)])
     assert left(books) == (2000, 4096)
-    books.replace_nodes({}, 9)
+    books.facts.replace_nodes({}, 9)
     assert not books.room("n1").resources_known
 
 
 def test_a_grant_alone_has_no_requests() -> None:
     books = ledger()
-    books.set_report(report("n1", 2, grants=[grant("a")]))
+    books.facts.set_report(report("n1", 2, grants=[grant("a")]))
     assert left(books) == (0, 0)
 
 
@@ -225,19 +225,19 @@ def test_a_prediction_without_devices_counts_until_the_pod_is_bound_gone_or_its_
     gone: set[PodUid] = set()
     for what, of, node, requests, seconds in happened:
         if what == "predict":
-            books.predict_load(PodLoad(of, node, requests), now + seconds)
+            books.claims.predict_load(PodLoad(of, node, requests), now + seconds)
             if of not in bound and of not in gone:
                 expected[of] = node, requests, now + seconds
         elif what == "show" and of not in gone:  # the watch shows nothing more of a pod that is gone
-            books.set_load(PodLoad(of, node, requests))
+            books.facts.set_load(PodLoad(of, node, requests))
             bound.pop(of, None)
             bound |= {of: (node, requests)} if node else {}
         elif what == "gone":
-            books.remove_pod(of)
+            books.facts.remove_pod(of)
             gone.add(of)
             bound.pop(of, None)
         elif what == "ask again":
-            books.forget_prediction(of)
+            books.claims.forget_prediction(of)
             expected.pop(of, None)
         elif what == "wait":
             now += seconds

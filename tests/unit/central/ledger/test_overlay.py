@@ -64,7 +64,7 @@ def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[st
     if put is None:
         return
     would_be = state.with_put(put).room("n1")
-    assert made.ledger.reserve(pod.uid, "n1", put.hold.taken, 1, pod.holder, pod.cpu_memory) is None
+    assert made.ledger.claims.reserve(pod.uid, "n1", put.hold.taken, 1, pod.holder, pod.cpu_memory) is None
     assert _comparable(would_be) == _comparable(made.ledger.room("n1"))
 
 

@@ -9,13 +9,13 @@ from tests.unit.central.ledger.facts import free_vfs, ledger_of, pod, port, repo
 
 def test_a_node_that_reports_rails_after_its_upgrade_has_them_and_keeps_what_pods_hold() -> None:
     ledger = ledger_of(report())
-    ledger.set_pod(pod("p", node="n1", takes=taken({}, vfs=[1])))
+    ledger.facts.set_pod(pod("p", node="n1", takes=taken({}, vfs=[1])))
     assert rails_of(ledger.room("n1"), {vf_bdf(1)}) == frozenset()
-    ledger.set_report(report(version=2, pfs=[msgspec.structs.replace(port(), rail=5)]))
+    ledger.facts.set_report(report(version=2, pfs=[msgspec.structs.replace(port(), rail=5)]))
     assert rails_of(ledger.room("n1"), {vf_bdf(1)}) == {5}
     assert free_vfs(ledger.room("n1")) == [0, 2, 3]
     assert ledger.take_freed() == ()  # no pod fits by it that did not fit before
-    ledger.set_report(report(version=3))  # and back
+    ledger.facts.set_report(report(version=3))  # and back
     assert rails_of(ledger.room("n1"), {vf_bdf(1)}) == frozenset()
 
 

@@ -84,10 +84,10 @@ def test_partitions_are_those_that_the_node_reports_and_a_new_one_is_room() -> N
     ledger = ledger_of(with_pairs(1, (1, 3)))
     assert ledger.room("n1").partitions == (Partition(id=0, modules=(1, 3)),)
     former = ledger.room("n1").version
-    ledger.set_report(with_pairs(2, (1, 3), (2, 4)))
+    ledger.facts.set_report(with_pairs(2, (1, 3), (2, 4)))
     assert ledger.room("n1").version > former
     assert ledger.take_freed() == ("n1",)
-    ledger.set_report(with_pairs(3, (1, 3)))
+    ledger.facts.set_report(with_pairs(3, (1, 3)))
     assert [partition.modules for partition in ledger.room("n1").partitions] == [(1, 3)]
     assert not ledger.take_freed()
 
@@ -127,7 +127,7 @@ def test_a_room_is_built_once_for_each_change_and_only_where_it_changed() -> Non
     ledger = ledger_of()
     before = ledger.room("n1")
     assert ledger.room("n1") is before
-    ledger.predict(uid("p"), "n1", share(0, 1), until=1)
+    ledger.claims.predict(uid("p"), "n1", share(0, 1), until=1)
     after = ledger.room("n1")
     assert after.version > before.version
     assert after.cards[0] != before.cards[0]

@@ -91,7 +91,7 @@ def test_a_gang_for_which_room_is_kept_is_ahead_of_a_namespace_with_less() -> No
     put_gang(world, "less", "c", age=5)
     taken = next(taken for uid, taken in world.ledger.holds_on("n0") if uid == uid_of("a-runs"))
     holder = world.pending_pod("old-0").holder
-    world.ledger.nominate(uid_of("old-0"), "n0", taken, 99.0, holder, evicts=False)
+    world.ledger.claims.nominate(uid_of("old-0"), "n0", taken, 99.0, holder, evicts=False)
     lines = {key.name: line for key, line in gang_lines(world.scheduler).items()}
     assert (lines["old"].position, lines["less"].ahead[0].because) == (1, "room is kept for it")
 

@@ -139,7 +139,7 @@ def test_what_is_nominated_for_another_is_not_there() -> None:
     made = full(a=1)
     found = plan_for(made)
     assert found is not None
-    made.ledger.nominate(uid_of("first"), "n1", found.placement.taken, 100.0)
+    made.ledger.claims.nominate(uid_of("first"), "n1", found.placement.taken, 100.0)
     assert plan_for(made) is None
 
 

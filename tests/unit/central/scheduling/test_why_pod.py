@@ -42,7 +42,7 @@ def test_what_the_pod_holds_itself_is_not_in_its_way() -> None:
     record = made.ledger.pod(uid_of("x"))
     assert record is not None
     assert record.taken is not None
-    made.ledger.nominate(uid_of("a"), "n1", record.taken, 100.0)
+    made.ledger.claims.nominate(uid_of("a"), "n1", record.taken, 100.0)
     (node,) = why(made, "a").nodes
     assert format_mib(81920 - 30 * 1024) in node.detail  # free without what is held for it
     assert why(made, "a").making_room_on == "n1"

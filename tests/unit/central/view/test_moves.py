@@ -175,7 +175,7 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
         for number, put in enumerate(puts):
             if put is not None:
                 fresh = PodUid(f"new-{opening.pod.uid}-{number}")
-                assert made.ledger.reserve(fresh, put.node, put.hold.taken, 1) is None
+                assert made.ledger.claims.reserve(fresh, put.node, put.hold.taken, 1) is None
     first = openings[0]
     if len(first.moves) > 1 or first.to is None:
         assert not singles[first.pod.uid]
