@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 
 def first_few(names: Sequence[str], most: int, *, between: str = ", ", rest: str = " and {} more") -> str:
-    """Return the first few of them as text, and how many more there are."""
+    """Return the first `most` names as text, with the number of the others: `a, b and 3 more`."""
     more = len(names) - most
     return between.join(names[:most]) + (rest.format(more) if more > 0 else "")
 
 
 def format_mib(mib: int) -> str:
-    """Format an amount exactly, as a pod's author does: 200Gi, or 8138Mi where it is not a whole number of Gi."""
+    """Format an amount exactly, as a pod's author does: 200Gi, or 8138Mi if it is not a whole number of Gi."""
     gib, rest = divmod(mib, 1024)
     return f"{mib}Mi" if rest else f"{gib}Gi"
 

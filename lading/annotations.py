@@ -1,9 +1,8 @@
-"""Find annotations below `lading.dev/` that do not exist, and the valid key that is most like one.
+"""Find unknown annotation keys below `lading.dev/`, and the valid key that is most like an unknown key.
 
-It takes keys of annotations. It returns the first unknown key, and the nearest valid one. Central refuses an unknown key on a
-pod that requests devices, and a node on a pod whose devices are named by hand: if they ignored a misspelt key, the pod would
-silently lack what its author requested. A node does not check the keys of a pod that central placed: a newer central may know
-more keys.
+Central refuses an unknown key on a pod that requests devices. A node refuses an unknown key on a pod whose devices are named by
+hand. If they ignored a misspelt key, the pod would silently lack the devices that its author requested. A node does not check
+the keys of a pod that central placed: a newer central may know more keys.
 """
 
 from collections.abc import Container, Iterable
@@ -23,7 +22,7 @@ from lading.vocabulary import (
     is_request_annotation,
 )
 
-_WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, WORKLOAD, *RESERVED})  # by central or by nodes
+_WRITTEN: Final = frozenset({ASSIGNMENT, ASSIGNMENT_SIGNATURE, WORKLOAD, *RESERVED})  # keys that central or nodes write
 _OF_PEOPLE: Final = REQUEST_ANNOTATIONS | GANG_ANNOTATIONS | MANUAL_ANNOTATIONS
 _LONGEST: Final = 128  # characters of a key that are compared; Kubernetes allows 63 after the slash
 
@@ -34,7 +33,7 @@ def find_unknown(keys: Iterable[str]) -> str:
 
 
 def say_reserved(keys: Container[str]) -> str:
-    """Return what is wrong with keys of a pod that only the node may write, for the pod's author; empty if it has none."""
+    """Return a message for the pod's author if the pod has a key that only the node may write; otherwise an empty text."""
     reserved = next((key for key in RESERVED if key in keys), "")
     return f"cannot use {reserved}: only the node writes it, into the container; remove it from the pod" if reserved else ""
 

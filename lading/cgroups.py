@@ -1,6 +1,6 @@
-"""Tell which pod and container a process belongs to, by its cgroup.
+"""Find the pod and the container of a process by its cgroup.
 
-kubelet's part of a path is taken from the outside in, so that a cgroup which a container made for itself cannot name another
+A path is read from the root, where kubelet's part is, so that a cgroup that a container made inside its own cannot name another
 pod.
 
 Source: kubelet's pkg/kubelet/cm/cgroup_manager_linux.go (cgroupfs and systemd names), containerd's and CRI-O's scopes,
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from lading.errors import HostError
 from lading.vocabulary import ContainerId, PodUid
 
-ROOT: Final = "sys/fs/cgroup"  # of version 2, below the host's root
+ROOT: Final = "sys/fs/cgroup"  # mount point of cgroup v2, below the host root
 _POD = re.compile(r"pod([0-9A-Za-z][0-9A-Za-z.-]*)")  # cgroupfs: kubepods/burstable/pod<uid>
 _POD_SLICE = re.compile(r"(?:[^/]+-)?kubepods(?:-burstable|-besteffort)?-pod([0-9A-Za-z_.]+)\.slice")  # systemd: "_" for "-"
 _ROOT = re.compile(r"kubepods|(?:[^/]+-)?kubepods\.slice")
@@ -24,7 +24,7 @@ _CONTAINER = re.compile(r"(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?")  # cri-conta
 
 class PodProcess(NamedTuple):
     pod: PodUid
-    container: ContainerId | None  # None: in the pod's cgroup, in no container's that we recognise
+    container: ContainerId | None  # None: in the pod's cgroup, but in no recognised container's
 
 
 def read_cgroups(host_root: Path, pids: Iterable[int]) -> dict[int, str]:
@@ -52,8 +52,8 @@ def parse_cgroup(text: str) -> PodProcess | None:
 
 
 def expand_parent(parent: str) -> str:
-    """Return the path of the cgroup that CRI's `cgroup_parent` names, below the root of the hierarchy. systemd's slices are
-    named by their last part alone (systemd.slice(5))."""
+    """Return the path of the cgroup that CRI's `cgroup_parent` names, below the root of the hierarchy. systemd names a
+    slice by its last part alone (systemd.slice(5)): `a-b.slice` is `/a.slice/a-b.slice`."""
     name = parent.rpartition("/")[2]
     if not name.endswith(".slice"):
         return f"/{parent.strip('/')}"
@@ -63,7 +63,7 @@ def expand_parent(parent: str) -> str:
 
 def _parse_path(path: str) -> PodProcess | None:
     below_root = False
-    # containerd without SystemdCgroup under a systemd kubelet makes one name of it: <slice>:cri-containerd:<id>
+    # containerd without SystemdCgroup, under a kubelet with it, joins slice and container: <slice>:cri-containerd:<id>
     names = re.split("[/:]", path)
     for position, name in enumerate(names):
         pod = _pod_of(name, below_root=below_root)

@@ -20,14 +20,14 @@ _ZIG: Final = "ziglang"
 
 
 def run_compiler(command: Sequence[str]) -> None:
-    """Raise HostError with what the compiler said."""
+    """Run a compiler. Raises HostError with the compiler's messages."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- a compiler on our sources
     if done.returncode:
         raise HostError(f"cannot compile {command[-1]}: {done.stderr.strip()}")
 
 
 def find_compiler() -> list[str]:
-    """Return this machine's compiler. Raise HostError."""
+    """Return this machine's compiler. Raises HostError if there is none."""
     compiler = shutil.which("cc")
     if compiler is None:
         raise HostError("cannot compile: there is no C compiler", hint="run: python -m simnode.install")
@@ -43,8 +43,8 @@ def compile_for_nodes(
     names: Collection[str],
     build: Callable[[Path, Sequence[str]], None],
 ) -> None:
-    """Run the command `python -m <module> [folder]`: build each name for each architecture. `abi`: ziglang's name for it, such
-    as linux-musl. `build` takes the file to make and the compiler."""
+    """Run the command `python -m <module> [folder]`: build each name for each architecture. `abi`: ziglang's name of the ABI,
+    such as linux-musl. `build` gets the file to make and the compiler."""
     parser = argparse.ArgumentParser(prog=module, description=f"Compile {', '.join(names)} for both architectures.")
     parser.add_argument("folder", type=Path, nargs="?", default=folder, help="one folder for each architecture is made here")
     folder = parser.parse_args(argv).folder

@@ -7,8 +7,8 @@ EVERYTHING: Final = "all"
 
 
 class Cordon(NamedTuple):
-    entries: tuple[str, ...] = ()  # as written
-    names: frozenset[str] = frozenset()  # of these, in lower case
+    entries: tuple[str, ...] = ()  # entries as a person wrote them
+    names: frozenset[str] = frozenset()  # the entries in lower case
 
     @classmethod
     def parse(cls, written: str) -> Self:
@@ -16,5 +16,5 @@ class Cordon(NamedTuple):
         return cls(entries, frozenset(name.lower() for name in entries))
 
     def covers(self, *names: str) -> bool:
-        """Return whether one of these names of a device is cordoned, or everything is."""
+        """Return whether everything is cordoned, or the device with these names."""
         return bool(self.names) and (EVERYTHING in self.names or any(name.lower() in self.names for name in names))

@@ -1,13 +1,12 @@
 """Serve `/metrics`, `/healthz` and `/readyz` of a daemon, over HTTP/1.1 on an address of the node.
 
-It takes a registry of metrics, a probe ("" or why the daemon does not answer), and conditions. It answers with text for
-Prometheus, with JSON for the other two, and with 503 where something is wrong. It refuses all methods but GET and HEAD, and a
-request head that is over 8 KiB or takes over 5 s. Beyond 16 connections it closes the one that has waited longest, and serves
-the new one: clients that send nothing must not block a probe. An address that cannot be bound is reported and tried again: it
-must not stop a node's daemon.
+`/metrics` returns a registry as text for Prometheus. `/healthz` returns the result of a probe, and `/readyz` the conditions, as
+JSON; their status is 503 if something is wrong. Methods other than GET and HEAD are refused, and so are request heads that are
+over 8 KiB or take over 5 s. Beyond 16 connections, the longest waiting connection is closed for a new one: clients that send
+nothing must not block a probe. An address that cannot be bound is reported and tried again, and does not stop the daemon.
 
-Not prometheus_client's own server: it answers from any number of threads, so `/healthz` would still succeed while the loop
-hangs. Not an HTTP framework: with one request per connection and no body, a page of HTTP/1.1 is enough (RFC 9112).
+prometheus_client's own server is not used, because it answers from other threads: `/healthz` would succeed while the event loop
+hangs. An HTTP framework is not needed: a page of HTTP/1.1 is enough for one request per connection without a body (RFC 9112).
 """
 
 import asyncio
@@ -29,27 +28,27 @@ REQUEST_TIMEOUT_S: Final = 5.0
 BIND_RETRY_S: Final = 10.0
 NO_SUCH_PAGE: Final = b"/metrics /healthz /readyz\n"  # the available paths, which show a client that it has the wrong port
 
-# Otherwise each counter has a second series, which Prometheus does not read.
+# Each counter would have a second series by default, which Prometheus does not read.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Address(NamedTuple):
     host: str
-    port: int  # 0: any free one
+    port: int  # 0: any free port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One condition for the daemon to do its work."""
+    """Represent a condition for the daemon to do its work."""
 
     name: str
     ok: bool
-    why: str = ""  # what is wrong
+    why: str = ""  # the problem, in words
     required: bool = True  # False: if it fails, the daemon is still ready, but degraded
 
     @classmethod
     def unless(cls, problem: str, *, name: str, required: bool = True) -> Self:
-        """Create a condition that holds where there is no problem. The text may quote what a pod or a file contains."""
+        """Create a condition that holds if the text `problem` is empty. The text may quote a pod or a file."""
         return cls(name=name, ok=not problem, why=printable(problem), required=required)
 
 
@@ -81,7 +80,7 @@ def parse_address(text: str) -> Address | None:
 
 
 class HealthServer:
-    """A server that runs on the loop that it reports about."""
+    """Serve health and metrics on the same event loop whose health is reported."""
 
     def __init__(
         self,
@@ -92,13 +91,13 @@ class HealthServer:
         conditions: Callable[[], Sequence[Condition]],
         log: Log,
     ) -> None:
-        """Create a server. Without a registry there is no `/metrics`: such a listener is for probes only."""
+        """Create a server. Without a registry there is no `/metrics`: the server is then for probes only."""
         self._address = address
         self._registry = registry
         self._silence = silence
         self._conditions = conditions
         self._log = log
-        self._open: dict[asyncio.StreamWriter, None] = {}  # the one that has waited longest first
+        self._open: dict[asyncio.StreamWriter, None] = {}  # open connections, the longest waiting first
         self._server: asyncio.Server | None = None
         self._binding: asyncio.Task[None] | None = None
 
@@ -150,8 +149,8 @@ class HealthServer:
             self._open.pop(writer, None)
 
     def _close_longest_waiting(self) -> None:
-        """Close the oldest connection: a complete request is answered at once or soon after, so an old connection waits for its
-        client."""
+        """Close the oldest connection if there are too many. A complete request is answered soon, so an old connection waits
+        for its client."""
         if len(self._open) >= MAX_CONNECTIONS:
             oldest = next(iter(self._open))
             del self._open[oldest]

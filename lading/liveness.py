@@ -1,9 +1,9 @@
-"""Check whether this daemon is alive, by a request to its own socket, and notify systemd's watchdog only while that is
-answered.
+"""Check whether this daemon is alive, by a request to its own socket, and notify systemd's watchdog only while the
+request is answered.
 
-It takes how to ask. It sends `WATCHDOG=1` at half of the interval that systemd allows. A loop that hangs cannot ask, and a
-socket without an accept loop does not answer: in both cases systemd is not notified, and restarts the daemon. The daemon's
-dependencies (the runtime, the driver) are not asked: restarting would not bring them back.
+The daemon sends `WATCHDOG=1` at half of the interval that systemd allows. A hanging event loop makes no request, and a socket
+without an accept loop gives no answer. In both cases systemd is not notified, and restarts the daemon. The daemon's
+dependencies (the runtime, the driver) are not checked, because a restart would not bring them back.
 
 Source: sd_watchdog_enabled(3), unix(7); RFC 9113 §3.4: a server speaks first, or after the client's preface.
 """
@@ -19,16 +19,16 @@ from lading.log import Event, Log
 from lading.notify import notify
 
 PROBE_TIMEOUT_S: Final = 2.0
-# While the accept queue is full: an accept loop that works empties it.
+# A full accept queue is tried again at this interval, in seconds, because a working accept loop empties it.
 QUEUE_RETRY_S: Final = 0.02
-# An HTTP/2 client that makes no request: preface, and SETTINGS without a setting.
+# An HTTP/2 client without a request sends these bytes: preface, and SETTINGS without a setting.
 HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000")
 
 
 async def find_silence(
     path: Path, *, hello: bytes = b"", probe: socket.socket | None = None, timeout_s: float = PROBE_TIMEOUT_S
 ) -> str:
-    """Return why the listener at `path` does not answer: empty if its first byte comes in time. Closes `probe`."""
+    """Return why the listener at `path` does not answer, or an empty text if its first byte comes in time. Closes `probe`."""
     with probe or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:
         dial.setblocking(False)
         loop = asyncio.get_running_loop()
@@ -45,8 +45,9 @@ async def find_silence(
 
 
 async def find_own_silence(path: Path, *, hello: bytes = b"", probe: socket.socket | None = None) -> str:
-    """Return the same for a daemon's own socket. A missing file is not a failure: connected clients are served, and under
-    socket activation a restart would only end that, because systemd created the file. `missing_socket` reports it."""
+    """Return why the daemon's own socket does not answer, or an empty text. A missing socket file is not a failure here, and
+    `missing_socket` reports it. Connected clients are served, and a restart would disconnect them without creating the file,
+    which systemd created."""
     silence = await find_silence(path, hello=hello, probe=probe)
     return "" if missing_socket(path) else silence
 
@@ -57,8 +58,7 @@ def missing_socket(path: Path) -> str:
 
 
 async def _connect(dial: socket.socket, path: Path) -> None:
-    """Connect. loop.sock_connect takes EAGAIN, a full accept queue, for a pending connection: on a Unix socket there is
-    none."""
+    """Connect, and retry while the accept queue is full (EAGAIN), which loop.sock_connect takes for a pending connection."""
     while True:
         try:
             dial.connect(os.fspath(path))
@@ -69,7 +69,7 @@ async def _connect(dial: socket.socket, path: Path) -> None:
 
 
 def read_watchdog_s() -> float | None:
-    """Return the seconds that systemd's watchdog waits for this process; None where it does not wait."""
+    """Return the seconds that systemd's watchdog waits for this process; None if it does not wait."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     microseconds = os.environ.get("WATCHDOG_USEC", "")
@@ -77,8 +77,8 @@ def read_watchdog_s() -> float | None:
 
 
 async def keep_fed(silence: Callable[[], Awaitable[str]], log: Log) -> None:
-    """Notify the watchdog as long as `silence` returns an empty text. Returns at once where systemd does not wait, else
-    never."""
+    """Notify the watchdog as long as `silence` returns an empty text. Returns at once if systemd does not wait,
+    otherwise never."""
     wait_s = read_watchdog_s()
     if wait_s is None:
         return

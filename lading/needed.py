@@ -1,8 +1,7 @@
 """Find the files that a daemon needs and cannot open, and name the setting of its unit that allows it.
 
-It takes paths, and how each is used. It returns a sentence for each that is missing or denied. The kernel is asked with
-access(2), which opens nothing: a driver that hangs blocks only an open(2). The kernel's answer includes read-only mounts and
-the device cgroup.
+Files are checked with access(2), which opens nothing, because a hanging driver blocks only an open(2). The answer of access(2)
+includes read-only mounts and the device cgroup.
 
 Source: access(2); systemd.exec(5) ("Sandboxing", "Capabilities"), systemd.resource-control(5) (DeviceAllow=).
 """
@@ -28,13 +27,13 @@ _HIDDEN: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
     path: Path
-    what: str  # it is to the daemon: kubeconfig, keys.k1
+    what: str  # use of the file, such as kubeconfig or keys.k1
     mode: int = os.R_OK
-    optional: bool = False  # it may be missing, or another condition reports that
+    optional: bool = False  # the file may be missing, or another condition reports that it is
 
 
 def find_denied(needed: Iterable[Needed]) -> Iterator[str]:
-    """Yield the path, the error and the unit's setting of each that cannot be opened. Blocks no longer than stat(2)."""
+    """Yield path, error and unit setting of each file that cannot be opened. Blocks no longer than stat(2)."""
     for one in needed:
         error = _error(one)
         if error and not (one.optional and error == errno.ENOENT):
@@ -42,7 +41,7 @@ def find_denied(needed: Iterable[Needed]) -> Iterator[str]:
 
 
 def _error(one: Needed) -> int:
-    """Return the errno of opening the file, 0 where it can be opened. os.access() returns no errno."""
+    """Return the errno that opening the file would give, or 0: os.access() itself returns no errno."""
     try:
         status = one.path.stat()
         read_only = os.statvfs(one.path).f_flag & os.ST_RDONLY

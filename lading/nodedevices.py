@@ -1,12 +1,12 @@
-"""`NodeDevices`: the devices of a node and their holders, as the node's reporter writes them and central reads them.
+"""Define `NodeDevices`: the devices of a node and their holders, written by the node's reporter and read by central.
 
-One cluster-scoped object per node (`devices.lading.dev/v1alpha1`, name = node). Everything from the node is in `status`, which
-is a subresource: the right to report is not the right to label, annotate or delete. What a person sets is in
-`metadata.annotations` (cordons). Keys are camelCase on the wire; absent and default mean the same; unknown keys are ignored, so
-that an older reader reads what a newer node writes.
+Each node has one cluster-scoped object (`devices.lading.dev/v1alpha1`, name = node). All data of the node are in `status`,
+which is a subresource: the right to report is not the right to label, annotate or delete. Cordons, which a person sets, are in
+`metadata.annotations`. Keys are camelCase on the wire. Absent and default mean the same. Unknown keys are ignored, so that an
+older reader can read the object of a newer node.
 
-Identity is the GPU's UUID and the function's PCI address. The object has facts, not conclusions: `path` lists the bridges above
-a device, and the reader finds out which devices share a switch. Sizes are MiB, shares of compute percent.
+GPUs are identified by UUID, functions by PCI address. The object has facts, not conclusions: `path` lists the bridges above
+a device, and the reader finds out which devices share a switch. Sizes are in MiB, shares of compute in percent.
 """
 
 from typing import Annotated, Final
@@ -29,44 +29,44 @@ Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The base of all parts of the object."""
+    """Define the encoding of all parts of the object."""
 
 
 class Place(_Wire, frozen=True):
-    """The place of a PCI function. What the node does not know is absent: unknown NUMA is unknown, not node 0."""
+    """Represent the place of a PCI function. Unknown values are absent: an absent `numa` is unknown, not node 0."""
 
-    path: tuple[str, ...] = ()  # from the host bridge down: "pci0000:17", then each bridge's PCI address, without the function
+    path: tuple[str, ...] = ()  # host bridge first: "pci0000:17", then each bridge's PCI address, without the function
     numa: int | None = None
     socket: int | None = None
 
 
 class MigInstance(_Wire, frozen=True):
-    """An instance; or, with `slices`, a position where the node makes one on demand (lading/devices/mig.py)."""
+    """Represent a MIG instance or, with `slices`, a position where the node makes one on demand (lading/devices/mig.py)."""
 
     uuid: str  # MIG-…
-    gpu_instance: int  # of a position: its first memory slice
+    gpu_instance: int  # id of the GPU instance; for a position, its first memory slice
     compute_instance: int
     memory_mib: Mib = msgspec.field(name="memoryMiB")
-    profile: str = ""  # 1g.10gb; absent where the driver does not report it
-    slices: int = 0  # of a position: how many memory slices of its card it takes; 0: an instance that is there
+    profile: str = ""  # such as 1g.10gb; absent if the driver does not report it
+    slices: int = 0  # memory slices of the card that a position takes; 0: an existing instance
 
     @property
     def span(self) -> Span | None:
         return Span(self.gpu_instance, self.slices) if self.slices else None
 
     def overlaps(self, other: "MigInstance") -> bool:
-        """Return whether the two are positions that take the same memory: one of them has an instance at a time."""
+        """Return whether both are positions that take the same memory: only one has an instance at a time."""
         return self.span is not None and other.span is not None and self.span.overlaps(other.span)
 
 
 class NvLink(_Wire, frozen=True):
-    """Links between this GPU and one peer; to an NVSwitch where `to` is empty."""
+    """Count the links between this GPU and one peer, or an NVSwitch if `to` is empty."""
 
     count: int
     to: GpuUuid = GpuUuid("")
 
 
-SHARES_PER_GPU: Final = MPS_CLIENTS  # where a node does not report it
+SHARES_PER_GPU: Final = MPS_CLIENTS  # default for nodes that do not report `max_shares`
 
 
 class Gpu(_Wire, frozen=True):
@@ -74,19 +74,19 @@ class Gpu(_Wire, frozen=True):
     bdf: PciAddress
     model: str
     memory_mib: Mib = msgspec.field(name="memoryMiB")
-    reserved_mib: Mib = msgspec.field(name="reservedMiB", default=0)  # the driver's own part
-    module_id: int | None = None  # on an NVSwitch board, 1-based, as Fabric Manager counts
+    reserved_mib: Mib = msgspec.field(name="reservedMiB", default=0)  # memory that the driver itself takes
+    module_id: int | None = None  # number on an NVSwitch board, 1-based, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
-    max_shares: int = SHARES_PER_GPU  # containers that may have a share of it at the same time
+    max_shares: int = SHARES_PER_GPU  # maximum containers that have a share of the card at a time
     place: Place = Place()
     mig_enabled: bool = False
     mig: tuple[MigInstance, ...] = ()
-    unhealthy: str = ""  # why, or absent
-    used_by: str = ""  # a process or pod that uses it without a grant, in words
-    dirty: str = ""  # why the node gives it to no pod although no grant holds it, in words: it is not clean (yet)
+    unhealthy: str = ""  # reason; absent if healthy
+    used_by: str = ""  # process or pod that uses the card without a grant, in words
+    dirty: str = ""  # why no pod gets a card that no grant holds, in words: the card is not clean (yet)
 
     def __post_init__(self) -> None:
-        """Mark a card as unhealthy if the driver's own part leaves no memory, also where its node reports it as healthy."""
+        """Mark a card as unhealthy if the driver's own part leaves no memory, even if its node reports it as healthy."""
         if self.usable_mib <= 0 and not self.unhealthy:
             msgspec.structs.force_setattr(self, "unhealthy", _NO_MEMORY)
 
@@ -96,9 +96,9 @@ class Gpu(_Wire, frozen=True):
 
 
 class Partition(_Wire, frozen=True):
-    """GPUs that NVSwitches can connect separately from all others. All of them are on the node."""
+    """Represent GPUs of the node that NVSwitches can connect separately from all others."""
 
-    id: int  # Fabric Manager's
+    id: int  # id of Fabric Manager
     modules: tuple[int, ...]  # module ids
 
 
@@ -129,9 +129,9 @@ class GrantedGpu(_Wire, frozen=True):
     memory_mib: Mib | None = msgspec.field(name="memoryMiB", default=None)
     core_percent: int | None = None
     core_limit_percent: int | None = None
-    isolation: str = ""  # of a share; absent: none
+    isolation: str = ""  # isolation of a share; absent: none
     pod_wide: bool = False  # equal shares of the same pod are one share, counted once
-    pod_memory_mib: Mib | None = msgspec.field(name="podMemoryMiB", default=None)  # of the whole pod, instead
+    pod_memory_mib: Mib | None = msgspec.field(name="podMemoryMiB", default=None)  # pod's amount, not the sum
     pod_core_percent: int | None = None
 
     @property
@@ -140,7 +140,7 @@ class GrantedGpu(_Wire, frozen=True):
 
 
 class Grant(_Wire, frozen=True):
-    """The devices that one container holds by the node's ledger."""
+    """Represent the devices that one container holds by the node's ledger."""
 
     pod: PodUid
     container: str
@@ -153,7 +153,7 @@ class Grant(_Wire, frozen=True):
 
 
 class Past(_Wire, frozen=True):
-    """A previous holder of a device."""
+    """Represent a previous holder of a device."""
 
     device: str  # UUID of a GPU or MIG instance, PCI address of a VF
     pod: PodUid
@@ -162,12 +162,12 @@ class Past(_Wire, frozen=True):
     until: int
     namespace: str = ""
     pod_name: str = ""
-    by: str = ""  # whose decision: signed, unsigned or manual
+    by: str = ""  # form of the decision: signed, unsigned or manual
 
 
 class ContainerUse(_Wire, frozen=True):
-    """The memory that one container uses of a card, rounded like the card's. All containers that hold the card are listed, if
-    the node can tell them apart; so one that is absent is unknown."""
+    """Represent the memory that one container uses of a card, rounded like the card's. All containers that hold the card are
+    listed if the node can tell them apart, so the use of an absent container is unknown."""
 
     pod: PodUid
     container: str
@@ -176,28 +176,28 @@ class ContainerUse(_Wire, frozen=True):
 
 
 class Use(_Wire, frozen=True):
-    """The use of one GPU as its driver reports it, rounded coarsely so that it seldom changes. What a card does not report is
-    absent."""
+    """Represent the use of one GPU as its driver reports it, rounded coarsely so that it seldom changes. Values that a card
+    does not report are absent."""
 
     uuid: GpuUuid
     memory_used_mib: Mib | None = msgspec.field(name="memoryUsedMiB", default=None)
-    busy_percent: int | None = None  # of the driver's last sample period
+    busy_percent: int | None = None  # percent of the driver's last sample period
     containers: tuple[ContainerUse, ...] = ()
 
 
 class ShareBypass(_Wire, frozen=True):
-    """A container that does not keep to its share of a card."""
+    """Represent a container that does not keep to its share of a card."""
 
     pod: PodUid
     uuid: GpuUuid
-    container: str = ""  # absent: not known which, or of a share that all containers of the pod have together
+    container: str = ""  # absent: unknown, or all containers of the pod have the share together
     namespace: str = ""
     pod_name: str = ""
-    why: str = ""  # in words
+    why: str = ""  # reason, in words
 
 
 class Summary(_Wire, frozen=True):
-    """The columns of `kubectl get nodedevices`."""
+    """Hold the columns of `kubectl get nodedevices`."""
 
     gpus: str = ""  # healthy/all
     models: str = ""
@@ -209,24 +209,24 @@ class Summary(_Wire, frozen=True):
 class Status(_Wire, frozen=True):
     reporter: str = ""  # version of lading-hooks
     boot_id: str = msgspec.field(name="bootID", default="")
-    driver: str = ""  # of the cards, by version
+    driver: str = ""  # version of the cards' driver
     reconciled: bool = False  # the grants were compared with the container runtime since the reporter's start
-    isolations: tuple[str, ...] = ()  # what the node can enforce shares with, its default first; absent: none
+    isolations: tuple[str, ...] = ()  # ways to enforce shares on the node, its default first; absent: none
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
-    partitions: tuple[Partition, ...] = ()  # of its NVSwitches, where the node's configuration says which board it has
+    partitions: tuple[Partition, ...] = ()  # partitions of the NVSwitches, if the node's configuration names its board
     grants: tuple[Grant, ...] = ()
-    past: tuple[Past, ...] = ()  # newest first: the last few of each device
+    past: tuple[Past, ...] = ()  # last few holders of each device, newest first
     use: tuple[Use, ...] = ()
-    used_at: int = 0  # when the driver was asked, Unix seconds; 0 where `use` is not reported
+    used_at: int = 0  # time at which the driver reported `use`, Unix seconds; 0: not reported
     share_bypasses: tuple[ShareBypass, ...] = ()
-    problems: tuple[str, ...] = ()  # what could not be read, in words
+    problems: tuple[str, ...] = ()  # parts that could not be read, in words
     summary: Summary = Summary()
 
 
 class Metadata(_Wire, frozen=True):
     name: str
-    namespace: str = ""  # always: the object is cluster-scoped
+    namespace: str = ""  # always empty: the object is cluster-scoped
     uid: str = ""
     resource_version: str = ""
     annotations: dict[str, str] = {}
@@ -238,5 +238,5 @@ class NodeDevices(_Wire, frozen=True):
 
 
 def is_other_boot(one: str, other: str) -> bool:
-    """Return whether the two are known and differ: what was reported in one boot may be over in the other."""
+    """Return whether both boot ids are known and differ: facts of one boot may not hold in the other."""
     return bool(one and other) and one != other

@@ -1,4 +1,4 @@
-"""Notify systemd of the daemon's state (sd_notify(3)); nothing happens where NOTIFY_SOCKET is not set."""
+"""Notify systemd of the daemon's state (sd_notify(3)); nothing happens if NOTIFY_SOCKET is not set."""
 
 import contextlib
 import os
@@ -6,8 +6,8 @@ import socket
 
 
 def notify(state: str) -> None:
-    """Send `state`: READY=1, STOPPING=1, WATCHDOG=1, STATUS=… . Errors are ignored: a manager that does not listen is not our
-    failure."""
+    """Send `state`: READY=1, STOPPING=1, WATCHDOG=1, STATUS=… . Errors are ignored: a manager that does not listen is not a
+    failure of the daemon."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return

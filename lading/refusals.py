@@ -8,7 +8,7 @@ from lading.http2.messages import Status
 from lading.log import printable
 from lading.reasons import Reason
 
-# By default FAILED_PRECONDITION: a person must change something before a retry can succeed.
+# Other reasons have FAILED_PRECONDITION: a person must change something before a retry can succeed.
 _STATUS_OF: Final[Mapping[str, Status]] = {
     Reason.HOOK_UNAVAILABLE: Status.UNAVAILABLE,
     Reason.HOOK_TIMEOUT: Status.UNAVAILABLE,

@@ -1,8 +1,9 @@
 """Call the container runtime: version, configuration, and the lists that a ledger is compared with.
 
-CRI `runtime.v1` over its Unix socket. No answer, an error, or an answer that cannot be parsed is a RuntimeUnavailableError that
-names the socket, never an empty list. An id that the runtime does not know is None. `decide_cdi_support` says whether a CDI
-device in a request would be honoured: containerd 1.6 and 1.7.0 ignore it silently, and the container starts without its device.
+Calls use CRI `runtime.v1` over the runtime's Unix socket. No answer, an error, or an unparsable answer raises
+RuntimeUnavailableError, which names the socket; the result is never an empty list. An unknown id gives None. Not every runtime
+honours CDI devices of a request (`decide_cdi_support`): containerd 1.6 and 1.7.0 ignore them silently, and the container starts
+without its devices.
 """
 
 import contextlib
@@ -35,11 +36,11 @@ _Call = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
 
 
 class _UnknownError(RuntimeUnavailableError):
-    """The runtime does not know the id."""
+    """Report that the runtime does not know an id."""
 
 
 class RuntimeClient:
-    """A connection to the runtime, re-opened as needed. Created inside a running event loop; `timeout_s` is for each call."""
+    """Hold a connection to the runtime, re-opened as needed. Needs a running event loop; `timeout_s` is for each call."""
 
     def __init__(self, endpoint: Path, *, timeout_s: float = 10.0) -> None:
         self.endpoint = endpoint
@@ -86,7 +87,7 @@ class RuntimeClient:
             return None
 
     async def stop_container(self, container_id: str, *, grace_s: int) -> None:
-        """Have it ended: it is killed if it has not ended itself after so many seconds. One that is not known is not there."""
+        """Stop a container; the runtime kills it if it has not ended after `grace_s` seconds. An unknown id is ignored."""
         request = cri.StopContainerRequest(container_id=container_id, timeout=grace_s)
         with contextlib.suppress(_UnknownError):
             await self._ask("StopContainer", request, cri.StopContainerResponse, more_s=grace_s)
@@ -111,7 +112,7 @@ class RuntimeClient:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSupport:
     problem: str = ""  # why CDI devices would not be honoured, or empty
-    spec_dirs: tuple[str, ...] = ()  # where the runtime looks, in rising priority
+    spec_dirs: tuple[str, ...] = ()  # folders of CDI specs that the runtime reads, in rising priority
 
     @property
     def supported(self) -> bool:
@@ -141,7 +142,7 @@ def decide_cdi_support(version: cri.VersionResponse, status: cri.StatusResponse)
 
 
 def _runtime_config(status: cri.StatusResponse) -> dict[str, Any]:
-    """Return the configuration that containerd shows as JSON in the verbose Status; empty where it is not there."""
+    """Return the configuration that containerd shows as JSON in the verbose Status; empty if there is none."""
     try:
         config = json.loads(status.info.get("config", "{}"))
     except ValueError:

@@ -1,9 +1,9 @@
-"""One declaration per setting gives its configuration key, flag, default, check, help text and place in the docs.
+"""Derive the configuration key, flag, default, check, help text and docs of a setting from one declaration.
 
 A daemon declares a frozen `msgspec.Struct` whose fields are `Annotated[type, Setting("help")]`. `load` reads the TOML file
-and the command line (which wins) and answers an instance, or raises ConfigError naming file, key, value and what would be
-right. An unknown key is an error: a misspelt `failure_polcy` must not silently mean the default. What is wrong in the file is
-reported with its line and column.
+and the command line (which wins) and returns an instance, or raises ConfigError with file, key, value and the allowed values.
+An unknown key is an error: a misspelt `failure_polcy` must not silently mean the default. An error in the file is reported with
+line and column.
 """
 
 import argparse
@@ -30,7 +30,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 @dataclass(frozen=True, slots=True)
 class Setting:
     help: str
-    flag: bool = True  # nested tables are for the file only
+    flag: bool = True  # False for nested tables, which only the file can set
 
 
 def declared(schema: type[msgspec.Struct]) -> list[tuple[str, Any, Setting, Any]]:
@@ -68,7 +68,7 @@ def add_flags(parser: argparse.ArgumentParser, schema: type[msgspec.Struct], *, 
 
 
 def load(schema: type[S], args: argparse.Namespace) -> S:
-    """Return the settings in force. A `--config` that was named must exist; the default one may be absent. Raises
+    """Return the settings in force. The file of `--config` must exist; the default file may be absent. Raises
     ConfigError."""
     text, flags = _read_file(args), _read_flags(schema, args)
     values, where = _parse(text, _path(args)), str(_path(args))
@@ -77,8 +77,8 @@ def load(schema: type[S], args: argparse.Namespace) -> S:
 
 
 def load_usable(schema: type[S], args: argparse.Namespace) -> S:
-    """Load without each value that `load` would refuse, for callers that must continue and report the errors elsewhere. Every
-    key has a default here."""
+    """Return the settings without the values that `load` would refuse, for callers that must continue and report the errors
+    elsewhere. Every key must have a default."""
     try:
         values = _parse(_read_file(args), _path(args))
     except ConfigError:
@@ -97,7 +97,7 @@ def _path(args: argparse.Namespace) -> Path:
 
 
 def _read_file(args: argparse.Namespace) -> str:
-    """Return the text; an empty one where the default file is absent."""
+    """Return the text of the configuration file; empty if the default file is absent."""
     path, content = _path(args), b""
     try:
         content = path.read_bytes()
@@ -127,8 +127,8 @@ def _position(before: str) -> str:
 
 
 def _locate(key: str, text: str) -> str:
-    """Return where the file sets a key, as tomllib writes it; empty if it does not. The statement begins on the last line
-    that cannot be left out together with all that follow it."""
+    """Return the position at which the file sets a key, as tomllib writes it; empty if the file does not set the key. It is
+    the last line before which the text parses and lacks the key."""
     lines = text.splitlines(keepends=True)
     for count in range(len(lines), 0, -1):
         before = "".join(lines[: count - 1])
@@ -140,7 +140,7 @@ def _locate(key: str, text: str) -> str:
 
 
 def _read_flags(schema: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags that were given, as values of the file."""
+    """Return the values of the given flags, in the types of the file."""
     flags = {}
     for key, kind, setting, _ in declared(schema):
         given = getattr(args, f"set_{key}", None) if setting.flag else None
@@ -150,8 +150,8 @@ def _read_flags(schema: type[msgspec.Struct], args: argparse.Namespace) -> dict[
 
 
 def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], where: str, text: str = "") -> S:
-    """Convert the values. `source` says for each key whether the file or a flag set it, `where` is named for a key that neither
-    set, `text` is the file's. Raises ConfigError."""
+    """Convert the values to the schema. `source` names the file or flag that set each key, `where` the file for keys that
+    neither set, `text` is the file's text. Raises ConfigError."""
     kinds = {key: kind for key, kind, *_ in declared(schema)}
     if unknown := [key for key in values if key not in kinds]:
         named = ", ".join(f"{key!r}{_locate(key, text)}" for key in unknown)
@@ -174,7 +174,7 @@ def convert(schema: type[S], values: dict[str, Any], source: dict[str, str], whe
 
 
 def _split(error: str) -> tuple[str, str]:
-    """Split "Expected `int`, got `str` - at `$.keys[...].path`" of msgspec into what is wrong, and where."""
+    """Split "Expected `int`, got `str` - at `$.keys[...].path`" of msgspec into problem and place."""
     problem, _, at = error.partition(" - at ")
     found = re.search(r"\$\.?([^`]*)", at)
     return problem[:1].lower() + problem[1:], found[1] if found else ""
@@ -192,7 +192,7 @@ def _choices(kind: Any) -> Iterator[str]:
 
 
 def check_absolute(settings: msgspec.Struct, *keys: str) -> None:
-    """Raise ConfigError for a setting that is no absolute path. Every setting has a default."""
+    """Check that settings are absolute paths. Raises ConfigError. Every setting must have a default."""
     for key in keys:
         if not Path(written := getattr(settings, key)).is_absolute():
             instead = getattr(type(settings)(), key) or Path(written).resolve()
@@ -212,7 +212,7 @@ def render_toml(settings: msgspec.Struct) -> str:
 
 
 def _from_flag(kind: Any, text: str) -> Any:
-    """Convert the flag's text to a value of the file; text that does not fit stays text, and msgspec says what was expected."""
+    """Convert the flag's text to a value of the file; unfit text stays text, and msgspec reports the expected type."""
     if get_origin(kind) in (Union, UnionType):
         kind = next(k for k in get_args(kind) if k is not type(None))
     if get_origin(kind) is Annotated:
@@ -252,9 +252,9 @@ def _quote(text: str) -> str:
 
 
 def parse_args(schema: type[S], args: argparse.Namespace, check: Callable[[S], None]) -> S:
-    """Return the settings, or answer `--check-config` and `--print-config` and exit. `check` raises ConfigError for what only
-    several settings together, or the files that they name, can show. The configuration is printed also where `check` finds an
-    error, so that a person can see it before it is complete. With both flags it is an error."""
+    """Return the settings, or carry out `--check-config` and `--print-config` and exit. `check` raises ConfigError for
+    problems of several settings together, or of the files that they name. `--print-config` prints the configuration even if
+    `check` finds a problem, so that a person can see an incomplete one. With both flags, the problem is an error."""
     settings = load(schema, args)
     problem = _find_problem(settings, args, check)
     if args.print_config:

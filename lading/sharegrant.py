@@ -1,7 +1,7 @@
-"""The grant of shares to one container, as lading-hooks writes it and the share server reads it: a folder for each container,
-with `grant.json` and, made by the server, the socket.
+"""Define the grant of shares to one container, which lading-hooks writes and the share server reads.
 
-The folder is in the container too, at IN_CONTAINER: the library there reaches the server by it.
+Each container has a folder with `grant.json` and the socket, which the server creates. The folder is in the container too, at
+IN_CONTAINER, so that the library there reaches the server.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ FOLDER: Final = Path("/run/lading/shares")
 FILE: Final = "grant.json"
 SOCKET: Final = "s.sock"
 IN_CONTAINER: Final = "/run/lading/gpu"
-REAL_LIBRARIES: Final = "/usr/local/lading/gpu/real"  # folder in a container, of the driver's own libraries
+REAL_LIBRARIES: Final = "/usr/local/lading/gpu/real"  # folder of the driver's own libraries in a container
 MAX_GPUS: Final = 16
 
 _Mib = Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMORY_MIB)]
@@ -25,11 +25,11 @@ _Mib = Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMORY_MIB)]
 
 class SharedGpu(msgspec.Struct, frozen=True, kw_only=True):
     uuid: Annotated[GpuUuid, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE})\Z")]
-    memory_mib: _Mib  # the most that the container may use of the card
-    total_mib: _Mib  # what the card has
-    request_percent: Annotated[int, msgspec.Meta(ge=0, le=100)]  # of the card's compute, guaranteed
+    memory_mib: _Mib  # maximum memory of the card that the container may use
+    total_mib: _Mib  # memory of the card
+    request_percent: Annotated[int, msgspec.Meta(ge=0, le=100)]  # guaranteed percent of the card's compute
     limit_percent: Annotated[int, msgspec.Meta(ge=1, le=100)]
-    driver_limits: bool = False  # the driver keeps the pod to the memory of its shares: nothing has to be refused beside it
+    driver_limits: bool = False  # the driver limits the pod to its shares' memory, so nothing else needs to refuse
 
 
 class ShareGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,5 +50,5 @@ def render_grant(grant: ShareGrant) -> bytes:
 
 
 def parse_grant(text: bytes) -> ShareGrant:
-    """Raise msgspec.MsgspecError if it is none."""
+    """Return the grant in this text. Raises msgspec.MsgspecError if it is not a grant."""
     return msgspec.json.decode(text, type=ShareGrant)

@@ -1,4 +1,4 @@
-"""Ask the share server what containers use of their shares now: it answers with one JSON document, and closes the socket."""
+"""Ask the share server for the current use of shares: the server answers with one JSON document, and closes the socket."""
 
 import socket
 from pathlib import Path
@@ -13,7 +13,7 @@ _MAX_BYTES: Final = 16 << 20
 
 
 class ContainerUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The use of one card by one container."""
+    """Represent the use of one card by one container."""
 
     namespace: str
     pod: str
@@ -22,17 +22,17 @@ class ContainerUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     gpu: str
     request_percent: int
     limit_percent: int
-    held_s: float  # of the card's time, since its grant or the server's start
+    held_s: float  # seconds of the card's time, since the container's grant or the server's start
     has_turn: bool
     waiters: int  # other containers that want the card
     memory_used_mib: int = msgspec.field(name="memoryUsedMiB")
     memory_limit_mib: int = msgspec.field(name="memoryLimitMiB")
     processes: int
-    process_ids: tuple[int, ...] | None = msgspec.field(name="processIDs", default=None)  # the host's; None: an older server
+    process_ids: tuple[int, ...] | None = msgspec.field(name="processIDs", default=None)  # host's ids; None: an older server
 
 
 def ask(path: Path) -> list[ContainerUse]:
-    """Return what the server at this socket answers. Raises HostError."""
+    """Return the use of all shares, from the share server at this socket. Raises HostError."""
     said = bytearray()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -1,8 +1,9 @@
-"""The signature of an assignment: what is signed, its format, and its verification.
+"""Sign assignments, and verify their signatures.
 
-Signed is a domain prefix and the exact bytes of the annotation `lading.dev/assignment`, never a re-serialised object: two JSON
-texts that mean the same are two messages. The prefix prevents that a signature made for an assignment is valid for anything
-else that the same key may sign. Written as `ed25519:<key id>:<base64>`, so that keys can rotate: a node knows several by id.
+The signed message is a domain prefix and the exact bytes of the annotation `lading.dev/assignment`, never a re-serialised
+object. Two JSON texts that mean the same are two messages. The prefix prevents that a signature made for an assignment is valid
+for anything else that the same key may sign. The format is `ed25519:<key id>:<base64>`, so that keys can rotate: a node knows
+several keys by id.
 
 This module has only the mechanism, shared by central (signs) and the node (verifies); hooks/forms decides what a node
 accepts. Source: RFC 8032 (Ed25519), RFC 4648 §4 (base64), RFC 7468 (PEM).
@@ -35,7 +36,7 @@ _KEY_ID_IS: Final = "a key id is 1 to 64 letters, digits, dots, dashes and under
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
     key_id: str
-    value: bytes  # 64
+    value: bytes  # 64 bytes
 
 
 def signed_bytes(text: str) -> bytes:

@@ -12,15 +12,15 @@ import time
 from pathlib import Path
 from typing import Final
 
-START_S: Final = 1.0  # measured: 0.9 s of CPU time for lading-doctor, of which the imports are nearly all
+START_S: Final = 1.0  # measured: lading-doctor takes 0.9 s of CPU time to start, nearly all for its imports
 MOST: Final = 10.0
 _SLOW: Final = 1.5
-_START_TIME: Final = 19  # of the fields after the command's name, which may have spaces
+_START_TIME: Final = 19  # index of the field after the command's name, which may have spaces
 
 
 def measure_slowness() -> float:
-    """Return how many times as long as on a quiet node this process took until now: at least 1, at most MOST. For a command to
-    call once, after its imports."""
+    """Return the start time of this process as a multiple of START_S, between 1 and MOST. A command calls this function once,
+    after its imports."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     started_s = int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK")
     return decide_slowness(time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)

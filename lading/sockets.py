@@ -1,11 +1,10 @@
-"""The Unix sockets of a node's daemons: taken over or created so that only permitted peers can connect, and only one daemon has
-them.
+"""Open the Unix sockets of a node's daemons, so that only permitted peers can connect, and only one daemon has each socket.
 
-`listen` takes the socket that systemd bound (LISTEN_FDS) or binds one: only we can write the directory, the file never has a
-wider mode than requested, a file left by a dead daemon is replaced. It refuses a path on which a process listens, a path of a
-file that is not a socket (a link is not followed, nothing is removed), a directory that others can write, and a second
-instance. The file stays when the listener or the server that `serve` returns is closed: systemd's socket must accept the calls
-of the next start, and removing a file could remove the successor's.
+`listen` takes the socket that systemd bound (LISTEN_FDS), or binds one. Others cannot write the directory, the file never has a
+wider mode than requested, and a file left by a dead daemon is replaced. `listen` refuses a path on which a process listens, a
+file that is not a socket (links are not followed, nothing is removed), a directory that others can write, and a second
+instance. The file stays when the listener, or the server that `serve` returns, is closed. systemd's socket must accept the
+calls of the next start, and removing a file could remove the successor's.
 
 Source: unix(7), sd_listen_fds(3). Linux gives a bound file the mode of the socket's descriptor (less the umask).
 """
@@ -39,7 +38,7 @@ class Peer(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Owner and mode of a socket, which decide who may connect: Linux checks write permission on the socket's file."""
+    """Hold owner and mode of a socket, which decide who may connect: Linux checks write permission on the socket's file."""
 
     uid: int
     gid: int
@@ -51,8 +50,8 @@ class Access(NamedTuple):
 
 
 class Listener(socket.socket):
-    """A listening socket, with the lock that prevents a second instance; closing it releases both. It accepts root and the user
-    of this process; other peers are disconnected, and `rejected` is called."""
+    """Hold a listening socket and the lock that prevents a second instance; closing releases both. Only root and the user of
+    this process are accepted; other peers are disconnected, and `rejected` is called."""
 
     __slots__ = ("lock", "rejected")
     lock: io.FileIO
@@ -69,7 +68,7 @@ class Listener(socket.socket):
 
     def close(self) -> None:
         super().close()
-        with contextlib.suppress(AttributeError):  # not locked yet
+        with contextlib.suppress(AttributeError):  # the listener may not be locked yet
             self.lock.close()
 
 
@@ -88,7 +87,7 @@ def parse_endpoint(text: str) -> Path:
 
 
 def peer_credentials(connection: socket.socket) -> Peer:
-    """Return the process that connected, as the kernel saw it at connect(); for a socket that we dialled, the one that called
+    """Return the process that connected, as the kernel saw it at connect(); for a dialled socket, the process that called
     listen()."""
     return Peer(*struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))))
 
@@ -104,8 +103,8 @@ def listen(
     """Return a non-blocking listening socket at `path`, from systemd or created here. Raises HostError with the reason if it
     cannot.
 
-    `like` is a socket whose owner and mode ours takes, where it exists. A socket from systemd is not changed: `access_problems`
-    says how it differs."""
+    `like` is a socket whose owner and mode the new socket gets, if `like` exists. A socket from systemd is not changed:
+    `access_problems` reports how it differs."""
     _prepare_directory(path.parent, directory_mode)
     lock = _lock(path)
     try:
@@ -123,7 +122,7 @@ async def serve(make: Callable[[], asyncio.BaseProtocol], listener: socket.socke
     """Serve each connection of a listening Unix socket with a protocol of its own. Closing the server closes the socket and
     keeps its file."""
     loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 13):  # from there on asyncio removes the file by default, also that of a socket passed to it
+    if sys.version_info >= (3, 13):  # asyncio of 3.13 removes the file by default, even that of a passed socket
         return await loop.create_unix_server(make, sock=listener, cleanup_socket=False)
     return await loop.create_unix_server(make, sock=listener)
 
@@ -138,7 +137,7 @@ def wanted_access(*, mode: int = 0o600, like: Path | None = None) -> Access:
 
 
 def access_problems(path: Path, *, like: Path | None = None) -> tuple[str, ...]:
-    """Return how owner and mode of the socket at `path` differ from what was requested, in words; empty where they do not."""
+    """Return how owner and mode of the socket at `path` differ from what was requested, in words; empty if they do not."""
     wanted = wanted_access(like=like)
     try:
         found = path.lstat()
@@ -161,7 +160,7 @@ def _prepare_directory(directory: Path, mode: int) -> None:
     except OSError as e:
         raise HostError(f"cannot create {directory}: {e.strerror}") from e
     found = directory.stat()
-    for owner in (directory.lstat().st_uid, found.st_uid):  # also the owner of a link: it could point elsewhere once we listen
+    for owner in (directory.lstat().st_uid, found.st_uid):  # a link's owner is checked too: the link could be changed later
         if owner not in (0, os.geteuid()):
             raise HostError(f"cannot listen in {directory}: it belongs to uid {owner}, who could replace the socket")
     if found.st_mode & _OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
@@ -199,8 +198,8 @@ def _lock(path: Path) -> io.FileIO:
 
 
 def _activated(path: Path) -> Listener | None:
-    """Return the socket that systemd bound at `path`; None where it passed none. The variables name the process they are
-    for."""
+    """Return the socket that systemd bound at `path`; None if systemd passed none to this process
+    (LISTEN_PID)."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     given = []
@@ -215,7 +214,7 @@ def _activated(path: Path) -> Listener | None:
             candidate.set_inheritable(False)
             return candidate
         given.append(f"descriptor {fd} {problem}")
-        candidate.detach()  # it may belong to another listener
+        candidate.detach()  # the descriptor may belong to another listener
     raise HostError(
         f"cannot listen on {path}: systemd passed {'; '.join(given) or 'nothing'}",
         hint="ListenStream= of the socket unit and --listen must name the same path",
@@ -244,7 +243,7 @@ def _created(path: Path, access: Access) -> Listener:
     _clear(path)
     listener = Listener(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        # bind() creates the file with the descriptor's mode: no other user can connect before owner and mode are set below,
+        # bind() creates the file with the descriptor's mode. No other user can connect before owner and mode are set below,
         # with any umask, and without changing the umask under another thread.
         os.fchmod(listener.fileno(), access.mode & 0o600)
         listener.bind(os.fspath(path))

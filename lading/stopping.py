@@ -5,7 +5,7 @@ import signal
 
 
 def stop_asked() -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set from now on; for the main thread, on a running loop."""
+    """Return an event that SIGTERM and SIGINT set from now on. Needs the main thread, with a running loop."""
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked.set)

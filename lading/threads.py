@@ -1,7 +1,7 @@
 """Run work that blocks, each piece in a new daemon thread, awaited on the loop.
 
-Not `asyncio.to_thread`: an executor's thread that hangs in a driver would delay the end of the process, and a thread that
-entered a pod's network namespace would be used again for other work.
+`asyncio.to_thread` is not used: an executor's thread that hangs in a driver would delay the end of the process. A thread
+that entered a pod's network namespace would be used again for other work.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 async def in_thread(do: Callable[[], T]) -> T:
-    """Return or raise what `do` does. The awaiting task may be cancelled; the thread then ends by itself, and its result is
-    dropped."""
+    """Run `do` in a thread, and return its result or raise its exception. If the awaiting task is cancelled, the thread ends by
+    itself, and its result is dropped."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
     def settle(deliver: Callable[[], None]) -> None:
-        if not done.done():  # cancelled meanwhile
+        if not done.done():  # the awaiting task may have been cancelled
             deliver()
 
     def work() -> None:

@@ -1,11 +1,11 @@
-"""Traces: a span for each call that a caller waits for, sent to an OpenTelemetry collector; nothing without `otlp_endpoint`.
+"""Send a span for each call that a caller waits for to an OpenTelemetry collector, if `otlp_endpoint` is set.
 
-A trace begins at the caller. kubelet sends `traceparent` with its CRI calls where its own tracing is on, and the proxy passes
-that of its span on to the hooks. Sampling is decided where the trace begins: for traces that begin here by
-`OTEL_TRACES_SAMPLER`. Attributes are names of methods, pods, containers and nodes, and reason codes. Spans are sent in batches,
-by a thread of the library; if a collector does not answer, spans are lost, which is logged once a minute.
+A trace begins at the caller. kubelet sends `traceparent` with its CRI calls if its own tracing is on, and the proxy passes the
+`traceparent` of its span to the hooks. Sampling is decided at the beginning of a trace; for traces that begin here,
+`OTEL_TRACES_SAMPLER` decides. Attributes are names of methods, pods, containers and nodes, and reason codes. Spans are sent in
+batches, by a thread of the library; if a collector does not answer, spans are lost, which is logged once a minute.
 
-It refuses, as ConfigError: an endpoint that is not a URL, OpenTelemetry's packages missing (they are an extra, `lading[otlp]`).
+An endpoint that is not a URL, or missing packages of OpenTelemetry (an extra, `lading[otlp]`), raise ConfigError.
 
 Source: W3C Trace Context; OpenTelemetry's semantic conventions for `k8s.*` attributes; kubelet's TracingConfiguration.
 """
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span as OtelSpan
 
-CLOSE_S: Final = 2.0  # to send the remaining spans at a stop
+CLOSE_S: Final = 2.0  # seconds to send the remaining spans at a stop
 SAY_EVERY_S: Final = 60.0
 
 _TRACEPARENT: Final = "traceparent"
 
 
 class Span:
-    """A span that is not recorded: attributes are dropped, and the next service gets the caller's own `traceparent`."""
+    """Represent a span that is not recorded: attributes are dropped, and the next service gets the caller's `traceparent`."""
 
     def __init__(self, traceparent: str) -> None:
-        self.traceparent = traceparent  # for the next service
+        self.traceparent = traceparent  # value for the next service
 
     def note(self, **attributes: str) -> None:
-        """Add attributes. `k8s_pod_name` is `k8s.pod.name`, two underscores are one; empty values are left out."""
+        """Add attributes. `k8s_pod_name` becomes `k8s.pod.name`, two underscores become one; empty values are left out."""
 
     def end(self) -> None:
         """End the span. May be called twice."""
@@ -50,12 +50,12 @@ class Span:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if error is not None:
-            self.note(error_type=type(error).__name__)  # its text may quote a pod
+            self.note(error_type=type(error).__name__)  # the error's text may quote a pod
         self.end()
 
 
 class Tracing:
-    """Tracing that is off: no span is recorded."""
+    """Represent tracing that is off: no span is recorded."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -70,14 +70,14 @@ class Tracing:
         return Span(parent)
 
     async def close(self) -> None:
-        """Send what is left. What is not sent within CLOSE_S seconds is lost."""
+        """Send the remaining spans. Spans that are not sent within CLOSE_S seconds are lost."""
 
 
 OFF: Final = Tracing()
 
 
 def open_tracing(service: str, endpoint: str, log: Log, *, node: str = "") -> Tracing:
-    """Open tracing to a collector's OTLP/HTTP address, like http://127.0.0.1:4318/v1/traces; off where it is empty."""
+    """Open tracing to a collector's OTLP/HTTP address, like http://127.0.0.1:4318/v1/traces; off if it is empty."""
     if not endpoint:
         return OFF
     url = urlsplit(endpoint)
@@ -145,7 +145,7 @@ def _attribute(name: str) -> str:
 
 
 class _ToLog(logging.Handler):
-    """A handler that logs the library's errors as Lading's events."""
+    """Log the library's errors as Lading's events."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)

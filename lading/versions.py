@@ -1,13 +1,13 @@
 """Decide which versions are compatible: Lading's parts with each other, and with the Kubernetes and the container runtime under
 them.
 
-It takes versions as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://1.7.28"). It returns what is not compatible,
-and why. Pure. A text that is not a version is compatible only with itself, and is reported as unknown, never as compatible.
+Versions are texts as programs write them ("0.1.0", "v1.36.2+k3s1", "containerd://1.7.28"). Pure. A text that is not a version
+is compatible only with itself, and is reported as unknown, never as compatible.
 
-The rule for Lading: proxy, hooks and central, and the command line that reads them, are at most MINORS_APART minor versions
-apart and of one major version; tests run adjacent versions together. So an upgrade goes one minor version at a time, part by
-part: the resource (deploy/crds) before the nodes that report by it, else in any order. Each limit on others is next to its
-source.
+Lading's rule: proxy, hooks and central, and the command line that reads them, are at most MINORS_APART minor versions apart and
+of one major version; tests run adjacent versions together. So an upgrade goes one minor version at a time, part by part. The
+custom resource (deploy/crds) comes before the nodes that report with it; other parts in any order. Each limit on other programs
+is next to its source.
 """
 
 import re
@@ -21,13 +21,13 @@ MINORS_APART: Final = 1
 
 # ValidatingAdmissionPolicy v1, which deploy/admission is made of, is served from 1.30 on.
 OLDEST_API_SERVER: Final = (1, 30)
-# Kubernetes "Version Skew Policy": kubelet is never newer than the API server and at most three minor versions older,
+# kubelet is never newer than the API server, and at most three minor versions older (Kubernetes "Version Skew Policy").
 KUBELET_BEHIND: Final = 3
-# and kube-scheduler at most one.
+# kube-scheduler is at most one minor version older than the API server (Kubernetes "Version Skew Policy").
 SCHEDULER_BEHIND: Final = 1
-# CRI `runtime.v1`, which the node's daemons ask by themselves, is served from 1.6 on,
+# containerd serves CRI `runtime.v1`, which the node's daemons call, from 1.6 on.
 OLDEST_CONTAINERD: Final = (1, 6, 0)
-# and CDI devices of a request are honoured from 1.7.2 on; 1.7.0 and 1.7.1 read annotations only, 1.6 nothing.
+# containerd honours CDI devices of a request from 1.7.2 on; 1.7.0 and 1.7.1 read annotations only, 1.6 nothing.
 CDI_CONTAINERD: Final = (1, 7, 2)
 
 _SHAPE: Final = re.compile(r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?![\d.])", re.ASCII)
@@ -44,7 +44,7 @@ class Version(NamedTuple):
 
 class Support(StrEnum):
     FULL = "full"
-    LIMITED = "limited"  # it runs, without a function that is named
+    LIMITED = "limited"  # the program runs, without a function that `why` names
     NONE = "none"
     UNKNOWN = "unknown"  # not tested, or not a readable version
 
@@ -52,13 +52,13 @@ class Support(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     support: Support
-    why: str = ""  # where it is not full
+    why: str = ""  # reason, if the support is not full
     via: str = ""  # the minor version to go to first, if the step is too long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """Two parts whose versions are not compatible."""
+    """Represent two parts whose versions are not compatible."""
 
     parts: tuple[str, str]
     versions: tuple[str, str]
@@ -70,7 +70,7 @@ class Skew:
 
 
 def parse_version(text: str) -> Version | None:
-    """Parse a version; None if it is none. What follows the numbers is a build's name and does not count."""
+    """Parse a version; return None for other text. Text after the numbers is a build's name and does not count."""
     found = _SHAPE.match(text)
     return Version(*(int(number or 0) for number in found.groups())) if found else None
 
@@ -84,7 +84,7 @@ def go_together(one: str, other: str) -> bool:
 
 
 def find_skews(running: Mapping[str, str]) -> tuple[Skew, ...]:
-    """Return the incompatible parts of Lading, by their names. A part whose version is not known ("") is left out."""
+    """Return the incompatible pairs of Lading's parts. `running`: version by part; unknown versions ("") are left out."""
     known = [(part, version) for part, version in running.items() if version]
     return tuple(
         Skew(parts=(one, other), versions=(its, others))
@@ -94,7 +94,7 @@ def find_skews(running: Mapping[str, str]) -> tuple[Skew, ...]:
 
 
 def judge_step(running: str, target: str) -> Judgement:
-    """Judge whether a running part may be replaced by that version, while the other parts are not changed."""
+    """Judge whether a running part may be replaced by version `target`, while the other parts are not changed."""
     now, then = parse_version(running), parse_version(target)
     if now is None or then is None:
         return Judgement(support=Support.UNKNOWN, why=f"{target if now else running} is not a version that can be compared")

@@ -1,4 +1,4 @@
-"""The names that others build on: annotation keys and identities. docs/reference.md explains each for a user."""
+"""Define the names that all parts share: annotation keys and identities. docs/reference.md explains each for a user."""
 
 from collections.abc import Iterable
 from typing import Final, NewType
@@ -10,20 +10,20 @@ GpuUuid = NewType("GpuUuid", str)
 PciAddress = NewType("PciAddress", str)
 
 PREFIX: Final = "lading.dev/"
-# Annotations with this prefix on one pod: two for each of 127 containers, and two for the pod. Each costs time whenever a
-# container of the pod is created; the API server alone would allow 11,000.
+# A pod may have this many annotations with the prefix: two for each of 127 containers, and two for the pod. Each costs time
+# whenever a container of the pod is created; the API server alone would allow 11,000.
 MAX_KEYS: Final = 256
 
-# Written by central, signed over the exact bytes of the first.
+# Central writes both annotations; the second signs the exact bytes of the first.
 ASSIGNMENT: Final = "lading.dev/assignment"
 ASSIGNMENT_SIGNATURE: Final = "lading.dev/assignment-signature"
 
-# Written by a person; with ".<container>" behind it, for that container only.
+# A person writes these annotations; a key with the suffix ".<container>" is for that container only.
 MANUAL_GPUS: Final = "lading.dev/gpus"
 MANUAL_VFS: Final = "lading.dev/vfs"
 MANUAL_ANNOTATIONS: Final = frozenset({MANUAL_GPUS, MANUAL_VFS})
 
-# Options of a request to central. On the node they say that the pod expects an assignment.
+# These annotations are options of a request to central. On the node they mean that the pod expects an assignment.
 RDMA_POLICY: Final = "lading.dev/rdma-policy"
 TOPOLOGY: Final = "lading.dev/topology"
 GPU_MODEL: Final = "lading.dev/gpu-model"
@@ -34,7 +34,7 @@ SHARE_AFFINITY: Final = "lading.dev/share-affinity"
 SHARE_ANTI_AFFINITY: Final = "lading.dev/share-anti-affinity"
 SHARE_EXCLUSION: Final = "lading.dev/share-exclusion"
 ISOLATION: Final = "lading.dev/isolation"
-GPU_CORE_LIMIT: Final = "lading.dev/gpu-core-limit"  # with ".<container>" behind it, for the share of that container only
+GPU_CORE_LIMIT: Final = "lading.dev/gpu-core-limit"  # the suffix ".<container>" limits it to that container's share
 REQUEST_ANNOTATIONS: Final = frozenset(
     {
         RDMA_POLICY,
@@ -53,28 +53,28 @@ REQUEST_ANNOTATIONS: Final = frozenset(
 
 
 def is_manual(key: str) -> bool:
-    """Return whether it names devices by hand, for the pod or for one container."""
+    """Return whether the key names devices by hand, for the pod or for one container."""
     return key in MANUAL_ANNOTATIONS or key.startswith((f"{MANUAL_GPUS}.", f"{MANUAL_VFS}."))
 
 
 def is_request_annotation(key: str) -> bool:
-    """Return whether it is an option of a request to central, for the pod or for one container."""
+    """Return whether the key is an option of a request to central, for the pod or for one container."""
     return key in REQUEST_ANNOTATIONS or key.startswith(f"{GPU_CORE_LIMIT}.")
 
 
-# What a pod says of the gang that it belongs to. They ask for no device, and a node ignores them.
-GANG: Final = "lading.dev/gang"  # its name, within the namespace
-GANG_MIN: Final = "lading.dev/gang-min"  # how many members start together: 4, or by role: ps=1,worker=4
+# These annotations describe the gang of a pod. They request no device, and a node ignores them.
+GANG: Final = "lading.dev/gang"  # name of the gang, within the namespace
+GANG_MIN: Final = "lading.dev/gang-min"  # number of members that start together: 4, or by role: ps=1,worker=4
 GANG_ROLE: Final = "lading.dev/gang-role"
 GANG_MODE: Final = "lading.dev/gang-mode"
-GANG_REQUIRED_TOPOLOGY: Final = "lading.dev/gang-required-topology"  # a node label: all members have one value of it
+GANG_REQUIRED_TOPOLOGY: Final = "lading.dev/gang-required-topology"  # node label with one value for the nodes of all members
 GANG_PREFERRED_TOPOLOGY: Final = "lading.dev/gang-preferred-topology"
 GANG_ANNOTATIONS: Final = frozenset({GANG, GANG_MIN, GANG_ROLE, GANG_MODE, GANG_REQUIRED_TOPOLOGY, GANG_PREFERRED_TOPOLOGY})
 
-# Written by central, through Kueue, into the pods of a Workload for which room is kept.
+# Central writes this annotation, through Kueue, into the pods of a Workload with a reservation.
 WORKLOAD: Final = "lading.dev/workload"  # <uid of the Workload>/<pod set>
 
-# Written by the node into a container's own annotations, so that its ledger can be rebuilt from the runtime. Never a pod's.
+# The node writes these annotations into containers, never into pods, so that its ledger can be rebuilt from the runtime.
 GRANT: Final = "lading.dev/grant"
 NOTHING: Final = ""  # the grant of a container that went through the hooks and gets no device
 ATTACHMENTS: Final = "lading.dev/attachments"
@@ -83,15 +83,15 @@ RESERVED: Final = (GRANT, ATTACHMENTS)
 # Multus' annotation: a pod's networks besides the cluster's. Central adds a pod's VFs where CNI moves them into pods.
 NETWORKS: Final = "k8s.v1.cni.cncf.io/networks"
 
-# What a pod requests from central, in resources.limits.
+# A pod requests devices from central by these names, in resources.limits.
 RESOURCE_GPU: Final = "lading.dev/gpu"  # whole cards
 RESOURCE_GPU_MEMORY: Final = "lading.dev/gpu-memory"  # a share of one card, bytes
 RESOURCE_GPU_CORE: Final = "lading.dev/gpu-core"  # a share of one card's compute, percent
-RESOURCE_RDMA: Final = "lading.dev/rdma"  # VFs
+RESOURCE_RDMA: Final = "lading.dev/rdma"  # number of VFs
 RESOURCE_GANG_MEMBER: Final = "lading.dev/gang-member"  # 1: a pod without devices that starts with its gang
 
-# With one of these a container opens every device of its node: on cgroup v1 it writes devices.allow of its own group, on v2 it
-# detaches the device program of its own group (bpf(2), BPF_PROG_DETACH).
+# A container with one of these capabilities can open every device of its node. On cgroup v1 it writes devices.allow of its own
+# group; on v2 it detaches the device program of its own group (bpf(2), BPF_PROG_DETACH).
 _OPENS_DEVICES: Final = frozenset({"ALL", "SYS_ADMIN"})
 
 
@@ -100,13 +100,13 @@ def adds_sys_admin(capabilities: Iterable[str]) -> bool:
     return any(name.upper().removeprefix("CAP_") in _OPENS_DEVICES for name in capabilities)
 
 
-# The names of an installation, as deploy/ has them.
+# An installation has these names in deploy/.
 SYSTEM_NAMESPACE: Final = "lading-system"
 NODES_NAMESPACE: Final = "lading-nodes"
-CENTRAL: Final = "lading-central"  # its program, Deployment, Secret, lease and field manager
+CENTRAL: Final = "lading-central"  # name of its program, Deployment, Secret, lease and field manager
 
-# A taint of nodes that may not start pods with devices now.
+# Nodes have this taint while they may not start pods with devices.
 NOT_READY: Final = "lading.dev/not-ready"
 
-# On a NodeDevices object, by a person: devices that get no new pods. UUIDs and PCI addresses separated by commas, or "all".
+# A person names devices that get no new pods in this annotation of NodeDevices: UUIDs and PCI addresses with commas, or "all".
 CORDON: Final = "lading.dev/cordon"

@@ -1,4 +1,4 @@
-"""Connect to a Unix socket, and see that its backlog is full: asyncio takes EAGAIN for a connection that is pending."""
+"""Connect to a Unix socket, and raise EAGAIN if its backlog is full: asyncio takes EAGAIN for a pending connection."""
 
 import asyncio
 import errno
@@ -11,7 +11,7 @@ P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 async def dial(protocol: Callable[[], P], path: str) -> P:
-    """Connect. Raises OSError."""
+    """Connect to the socket at `path` and return the protocol. Raises OSError."""
     transport, made = await asyncio.get_running_loop().create_unix_connection(protocol, path)
     if transport.get_extra_info("peername") is None:
         transport.abort()
@@ -20,7 +20,7 @@ async def dial(protocol: Callable[[], P], path: str) -> P:
 
 
 def accepts(path: str) -> bool:
-    """Return whether a connection is accepted. Connecting to a Unix socket does not wait."""
+    """Return whether the socket at `path` accepts a connection. Connecting to a Unix socket does not wait."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
             probe.connect(path)

@@ -1,6 +1,6 @@
-"""End each held call in exactly one way, whatever raises in between: carry out its plan.
+"""Carry out the plan of each held call, so that the call ends in exactly one way, even after an exception.
 
-An internal error refuses a guarded pod's call and forwards all others; teardown is always forwarded.
+After an internal error, a guarded pod's call is refused and any other call is forwarded; teardown is always forwarded.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.plan import MAKES, REMOVES, Ask, Decided, Find, finish_call, may_be_guarded, plan_call
 from runtimeproxy.screening import Screening
 
-LARGE: Final = 1 << 20  # bytes; searching and parsing larger ones on the loop would delay the other connections
-FIND_TIMEOUT_S: Final = 2.0  # for the runtime's answer about an unknown sandbox
+LARGE: Final = 1 << 20  # bytes; searching or parsing a larger message on the event loop would delay other connections
+FIND_TIMEOUT_S: Final = 2.0  # seconds to wait for the runtime's answer about an unknown sandbox
 
 Later = Callable[[], Coroutine[Any, Any, Outcome]]
 P = ParamSpec("P")
@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class Sandboxes(Protocol):
-    """The part of lading.runtime.RuntimeClient that the gate uses."""
+    """Declare the part of lading.runtime.RuntimeClient that the gate uses."""
 
     async def sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatusResponse | None: ...
 
@@ -50,7 +50,7 @@ class Gate:
         tracing: Tracing = OFF,
         soon: Callable[[Callable[[], None]], object] = lambda do: do(),
     ) -> None:
-        """Create a gate. `soon` is called with what can wait until the call is on its way."""
+        """Create a gate. `soon` gets functions that may run after the call was forwarded, such as logging."""
         self.cache = SandboxCache()
         self._soon = soon
         self._tracing = tracing
@@ -64,13 +64,13 @@ class Gate:
         return held_paths(self._screening.registrations, guarded=bool(self._screening.guarded_prefixes))
 
     def use(self, registrations: tuple[Registration, ...]) -> None:
-        """Use these registrations for calls that begin from now on. Call it on the loop's thread."""
+        """Use these registrations for calls that begin from now on. Must run on the event loop's thread."""
         self._screening = Screening(registrations=registrations, guarded_prefixes=self._screening.guarded_prefixes)
         self._chain.retain({registration.endpoint for registration in registrations})
 
     def handle(self, call: HeldCall) -> Outcome | Later:
-        """Return how the call ends, or what returns it where a hook, the runtime or a thread has to be waited for. Raises
-        nothing, and what is returned raises nothing but the cancellation of its task."""
+        """Return the call's outcome, or a coroutine function for it if a hook, the runtime or a thread must be awaited.
+        Neither raises, except for CancelledError when the coroutine's task is cancelled."""
         screening = self._screening
         if _large(call):
             return partial(self._wait, call, screening)
@@ -88,8 +88,7 @@ class Gate:
             return _after_error(call, screening, self.cache, e)
 
     def observed(self, method: Method, context: CallContext, status: int, reply: bytes) -> None:
-        """Process the runtime's answer to a call that was forwarded with `observe`. `reply`: message bytes, without a
-        prefix."""
+        """Process the runtime's answer to a call that was forwarded with `observe`. `reply` has no gRPC prefix."""
         try:
             self._observe(method, context, status, reply)
         except Exception as e:  # noqa: BLE001  the caller has its answer; only `cache` lacks this call
@@ -120,7 +119,7 @@ class Gate:
             return await _run(call, _after_error, call, screening, self.cache, e)
 
     async def _find(self, sandbox_id: str) -> CallRefusal | bool:
-        """Learn a sandbox from the runtime. Return True, or why the runtime did not describe it."""
+        """Cache a sandbox that the runtime describes. Return True, or a refusal that says why the runtime did not."""
         try:
             async with asyncio.timeout(FIND_TIMEOUT_S):
                 found = await self._runtime.sandbox_status(sandbox_id)
@@ -172,7 +171,7 @@ class Gate:
 
     def _end(self, call: HeldCall, decided: Decided) -> Outcome:
         self._learn(decided)
-        if isinstance(decided.end, CallRefusal):  # its caller may look for the reason in the log at once
+        if isinstance(decided.end, CallRefusal):  # the refused caller may read the log at once
             self._say(call, decided)
             return decided.end.outcome
         if not decided.unchanged or self._log.debug_enabled:
@@ -235,5 +234,5 @@ def _large(call: HeldCall) -> bool:
 
 
 async def _run(call: HeldCall, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a function that looks at a message or at what was parsed from it; for a large one in a thread."""
+    """Run a function that reads the call's message; for a message of `LARGE` bytes or more, in a thread."""
     return await asyncio.to_thread(function, *args, **kwargs) if _large(call) else function(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""Join one client connection to one runtime connection: sockets around a `Relay`, and its held calls around the `Gate`.
+"""Join one client connection to one runtime connection: pass bytes through a `Relay`, and its held calls to the `Gate`.
 
-When either side ends, so does the other. Memory is bounded by back-pressure: while one side's outgoing buffer is full, the
-other side is not read. A client that does not read is not read either, because the relay also answers it by itself.
+When either connection ends, the other is closed. Memory is bounded by back-pressure: while one side's outgoing buffer is full,
+the other side is not read. A client that does not read is not read either, because the relay also sends it its own answers.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from runtimeproxy.relay.connection import MAX_MESSAGE, Relay
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from runtimeproxy.relay.local import LocalAnswer
 
-# Bytes that may wait for a slow reader before the other side is no longer read.
+# The other side is not read while more than this many bytes wait for a slow reader.
 HIGH_WATER: Final = 1 << 20
-# The time for which the HEADERS of a held call wait for the decision, to be sent with its message: each write wakes its reader.
+# HEADERS of a held call wait this many seconds to be sent together with its message, because each write wakes its reader.
 WITH_DECISION_S: Final = 0.005
-# The time in which a client must send its whole preface; kubelet sends it at once.
+# A client must send its whole HTTP/2 preface within this many seconds; kubelet sends it at once.
 PREFACE_TIMEOUT_S: Final = 10.0
-# A peer that does not read the rest, or does not close after it, is disconnected.
+# A peer that does not read the last bytes and close within this many seconds is disconnected.
 LINGER_S: Final = 5.0
 
 
 class Half(asyncio.Protocol):
-    """One socket of a link."""
+    """Represent one socket of a link: the client's or the runtime's."""
 
     def __init__(self, received: Callable[[bytes], None], throttle: Callable[[], None], lost: Callable[[], None]) -> None:
         self.transport: asyncio.Transport | None = None
-        self.full = False  # the peer does not read
+        self.full = False  # True while the peer does not read
         self._received = received
         self._throttle = throttle
         self._lost = lost
@@ -76,9 +76,8 @@ class Half(asyncio.Protocol):
             transport.resume_reading() if wanted else transport.pause_reading()
 
     def close(self, *, wait_for_peer: bool) -> None:
-        """Close the socket after sending what was written. A peer that is still writing would lose data that it has not read
-        yet if the socket were closed; with `wait_for_peer` only the sending side is closed, and the peer is read until it
-        closes too, LINGER_S at most."""
+        """Close the socket after sending the buffered bytes. With `wait_for_peer`, close only the sending side and read until
+        the peer closes too, LINGER_S at most. Otherwise a peer that still writes would lose data that it has not read."""
         if not self.transport or self._ending or self.transport.is_closing():
             return
         self._ending = asyncio.get_running_loop().call_later(LINGER_S, self.transport.abort)
@@ -90,7 +89,7 @@ class Half(asyncio.Protocol):
 
 
 def _read(event: CallHeld, method: Method) -> HeldCall:
-    """Unpack the message. Raises UnreadableMessageError."""
+    """Return the held call with its message unpacked. Raises UnreadableMessageError."""
     message = unpack_parts(event.parts, event.encoding, MAX_MESSAGE)
     return HeldCall(method=method, message=message, deadline=event.deadline, traceparent=event.traceparent)
 
@@ -102,7 +101,7 @@ def _unreadable(method: Method, error: UnreadableMessageError) -> Outcome:
 
 
 def _given_up(method: Method) -> Outcome:
-    """Return how a call ends for which no outcome was decided."""
+    """Return the outcome of a call whose decision was given up: teardown is forwarded, any other call is refused."""
     if method.teardown:
         return Forward()
     return Refuse(Status.INTERNAL, "lading: internal: the call was given up", Reason.INTERNAL)
@@ -138,8 +137,8 @@ class Link:
         self._observing: dict[int, tuple[Method, CallContext]] = {}
         self._starting: asyncio.Task[None] | None = None
         self._silence: asyncio.TimerHandle | None = None
-        self._resting = False  # a flush of the rest is scheduled
-        self._waiting: asyncio.TimerHandle | None = None  # a flush of what waits for a decision
+        self._resting = False  # a flush of the relay's remaining bytes is scheduled
+        self._waiting: asyncio.TimerHandle | None = None  # the flush of HEADERS that wait for a decision
         self._over = False
 
     # ---- beginning
@@ -174,7 +173,7 @@ class Link:
             return
         self._metrics.from_client += len(data)
         if self.local and accepts(self._runtime_path):
-            self.local.end()  # before this data is read: a call in it is not answered, and the client repeats it
+            self.local.end()  # `data` is not read: a call in it gets no answer, so the client repeats the call
         elif self.local:
             self.local.receive(data)
         else:
@@ -198,7 +197,7 @@ class Link:
         self._loop.call_soon(self._flush)
 
     def _flush_rest(self) -> None:
-        """Send what else the relay has for a runtime that reads, after all other connections had a turn."""
+        """Schedule the relay's remaining bytes for a runtime that reads, so that other connections have a turn before."""
         if self.relay.more_to_runtime and not (self._runtime.full or self._resting):
             self._resting = True
             self._loop.call_soon(self._flush_more)
@@ -212,16 +211,16 @@ class Link:
         self._flush()
 
     def _flush(self) -> None:
-        """Send what the relay has for either side, and answer its events, until it has nothing more."""
+        """Process the relay's events until none is left, and send its bytes to both sides."""
         if self._client.transport is None:
-            return  # the runtime sends first, perhaps before the client's transport exists; `_start` calls this again
+            return  # the runtime may send before the client's transport exists; `_start` flushes again
         if self.local:
             self._client.write(self.local.to_client())
             if self.local.done:
                 self.close()
             return
         asked, ended = False, []
-        while self.relay.events:  # before anything is written: what they add is sent in the same write
+        while self.relay.events:  # processed before the write, so that the bytes that events add are sent with it
             for event in self.relay.take_events():
                 match event:
                     case CallHeld():
@@ -234,7 +233,7 @@ class Link:
             self._write()
         elif self._waiting is None:
             self._waiting = self._loop.call_later(WITH_DECISION_S, self._flush_waiting)
-        for event in ended:  # the caller has its answer, and has not made another call yet
+        for event in ended:  # processed after the caller was answered, and before its next call is read
             self._observed(event)
 
     def _write(self) -> None:
@@ -258,7 +257,7 @@ class Link:
     # ---- held calls
 
     def _held(self, event: CallHeld) -> bool:
-        """End a call now, or begin to decide it. Return whether it waits for a decision."""
+        """End a held call now, or start a task that decides it. Return whether the call waits for a decision."""
         method = METHODS[event.path]
         self._held_since[event.stream] = (method, self._loop.time())
         if event.size < LARGE and not event.compressed:
@@ -280,7 +279,7 @@ class Link:
         outcome = _given_up(method)
         try:
             outcome = await later()
-        finally:  # also when the task is cancelled: a caller is never left waiting
+        finally:  # the call ends even if the task is cancelled: no caller waits forever
             self._end(stream, outcome)
             self._flush()
 
@@ -294,7 +293,7 @@ class Link:
         return ending if isinstance(ending, Forward | Refuse) else await ending()
 
     def _end(self, stream: int, outcome: Outcome) -> None:
-        """End a held call; do nothing if it is over already: then it was or will be cancelled."""
+        """End a held call. Do nothing if the call is over already: `_cancelled` was or will be called for it."""
         match outcome:
             case Forward(message, observe):
                 done = self.relay.forward(stream, message, observe=observe is not None)
@@ -332,7 +331,7 @@ class Link:
 
     @property
     def done(self) -> bool:
-        """Return whether nothing is open and nothing more will come, after `announce_end`."""
+        """Return whether, after `announce_end`, no call is open and no more calls will come."""
         return self.local is not None or self.relay.ended
 
     def announce_end(self) -> None:
@@ -341,13 +340,13 @@ class Link:
             self._flush()
 
     def send_away(self) -> None:
-        """Close the connection, because the runtime is back: the client's next call dials again and reaches it."""
+        """Close a locally answered connection, so that the client dials again and reaches the runtime, which is back."""
         if self.local and not self.local.done:
             self.local.end()
             self._flush()
 
     def finish(self, message: str) -> None:
-        """End every open call with UNAVAILABLE and this text, then the connection."""
+        """End every open call with UNAVAILABLE and this text, then close the connection."""
         self.relay.end(message)
         self._flush()
         self.close()
@@ -359,11 +358,10 @@ class Link:
     def _runtime_lost(self) -> None:
         if not self._over and not self.local:
             self.relay.end(f"lading: the container runtime at {self._runtime_path} closed the connection")
-            self._flush()  # closes, as soon as there is a client
+            self._flush()  # `_flush` closes the link as soon as the client's transport exists
 
     def close(self) -> None:
-        """Close both sockets, after sending what is written; `ended` is called once the client's is closed. May be called
-        again."""
+        """Close both sockets after sending the buffered bytes. `ended` is called once the client's is closed. Idempotent."""
         if self._over:
             return
         self._over = True
@@ -384,6 +382,6 @@ class Link:
             self._ended(self)
 
     async def closed(self) -> None:
-        """Wait until the tasks that were begun have ended, after `close` was called."""
+        """Wait until all tasks of the link have ended, after `close` was called."""
         begun = [self._starting] if self._starting else []
         await asyncio.gather(*begun, *self._deciding.values(), return_exceptions=True)

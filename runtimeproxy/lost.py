@@ -1,14 +1,14 @@
 """Count the calls that the proxy ended unfinished when it stopped, in a small file beside its socket that survives restarts.
 
 A process that ends cannot be scraped any more, so a counter in memory would never show them. The folder is on a tmpfs: a reboot
-begins at 0, as with any counter. A file that cannot be read or written costs the number, nothing else.
+begins at 0, as with any counter. If the file cannot be read or written, only the number is lost.
 """
 
 import contextlib
 from pathlib import Path
 from typing import Final
 
-_LONGEST: Final = 20  # digits
+_LONGEST: Final = 20  # maximum digits of the stored number
 
 
 def lost_file(listen: Path) -> Path:

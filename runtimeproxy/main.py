@@ -1,4 +1,4 @@
-"""`lading-runtimeproxy`: command line, start, signals, stop."""
+"""Run `lading-runtimeproxy`: parse its command line, start it, and stop it on a signal."""
 
 import argparse
 import asyncio
@@ -36,13 +36,13 @@ from runtimeproxy.readiness import decide_ready
 from runtimeproxy.server import Server
 from runtimeproxy.settings import CONFIG, Settings
 
-# The pod of a teardown call before the first comparison with the runtime is unknown; the call would skip its hooks.
+# Calls wait this many seconds for the first relist: before it, a teardown call's pod is unknown and its hooks are skipped.
 FIRST_RELIST_S: Final = 1.0
-# How long the loop waits for the GIL while another thread reads a large message; a call needs it several times.
+# The event loop waits this many seconds for the GIL while a thread reads a large message; a call needs the GIL several times.
 SWITCH_S: Final = 0.0005
-# What stopping takes besides the drain.
+# systemd gives the proxy this many seconds to stop, besides the drain.
 STOP_S: Final = 15.0
-# Two descriptors a connection, and those of the process itself.
+# Each connection needs two file descriptors, besides the process's own.
 DESCRIPTORS: Final = 8192
 
 
@@ -71,7 +71,7 @@ def _serve(argv: Sequence[str]) -> None:
 
 
 def check(settings: Settings) -> None:
-    """Check what only several settings together can show. Raises ConfigError."""
+    """Check the rules that the types of the settings cannot express. Raises ConfigError."""
     listen_path, runtime = parse_endpoint(settings.listen), parse_endpoint(settings.runtime_endpoint)
     if listen_path == runtime:
         raise ConfigError(f"listen and runtime_endpoint are both {runtime}", hint="the proxy needs a socket of its own")
@@ -88,7 +88,7 @@ async def run(settings: Settings, log: Log) -> None:
     runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
     metrics, hook_watch = Metrics(), HookWatch()
 
-    soon = asyncio.get_running_loop().call_soon  # a call waits for its end: what is counted and logged of it comes after it
+    soon = asyncio.get_running_loop().call_soon  # a call must not wait for its metrics and log records, so they are deferred
 
     def answered(hook: str, seconds: float, failure: Failure | None) -> None:
         soon(metrics.hook_answered, hook, seconds, failure.reason if failure else None)
@@ -126,7 +126,7 @@ async def run(settings: Settings, log: Log) -> None:
             ]
             with contextlib.suppress(TimeoutError):  # a runtime that is missing or hangs must not keep the socket closed
                 await asyncio.wait_for(relist.tried.wait(), FIRST_RELIST_S)
-            stop = stop_asked()  # before the first call can come, so that every call gets the drain time
+            stop = stop_asked()  # SIGTERM is handled before the first call, so that every call gets the drain time
             server.start(listener)
             await health.start()
             log.info(Event.DAEMON_STARTED, version=__version__, listen=settings.listen, runtime=str(runtime_path))

@@ -1,7 +1,7 @@
 """Count calls, hooks and bytes of the proxy as they happen, and read gauges when the registry is scraped.
 
 Label values come from closed lists (CRI methods, outcomes, reasons) or from the names of registration files, so a pod cannot
-create a series: a reason that a hook made up counts as "other". On the loop's thread only.
+create a series. A reason that a hook made up counts as "other". Only the event loop's thread may use this module.
 
 Source: prometheus.io/docs/practices/naming.
 """
@@ -26,15 +26,15 @@ _OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """The current values of the gauges."""
+    """Hold the current values of the gauges."""
 
     connections: int
     open_calls: int
     connections_opened: int
     connections_rejected: int
     runtime_up: bool
-    hooks_up: dict[str, bool]  # by registration
-    lost_calls: int  # ended unfinished when the proxy stopped, since the node booted
+    hooks_up: dict[str, bool]  # whether each hook server answers, by registration
+    lost_calls: int  # calls ended unfinished when the proxy stopped, since the node booted
     log_dropped: int
 
 
@@ -43,7 +43,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=True)
         self.from_client = 0  # bytes
         self.from_runtime = 0
-        self._hooks: set[str] = set()  # those with series
+        self._hooks: set[str] = set()  # hooks that have metric series
         self._calls = Counter(
             "lading_proxy_calls", "Held calls by how they ended.", ["method", "outcome"], registry=self.registry
         )
@@ -84,7 +84,7 @@ class Metrics:
             self._hook_failures.labels(hook, failure.value).inc()
 
     def forget_hooks(self, registered: Iterable[str]) -> None:
-        """Remove the series of files that are gone: an operator chooses their names, and over the years there may be many."""
+        """Remove the series of deleted registrations: operators choose the names, so over the years there may be many."""
         for hook in self._hooks - frozenset(registered):
             self._hook.remove_by_labels({"hook": hook})
             self._hook_failures.remove_by_labels({"hook": hook})
@@ -101,7 +101,7 @@ class _Shown(Collector):
         self._gauges = gauges
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # otherwise the registry would collect once to learn the names
+        return ()  # without `describe`, the registry would collect once to learn the names
 
     def collect(self) -> Iterator[Metric]:
         now = self._gauges()

@@ -1,8 +1,8 @@
-"""Plan one held call: what has to be asked before it ends, and how it ends once that is answered.
+"""Plan one held call: the questions for hooks and runtime, and the end of the call once they are answered.
 
-Decides from the message, the registrations and what is known of its pod, and does nothing itself. A guarded pod's container is
-refused unless every guarded annotation was answered by a registration that claims it, and so are requests that cannot be read
-where that could hide a guarded pod. Teardown is always forwarded.
+A plan follows from the message, the registrations and the cached pod; planning has no side effects. A guarded pod's container
+is refused unless, for every guarded annotation, a registration that claims it answered. An unreadable request is refused if it
+could hide a guarded pod. Teardown is always forwarded.
 
 Source: docs/hook-api.md; CRI's Stop and Remove calls, which kubelet retries without end.
 """
@@ -33,14 +33,14 @@ REMOVES: Final = (Stage.REMOVE_POD_SANDBOX, Stage.REMOVE_CONTAINER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """The end of a call, and what is logged of it."""
+    """Hold the end of a call, and the details for its log record."""
 
     end: Forward | CallRefusal
     context: CallContext | None = None
-    ignored: tuple[CallRefusal, ...] = ()  # failures that policy Ignore forgave
-    owners: tuple[str, ...] = ()  # whose adjustments were applied
+    ignored: tuple[CallRefusal, ...] = ()  # hook failures that policy Ignore forgave
+    owners: tuple[str, ...] = ()  # registrations whose adjustments were applied
     env_replaced: tuple[str, ...] = ()
-    learn: bool = False  # as Ask.learn
+    learn: bool = False  # whether to cache the context's sandbox, as in `Ask`
 
     @property
     def unchanged(self) -> bool:
@@ -50,18 +50,18 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Ask the hooks these questions, which may be none, and pass their answers to `finish_call`."""
+    """Hold the questions for the hooks, perhaps none. The answers go to `finish_call`."""
 
     stage: Stage
     context: CallContext
     questions: tuple[Question, ...]
     hidden: tuple[tuple[str, hook.Adjustment], ...] = ()  # static adjustments, with the names of their registrations
-    learn: bool = False  # the context's sandbox: a pod may be annotated long after its sandbox was made
+    learn: bool = False  # whether to cache the sandbox: a pod may get annotations long after its sandbox was made
 
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Ask the runtime what the request does not say of its sandbox (its runtime handler), and plan again."""
+    """Request the runtime's description of a sandbox, because the call lacks its runtime handler, and then a new plan."""
 
     sandbox_id: str
 
@@ -69,11 +69,11 @@ class Find:
 def plan_call(
     call: HeldCall, screening: Screening, cache: SandboxCache, found: CallRefusal | bool = False
 ) -> Decided | Ask | Find:
-    """Return the next step. `found`: the runtime was asked about the sandbox; a CallRefusal says why it did not describe it."""
+    """Return the next step of a call. `found`: True if the runtime described the sandbox, or a refusal that says why not."""
     stage = call.method.stage
     if stage is None:
         return Decided(end=_another_way(call) if screening.names_guarded(call.message) else Forward())
-    # Before the first list was read, the pod of any unknown sandbox may have guarded keys.
+    # Any unknown sandbox may belong to a guarded pod until the runtime's lists were read once.
     must_find = stage is Stage.CREATE_CONTAINER and not cache.listed and bool(screening.guarded_prefixes)
     if stage in MAKES:
         must_read = must_find or screening.must_read(stage, lambda: known_keys(stage, call.message, cache))
@@ -105,7 +105,7 @@ def plan_call(
 
 
 def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | CallRefusal) -> Decided:
-    """Return how the call ends after these answers."""
+    """Return the end of the call, given the hooks' answers."""
     stage, context = ask.stage, ask.context
     if isinstance(answers, CallRefusal):
         return Decided(end=answers, context=context)
@@ -140,12 +140,12 @@ def _forward(stage: Stage, screening: Screening, context: CallContext, *, ignore
 
 
 def _observes(stage: Stage, screening: Screening, keys: Collection[str]) -> bool:
-    """Return whether the reply is needed: a hook is notified, or `cache` learns or forgets."""
+    """Return whether the runtime's reply is needed, to notify a hook or to update the sandbox cache."""
     return stage in REMOVES or bool(screening.told(stage, keys)) or (stage in MAKES and screening.concerns(keys))
 
 
 def _unreadable(call: HeldCall, screening: Screening, cache: SandboxCache) -> Decided:
-    """Refuse the request if its pod might be guarded, or might get cards that are to be hidden from it; forward all others."""
+    """Refuse an unparsable request if its pod may be guarded, or if cards must be hidden from it; forward any other."""
     hides = call.method.stage is Stage.CREATE_CONTAINER and screening.hides
     if call.method.teardown or not (hides or may_be_guarded(call, screening, cache)):
         return Decided(end=Forward())
@@ -154,7 +154,7 @@ def _unreadable(call: HeldCall, screening: Screening, cache: SandboxCache) -> De
 
 
 def _refusal(request: Message, screening: Screening, context: CallContext, lost: CallRefusal | None) -> CallRefusal | None:
-    """Return a refusal that needs no hook. `lost`: why the runtime did not describe the sandbox."""
+    """Return the refusal that needs no hook's answer, if any. `lost`: why the runtime did not describe the sandbox."""
     guarded = screening.guarded(context.keys)
     match request:
         case cri.RunPodSandboxRequest():
@@ -188,8 +188,10 @@ def _questions(
 def _without_invalid(
     stage: Stage, questions: tuple[Question, ...], answers: Answers
 ) -> tuple[Answers, tuple[CallRefusal, ...]]:
-    """Return the answers without those that no request can carry, where policy Ignore applies, and these: they are failures
-    like any other."""
+    """Move invalid adjustments of registrations with policy Ignore to the failures. Return the answers left, and the failures.
+
+    An adjustment is invalid if the stage's request cannot carry it.
+    """
     ignoring = {q.registration.name for q in questions if q.registration.policy is FailurePolicy.IGNORE}
     alone = {name: merge([(name, adjustment)], stage) for name, adjustment in answers.adjustments if name in ignoring}
     invalid = {name: merged for name, merged in alone.items() if isinstance(merged, CallRefusal)}

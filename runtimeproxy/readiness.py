@@ -1,7 +1,7 @@
-"""Decide when the proxy can do all of its work: the conditions of `/readyz`.
+"""Decide whether the proxy can do all of its work: the conditions of `/readyz`.
 
-Calls of pods without our annotations are served in any case. No registration at all is a failed condition while there are
-guarded prefixes: every pod that carries one is refused then.
+Calls of pods without Lading's annotations are served even if the proxy is not ready. The proxy is not ready if it guards
+prefixes but has no registration, because every pod with such an annotation is then refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,8 @@ def decide_ready(
     guarded_prefixes: Sequence[str],
     denied: Sequence[str] = (),
 ) -> tuple[Condition, ...]:
-    """Return the conditions. `runtime` and `socket` say what is wrong with them, or are empty; so does `hook_silences` for each
-    registration. `denied` has the files that cannot be opened."""
+    """Return the conditions. `runtime`, `socket` and each value of `hook_silences` (by registration) describe a problem, or
+    are empty. `denied` has the files that cannot be opened."""
     unhooked = f"no registration: pods with {', '.join(guarded_prefixes)} are refused" if guarded_prefixes else ""
     folder = "; ".join(hooks_dir_problems) or ("" if hook_silences else unhooked)
     return (

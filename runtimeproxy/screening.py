@@ -1,8 +1,8 @@
 """Decide which pods are guarded, and which registrations are asked or notified about a pod.
 
-A message that contains no registered or guarded prefix cannot belong to a pod that carries one (protobuf keeps a string's bytes
-together), so it need not be parsed; one that does contain it may still be unrelated: kubectl repeats a pod's manifest in an
-annotation's value.
+A message that contains no registered or guarded prefix need not be parsed. Protobuf keeps a string's bytes together, so no
+annotation in it has such a prefix. A message that contains a prefix may still be unrelated: kubectl repeats a pod's manifest in
+an annotation's value.
 """
 
 from collections.abc import Callable, Collection
@@ -20,13 +20,13 @@ from runtimeproxy.chain.registrations import Registration
 from runtimeproxy.chain.unassigned import decide_hidden
 from runtimeproxy.protobuf.wire import contains
 
-# A pod with our annotations may not set these: both make the runtime act on devices and properties without any check.
+# A guarded pod may not set these keys: they make the runtime apply devices and properties without any check.
 _SMUGGLED = tuple(prefix for prefix in RESERVED_ANNOTATIONS if prefix != "io.kubernetes.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screening:
-    """The rules that follow from one set of registrations. Immutable: a call keeps the one that it began with."""
+    """Hold the rules of one set of registrations. Immutable: a call keeps the rules that it began with."""
 
     registrations: tuple[Registration, ...] = ()
     guarded_prefixes: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Screening:
         return any(registration.hide_unassigned for registration in self.registrations)
 
     def must_read(self, stage: Stage, keys: Callable[[], Collection[str]]) -> bool:
-        """Return whether a call that creates something is parsed independent of its content; `keys`: known of its sandbox."""
+        """Return whether a Run or Create call is parsed even without a prefix in it. `keys`: cached annotations of its pod."""
         return self.every_pod or (stage is Stage.CREATE_CONTAINER and (self.hides or self.concerns(keys())))
 
     def names_guarded(self, message: bytes) -> bool:
@@ -51,7 +51,7 @@ class Screening:
         return self.names_guarded(message) or any(contains(message, prefix.encode()) for prefix in named)
 
     def guarded(self, keys: Collection[str]) -> tuple[str, ...]:
-        """Return the annotations that make a pod a guarded one."""
+        """Return the annotation keys that make a pod guarded, sorted."""
         return tuple(sorted(key for key in keys if key.startswith(self.guarded_prefixes))) if self.guarded_prefixes else ()
 
     def concerns(self, keys: Collection[str]) -> bool:
@@ -72,7 +72,7 @@ class Screening:
         return tuple((name, adjustment) for name, adjustment in found if adjustment)
 
     def refuse_many(self, guarded: Collection[str]) -> CallRefusal | None:
-        """Refuse more guarded keys than a pod may have, before other code reads them: calls of other pods wait meanwhile."""
+        """Refuse a pod with more than MAX_KEYS guarded annotations: reading them would delay calls of other pods."""
         if len(guarded) <= MAX_KEYS:
             return None
         prefixes = " or ".join(self.guarded_prefixes)
@@ -88,7 +88,7 @@ class Screening:
         )
 
     def refuse_smuggled(self, context: CallContext, *, guarded: bool) -> CallRefusal | None:
-        """Refuse keys that only the node writes, set by the caller. Lading's keys are refused for every container."""
+        """Refuse a caller's annotations that only the node may write. Lading's own keys are refused for every container."""
         container, sandbox = context.container, context.sandbox
         for key in sorted(container.annotations) if container else ():
             if key in RESERVED or (guarded and key.startswith(_SMUGGLED)):
@@ -99,7 +99,7 @@ class Screening:
         return None
 
     def refuse_removed(self, context: CallContext) -> CallRefusal | None:
-        """Refuse a container whose pod lost a guarded key after its sandbox was created: it would start without its devices."""
+        """Refuse a container whose pod lost a guarded key after its sandbox was created: its devices would be missing."""
         gone = self.guarded(context.keys.difference(context.sandbox.annotations))
         if not gone:
             return None
@@ -108,7 +108,7 @@ class Screening:
         return CallRefusal(reason=Reason.ASSIGNMENT_CHANGED, message=message)
 
     def refuse_unclaimed(self, guarded: Collection[str]) -> CallRefusal | None:
-        """Refuse a container if no registration answers for one of the guarded annotations of its pod."""
+        """Refuse a container if a guarded annotation of its pod is claimed by no registration."""
         asking = [r for r in self.registrations if r.adjusts(Stage.CREATE_CONTAINER)]
         for key in guarded:
             if not any(r.claims(key) for r in asking):
@@ -118,8 +118,8 @@ class Screening:
         return None
 
     def refuse_unanswered(self, keys: Collection[str], answers: Answers) -> CallRefusal | None:
-        """Refuse a guarded container without an answer. Policy Ignore forgives a hook's failure, but the container must not
-        start bare."""
+        """Refuse a container if no hook answered for a guarded annotation of its pod. Policy Ignore forgives a hook's failure,
+        but the container must not start without the answer."""
         answered = {name for name, _ in answers.adjustments}
         for key in self.guarded(keys):
             claiming = [r.name for r in self.asked(Stage.CREATE_CONTAINER, keys) if r.claims(key)]

@@ -1,7 +1,7 @@
-"""Accept kubelet's connections, join each to one of the runtime's, and end them in order.
+"""Accept kubelet's connections, join each to a new connection to the runtime, and end them in order.
 
-While the runtime cannot be reached, clients are answered locally; as soon as it can, their connections are closed so that they
-dial again.
+While the runtime cannot be reached, the proxy answers clients itself. Once the runtime is back, the proxy closes their
+connections, so that they dial again.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.settings import Settings
 
 HELD_BYTES: Final = 64 << 20
-# How often to check whether the runtime is back, while a client waits for it.
+# The proxy checks at this interval, in seconds, whether the runtime is back, while a client waits for it.
 REDIAL_S: Final = 0.2
-# How often a refused connection is logged.
+# Rejected connections are logged at most once in this many seconds.
 REJECTION_LOG_S: Final = 10.0
 
 
@@ -42,7 +42,7 @@ class Server:
         self._listener: socket.socket | None = None
         self._redialling: asyncio.Task[None] | None = None
         self._runtime_there: bool | None = None
-        self._probes: set[bytes] = set()  # addresses of the proxy's own probes of the listener
+        self._probes: set[bytes] = set()  # socket addresses from which the proxy probes its own listener
         self.stopping = False
         self.rejections = 0
 
@@ -60,7 +60,7 @@ class Server:
 
     @property
     def runtime_there(self) -> bool:
-        """Return whether the last dial succeeded; true before the first."""
+        """Return whether the last dial of the runtime succeeded; true before the first."""
         return self._runtime_there is not False
 
     def start(self, listener: socket.socket) -> None:
@@ -68,18 +68,17 @@ class Server:
         asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     def hold(self) -> None:
-        """Apply the changed set of calls that hooks want."""
+        """Apply the changed set of held calls to all open connections."""
         for link in self._links:
             link.relay.held_paths = self._gate.held_paths
 
     def _accept(self, listener: socket.socket) -> None:
-        """Accept one connection, without awaiting: a task that waits for the next could be cancelled between getting and using
-        it."""
+        """Accept one connection, without awaiting: a task could be cancelled between getting a connection and using it."""
         try:
             connection, address = listener.accept()
         except BlockingIOError:
             return
-        except OSError as e:  # out of descriptors: open connections continue, and this one is tried again
+        except OSError as e:  # out of descriptors: accepting is tried again later, and open connections continue
             self._reject(f"cannot accept: {e.strerror}")
             loop = asyncio.get_running_loop()
             loop.remove_reader(listener)
@@ -115,10 +114,10 @@ class Server:
         link.start(connection)
 
     async def find_silence(self) -> str:
-        """Probe the proxy's own listener, without `max_connections` and the runtime. Return why the accept loop does not
-        answer, or an empty text."""
+        """Probe the proxy's own listener; a probe needs no runtime and does not count in `max_connections`. Return why the
+        accept loop does not answer, or an empty text."""
         if self.stopping:
-            return ""  # nothing is accepted any more; that this code runs shows that the loop works
+            return ""  # the listener is not read any more; the loop works, because it runs this code
         probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         probe.bind(b"")  # the kernel assigns a unique name, by which the accept loop recognises it
         name = probe.getsockname()
@@ -129,7 +128,7 @@ class Server:
             self._probes.discard(name)
 
     def rejected(self, peer: Peer) -> None:
-        """Count and log a peer that is not trusted, and that the listener disconnected."""
+        """Count and log an untrusted peer that the listener disconnected."""
         self._reject(f"peer has uid {peer.uid}")
 
     def _reject(self, why: str) -> None:
@@ -150,8 +149,7 @@ class Server:
             self._redialling = asyncio.get_running_loop().create_task(self._redial())
 
     async def _redial(self) -> None:
-        """Close the connections of clients that were answered locally once the runtime is back, so that their next call reaches
-        it."""
+        """Wait until the runtime is back, then close the locally answered connections, so that their clients dial again."""
         while True:
             await asyncio.sleep(REDIAL_S)
             if not accepts(self._runtime_path):
@@ -162,7 +160,7 @@ class Server:
             return
 
     async def drain(self) -> int:
-        """Accept no more, let open calls end within `drain_timeout`, end the others. Return the number of those."""
+        """Stop accepting, let open calls end within `drain_timeout`, and end the others. Return the number of these others."""
         self.stopping = True
         if self._listener:
             asyncio.get_running_loop().remove_reader(self._listener)

@@ -1,7 +1,7 @@
-"""The schema of the annotation `lading.dev/assignment`: central writes it, and the node reads it.
+"""Define the schema of the annotation `lading.dev/assignment`, which central writes and the node reads.
 
 Amounts are MiB and percent of one card's compute. Unknown keys are ignored, because a newer central may write more; an
-incompatible change comes under another `v`. A person may add to a VF how it is to be set (`hooks.forms.netdev`).
+incompatible change has another `v`. A person may add the settings of a VF (`hooks.forms.netdev`).
 
 Source: docs/reference.md, "Assignments".
 """
@@ -14,9 +14,9 @@ from lading.devices.identity import GPU_SHAPE, MIG_SHAPE, PCI_SHAPE
 from lading.devices.isolation import IsolationName
 
 VERSION: Final = 1
-MAX_GEN: Final = 2**63 - 1  # the ledger's integer
+MAX_GEN: Final = 2**63 - 1  # largest integer of the ledger
 MAX_MEMORY_MIB: Final = 2**31 - 1
-LABEL: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"  # of Kubernetes, and not empty
+LABEL: Final = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"  # value of a Kubernetes label, not empty
 
 Address = Annotated[str, msgspec.Meta(pattern=rf"\A{PCI_SHAPE}\Z")]
 Mib = Annotated[int, msgspec.Meta(ge=1, le=MAX_MEMORY_MIB)]
@@ -27,13 +27,13 @@ Label = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{LABEL})?\Z")]
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     uuid: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE}|{MIG_SHAPE})\Z")]
     bdf: Address | None = None
-    memory_mib: Mib | None = None  # a share; with core_percent None too, the whole card
+    memory_mib: Mib | None = None  # memory of a share; if core_percent is None too, the whole card
     core_percent: Percent | None = None
-    core_limit_percent: Percent | None = None  # what a share may use while others leave it; None: what its isolation does
-    isolation: IsolationName | None = None  # of a share; None: the node's default
-    pod_memory_mib: Mib | None = None  # what the pod takes of the card at one time, where it is less than the sum
+    core_limit_percent: Percent | None = None  # compute that a share may use while others leave it; None: as its isolation does
+    isolation: IsolationName | None = None  # isolation of a share; None: the node's default
+    pod_memory_mib: Mib | None = None  # memory that the pod takes at one time, if less than its containers' sum
     pod_core_percent: Percent | None = None
-    card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE})?\Z")] = ""  # of a MIG instance; the node knows it
+    card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE})?\Z")] = ""  # card of a MIG instance; the node knows it
 
 
 class Vf(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
@@ -48,7 +48,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaul
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """The sharing labels, without the namespace: that is always the pod's own."""
+    """Hold the sharing labels. Their namespace is always the pod's own."""
 
     affinity: Label = ""
     anti_affinity: Label = ""
@@ -56,7 +56,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """The labels of the pod that say which quota it belongs to."""
+    """Hold the labels of the pod that name its quota."""
 
     name: Label = ""
     preemptible: bool = True
@@ -68,6 +68,6 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defau
     node: Annotated[str, msgspec.Meta(min_length=1)]
     gen: Annotated[int, msgspec.Meta(ge=0, le=MAX_GEN)]
     containers: dict[str, Container]
-    quota: Quota | None = None  # as the pod said when it was bound; None: there was no quota then
-    sharing: Sharing | None = None  # as the pod asked when it was bound; what it says since is not in force
-    gang: str | None = None  # with which the pod was bound; empty: with none; None: not written, by an older central
+    quota: Quota | None = None  # quota of the pod when it was bound; None: there was no quota then
+    sharing: Sharing | None = None  # sharing labels when the pod was bound; later changes are not in force
+    gang: str | None = None  # gang with which the pod was bound; empty: no gang; None: an older central did not write it

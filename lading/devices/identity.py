@@ -1,7 +1,7 @@
-"""The names by which an annotation may call a device or a container: their shapes, and one spelling for each.
+"""Parse the names of devices and containers in annotations into one spelling for each.
 
-Text enters; a normalised identity leaves, or None where the text has another shape. Nothing is looked up here: whether the
-device is there is for `grant.choose`. Sources: PCI addresses as Linux prints them (`%04x:%02x:%02x.%d`, domains may be longer),
+A text of another shape gives None. Nothing is looked up here: `grant.choose` checks whether the device exists. Sources:
+PCI addresses as Linux prints them (`%04x:%02x:%02x.%d`, domains may be longer),
 UUIDs as drivers print them, DNS labels (RFC 1123 §2.1, as Kubernetes uses them for container names), ib_device_register_name.
 """
 
@@ -12,12 +12,12 @@ from lading.vocabulary import GpuUuid, PciAddress
 
 _UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
-# The one spelling of each, as regular expressions.
+# Each name has one spelling, which these regular expressions define.
 PCI_SHAPE: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]"
 GPU_SHAPE: Final = rf"GPU-{_UUID}"
 MIG_PROFILE_SHAPE: Final = r"(?:[1-9]c\.)?[1-9]g\.[1-9][0-9]{0,3}gb(?:[+-][a-z.]{1,8}){0,2}"
-_POSITION: Final = r"[1-9][0-9a-z.+-]{3,31}@[0-9]{1,2}"  # with a profile of that shape; this one is short, for messages
-# The second: drivers before 470. The third: the position on a card where Lading makes an instance (lading/devices/mig.py).
+_POSITION: Final = r"[1-9][0-9a-z.+-]{3,31}@[0-9]{1,2}"  # profile (shape above) and first slice; short, for messages
+# Drivers before 470 use the second form. The third is a position where Lading makes an instance (lading/devices/mig.py).
 MIG_SHAPE: Final = rf"MIG-(?:{_UUID}|GPU-{_UUID}/(?:[0-9]{{1,3}}/[0-9]{{1,3}}|{_POSITION}))"
 
 _PCI: Final = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([01][0-9a-fA-F])\.([0-7])")
@@ -29,9 +29,9 @@ _CONTAINER: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _IBDEV: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")  # IB_DEVICE_NAME_MAX is 64 with the NUL
 _IFNAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")  # IFNAMSIZ is 16 with the NUL
 
-_TAKEN_IFNAMES: Final = frozenset({"lo", "all", "default"})  # each namespace has the first, and sysctls of the other two
+_TAKEN_IFNAMES: Final = frozenset({"lo", "all", "default"})  # `lo` exists everywhere; `all` and `default` are sysctls
 
-_SHOWN: Final = 60  # characters of a value that a message repeats: the pod's events and gRPC's status are bounded
+_SHOWN: Final = 60  # maximum characters of a value in a message: the pod's events and gRPC's status are bounded
 
 
 def parse_pci_address(text: str) -> PciAddress | None:
@@ -78,7 +78,7 @@ def is_ifname(text: str) -> bool:
 
 
 def shown_value(value: object) -> str:
-    """Return a JSON value for a message: short, whatever it contains."""
+    """Return a short text for any JSON value, for messages."""
     match value:
         case None:
             return "missing or null"

@@ -1,5 +1,5 @@
-"""What keeps a container within its share of a card. The names are in the annotation `lading.dev/isolation`, in assignments,
-in grants and in NodeDevices."""
+"""Name the isolations, which keep a container within its share of a card. The names are in the annotation
+`lading.dev/isolation`, in assignments, in grants and in NodeDevices."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -7,16 +7,16 @@ from typing import Final
 
 
 class IsolationName(StrEnum):
-    """Name the backends. One card has one of them at a time."""
+    """Name the isolations. A card has one isolation at a time."""
 
-    NONE = "none"  # the program is told its share, and is trusted to keep to it
+    NONE = "none"  # the program receives its share's amounts, and is trusted to keep to them
     TOKENS = "tokens"  # Lading's own library and share server
     MPS = "mps"  # Multi-Process Service
     MIG = "mig"  # an instance that is made for the pod
-    HAMI_CORE = "hami-core"  # a library that the operator provides: memory alone
+    HAMI_CORE = "hami-core"  # a library that the operator provides; limits memory only
 
 
-UNKNOWN: Final = "unknown"  # what central calls others, of newer nodes: so that they have a bound
+UNKNOWN: Final = "unknown"  # central's name for all isolations of newer nodes, so that the names are bounded
 _KNOWN: Final = {isolation.value: isolation for isolation in IsolationName}
 
 
@@ -26,14 +26,14 @@ def known_isolations(names: Iterable[str]) -> tuple[IsolationName, ...]:
 
 
 def isolation_word(name: str) -> str:
-    """Return the name if this version knows it; for an empty one, none."""
+    """Return the name if this version knows it, `none` for an empty name, and `unknown` for others."""
     return name if name in _KNOWN else UNKNOWN if name else IsolationName.NONE
 
 
-MPS_CLIENTS: Final = 48  # of one MPS server, from Volta on (Multi-Process Service, "Limitations")
+MPS_CLIENTS: Final = 48  # maximum clients of one MPS server, from Volta on (Multi-Process Service, "Limitations")
 _MOST_CONTAINERS: Final[Mapping[str, int]] = {
-    IsolationName.TOKENS: 16,  # with more, each waits too long for its turn
-    IsolationName.MPS: MPS_CLIENTS,  # each container is one at least
+    IsolationName.TOKENS: 16,  # more containers would each wait too long for a turn
+    IsolationName.MPS: MPS_CLIENTS,  # each container is at least one client
 }
 
 

@@ -1,8 +1,7 @@
-"""Positions for MIG instances on a card that Lading divides: where an instance of each profile can be made, and which of them
-take the same memory.
+"""Name the positions of MIG instances on a card that Lading divides, and find positions that take the same memory.
 
-An instance has another UUID each time it is made, and none before. So it is named by its position, which stays the same:
-`MIG-<the card's UUID>/<profile>@<first memory slice>`.
+An instance gets another UUID each time it is made, and has none before. So an instance is named by its position, which stays
+the same: `MIG-<the card's UUID>/<profile>@<first memory slice>`.
 
 Source: NVML API reference, nvmlDeviceGetGpuInstancePossiblePlacements; NVIDIA MIG user guide, "MIG Device Placement".
 """
@@ -13,7 +12,7 @@ from lading.vocabulary import GpuUuid
 
 
 class Span(NamedTuple):
-    """Consecutive memory slices of a card, mostly eighths of it."""
+    """Represent consecutive memory slices of a card, which are mostly eighths of its memory."""
 
     start: int
     size: int

@@ -1,5 +1,5 @@
-"""The arithmetic of shares: what the containers of a pod take of one card, and what is left of it. The node, which grants them,
-and central, which reads the node's grants, use the same."""
+"""Add up shares: the amounts that the containers of a pod take of one card, and the amounts that are left. The node, which
+grants shares, and central, which reads the node's grants, use the same arithmetic."""
 
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
@@ -8,14 +8,14 @@ FULL_CORE: Final = 100  # percent of a card's compute
 
 
 class Amounts(NamedTuple):
-    """A part of one card."""
+    """Represent a part of one card."""
 
     memory_mib: int = 0
     core_percent: int = 0
 
 
 class Share(Protocol):
-    """The part of a card that one container has."""
+    """Declare the part of a card that one container has."""
 
     @property
     def memory_mib(self) -> int | None: ...
@@ -25,12 +25,12 @@ class Share(Protocol):
 
     @property
     def pod_wide(self) -> bool:
-        """Return whether an equal share of another container of the pod is this one, counted once."""
+        """Return whether equal shares of the pod's containers are one share, counted once."""
         ...
 
     @property
     def pod_memory_mib(self) -> int | None:
-        """Return what the whole pod takes at one time, where its containers take turns; None: its containers' sum."""
+        """Return the MiB that the pod takes at one time, if its containers take turns; None: its containers' sum."""
         ...
 
     @property
@@ -38,7 +38,7 @@ class Share(Protocol):
 
 
 def taken_by_pod(shares: Iterable[tuple[str, Share]]) -> Amounts:
-    """Return what the containers of one pod take of a card at one time. `shares`: containers, by name, with what each has."""
+    """Return the amounts that one pod takes of a card at one time. `shares`: each container's name and share."""
     distinct = {
         (
             "" if share.pod_wide else container,
@@ -56,12 +56,12 @@ def taken_by_pod(shares: Iterable[tuple[str, Share]]) -> Amounts:
 
 
 def _add_up(amounts: Iterable[tuple[int, int | None]]) -> int:
-    """Add up pairs of a container's amount and of what its pod takes at one time, which counts once instead."""
+    """Add up pairs (container's amount, its pod's amount). A pod's amount counts once: (5, None), (2, 3), (2, 3) is 8."""
     amounts = list(amounts)
     at_once = max((of_pod for _, of_pod in amounts if of_pod is not None), default=0)
     return at_once + sum(amount for amount, of_pod in amounts if of_pod is None)
 
 
 def left_of_card(usable_mib: int, taken: Amounts) -> Amounts:
-    """Return what is free of a card whose pods take that much; never less than nothing."""
+    """Return the free amounts of a card whose pods take `taken`; never below 0."""
     return Amounts(max(0, usable_mib - taken.memory_mib), max(0, FULL_CORE - taken.core_percent))

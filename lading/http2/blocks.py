@@ -1,7 +1,7 @@
 """Decode complete header blocks: HEADERS and the CONTINUATIONs after it (RFC 9113 6.2, 6.10).
 
-For an end of a connection, which needs only the fields of a block; the relay, which forwards it, keeps its frames
-(runtimeproxy/relay/direction.py). It refuses any other frame between the frames of a block, and blocks that are too large.
+This reader is for an end of a connection, which needs only the fields of a block; the relay also keeps the frames
+(runtimeproxy/relay/direction.py). MalformedError is raised for other frames within a block, and for blocks that are too large.
 """
 
 from typing import Final
@@ -10,20 +10,20 @@ from lading.http2 import frames
 from lading.http2.frames import ErrorCode, MalformedError
 from lading.http2.headers import Fields, HeaderLane
 
-# All pieces of a block. C-core takes 16 KiB unpacked, and ours have some hundred bytes.
+# A block may have this many bytes, all pieces together. C-core accepts 16 KiB decoded; Lading's have some hundred bytes.
 MAX_BLOCK: Final = 64 << 10
 
 
 class BlockReader:
     def __init__(self, *, cached_block: int) -> None:
         """Create a reader. `cached_block`: see HeaderLane."""
-        self.ends_stream = False  # the block that was begun last
+        self.ends_stream = False  # whether the last block ends its stream
         self._lane = HeaderLane(cached_block=cached_block)
         self._block: bytearray | None = None  # the beginning of an incomplete block
         self._stream = 0
 
     def meet(self, kind: int, stream: int) -> None:
-        """Check the order of frames. Call it for every frame, first."""
+        """Check the order of frames. Must be called first for every frame."""
         if kind == frames.CONTINUATION if self._block is None else (kind != frames.CONTINUATION or stream != self._stream):
             raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted, or continued without one")
 

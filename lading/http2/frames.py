@@ -1,8 +1,8 @@
-"""Cut a byte stream into HTTP/2 frames, and write the few kinds that we send ourselves (RFC 9113 sections 4 and 6).
+"""Cut a byte stream into HTTP/2 frames, and write the few kinds that Lading sends itself (RFC 9113 sections 4 and 6).
 
-It takes bytes as the socket gave them. It returns whole frames, as offsets into one buffer, so that a run of frames that no
-handler reads is forwarded as one slice. It refuses a frame larger than its receiver announced, and lengths other than those
-that the RFC fixes. Everything else about a frame is for its receiver to check.
+Frames are returned as offsets into one buffer, so that a run of frames that no handler reads is forwarded as one slice.
+MalformedError is raised for a frame larger than its receiver announced, and for lengths other than those that the RFC fixes.
+The receiver of a frame checks everything else.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,12 +41,12 @@ HEADER_TABLE_SIZE: Final = 0x1
 INITIAL_WINDOW_SIZE: Final = 0x4
 MAX_FRAME_SIZE: Final = 0x5
 
-# Lengths that the RFC fixes; another one is a connection error of type FRAME_SIZE_ERROR.
+# The RFC fixes these lengths; another length is a connection error of type FRAME_SIZE_ERROR.
 _FIXED_LENGTH: Final = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 
 
 class ErrorCode(IntEnum):
-    """Error codes of RFC 9113, section 7."""
+    """Name the error codes of RFC 9113, section 7."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -60,7 +60,7 @@ class ErrorCode(IntEnum):
 
 
 class MalformedError(Exception):
-    """The received bytes break framing or compression; the connection ends with `code`."""
+    """Report received bytes that break framing or compression; the connection ends with `code`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -73,13 +73,13 @@ _SETTING: Final = Struct(">HL")
 
 
 class FrameReader:
-    """A reader that cuts one direction's byte stream into frames. Holds at most one unfinished frame."""
+    """Cut one direction's byte stream into frames. Holds at most one unfinished frame."""
 
     __slots__ = ("_missing", "_rest", "_shown_early", "max_frame_size")
 
     def __init__(self, shown_early: Callable[[int], bool] = lambda stream: False) -> None:
         """Create a reader. `shown_early`: whether DATA of this stream is returned before it is complete."""
-        self.max_frame_size = DEFAULT_MAX_FRAME_SIZE  # what the receiver of these frames announced
+        self.max_frame_size = DEFAULT_MAX_FRAME_SIZE  # bytes, as the receiver of these frames announced
         self._shown_early = shown_early
         self._rest = bytearray()
         self._missing = 0  # the number of bytes that `_rest` needs before it is read again
@@ -95,14 +95,14 @@ class FrameReader:
         if len(self._rest) + len(data) < self._missing:
             self._rest += data
             return b""
-        whole = b"".join((self._rest, data))  # one copy
+        whole = b"".join((self._rest, data))  # copies once
         self._rest.clear()
         return whole
 
     def frames(self, buffer: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield (type, flags, stream, start, end) of each whole frame, `start` at its header; the bytes after them are kept. A
-        frame that is shown early comes last, its `end` is behind the buffer's, and nothing of it is kept: its remaining bytes
-        must not be fed."""
+        """Yield (type, flags, stream, start, end) of each whole frame, `start` at its header; the bytes after them are kept. An
+        incomplete frame that is shown early comes last, with `end` after the buffer's end. Nothing of this frame is kept, and
+        its remaining bytes must not be fed."""
         unpack, position, size = _HEADER.unpack_from, 0, len(buffer)
         while size - position >= HEADER_LENGTH:
             high, low, kind, flags, stream = unpack(buffer, position)
@@ -128,8 +128,8 @@ class FrameReader:
 
 
 def read_preface(missing: bytes, data: bytes) -> tuple[bytes, int]:
-    """Read the missing part of the client preface from `data`; return what is missing now, and how many bytes of `data` it
-    was."""
+    """Read the missing part of the client preface from `data`; return the part still missing, and the number of bytes used
+    of `data`."""
     given = data[: len(missing)]
     if not missing.startswith(given):
         raise MalformedError(ErrorCode.PROTOCOL_ERROR, "not an HTTP/2 client preface")
@@ -157,7 +157,7 @@ def goaway(last_stream: int, code: ErrorCode, text: str = "") -> bytes:
 
 
 def header_block(stream: int, block: bytes, *, end_stream: bool) -> bytes:
-    """Return HEADERS, and CONTINUATION where the block does not fit a frame of the size that every receiver accepts."""
+    """Return HEADERS, and CONTINUATION if the block does not fit in a frame of the size that every receiver accepts."""
     flags = END_STREAM if end_stream else 0
     size = DEFAULT_MAX_FRAME_SIZE
     if len(block) <= size:

@@ -1,10 +1,9 @@
-"""One direction's header blocks: always decoded, written without a table, and in the relay forwarded verbatim as long as none
-has to be dropped (RFC 7541, RFC 9113 4.3).
+"""Decode and write the header blocks of one direction, so that both ends' header tables stay equal (RFC 7541, RFC 9113 4.3).
 
-Both ends keep one dynamic table per direction, and every block may change it. So every block is decoded, in order, and our own
-blocks are written as literals *without indexing*, which change no table. A block that must be dropped (a late answer on a call
-that the relay refused) would leave its receiver's table behind: from then on the direction is *re-encoded*, every block as
-literals, and the receiver's table never changes again.
+Both ends keep one dynamic table per direction, and every block may change it. So every block is decoded, in order, and Lading's
+own blocks are literals *without indexing*, which change no table. The relay forwards blocks verbatim until it must drop a block
+(a late answer on a call that it refused), which would leave the receiver's table behind. From then on the direction is
+*re-encoded*: every block is written as literals, and the receiver's table never changes again.
 
 After a receiver shrank its table, the next block that reaches it must begin with the size update (RFC 7541 4.2), also when the
 relay writes that block.
@@ -21,27 +20,27 @@ from lading.http2.frames import ErrorCode, MalformedError
 Fields = tuple[tuple[bytes, bytes], ...]
 
 _DEFAULT_TABLE_SIZE: Final = 4096  # RFC 9113 6.5.2
-# Of a decoded block; encoded it has at most 1 MiB. One byte of it can be a field that costs a hundred in memory, so less than
-# the 16 MiB that grpc-go accepts by default, which no caller needs: C-core accepts 16 KiB.
+# A decoded block may have this many bytes; encoded it has at most 1 MiB. One encoded byte can be a field that costs a hundred
+# in memory, so this is less than grpc-go's default of 16 MiB, which no caller needs. C-core accepts 16 KiB.
 MAX_FIELDS_SIZE: Final = 4 << 20
 _CACHED_BLOCKS: Final = 64
-# Bytes of one; a block that names table entries has one or two for each field, and a large one is not worth its memory.
+# Larger blocks, in bytes, are not worth the memory; a block that names table entries has one or two bytes for each field.
 CACHED_BLOCK: Final = 64
 
 
 class HeaderLane:
-    """The header blocks of one direction of one connection. Not thread-safe."""
+    """Process the header blocks of one direction of one connection. Not thread-safe."""
 
     def __init__(self, *, cached_block: int = CACHED_BLOCK) -> None:
-        """Create a lane. `cached_block`: bytes; more where the blocks of a trusted peer are literals that it repeats."""
+        """Create a lane. `cached_block`: maximum bytes of a cached block; more for a trusted peer that repeats literals."""
         self.verbatim = True
         self._cached_block = cached_block
         self._decoder = hpack.Decoder(max_header_list_size=MAX_FIELDS_SIZE)
         # A block of table references has the same fields until the table changes, and replies are such
-        # blocks nearly always; this saves most of the time that decoding takes.
+        # blocks nearly always. This saves most of the time that decoding takes.
         self._known: dict[bytes, Fields] = {}
         self._owed_size_update: int | None = None
-        self._receivers_size = _DEFAULT_TABLE_SIZE  # not the sender's, once its size updates are no longer forwarded
+        self._receivers_size = _DEFAULT_TABLE_SIZE  # differs from the sender's once its size updates are not forwarded
 
     def decode(self, block: bytes) -> Fields:
         """Return the fields of the next block of this direction. Every block must be decoded, in order."""
@@ -65,7 +64,7 @@ class HeaderLane:
         return fields
 
     def passed(self) -> None:
-        """Note that a block was forwarded verbatim; if it had to begin with a size update, it did (the decoder insists)."""
+        """Note that a block was forwarded verbatim. It began with a due size update, if any (the decoder insists)."""
         self._owed_size_update = None
         self._receivers_size = self._decoder.header_table_size
 

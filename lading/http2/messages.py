@@ -1,4 +1,4 @@
-"""gRPC over HTTP/2: the length-prefixed message, timeouts, and the fields that end a call.
+"""Encode and parse gRPC over HTTP/2: the length-prefixed message, timeouts, and the fields that end a call.
 
 Source: gRPC's PROTOCOL-HTTP2.md (Length-Prefixed-Message, Timeout, Status-Message).
 """
@@ -16,12 +16,12 @@ MAX_STATUS_MESSAGE: Final = 4096
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
-# The first fields of a reply that is not an error.
+# Every reply begins with these fields.
 REPLY_BEGINS: Final[Fields] = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 
 
 class Status(IntEnum):
-    """Status codes of gRPC (google.rpc.Code)."""
+    """Name the status codes of gRPC (google.rpc.Code)."""
 
     OK = 0
     CANCELLED = 1
@@ -49,7 +49,7 @@ def parse_prefix(buffer: bytes | bytearray) -> tuple[bool, int]:
 
 
 def prefixed(message: bytes) -> bytes:
-    """Return the message uncompressed with its prefix, which is allowed for each grpc-encoding that the call announced."""
+    """Return the message with its prefix, uncompressed, which is allowed for each grpc-encoding that the call announced."""
     return prefix_of(message) + message
 
 
@@ -58,7 +58,7 @@ def prefix_of(message: bytes) -> bytes:
 
 
 def too_large(length: int, limit: int) -> str:
-    # The text of grpc-go, which a client gets for the same message without the proxy.
+    # grpc-go's text is used, because a client gets it for the same message without the proxy.
     return f"grpc: received message larger than max ({length} vs. {limit})"
 
 
@@ -86,7 +86,7 @@ def trailers(status: int, message: str) -> Fields:
 
 
 def parse_status(fields: Fields) -> int:
-    """Return grpc-status of a reply's last block; UNKNOWN where it is missing or not a number."""
+    """Return grpc-status of a reply's last block; UNKNOWN if it is missing or not a number."""
     for name, value in fields:
         if name == b"grpc-status":
             return int(value) if value.isdigit() and len(value) < 4 else Status.UNKNOWN

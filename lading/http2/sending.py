@@ -1,7 +1,7 @@
 """Send header blocks and messages from one end of a connection, as its peer's windows allow (RFC 9113 5.2, 6.5.2, 6.9).
 
-It takes what the peer announced and credited, and messages. It sends HEADERS, and DATA that fits. Nothing that is sent changes
-the peer's header table. It refuses credit of 0, and windows over 2^31-1.
+HEADERS are sent at once, and DATA as far as the peer's windows allow. Sent blocks never change the peer's header table. Credit
+of 0, and windows over 2^31-1, raise MalformedError.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from lading.http2.headers import HeaderLane
 
 
 class Outgoing:
-    """One stream: the peer's window there, `room` in bytes, and what is still to be sent."""
+    """Hold the sending side of a stream: the peer's window (`room`, bytes), and the bytes still to send (`left`)."""
 
     __slots__ = ("left", "room", "stream")
 
@@ -25,18 +25,18 @@ class Outgoing:
 class Sender:
     def __init__(self) -> None:
         self._lane = HeaderLane()
-        self._initial_room = self._room = frames.DEFAULT_WINDOW  # of a stream that is opened; of the connection
+        self._initial_room = self._room = frames.DEFAULT_WINDOW  # windows of a new stream and of the connection
         self._max_frame = frames.DEFAULT_MAX_FRAME_SIZE
 
     def opened(self, stream: int) -> Outgoing:
         return Outgoing(stream, self._initial_room)
 
     def headers(self, stream: int, block: bytes, *, end_stream: bool) -> bytes:
-        """Return HEADERS. `block`: rendered by a HeaderLane, so it depends on no table."""
+        """Return HEADERS with a block that a HeaderLane rendered, so that it depends on no table."""
         return frames.header_block(stream, self._lane.render(()) + block, end_stream=end_stream)
 
     def data(self, outgoing: Outgoing, *, end_stream: bool) -> list[bytes]:
-        """Return DATA of what is left, as the windows allow; `end_stream` is set on the last of it."""
+        """Return DATA of the bytes still to send, as the windows allow; `end_stream` is set on the last frame."""
         out = []
         while outgoing.left:
             size = min(len(outgoing.left), outgoing.room, self._room, self._max_frame)
@@ -50,7 +50,7 @@ class Sender:
         return out
 
     def announced(self, payload: bytes, streams: Iterable[Outgoing]) -> bytes:
-        """Apply the peer's SETTINGS, for the open `streams` too. Return their acknowledgement."""
+        """Apply the peer's SETTINGS, also to the open `streams`. Return the acknowledgement of the SETTINGS."""
         settings = frames.settings(payload)
         if frames.INITIAL_WINDOW_SIZE in settings:
             more = settings[frames.INITIAL_WINDOW_SIZE] - self._initial_room
@@ -64,7 +64,7 @@ class Sender:
         return frames.frame(frames.SETTINGS, frames.ACK, 0)
 
     def credited(self, stream: int, outgoing: Outgoing | None, increment: int) -> None:
-        """Add credit. `outgoing`: the stream's, if it is open."""
+        """Add the peer's credit. `outgoing`: the stream, if it is open."""
         room = increment
         if stream == 0:
             self._room = room = self._room + increment

@@ -1,2 +1,1 @@
-"""A client for the Kubernetes API server, for central and the node's reporter: credentials, calls, errors that name the
-cause."""
+"""Call the Kubernetes API server, for central and the node's reporter: credentials, calls, errors that name the cause."""

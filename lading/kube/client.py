@@ -1,15 +1,15 @@
 """Call the API server: raw JSON in and out, one bounded pool of connections, and errors that say whether the call was carried
 out.
 
-It takes paths (`lading.kube.resource`) and bodies that msgspec can encode. It returns the answer's bytes, undecoded, so that a
-caller decodes the few fields that it reads; `lading.kube.depth` limits how deep they are nested. Nothing here retries a write
-or limits the rate: the caller knows what may be repeated. aiohttp itself sends a GET or DELETE again where a kept-alive
-connection turns out to be dead; updates are PATCHes, which it does not repeat, so a conflict is never caused by our own first
-attempt. Bodies and tokens are never logged.
+A call takes a path (`lading.kube.resource`) and a body that msgspec can encode. It returns the answer's bytes, so that a caller
+decodes only the fields that it reads; `lading.kube.depth` limits how deep they are nested. Writes are not retried and the rate
+is not limited, because only the caller knows which calls may be repeated. aiohttp itself sends a GET or DELETE again if a
+kept-alive connection turns out to be dead. Updates are PATCHes, which aiohttp does not repeat, so a conflict is never caused by
+the client's own first attempt. Bodies and tokens are never logged.
 
-Each call has a time limit, which is sent to the server too (`timeout=`), so that it does not carry out later a call that we
-gave up. A watch has no limit between its lines: TCP probes connections, so that one whose other end vanished ends in half a
-minute.
+Each call has a time limit, which is sent to the server too (`timeout=`), so that the server does not carry out a call after the
+client gave up. A watch has no limit between its lines: TCP probes connections, and ends a connection half a minute after its
+other end vanished.
 
 Source: Kubernetes "API concepts" (chunked lists, watches, bookmarks, patches), `kube-apiserver`'s request deadline filter,
 k8s.io/api core/v1 Binding, policy/v1 Eviction, metav1.DeleteOptions.
@@ -45,13 +45,13 @@ from lading.kube.errors import (
 from lading.kube.lines import Lines
 from lading.kube.resource import PODS
 
-TIMEOUT_S: Final = 10.0  # of a call, by default
-CONNECT_S: Final = 3.0  # waiting for a free connection of the pool included
+TIMEOUT_S: Final = 10.0  # default time limit of a call
+CONNECT_S: Final = 3.0  # includes the wait for a free connection of the pool
 MAX_CONNECTIONS: Final = 64  # each is a file here and a goroutine at the server; one bind uses one for some 5 ms
 PAGE: Final = 1000  # objects; 3 to 4 MB of pods, some 20 ms of the loop to decode
 PAGE_TIMEOUT_S: Final = 60.0
-WATCH_S: Final = 300  # up to twice as long, so that watches do not all end at once; client-go's numbers
-_WATCH_LATE_S: Final = 30  # by which a server may end a watch too late
+WATCH_S: Final = 300  # a watch is up to twice as long, so that watches do not all end at once; client-go's numbers
+_WATCH_LATE_S: Final = 30  # a server may end a watch this many seconds late
 _LIST_RESTARTS: Final = 3
 _CLOSE_S: Final = 1.0  # a few turns of the loop, once the sockets are shut down
 
@@ -72,7 +72,7 @@ class _List(msgspec.Struct):
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """An event of a watch. `type` is ADDED, MODIFIED, DELETED or BOOKMARK; errors are raised."""
+    """Represent an event of a watch. `type` is ADDED, MODIFIED, DELETED or BOOKMARK; errors are raised."""
 
     type: str
     object: msgspec.Raw
@@ -82,7 +82,7 @@ class WatchEvent(msgspec.Struct, frozen=True):
 class ListPage:
     items: list[msgspec.Raw]
     resource_version: str  # the same for all pages of one list
-    first: bool  # of a list: pages before it must be discarded
+    first: bool  # first page of a list: pages before it must be discarded
 
 
 _EVENTS: Final = msgspec.json.Decoder(WatchEvent)
@@ -90,8 +90,8 @@ _LISTS: Final = msgspec.json.Decoder(_List)
 
 
 class KubeClient:
-    """A client, used as an `async with` block, on one event loop. Code that must not wait for others' calls needs its own
-    client."""
+    """Call the API server, inside an `async with` block, on one event loop. Code that must not wait for others' calls needs
+    its own client."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class KubeClient:
         page_timeout_s: float = PAGE_TIMEOUT_S,
         around: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """Create a client. `around` is entered for the duration of each call, with the call's text, for example to show what is
-        waited for."""
+        """Create a client. `around` is entered for the duration of each call, with the call's text, for example to show which
+        call is waited for."""
         self._access = access
         self._user_agent = user_agent
         self._timeout_s = timeout_s
@@ -132,8 +132,8 @@ class KubeClient:
         return opened
 
     async def _close_sockets(self) -> None:
-        """Wait for TLS connections that aiohttp closed in the middle of an answer, because aiohttp does not: they would outlive
-        the loop."""
+        """Wait for TLS connections that aiohttp closed in the middle of an answer, because aiohttp does not wait: they would
+        outlive the loop."""
         for one in self._sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -145,13 +145,13 @@ class KubeClient:
     # ---- reading
 
     async def get(self, path: str, *, query: Mapping[str, str] | None = None, timeout_s: float | None = None) -> bytes:
-        """Return one object, consistently: from the store, not from a server's cache. Or the content of its subresource, as a
-        log."""
+        """Return one object, or the content of its subresource, such as a log. The read is consistent: from the store, not
+        from a server's cache."""
         return await self._call("GET", path, query=query, timeout_s=timeout_s)
 
     async def list_pages(self, path: str, *, limit: int = PAGE) -> AsyncGenerator[ListPage, None]:
-        """Yield a consistent list of now. A continuation that the server forgot (410) begins the list again, with a `first`
-        page."""
+        """Yield the pages of a consistent, current list. If the server forgot a continuation (410), the list begins again with
+        a `first` page."""
         for _ in range(_LIST_RESTARTS):
             token = ""
             try:
@@ -171,8 +171,9 @@ class KubeClient:
         raise UnclearError(f"cannot list {path}: the list expires faster than it can be read")
 
     async def watch(self, path: str, *, resource_version: str, watch_s: int | None = None) -> AsyncGenerator[WatchEvent, None]:
-        """Yield everything after the resource version, until the server ends it, which it does after some minutes: continue
-        with the newest version that was seen. GoneError: list again. The caller closes it (`contextlib.aclosing`)."""
+        """Yield the events after the resource version, until the server ends the watch after some minutes. The caller then
+        continues from the newest observed version; after GoneError it lists again. It must close the generator
+        (`contextlib.aclosing`)."""
         watch_s = watch_s or int(WATCH_S * (1 + random.random()))  # noqa: S311  spreads load, hides nothing
         query = _query(watch="1", allowWatchBookmarks="true", timeoutSeconds=str(watch_s), resourceVersion=resource_version)
         call = f"watch {path}"
@@ -190,30 +191,30 @@ class KubeClient:
     # ---- writing
 
     async def create(self, path: str, body: object, *, timeout_s: float | None = None) -> bytes:
-        """Create an object. Raises ConflictError where it exists already."""
+        """Create an object. Raises ConflictError if it exists already."""
         return await self._call("POST", path, body=body, timeout_s=timeout_s)
 
     async def merge(self, path: str, change: object, *, timeout_s: float | None = None) -> bytes:
-        """Apply a JSON merge patch (RFC 7396). If `metadata.resourceVersion` is in it and differs from the object's, raises
-        ConflictError."""
+        """Apply a JSON merge patch (RFC 7396). Raises ConflictError if the patch has a `metadata.resourceVersion` that
+        differs from the object's."""
         return await self._call("PATCH", path, body=change, content_type=_MERGE, timeout_s=timeout_s)
 
     async def merge_lists(self, path: str, change: object, *, timeout_s: float | None = None) -> bytes:
-        """Apply a strategic merge patch: a list is merged by its key, as conditions by their type, not replaced. Built-in kinds
-        only. Raises ConflictError where `metadata.uid` differs from the object's."""
+        """Apply a strategic merge patch: a list is merged by its key, such as conditions by their type, not replaced. Works for
+        built-in kinds only. Raises ConflictError if `metadata.uid` differs from the object's."""
         return await self._call("PATCH", path, body=change, content_type=_STRATEGIC, timeout_s=timeout_s)
 
     async def apply(
         self, path: str, body: object, *, manager: str, force: bool = False, timeout_s: float | None = None
     ) -> bytes:
-        """Apply server-side: the manager then owns the fields of the body; the object is created where it is missing. Raises
-        ConflictError where another manager owns a field, unless `force`."""
+        """Apply server-side: the manager then owns the fields of the body; a missing object is created. Raises ConflictError if
+        another manager owns a field, unless `force`."""
         query = _query(fieldManager=manager, force="true" if force else "")
         return await self._call("PATCH", path, body=body, query=query, content_type=_APPLY, timeout_s=timeout_s)
 
     async def delete(self, path: str, *, uid: str = "", grace_s: int | None = None) -> bytes:
-        """Delete an object. With a uid: ConflictError where another object has the name. NotFoundError may be our own success,
-        sent twice."""
+        """Delete an object. With a uid, raises ConflictError if another object has the name. NotFoundError may mean success,
+        because aiohttp may send the call twice."""
         return await self._call("DELETE", path, body=_delete_options(uid, grace_s))
 
     async def bind(
@@ -227,9 +228,9 @@ class KubeClient:
         annotations: Mapping[str, str],
         timeout_s: float | None = None,
     ) -> bytes:
-        """Bind a pod. The annotations are merged into the pod in the update that sets its node. Raises ConflictError: it is
-        bound, being deleted, another pod has the name, or it changed since that version (so that a change keeps a lost Binding
-        from succeeding)."""
+        """Bind a pod. The annotations are merged into the pod in the update that sets its node. Raises ConflictError if the
+        pod is bound or being deleted, if another pod has the name, or if the pod changed since `resource_version`, so that a
+        change keeps a lost Binding from succeeding."""
         body = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -245,8 +246,8 @@ class KubeClient:
         return await self._call("POST", PODS.path(namespace, name, "binding"), body=body, timeout_s=timeout_s)
 
     async def evict(self, *, namespace: str, name: str, uid: str, grace_s: int | None = None, dry_run: bool = False) -> bytes:
-        """Evict a pod, or with `dry_run` ask whether it could be evicted now. Raises TooManyRequestsError where a disruption
-        budget does not allow it now, UnclearError where several budgets cover the pod."""
+        """Evict a pod, or with `dry_run` check whether it could be evicted now. Raises TooManyRequestsError if a disruption
+        budget does not allow it now, UnclearError if several budgets cover the pod."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -254,11 +255,11 @@ class KubeClient:
             "deleteOptions": _delete_options(uid, grace_s),
         }
         path = PODS.path(namespace, name, "eviction")
-        # In the query: admission reads it there, and the API server copies it into the eviction's own options.
+        # Admission reads `dryRun` in the query, and the API server copies it into the eviction's own options.
         query = {"dryRun": "All"} if dry_run else None
         answer = await self._call("POST", path, query=query, body=body)
         if failure := parse_failed_status(f"post {path}", answer):
-            raise failure  # for a pod with several budgets the API server answers 201, and a Status that says 500
+            raise failure  # the API server answers 201 with a Status of 500 for a pod with several budgets
         return answer
 
     # ---- one request
@@ -341,7 +342,7 @@ class KubeClient:
 
 
 async def _parse_list(body: bytes, path: str) -> _List:
-    """Decode a page without its objects. The caller limits their depth one by one: few of them have brackets enough to look."""
+    """Decode a page without its objects. The caller limits their depth one by one: few have enough brackets for a check."""
     try:
         try:
             return _LISTS.decode(body)

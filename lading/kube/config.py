@@ -1,4 +1,4 @@
-"""Open the API server with the credentials of a kubeconfig, or of the service account that every pod has.
+"""Get access to the API server with the credentials of a kubeconfig, or of the service account that every pod has.
 
 `open_access` is for daemons: one kubeconfig by its path, or the service account. `open_access_as_kubectl` is for commands: the
 kubeconfigs, proxies and exceptions that kubectl would use. Both return `Access`: `Credentials` for each call, renewed in the
@@ -6,8 +6,8 @@ background. A token file is read again, and an exec plugin runs again when its c
 certificate everything is read again, which finds tokens, client certificates and authorities that were replaced on disk.
 Reading is done in a thread: an exec plugin may take seconds.
 
-It refuses, as ConfigError: files that cannot be read, no credentials, plain HTTP to another machine, a proxy that is not
-HTTP, and for daemons `insecure-skip-tls-verify`. Secrets are in no message, `repr` or log, and a key is copied to disk only
+ConfigError is raised for unreadable files, no credentials, plain HTTP to another machine, a proxy that is not HTTP, and for
+daemons also for `insecure-skip-tls-verify`. Secrets are in no message, `repr` or log, and a key is copied to disk only
 while Python's ssl loads it. Daemons use the `proxy-url` of a kubeconfig, but no proxy of the environment.
 
 Source: k8s.io/client-go tools/clientcmd (`client_config.go`, `overrides.go`), rest (`config.go`, `url_utils.go`), transport.
@@ -40,18 +40,18 @@ _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Credentials of one call. `tls` is None for plain HTTP."""
+    """Hold the credentials of one call. `tls` is None for plain HTTP."""
 
     server: str  # URL without a slash at its end
     tls: ssl.SSLContext | None
     authorization: str = field(default="", repr=False)  # the header's value
     impersonation: tuple[tuple[str, str], ...] = ()  # headers; a name may repeat
-    server_name: str | None = None  # the name in the server's certificate, where it is not the host's
+    server_name: str | None = None  # name in the server's certificate, if it differs from the host's
     proxy: str | None = field(default=None, repr=False)
 
 
 class Access:
-    """Credentials that stay valid. Used on one event loop."""
+    """Keep credentials valid. Used on one event loop."""
 
     def __init__(self, load: Callable[[], Callable[[], Credentials]], *, clock: Callable[[], float] = time.monotonic) -> None:
         """Load at once. `load` reads everything and returns a function that reads only what may have been renewed. Both raise
@@ -64,10 +64,10 @@ class Access:
         self._renewal: asyncio.Future[Credentials] | None = None
 
     async def credentials(self) -> Credentials:
-        """Return current credentials; wait only where the last ones were refused. Raises ConfigError where no new ones are
-        found."""
+        """Return current credentials; wait for new credentials only if the last were refused. Raises ConfigError if there are
+        none."""
         if self._current is None:
-            return await asyncio.shield(self._start_renewal())  # others wait for it too
+            return await asyncio.shield(self._start_renewal())  # shielded, because other calls wait for the renewal too
         if self._clock() >= self._due:
             self._start_renewal()
         return self._current
@@ -93,14 +93,14 @@ class Access:
     def _renewed(self, renewal: asyncio.Future[Credentials]) -> None:
         self._renewal = None
         self._due = self._clock() + REFRESH_S
-        # After a failure the last ones are used as long as the server accepts them.
+        # The last credentials are used after a failed renewal, as long as the server accepts them.
         if not renewal.cancelled() and renewal.exception() is None:
             self._current = renewal.result()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubectlRules:
-    """What decides about the cluster of a command, besides the files themselves."""
+    """Hold the flags and variables that choose the cluster of a command, besides the files themselves."""
 
     kubeconfig: str = ""  # the value of --kubeconfig
     context: str = ""  # the value of --context
@@ -117,14 +117,14 @@ class KubectlRules:
 
 
 def open_access(kubeconfig: Path | None) -> Access:
-    """Open with the current context of one kubeconfig, or with the service account of this pod. Blocks. Raises ConfigError."""
+    """Return access by the current context of one kubeconfig, or by this pod's service account. Blocks. Raises ConfigError."""
     if kubeconfig is None:
         return Access(lambda: _load_service_account({}))
     return Access(lambda: load_chosen(choose_entries((kubeconfig,), "", explicit=True)))
 
 
 def open_access_as_kubectl(rules: KubectlRules) -> Access:
-    """Open the cluster that kubectl would. Blocks. Raises ConfigError."""
+    """Return access to the cluster that kubectl would use. Blocks. Raises ConfigError."""
 
     def load() -> Callable[[], Credentials]:
         files = rules.find_files()
@@ -151,14 +151,14 @@ def read_namespace(rules: KubectlRules) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The entries of a context."""
+    """Hold the entries of a context."""
 
-    source: str  # for messages
+    source: str  # files of the entries, for messages
     context: Context = field(default_factory=Context)
-    cluster: Cluster | None = None  # None: it does not exist
+    cluster: Cluster | None = None  # None: the cluster does not exist
     absent: bool = False  # no file exists
     current: bool = True  # False: no context was named, and none is current
-    user: User | None = None  # None: it does not exist
+    user: User | None = None  # None: the user does not exist
 
 
 def choose_entries(files: tuple[Path, ...], context: str, *, explicit: bool) -> Chosen:
@@ -217,15 +217,15 @@ def _load_service_account(environment: Mapping[str, str]) -> Callable[[], Creden
 def load_chosen(
     chosen: Chosen, *, environment: Mapping[str, str] | None = None, insecure: bool = False
 ) -> Callable[[], Credentials]:
-    """Read what the entries name. `environment`: where to find a proxy if the cluster has none. `insecure`: accept a cluster
-    whose certificate is not verified."""
+    """Read the files of the entries, and return a function that returns current credentials. `environment` may name a proxy if
+    the cluster has none. `insecure` accepts a cluster whose certificate is not verified."""
     cluster, user = _checked_cluster(chosen, insecure=insecure), chosen.user or User()
     proxy = _checked_proxy(chosen.source, cluster.proxy_url or find_proxy(cluster.server, environment or {}))
     authority = cluster.certificate_authority_data
     if not authority and cluster.certificate_authority:
         authority = read_bytes(Path(cluster.certificate_authority))
     identify = load_identity(chosen.source, chosen.context.user, user, cluster, authority)
-    contexts: dict[tuple[bytes, bytes], ssl.SSLContext] = {}  # the newest one, by its certificate and key
+    contexts: dict[tuple[bytes, bytes], ssl.SSLContext] = {}  # newest TLS context, by certificate and key
 
     def refresh() -> Credentials:
         identity = identify()
@@ -281,7 +281,7 @@ def _checked_cluster(chosen: Chosen, *, insecure: bool) -> Cluster:
 
 
 def _checked_proxy(source: str, proxy: str | None) -> str | None:
-    if proxy and urlsplit(proxy).scheme not in ("http", "https"):  # no text of it: it may have a password
+    if proxy and urlsplit(proxy).scheme not in ("http", "https"):  # the proxy is not quoted: it may have a password
         raise ConfigError(f"cannot use {source}: its proxy is not HTTP", hint="write http://HOST:PORT")
     return proxy
 

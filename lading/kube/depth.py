@@ -2,8 +2,8 @@
 
 The API server stores objects of up to 10,000 levels: a user who may create pods can nest `metadata.managedFields[].fieldsV1`
 that deep. Decoders that recurse fail on it, at a depth that depends on the interpreter and on the caller's stack. `limit_depth`
-replaces what is nested deeper than `MAX_DEPTH` by null, so that every reader behind the client may recurse. Nothing that
-Lading reads is nested deeper than 20 levels.
+replaces values nested deeper than `MAX_DEPTH` by null, so that every reader behind the client may recurse. Lading reads nothing
+that is nested deeper than 20 levels.
 
 Source: RFC 8259, section 9 (a parser may limit the depth); sigs.k8s.io/json, `maxNestingDepth`.
 """
@@ -13,7 +13,7 @@ import re
 from itertools import accumulate
 from typing import Final
 
-# With two Python frames per level, this is below the interpreter's limit of 1,000 frames.
+# Two Python frames for each of these levels are below the interpreter's limit of 1,000 frames.
 MAX_DEPTH: Final = 300
 
 _INLINE: Final = 64 << 10  # bytes; up to 3 ms
@@ -39,11 +39,11 @@ def _limited(text: bytes) -> bytes:
 
 
 def _is_deep(text: bytes) -> bool:
-    """Compare the depth after each bracket with the limit. Strings are dropped first, because they may hold brackets."""
+    """Return whether the depth exceeds the limit. Strings are dropped first, because they may contain brackets."""
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in text else text
     brackets = b"".join(plain.translate(None, _NOT_STRUCTURE).split(b'"')[::2])
     depth = 0
-    for start in range(0, len(brackets), _CHUNK):  # in chunks, so that other threads get their turns
+    for start in range(0, len(brackets), _CHUNK):  # chunks give other threads their turns
         depths = list(accumulate(map(_STEPS.__getitem__, brackets[start : start + _CHUNK]), initial=depth))
         if max(depths) > MAX_DEPTH:
             return True

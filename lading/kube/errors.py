@@ -1,7 +1,8 @@
-"""The ways in which a call to the API server fails: refused, never sent, or unknown.
+"""Define the errors of a call to the API server: refused, never sent, or unclear.
 
-The caller of a write needs the difference. A *refusal* is an answer: nothing was changed. *Unreachable*: the request never left
-this machine. *Unclear*: it may have been carried out: a timeout, a connection that broke, a 5xx. Only a read settles that.
+The caller of a write needs the difference. *Refused*: the server answered, and nothing was changed. *Unreachable*: the request
+never left this machine. *Unclear*: after a timeout, a broken connection or a 5xx, the request may have been carried out, and
+only a read settles that.
 
 Source: metav1.Status (k8s.io/apimachinery), Kubernetes "API concepts"; 429 and Retry-After: "API Priority and Fairness",
 "API-initiated Eviction".
@@ -13,11 +14,11 @@ import msgspec
 
 from lading.errors import LadingError
 
-_MAX_TEXT: Final = 500  # of the server's text: an Invalid lists every field that is wrong
+_MAX_TEXT: Final = 500  # characters of the server's text: an Invalid lists every wrong field
 
 
 class KubeError(LadingError):
-    """A call failed. `retry_after_s` is what the server asked for, 0 where it did not."""
+    """Report that a call failed. `retry_after_s` is the wait that the server asked for, or 0."""
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -25,28 +26,28 @@ class KubeError(LadingError):
 
 
 class UnreachableError(KubeError):
-    """The request was not sent: no connection, no credentials, a certificate that is not trusted."""
+    """Report that the request was not sent: no connection, no credentials, a certificate that is not trusted."""
 
 
 class UnclearError(KubeError):
-    """The request may have been carried out, or may be carried out later."""
+    """Report that the request may have been carried out, or may be carried out later."""
 
 
 class TimedOutError(UnclearError):
-    """No answer came within the time limit of the call."""
+    """Report that no answer came within the time limit of the call."""
 
 
 class MalformedError(KubeError):
-    """The answer does not have the form that Kubernetes defines."""
+    """Report that the answer does not have the form that Kubernetes defines."""
 
 
 class RefusedError(KubeError):
-    """The server said no: nothing was changed."""
+    """Report that the server refused the call: nothing was changed."""
 
     def __init__(self, message: str, *, status: int, reason: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
         self.status = status
-        self.reason = reason  # Kubernetes' own, as "AlreadyExists"
+        self.reason = reason  # reason of Kubernetes, such as "AlreadyExists"
 
 
 class InvalidError(RefusedError):
@@ -54,11 +55,11 @@ class InvalidError(RefusedError):
 
 
 class UnauthorizedError(RefusedError):
-    """401: the server does not know who we are."""
+    """401: the server does not know the client."""
 
 
 class ForbiddenError(RefusedError):
-    """403: we have no permission, or the namespace is terminating."""
+    """403: the client has no permission, or the namespace is terminating."""
 
 
 class NotFoundError(RefusedError):
@@ -70,7 +71,7 @@ class ConflictError(RefusedError):
 
 
 class GoneError(RefusedError):
-    """410: this resource version or list is not known any more; list again."""
+    """410: the server no longer has this resource version or list; list again."""
 
 
 class TooManyRequestsError(RefusedError):
@@ -94,7 +95,7 @@ class _Details(msgspec.Struct, rename="camel"):
 
 
 class _Status(msgspec.Struct):
-    """The body of every failed call, and the object of a watch's ERROR event."""
+    """Represent the body of a failed call, and the object of a watch's ERROR event."""
 
     status: str = ""
     code: int = 0
@@ -104,12 +105,12 @@ class _Status(msgspec.Struct):
 
 
 def parse_failure(call: str, status: int, body: bytes | msgspec.Raw, *, retry_after: str = "") -> RefusedError | UnclearError:
-    """Return the error. `call` is the attempted call, as "get /api/v1/nodes"; status 0: use the body's; `retry_after` is that
-    header."""
+    """Return the error of a failed call. `call` is its text, such as "get /api/v1/nodes"; for status 0 the body's is used;
+    `retry_after` is the header of that name."""
     try:
         said = msgspec.json.decode(body, type=_Status)
     except msgspec.DecodeError:
-        said = _Status(message="an answer without a Status")  # from a proxy between us and the server
+        said = _Status(message="an answer without a Status")  # a proxy in front of the server may answer
     status = status or said.code
     message = f"cannot {call}: {f'{status} {said.reason}'.rstrip()}: {said.message[:_MAX_TEXT]}"
     wait_s = float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0
@@ -120,7 +121,7 @@ def parse_failure(call: str, status: int, body: bytes | msgspec.Raw, *, retry_af
 
 
 def parse_failed_status(call: str, body: bytes) -> RefusedError | UnclearError | None:
-    """Return the failure that the body of a successful answer contains; None where it contains none."""
+    """Return the failure that the body of a successful answer contains, or None."""
     try:
         failed = msgspec.json.decode(body, type=_Status).status == "Failure"
     except msgspec.DecodeError:

@@ -1,8 +1,8 @@
-"""Run the program of a kubeconfig's user that prints credentials.
+"""Run the program that prints the credentials of a kubeconfig's user.
 
-It takes the entry `exec` and its cluster. It returns a token or a client certificate, and when they end. It raises ConfigError,
-with the kubeconfig's own hint where the program is not installed. What the program prints on stderr passes to ours, and it may
-ask on the terminal. No message quotes what it prints on stdout, which may be a secret.
+The entry `exec` names the program. Its result is a token or a client certificate, with the time of their end. ConfigError has
+the kubeconfig's own hint if the program is not installed. The program's stderr is passed on, and the program may ask on the
+terminal. No message quotes the program's stdout, which may be a secret.
 
 Source: KEP 541, k8s.io/client-go plugin/pkg/client/auth/exec, client.authentication.k8s.io/v1.
 """
@@ -40,7 +40,7 @@ class PluginCredentials:
     token: str = field(repr=False)
     certificate: bytes = field(repr=False)  # PEM, or empty
     key: bytes = field(repr=False)
-    end: float | None  # seconds since the epoch; None: until they are refused
+    end: float | None  # seconds since the epoch; None: valid until refused
 
 
 def run_plugin(plugin: Exec, cluster: Cluster, authority: bytes) -> PluginCredentials:

@@ -1,8 +1,8 @@
-"""Find out who a client is: the header and the client certificate of a kubeconfig's user.
+"""Read the identity of a kubeconfig's user: the authorization header and the client certificate.
 
-It takes the user's entry. It returns a function that returns the current `Identity`: a token file is read each time, an exec
-plugin runs when its last credentials end. It raises ConfigError where there are no credentials. A bearer token counts before a
-password, and both before a plugin, as in client-go.
+`load_identity` returns a function that returns the current `Identity`: a token file is read each time, an exec plugin runs when
+its last credentials end. Missing credentials raise ConfigError. A bearer token has precedence over a password, and both over a
+plugin, as in client-go.
 
 Source: k8s.io/client-go tools/clientcmd (`client_config.go`), transport (`round_trippers.go`), plugin/pkg/client/auth.
 """
@@ -21,7 +21,7 @@ from lading.errors import ConfigError
 from lading.kube.exec_plugin import PluginCredentials, run_plugin
 from lading.kube.kubeconfig import AuthProvider, Cluster, Exec, User
 
-EXPIRY_S: Final = 30.0  # more than the time between two refreshes: credentials of a plugin are renewed before they end
+EXPIRY_S: Final = 30.0  # a plugin's credentials are renewed this long before their end; more than the time between refreshes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def load_identity(source: str, name: str, user: User, cluster: Cluster, authorit
 
 
 class _PluginIdentity:
-    """The identity that a plugin returned last, until it ends."""
+    """Keep the identity that a plugin returned last, until it ends."""
 
     def __init__(self, plugin: Exec, cluster: Cluster, authority: bytes) -> None:
         self._run: Callable[[], PluginCredentials] = lambda: run_plugin(plugin, cluster, authority)
@@ -96,7 +96,7 @@ def _find_id_token(source: str, provider: AuthProvider) -> str:
 
 
 def list_impersonation(user: User) -> tuple[tuple[str, str], ...]:
-    """Return the headers by which the user acts as another one."""
+    """Return the headers by which the user acts as another user."""
     headers = [("Impersonate-User", user.as_), ("Impersonate-Uid", user.as_uid)]
     headers += [("Impersonate-Group", group) for group in user.as_groups]
     headers += [

@@ -1,11 +1,10 @@
 """Merge kubeconfig files, and choose the cluster and the user of a context, by the rules of kubectl.
 
-It takes the text of each file with the path that it was read from. It returns values: cluster, user and namespace, their file
-names absolute. It raises ConfigError for text that is no kubeconfig, and for a context that does not exist; a message quotes
-no line of a file, because a line may be a secret. Pure.
+Files are texts with their paths; file names in the results are absolute. ConfigError is raised for text that is not a
+kubeconfig, and for a context that does not exist. A message quotes no line of a file, because a line may be a secret. Pure.
 
-The first file that has a cluster, user or context with a name decides about it alone, and the first file with a current
-context decides which one that is. A file without content counts as absent.
+The first file that has a cluster, user or context of a name defines it alone, and the first file with a current context chooses
+the current context. A file without content counts as absent.
 
 Source: k8s.io/client-go tools/clientcmd (`loader.go`, `client_config.go`) and tools/clientcmd/api/v1 (`types.go`).
 """
@@ -31,7 +30,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     server: str = ""
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
-    certificate_authority: str = ""  # a file; the data counts before it
+    certificate_authority: str = ""  # file name; the data have precedence
     certificate_authority_data: bytes = b""
     proxy_url: str = ""
     disable_compression: bool = False
@@ -44,7 +43,7 @@ class ExecVariable(msgspec.Struct, frozen=True):
 
 
 class Exec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A program that prints credentials."""
+    """Represent a program that prints credentials."""
 
     command: str = ""
     args: tuple[str, ...] = ()
@@ -66,7 +65,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     client_key: str = ""
     client_key_data: bytes = b""
     token: str = ""
-    token_file: str = msgspec.field(name="tokenFile", default="")  # counts before the token
+    token_file: str = msgspec.field(name="tokenFile", default="")  # file name; has precedence over the token
     as_: str = msgspec.field(name="as", default="")
     as_uid: str = ""
     as_groups: tuple[str, ...] = ()
@@ -109,7 +108,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kubeconfig:
-    """The entries of one file, or of several that are merged."""
+    """Hold the entries of one file, or of several merged files."""
 
     current_context: str
     clusters: Mapping[str, Cluster]
@@ -128,7 +127,7 @@ class Kubeconfig:
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader for which a date is a text, as for kubectl."""
+    """Load YAML with dates as texts, as kubectl does."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  PyYAML's own attribute
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
@@ -165,7 +164,7 @@ def parse_kubeconfig(text: str, path: str) -> Kubeconfig:
 
 
 def merge_kubeconfigs(files: Sequence[Kubeconfig]) -> Kubeconfig:
-    """Merge files, the first one of which counts before the others."""
+    """Merge files; an earlier file has precedence over a later one."""
     backwards = files[::-1]
     return Kubeconfig(
         current_context=next((file.current_context for file in files if file.current_context), ""),
@@ -195,7 +194,7 @@ def _resolve_cluster(cluster: Cluster, folder: str) -> Cluster:
 
 def _resolve_user(user: User, folder: str) -> User:
     plugin = user.exec
-    if plugin is not None and "/" in plugin.command:  # others are searched in $PATH
+    if plugin is not None and "/" in plugin.command:  # a command without a slash is searched in $PATH
         plugin = msgspec.structs.replace(plugin, command=_below(folder, plugin.command))
     return msgspec.structs.replace(
         user,

@@ -16,7 +16,7 @@ class Lines:
         self._size = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines that these bytes complete, without their ends, empty ones left out."""
+        """Yield the lines that `data` completes, without line ends. Empty lines are left out."""
         first, *rest = data.split(b"\n")
         self._parts.append(first)
         self._size += len(first)

@@ -1,6 +1,6 @@
 """Choose the proxy of a server from the environment, by the rules of kubectl.
 
-It takes the server's URL and the environment. It returns the proxy's URL, or None. Pure.
+Pure. Example:
 
     find_proxy("https://api.example:6443", {"HTTPS_PROXY": "proxy:3128", "NO_PROXY": ".internal,10.0.0.0/8"})
     → "http://proxy:3128"
@@ -16,7 +16,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def find_proxy(server: str, environment: Mapping[str, str]) -> str | None:
-    """Return the URL of the proxy that a request to the server takes."""
+    """Return the URL of the proxy for requests to the server, or None for a direct connection."""
     url = urlsplit(server)
     proxy = _read(environment, f"{url.scheme}_proxy")
     host = (url.hostname or "").rstrip(".")
@@ -40,7 +40,7 @@ def _is_excepted(host: str, port: int | None, no_proxy: str) -> bool:
 
 def _matches(host: str, port: int | None, entry: str) -> bool:
     """Return whether the entry of NO_PROXY covers the host: `*`, a network, an address, or a domain with its subdomains
-    (`.domain`: only those); address and domain may have a port."""
+    (`.domain`: only those). Address and domain may have a port."""
     if not entry:
         return False
     if entry == "*":

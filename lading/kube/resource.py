@@ -18,7 +18,7 @@ class Resource:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path. Without a namespace: of a cluster-scoped kind, or objects of all namespaces. Names are quoted."""
+        """Return the path. No namespace: a cluster-scoped kind, or the objects of all namespaces. Names are quoted."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace:
             parts += ["namespaces", namespace]

@@ -1,5 +1,5 @@
-"""Apply a merged adjustment to a CRI request; leave what it does not name unchanged, also fields that our copy of the API does
-not know. Applying twice equals applying once.
+"""Apply a merged adjustment to a CRI request. All other fields stay unchanged, also fields that our copy of the API does not
+define. Applying twice equals applying once.
 
 Source: runtime.v1 CreateContainerRequest, RunPodSandboxRequest, UpdateContainerResourcesRequest.
 """
@@ -22,8 +22,8 @@ class Applied:
 
 
 def apply_adjustment(message: bytes, adjustment: hook.Adjustment, stage: Stage) -> Applied:
-    """Return the changed message, which must parse as that stage's request. If the stage carries nothing that can change, the
-    message is returned unchanged."""
+    """Return the changed message. `message` must parse as the stage's request. If that request carries nothing that a hook can
+    change, the message is returned unchanged."""
     env = _env(adjustment)
     match stage:
         case Stage.CREATE_CONTAINER:

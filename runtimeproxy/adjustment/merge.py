@@ -1,7 +1,7 @@
 """Merge the adjustments of several hooks: every field has one owner, a second claim with another value is a conflict.
 
-Identical claims agree. The merged result is validated last, so that what no hook may do (relative paths, kubelet's own
-annotations, a device and a mount at one path) is refused, independent of which hook asked for it.
+Identical claims agree. The merged result is validated last, so that forbidden claims of any hook are refused: relative paths,
+kubelet's own annotations, a device and a mount at one path.
 
 Source: the owner-per-field merge of containerd/nri's adaptation; container-device-interface's parser for CDI names.
 """
@@ -16,9 +16,9 @@ from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage
 from runtimeproxy.call.outcome import CallRefusal
 
-# What an annotation key may not start with: kubelet's own; CDI injection and systemd properties, which make the runtime act.
+# Hooks may not set keys with these prefixes: they are kubelet's own, or make the runtime inject CDI devices or set properties.
 RESERVED_ANNOTATIONS: Final = ("io.kubernetes.", "cdi.k8s.io/", "org.systemd.property.")
-RESERVED_LABELS: Final = ("io.kubernetes.",)  # kubelet finds its containers by them
+RESERVED_LABELS: Final = ("io.kubernetes.",)  # kubelet finds its containers by these labels
 
 _CDI_NAME: Final = re.compile(
     r"[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?"
@@ -28,7 +28,7 @@ _NOT_NAMES: Final = frozenset({"", ".", ".."})
 _PERMISSIONS: Final = frozenset({"r", "w", "m", "rw", "rm", "wm", "rwm"})
 _PLAIN_RESOURCES: Final = tuple(f.name for f in hook.LinuxResources.DESCRIPTOR.fields if f.name != "unified")
 
-# What each stage's CRI request can carry. Start, Stop and Remove carry nothing that a hook could change.
+# Each stage's CRI request can carry these kinds of claims. Start, Stop and Remove carry nothing that a hook could change.
 _CARRIES: Final[Mapping[Stage, frozenset[str]]] = {
     Stage.RUN_POD_SANDBOX: frozenset({"annotation", "label", "resources", "unified"}),
     Stage.CREATE_CONTAINER: frozenset(
@@ -71,7 +71,7 @@ def merge(adjustments: Sequence[tuple[str, hook.Adjustment]], stage: Stage) -> M
 
 
 def _claims(adjustment: hook.Adjustment) -> Iterator[tuple[Key, object]]:
-    """Yield the claims in the answer's order; equal values mean the same thing (`wr` is `rw`)."""
+    """Yield the claims of an adjustment, in its order. Claims that mean the same have equal values: `wr` becomes `rw`."""
     for env in adjustment.env:
         yield ("env", env.name), env.value
     for name in adjustment.env_remove:

@@ -1,1 +1,1 @@
-"""Say what a held CRI call is: its method and stage, its pod and container, and the hooks that it concerns."""
+"""Describe a held CRI call: its method and stage, its pod and container, and its outcome."""

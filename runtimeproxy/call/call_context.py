@@ -1,7 +1,7 @@
-"""Find the pod sandbox of a call, and its container where the stage has one, from the request and from `SandboxCache`.
+"""Find the pod sandbox of a call, and its container if the stage has one, in the request and in `SandboxCache`.
 
-What neither contains is empty. A pod's annotation keys are those of the request and those that it was created with: removing
-one un-guards nothing.
+Fields that neither contains are empty. A pod's annotation keys are those of the request and those that the pod was created
+with, so that removing an annotation un-guards nothing.
 
 Source: runtime.v1 RuntimeService requests (protos/cri/runtime/v1/api.proto).
 """
@@ -23,7 +23,7 @@ SANDBOX_STAGES = frozenset({Stage.RUN_POD_SANDBOX, Stage.STOP_POD_SANDBOX, Stage
 class CallContext:
     sandbox: hook.PodSandbox
     container: hook.Container | None = None  # without env, mounts and devices
-    keys: frozenset[str] = frozenset()  # of the pod's annotations
+    keys: frozenset[str] = frozenset()  # annotation keys of the pod
 
 
 def context_of(request: Message, cache: SandboxCache) -> CallContext:
@@ -47,8 +47,8 @@ def context_of(request: Message, cache: SandboxCache) -> CallContext:
 
 
 def context_by_id(stage: Stage, an_id: str, cache: SandboxCache) -> CallContext:
-    """Return the context. `an_id` is the sandbox's or the container's, as the stage has it. An unknown one has its id and
-    nothing else."""
+    """Return the context of the sandbox or container (depending on the stage) with this id. If the id is not cached, the
+    context has only the id."""
     if stage in SANDBOX_STAGES:
         sandbox = cache.sandbox(an_id) or hook.PodSandbox(id=an_id)
         return CallContext(sandbox=sandbox, keys=cache.annotations(sandbox.id))
@@ -57,7 +57,7 @@ def context_by_id(stage: Stage, an_id: str, cache: SandboxCache) -> CallContext:
 
 
 def known_keys(stage: Stage | None, message: bytes, cache: SandboxCache) -> frozenset[str]:
-    """Return the annotation keys with which the pod of an unparsed request was created, as far as its id is known."""
+    """Return the cached annotation keys of an unparsed request's pod; none if the id in the request is not cached."""
     match stage:
         case None | Stage.RUN_POD_SANDBOX:
             return frozenset()
@@ -84,7 +84,7 @@ def adjusted(context: CallContext, stage: Stage, adjustment: hook.Adjustment) ->
 
 
 def context_made(context: CallContext, stage: Stage, reply: bytes) -> CallContext:
-    """Return the context with the id from the runtime's reply."""
+    """Set the new id from the runtime's reply in the context, and return the context."""
     if stage is Stage.RUN_POD_SANDBOX:
         context.sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
     elif stage is Stage.CREATE_CONTAINER and context.container is not None:

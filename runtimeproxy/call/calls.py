@@ -1,4 +1,4 @@
-"""Define which CRI methods the proxy holds, which stage each is, and what can be read of a message without parsing it.
+"""Define the CRI methods that the proxy can hold and their stages, and read a message's id without parsing the message.
 
 CRI v1alpha2 has the same messages as v1 under other names, so both are read with the v1 classes and unknown fields are kept.
 `RestorePod` is not in our copy of the API: it creates containers without any stage, and is refused for guarded pods.
@@ -20,7 +20,7 @@ from runtimeproxy.protobuf.wire import LENGTH, BrokenWireError, fields, parse_in
 
 
 class Stage(Enum):
-    """A CRI call that a hook can ask for. The name is the hook API's, the value CRI's."""
+    """Represent a CRI call that hooks can be asked about. The name is the hook API's, the value CRI's."""
 
     RUN_POD_SANDBOX = "RunPodSandbox"
     STOP_POD_SANDBOX = "StopPodSandbox"
@@ -50,7 +50,7 @@ _REQUESTS: Final[Mapping[Stage, type[Message]]] = {
     Stage.UPDATE_CONTAINER_RESOURCES: cri.UpdateContainerResourcesRequest,
 }
 
-# If these were refused, a pod would keep its devices and its sandbox for ever: kubelet retries them without end.
+# A refusal of these calls would keep a pod's devices and sandbox forever, because kubelet retries the calls without end.
 _TEARDOWN: Final = frozenset({Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX, Stage.STOP_CONTAINER, Stage.REMOVE_CONTAINER})
 
 
@@ -81,7 +81,7 @@ METHODS: Final[Mapping[bytes, Method]] = _methods()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCall:
-    """A call whose message is complete and which waits for its outcome."""
+    """Represent a call whose message is complete and whose outcome is awaited."""
 
     method: Method
     message: bytes
@@ -90,13 +90,13 @@ class HeldCall:
 
 
 class AsksStages(Protocol):
-    """A registration, as `held_paths` needs it."""
+    """Declare the part of a registration that `held_paths` needs."""
 
     @property
     def hooks(self) -> frozenset[str]: ...
 
 
-# CRI requests have four at most; a message of a million one-byte fields must not block the loop.
+# At most this many fields are read: a message of a million must not block the loop, and CRI requests have four at most.
 _MAX_FIELDS: Final = 1000
 
 

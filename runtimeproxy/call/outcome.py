@@ -1,5 +1,7 @@
-"""Define how a held call ends: it is forwarded, changed or not, or refused with the gRPC status that says what a caller may
-expect of a retry."""
+"""Define the outcomes of a held call: forwarded, changed or not, or refused with a gRPC status.
+
+The status tells the caller whether a retry may succeed.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +13,8 @@ from runtimeproxy.call.call_context import CallContext
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Send these bytes to the runtime, or the original ones (None). `observe`: what the runtime's answer is about, if the gate
-    wants to see it."""
+    """Send these bytes to the runtime, or the original bytes (None). `observe`: the call's context, if the gate needs the
+    runtime's answer."""
 
     message: bytes | None = None
     observe: CallContext | None = None
@@ -24,7 +26,7 @@ class Refuse:
 
     status: int
     message: str
-    reason: str = ""  # the label of its metric
+    reason: str = ""  # label of the metric
 
 
 Outcome = Forward | Refuse
@@ -32,7 +34,7 @@ Outcome = Forward | Refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRefusal:
-    """An expected "no", from a hook (`hook` names its registration; `reason` is then the hook's own code) or from the proxy."""
+    """Describe a refusal by a hook or by the proxy. `hook` names the hook's registration; `reason` is then the hook's code."""
 
     reason: str
     message: str
@@ -45,7 +47,7 @@ class CallRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The answers of the hooks of a stage."""
+    """Hold the answers of a stage's hooks."""
 
     adjustments: tuple[tuple[str, hook.Adjustment], ...] = ()  # (name of the registration, its answer), in hook order
-    forgiven: Mapping[str, CallRefusal] = field(default_factory=dict)  # what failed and did not end the chain, by name
+    forgiven: Mapping[str, CallRefusal] = field(default_factory=dict)  # failures that did not end the chain, by registration

@@ -1,5 +1,6 @@
-"""Select what a hook is shown of a pod sandbox and a container: identity, annotations, names; never a value that may be secret.
-Values of environment variables are included only where a registration names the variable.
+"""Select the fields of a pod sandbox and a container for hooks: identity, annotations, names; never a value that may be secret.
+
+Values of environment variables are included only if a registration names the variable.
 
 Source: runtime.v1 PodSandboxConfig, ContainerConfig, PodSandbox, Container; protos/hook/v1/hook.proto.
 """
@@ -15,8 +16,7 @@ _PLAIN_RESOURCES: Final = frozenset(f.name for f in hook.LinuxResources.DESCRIPT
 
 
 def sandbox_of_config(config: cri.PodSandboxConfig, *, sandbox_id: str = "", runtime_handler: str = "") -> hook.PodSandbox:
-    """Convert a configuration. CreateContainer's has neither the sandbox's id nor its runtime handler: the caller passes
-    them."""
+    """Convert a sandbox's configuration, which has neither the id nor the runtime handler: the caller passes them."""
     context = config.linux.security_context
     namespaces = context.namespace_options
     return hook.PodSandbox(
@@ -37,7 +37,7 @@ def sandbox_of_config(config: cri.PodSandboxConfig, *, sandbox_id: str = "", run
 
 
 def sandbox_of_list(item: cri.PodSandbox | cri.PodSandboxStatus) -> hook.PodSandbox:
-    """Convert an entry of a list. The runtime's lists do not have the cgroup parent, namespaces and privileges."""
+    """Convert a sandbox of the runtime's list or status, which lacks cgroup parent, namespaces and privileges."""
     return hook.PodSandbox(
         id=item.id,
         name=item.metadata.name,
@@ -62,8 +62,7 @@ def container_of_list(item: cri.Container) -> hook.Container:
 
 
 def container_identity(config: cri.ContainerConfig) -> hook.Container:
-    """Convert only what the runtime's lists have, so that what is known of a container does not depend on how it was
-    learned."""
+    """Convert only the fields that the runtime's lists have, so that a cached container is the same from a call or a list."""
     return hook.Container(
         name=config.metadata.name,
         attempt=config.metadata.attempt,
@@ -76,8 +75,8 @@ def container_identity(config: cri.ContainerConfig) -> hook.Container:
 def container_of_config(
     config: cri.ContainerConfig, identity: hook.Container, *, env_values: Collection[str] = ()
 ) -> hook.Container:
-    """Convert a configuration. `identity`: its `container_identity`. `env_values` names the variables whose values are
-    included; a value that is not UTF-8 is left out."""
+    """Convert a container's configuration. `identity`: its `container_identity`. `env_values` names the variables whose
+    values are included; a value that is not UTF-8 is left out."""
     container = hook.Container()
     container.CopyFrom(identity)
     container.mount_paths.extend(mount.container_path for mount in config.mounts)
@@ -97,7 +96,7 @@ def container_of_config(
 
 
 def resources_of(resources: cri.LinuxContainerResources) -> hook.LinuxResources:
-    """Convert resources. CRI has no presence here: 0 and empty are what it uses for "not set", and so they are absent."""
+    """Convert resources. CRI uses 0 and empty for "not set", so fields with these values are absent."""
     plain: dict[str, Any] = {field.name: value for field, value in resources.ListFields() if field.name in _PLAIN_RESOURCES}
     return hook.LinuxResources(**plain, unified=resources.unified)
 

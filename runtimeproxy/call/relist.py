@@ -1,6 +1,4 @@
-"""Compare what the proxy knows of pods with the runtime's lists: at the start, and regularly for calls that bypassed the
-proxy.
-"""
+"""Compare the cached pods with the runtime's lists: at the start, and regularly, because calls may bypass the proxy."""
 
 import asyncio
 from typing import Final
@@ -10,9 +8,9 @@ from lading.log import Event, Log
 from lading.runtime import RuntimeClient
 from runtimeproxy.call.sandbox_cache import SandboxCache
 
-# How often calls that bypassed the proxy are looked for.
+# The lists are read at this interval, in seconds, to find calls that bypassed the proxy.
 RELIST_S: Final = 60.0
-# The interval while the runtime does not answer.
+# The lists are read at this interval, in seconds, while the runtime does not answer.
 RELIST_RETRY_S: Final = 1.0
 
 
@@ -26,7 +24,7 @@ class Relist:
         self._log = log
 
     async def keep(self) -> None:
-        """Compare again and again. Never returns."""
+        """Update the cache from the runtime's lists, every RELIST_S seconds. Never returns."""
         while True:
             mark = self._cache.mark()
             try:

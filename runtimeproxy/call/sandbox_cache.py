@@ -1,7 +1,7 @@
-"""Remember sandboxes and containers by id, with what later calls on them need: teardown calls carry only an id.
+"""Cache sandboxes and containers by id for later calls, because teardown calls carry only an id.
 
-They are learned from observed replies and from the runtime's lists, and forgotten on an observed Remove, and when a list lacks
-them. Bounded: the oldest sandbox is dropped first, with its containers, and is learned again from the next list.
+Entries are added from observed replies and from the runtime's lists. They are removed on an observed Remove, and when a list
+lacks them. Bounded: the oldest sandbox is dropped first, with its containers, and is added again from the next list.
 
 Source: runtime.v1 ListPodSandbox, ListContainers; koord-runtime-proxy leaks here (docs/hook-api.md).
 """
@@ -35,7 +35,7 @@ class SandboxCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self.listed = False  # the runtime's lists were read at least once: an unknown sandbox is a new one
-        self._clock = 0  # counts what was learned, so that a list cannot remove what is newer than it
+        self._clock = 0  # counts additions, so that a list cannot remove a newer entry
 
     def __len__(self) -> int:
         return len(self._sandboxes)
@@ -56,14 +56,14 @@ class SandboxCache:
         return entry.shown, entry.containers[ContainerId(container_id)]
 
     def annotations(self, sandbox_id: str) -> frozenset[str]:
-        """Return all known keys that the pod ever had, and those of its containers: a grant outlives its annotation."""
+        """Return the keys that the pod has or had, and those of its containers, because a grant outlives its annotation."""
         entry = self._sandboxes.get(SandboxId(sandbox_id))
         if entry is None:
             return frozenset()
         return frozenset(entry.shown.annotations).union(*(shown.annotations for shown in tuple(entry.containers.values())))
 
     def learn_sandbox(self, shown: hook.PodSandbox) -> None:
-        """Add or update a sandbox. A known one keeps its containers and the annotations that `shown` lacks."""
+        """Add or update a sandbox. A cached sandbox keeps its containers and the annotations that `shown` lacks."""
         self._clock += 1
         before = self._sandboxes.get(SandboxId(shown.id))
         if before and before.shown == shown:
@@ -78,7 +78,7 @@ class SandboxCache:
             self._grow(made, shown.ByteSize())
 
     def learn_container(self, sandbox_id: str, shown: hook.Container) -> None:
-        """Add a container if its sandbox is known."""
+        """Add a container if its sandbox is cached."""
         entry = self._sandboxes.get(SandboxId(sandbox_id))
         if entry is None:
             return
@@ -106,13 +106,13 @@ class SandboxCache:
         self._grow(entry, -entry.containers.pop(ContainerId(container_id)).ByteSize())
 
     def mark(self) -> int:
-        """Return a mark, to be taken before the runtime is asked for its lists, and to be passed to `relist` with them."""
+        """Return a mark for `relist`. It must be taken before the runtime is asked for its lists."""
         return self._clock
 
     def relist(self, mark: int, sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Container]) -> None:
-        """Add what the lists have and is not known; forget what they lack, unless it was learned after `mark`.
+        """Add entries of the lists that are not cached; remove entries that the lists lack, unless added after `mark`.
 
-        What is known already is not changed: a list has less than the call that created the sandbox.
+        Cached entries are not changed: a list has less than the call that created the sandbox.
         """
         self.listed = True
         listed = {SandboxId(item.id): item for item in sandboxes}

@@ -1,1 +1,1 @@
-"""Hook servers: their registrations, the folder that holds them, and the calls to them."""
+"""Read the registrations of hook servers, and call the servers."""

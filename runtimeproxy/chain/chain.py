@@ -20,7 +20,7 @@ from runtimeproxy.call.outcome import Answers, CallRefusal
 from runtimeproxy.chain.endpoint import RESTART_WAIT_S, Endpoint, Failure
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
-SHARE_OF_CALLER: Final = 0.5  # the other half is the runtime's
+SHARE_OF_CALLER: Final = 0.5  # part of the caller's deadline for all hooks; the other half is the runtime's
 MESSAGE_MAX: Final = 1024  # characters of a hook's refusal; the limit of kubelet's events
 
 _REASON_CODE: Final = re.compile(r"[a-z0-9]{1,32}(-[a-z0-9]{1,32}){0,8}")
@@ -30,7 +30,7 @@ _EVENT_OF: Final = {Reason.HOOK_TIMEOUT: Event.HOOK_TIMEOUT, Reason.HOOK_INVALID
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     registration: Registration
-    request: hook.AdjustRequest  # its deadline_ms is filled in when it is asked
+    request: hook.AdjustRequest  # `deadline_ms` is set when the question is asked
 
 
 class Chain:
@@ -40,19 +40,19 @@ class Chain:
         *,
         answered: Callable[[str, float, Failure | None], None] = lambda *_: None,
     ) -> None:
-        """Create a chain, which trusts the sockets of root and of this process's user. `answered` is called after each
-        question, with the registration, seconds, and the failure, if it was one."""
+        """Create a chain that trusts the sockets of root and of this process's user. `answered` is called after each
+        question, with the registration's name, the seconds, and the failure or None."""
         self._log = log
         self._answered = answered
         self._endpoints: dict[str, Endpoint] = {}
-        self._failing: set[str] = set()  # endpoints
+        self._failing: set[str] = set()  # endpoints whose last question failed
         self._closing: set[asyncio.Task[None]] = set()
 
     async def ask(
         self, stage: Stage, questions: Sequence[Question], deadline: float | None, *, keep_going: bool = False
     ) -> Answers | CallRefusal:
-        """Ask each in turn; `deadline` in loop.time(). `keep_going` (teardown) asks all of them, even after a refusal or
-        failure."""
+        """Ask the questions in turn; `deadline` in loop.time(). With `keep_going` (teardown), ask all of them, even after a
+        refusal or failure."""
         loop = asyncio.get_running_loop()
         until = None if deadline is None else loop.time() + max(0.0, deadline - loop.time()) * SHARE_OF_CALLER
         adjustments: list[tuple[str, hook.Adjustment]] = []
@@ -76,12 +76,12 @@ class Chain:
         return Answers(adjustments=tuple(adjustments), forgiven=forgiven)
 
     def observe(self, registration: Registration, stage: Stage, request: hook.ObserveRequest) -> None:
-        """Queue a notification and return: delivery is in order for each endpoint, best effort."""
+        """Queue a notification and return. Delivery is best effort, and in order for each endpoint."""
         deadline_s = registration.deadline_s(stage.post)
         self._endpoint(registration).observe(request, name=registration.name, deadline_s=deadline_s)
 
     def retain(self, endpoints: Collection[str]) -> None:
-        """Close every other endpoint, after a short time in which open questions may still be answered."""
+        """Close all endpoints but these, after RESTART_WAIT_S seconds in which open questions may still be answered."""
         for path in [p for p in self._endpoints if p not in endpoints]:
             self._failing.discard(path)
             closing = self._endpoints.pop(path).close(grace_s=RESTART_WAIT_S)
@@ -90,7 +90,7 @@ class Chain:
             task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Drop what is queued and leave no task. Idempotent."""
+        """Close all endpoints, drop their queued notifications, and wait for all tasks to end. Idempotent."""
         endpoints, self._endpoints = list(self._endpoints.values()), {}
         await asyncio.gather(*self._closing, *(endpoint.close(grace_s=None) for endpoint in endpoints))
 

@@ -1,7 +1,7 @@
-"""Hold the connections to one hook server: dialled when a call finds none idle, one call at a time on each.
+"""Hold the connections to one hook server, each for one call at a time. A call that finds none idle dials another.
 
-A call that times out closes its connection, so that its server learns of it. An idle connection that its server closes is
-forgotten at once.
+A call that times out closes its connection, so that the server learns of the timeout. An idle connection that its server
+closes is forgotten at once.
 """
 
 import asyncio
@@ -13,13 +13,13 @@ from lading.http2.frames import MalformedError
 from runtimeproxy.chain.exchange import Exchange, HookReply
 from runtimeproxy.dial import dial
 
-# Concurrent calls; kubelet makes a few. The accept queue of a server is about as long.
+# This many calls may be open at a time; kubelet makes a few. The accept queue of a server is about as long.
 MAX_OPEN: Final = 64
 MAX_IDLE: Final = 4
 
 
 class ClosedError(Exception):
-    """The proxy closed the connections: the server is not registered any more."""
+    """Report that the proxy closed the connections, because the server is not registered any more."""
 
 
 class Connections:
@@ -61,7 +61,7 @@ class Connections:
             await asyncio.wait([connection.settled for connection in self._busy], timeout=grace_s)
         for connection in list(self._busy):
             connection.abort()
-        await asyncio.sleep(0)  # so that connection_lost runs for each
+        await asyncio.sleep(0)  # a turn of the loop, so that connection_lost runs for each connection
 
     def _keep(self, connection: "_Connection") -> None:
         if connection.reusable and not self._closed and len(self._idle) < MAX_IDLE:
@@ -76,16 +76,16 @@ class Connections:
 
 class _Connection(asyncio.Protocol):
     def __init__(self, limit: int, lost: Callable[["_Connection"], None]) -> None:
-        self.settled: asyncio.Future[HookReply] = asyncio.get_running_loop().create_future()  # of the call that was made last
-        self.settled.cancel()  # there was none
+        self.settled: asyncio.Future[HookReply] = asyncio.get_running_loop().create_future()  # reply to the last call
+        self.settled.cancel()  # no call was made yet
         self._exchange = Exchange(limit=limit)
         self._transport: asyncio.Transport | None = None
         self._told_lost = lost
 
     @property
     def reusable(self) -> bool:
-        """Return whether another call can be made. A call that timed out is still open at its server, which sees the end of the
-        connection."""
+        """Return whether another call can be made. After a timeout it cannot: the call is still open at the server, until the
+        connection is closed."""
         return self._exchange.answer is not None and not self._exchange.ended and self._open
 
     @property

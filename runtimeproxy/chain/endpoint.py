@@ -1,4 +1,4 @@
-"""Call one hook server: check that its socket can be trusted, try again for the time of a restart, queue its observations.
+"""Call one hook server: check that its socket can be trusted, retry while the server restarts, queue its observations.
 
 Source: gRPC status codes; unix(7).
 """
@@ -20,19 +20,19 @@ from runtimeproxy.chain.exchange import HookReply
 
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_QUEUED: Final = 1024  # observations; a busy node makes a few a second
-RESTART_WAIT_S: Final = 1.5  # how long to wait for a server that is unavailable
+RESTART_WAIT_S: Final = 1.5  # seconds for which an unavailable server is tried again
 RETRY_PAUSE_S: Final = 0.05
 
 _ADJUST: Final = b"/lading.hook.v1.Hook/Adjust"
 _OBSERVE: Final = b"/lading.hook.v1.Hook/Observe"
 _STATUS_NAMES: Final[dict[int, str]] = {status: status.name for status in Status}
-# A server that stops cancels its open calls; the proxy cancels no call that it still waits for.
+# These statuses may mean a restart: a stopping server cancels its open calls, and the proxy never cancels a call it waits for.
 _OF_A_RESTART: Final = frozenset({Status.UNAVAILABLE, Status.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """No usable answer. `passing`: may be over in a moment."""
+    """Describe why a server gave no usable answer. `passing`: a retry may succeed in a moment."""
 
     reason: Reason
     message: str
@@ -57,10 +57,10 @@ class Endpoint:
         self._connections = Connections(path, limit=MAX_ANSWER_BYTES)
         self._queue: deque[_Observation] = deque()
         self._teller: asyncio.Task[None] | None = None
-        self._deaf = False  # the last observation did not arrive: log it once, and do not wait for the server
+        self._deaf = False  # the last observation failed: do not log failures again, and do not wait for the server
 
     async def adjust(self, request: hook.AdjustRequest, *, until: float, patient: bool) -> bytes | Failure:
-        """Ask the server. `until` in loop.time(); `patient` waits for a server that restarts. Sets `deadline_ms`."""
+        """Ask the server. `until` in loop.time(); `patient` waits for a restarting server. Sets the request's `deadline_ms`."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + (RESTART_WAIT_S if patient else 0)
         away: Failure | None = None  # why the server could not be asked so far
@@ -70,10 +70,10 @@ class Endpoint:
             if isinstance(answer, bytes):
                 return answer
             if not answer.passing or loop.time() + RETRY_PAUSE_S >= min(until, patience):
-                # The time left after waiting may be too short for an answer: that says nothing about the server.
+                # A timeout after a wait says nothing about the server, because the time left may be too short for an answer.
                 return away if away is not None and answer.reason is Reason.HOOK_TIMEOUT else answer
             away = answer
-            await asyncio.sleep(RETRY_PAUSE_S)  # on a busy machine, this may end after `until`
+            await asyncio.sleep(RETRY_PAUSE_S)  # the sleep may end after `until` on a busy machine
         return away or _late(self.path, 0.0)
 
     def observe(self, request: hook.ObserveRequest, *, name: str, deadline_s: float) -> None:
@@ -86,7 +86,7 @@ class Endpoint:
             self._teller = asyncio.get_running_loop().create_task(self._tell())
 
     async def close(self, *, grace_s: float | None) -> None:
-        """End calls after `grace_s` seconds (None: at once), and drop what is queued."""
+        """End calls after `grace_s` seconds (None: at once), and drop queued observations."""
         if self._teller is not None:
             self._teller.cancel()
             await asyncio.gather(self._teller, return_exceptions=True)

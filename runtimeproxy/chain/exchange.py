@@ -1,8 +1,8 @@
 """Make unary gRPC calls as a client, one after the other on one HTTP/2 connection.
 
 Only one call is open at a time, so no stream has to be looked up, and a call that times out closes its connection. A message
-over the limit is refused before all of it has arrived. Written because a container waits while a hook is asked: grpcio's client
-takes half a millisecond more per question.
+over the limit is refused before all of it has arrived. This client exists because a container waits while a hook is asked, and
+grpcio's client takes half a millisecond more per question.
 
 Source: RFC 9113; gRPC's PROTOCOL-HTTP2.md.
 """
@@ -22,7 +22,7 @@ from lading.http2.sending import Sender
 
 _ENABLE_PUSH: Final = 0x2  # RFC 9113 6.5.2
 _TWO_SETTINGS: Final = Struct(">HLHL")
-_LONGEST_TIMEOUT_MS: Final = 99_999_999  # eight digits
+_LONGEST_TIMEOUT_MS: Final = 99_999_999  # a timeout has eight digits at most
 _PSEUDO_FIELDS: Final[Fields] = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"localhost"))
 _FIELDS: Final[Fields] = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
 # The status of a call whose stream was reset (PROTOCOL-HTTP2.md, "Errors").
@@ -36,24 +36,24 @@ _STATUS_OF_RESET: Final[dict[int, int]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookReply:
     status: int  # google.rpc.Code
-    message: str = ""  # of an error
+    message: str = ""  # text of an error
     content: bytes = b""
 
 
 class Exchange:
     def __init__(self, *, limit: int) -> None:
         """Create the state of a new connection. `limit`: bytes of the largest accepted message."""
-        self.answer: HookReply | None = None  # of the call that was begun last
+        self.answer: HookReply | None = None  # reply to the last call; None while it is open
         self.ended = False  # no other call can be made on this connection
         self._limit = limit
         self._out: list[bytes] = []
         self._sender = Sender()
-        self._question = self._sender.opened(-1)  # of the stream that was opened last
-        # What the server sent.
+        self._question = self._sender.opened(-1)  # the request of the last call
+        # The fields below hold the server's side.
         self._reader = FrameReader()
         self._blocks = BlockReader(cached_block=CACHED_BLOCK)
         self._content = bytearray()
-        self._uncredited = 0  # bytes of DATA, with padding, since the connection's window was full
+        self._uncredited = 0  # received bytes of DATA, with padding, for which the connection has no credit yet
 
     def begin(self, path: bytes, message: bytes, *, timeout_s: float) -> bytes:
         """Begin a call and return the bytes to send. Allowed once the previous call has its answer."""
@@ -71,8 +71,7 @@ class Exchange:
         return self._taken()
 
     def receive(self, data: bytes) -> bytes:
-        """Read bytes of the server and return the bytes to send in turn. MalformedError: the connection cannot be used any
-        more."""
+        """Process bytes of the server. Return the bytes to send back. Raises MalformedError if the connection is unusable."""
         buffer = self._reader.feed(data)
         for kind, flags, stream, start, end in self._reader.frames(buffer):
             self._frame(buffer, kind, flags, stream, start + frames.HEADER_LENGTH, end)
@@ -84,7 +83,7 @@ class Exchange:
         return data
 
     def _greet(self) -> None:
-        """Send windows as large as an answer may be, so that they need no update during an answer."""
+        """Send the preface, with windows larger than any answer, so that they need no update during an answer."""
         window = self._limit + (1 << 16)
         settings = _TWO_SETTINGS.pack(_ENABLE_PUSH, 0, frames.INITIAL_WINDOW_SIZE, window)
         self._out += (frames.PREFACE, frames.frame(frames.SETTINGS, 0, 0, settings), frames.window_update(0, window))
@@ -165,8 +164,8 @@ class Exchange:
         self._end(HookReply(status=status, message=message), over=over)
 
     def _end(self, answer: HookReply, *, over: bool) -> None:
-        """End the call. `over`: the server ended the stream. A server that answers, or gives up, before it has read the whole
-        question, or that still sends, would need a reset of the stream: the connection is closed instead."""
+        """End the call. `over`: the server ended the stream. If the server still sends, or ended the call before it read the
+        whole question, the stream would need a reset: the connection is closed instead."""
         self.answer = answer
         self.ended = self.ended or bool(self._question.left) or not over
 

@@ -1,8 +1,8 @@
-"""Read the folder of registrations ten times a second, and publish them in order of file name whenever they differ.
+"""Read the folder of registrations ten times a second, and publish them in order of file name whenever they change.
 
-A file that turns bad keeps its last good version; a removed one is dropped at once. Files and folders that users other than
-root can write are ignored, with an error in the log. The folder is polled, not watched: inotify follows inodes, and every part
-of the path can be replaced (a folder that is removed and created again, a parent, the target of a link, a mount).
+The last valid version of an invalid file stays in force; a removed file is dropped at once. Files and folders that users other
+than root can write are ignored, with an error in the log. The folder is polled, not watched. inotify follows inodes, and every
+part of the path can be replaced (a folder that is removed and created again, a parent, the target of a link, a mount).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from lading.log import Event, Log
 from runtimeproxy.chain.registrations import Registration, clash, parse_registration
 
 POLL_S: Final = 0.1
-MAX_SHARE: Final = 0.05  # of the loop's time, for any number of files
+MAX_SHARE: Final = 0.05  # maximum part of the loop's time for reading, with any number of files
 MAX_FILE_BYTES: Final = 64 << 10
 
 Publish = Callable[[tuple[Registration, ...]], None]
@@ -36,7 +36,7 @@ class HooksDir:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Publish once before it returns, and then whenever the folder changes. Call it on the loop's thread."""
+        """Publish now, and again whenever the folder changes. Must run on the event loop's thread."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -67,12 +67,12 @@ class HooksDir:
 
     @property
     def complaints(self) -> Mapping[str, str]:
-        """Return the problems by file name, empty for the folder."""
+        """Return the problems by file name; the name is empty for a problem of the folder."""
         return dict(self._said)
 
     def _names(self) -> list[str] | None:
-        """Return the registration files in order, or None where the folder cannot be trusted or read: what is known is then
-        kept."""
+        """Return the names of registration files, sorted. Return None if the folder cannot be trusted or read: the current
+        registrations then stay."""
         try:
             folder = self._folder.stat()
             names = sorted(path.name for path in self._folder.iterdir())
@@ -114,7 +114,7 @@ class HooksDir:
         return accepted
 
     def _read_trusted(self, name: str) -> bytes:
-        """Return the file's content, checked by the descriptor that it is read from. Raises ConfigError."""
+        """Return a file's content; owner and mode are those of the open descriptor. Raises ConfigError if untrusted."""
         try:
             fd = os.open(self._folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO must not block the proxy
             with open(fd, "rb") as file:

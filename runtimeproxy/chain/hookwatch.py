@@ -21,13 +21,13 @@ REMEMBER_S: Final = 60.0
 @dataclass(slots=True)
 class _Seen:
     silence: str = "not probed yet"
-    failure: str = ""  # of the last question
+    failure: str = ""  # why the last question failed; empty if it was answered
     failed_at: float = 0.0
 
 
 class HookWatch:
     def __init__(self) -> None:
-        self._endpoints: dict[str, Path] = {}  # by name of the registration
+        self._endpoints: dict[str, Path] = {}  # socket path by name of the registration
         self._seen: dict[str, _Seen] = {}
         self._changed = asyncio.Event()
 
@@ -44,12 +44,12 @@ class HookWatch:
                 seen.silence = ""
 
     def silences(self) -> dict[str, str]:
-        """Return why each server does not answer; empty for one that does."""
+        """Return why each server does not answer, by name; the text is empty for a server that answers."""
         since = asyncio.get_running_loop().time() - REMEMBER_S
         return {name: seen.silence or (seen.failure if seen.failed_at > since else "") for name, seen in self._seen.items()}
 
     async def keep_looking(self) -> None:
-        """Probe the servers again and again. Never returns."""
+        """Probe all servers every LOOK_S seconds, and at once when registrations change. Never returns."""
         while True:
             self._changed.clear()
             await asyncio.gather(*(self._look(name, path) for name, path in self._endpoints.items()))

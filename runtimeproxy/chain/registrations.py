@@ -37,34 +37,34 @@ EnvValue = Annotated[str, msgspec.Meta(pattern=r"\A[^\0]*\Z")]
 
 
 class Supplied(_Table, frozen=True):
-    """The marks of what a vendor's device plugin supplied by way of kubelet. Texts only: a pattern could take long."""
+    """Hold the marks of devices that a vendor's device plugin gave by way of kubelet. Texts only: a pattern could take long."""
 
-    device_prefixes: Texts = ()  # of a device's path
-    cdi_prefixes: Texts = ()  # of a CDI device's name
-    mount_prefixes: Texts = ()  # of a mount's path in the container
-    values: Texts = ()  # of a variable of `env`, whole
-    value_prefixes: Texts = ()  # of every entry in the comma-separated value of a variable of `env`
+    device_prefixes: Texts = ()  # prefixes of a device's path
+    cdi_prefixes: Texts = ()  # prefixes of a CDI device's name
+    mount_prefixes: Texts = ()  # prefixes of a mount's path in the container
+    values: Texts = ()  # whole values of a variable of `env`
+    value_prefixes: Texts = ()  # prefixes of all comma-separated entries of a variable of `env`
 
 
 class HideUnassigned(_Table, frozen=True):
-    """The environment that hides a vendor's cards from containers of pods that the registration's hook is not asked about."""
+    """Hold the environment that hides a vendor's cards from containers whose pods carry none of the registration's prefixes."""
 
     env: Annotated[dict[EnvName, EnvValue], msgspec.Meta(min_length=1, max_length=16)]
     exempt_namespaces: frozenset[str] = frozenset()
     supplied: Supplied = Supplied()
-    keep_kubelet_devices: bool = False  # of older hook servers, which do not say what their device plugin supplies
+    keep_kubelet_devices: bool = False  # set by older hook servers, which do not report their device plugin's marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    name: str  # of the file
+    name: str  # name of the file
     endpoint: str  # path of the hook server's socket
-    hooks: frozenset[str]  # Pre… and Post… points
+    hooks: frozenset[str]  # hook points, such as PreCreateContainer
     policy: FailurePolicy = FailurePolicy.FAIL
-    prefixes: tuple[str, ...] | None = None  # of pod annotations; None: every pod
+    prefixes: tuple[str, ...] | None = None  # prefixes of pod annotations; None: every pod
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     env_values: frozenset[str] = frozenset()
-    hide_unassigned: tuple[HideUnassigned, ...] = ()  # one for each vendor
+    hide_unassigned: tuple[HideUnassigned, ...] = ()  # an entry for each vendor
 
     def adjusts(self, stage: Stage) -> bool:
         return stage.pre in self.hooks
@@ -77,8 +77,8 @@ class Registration:
         return self.prefixes is None or any(key.startswith(self.prefixes) for key in annotations)
 
     def claims(self, annotation: str) -> bool:
-        """Return whether this server answers for that annotation: it named a prefix of it. A server that sees every pod claims
-        none."""
+        """Return whether this server answers for an annotation: a prefix of it is registered. A server for every pod claims
+        no annotation."""
         return self.prefixes is not None and annotation.startswith(self.prefixes)
 
     def deadline_s(self, point: str) -> float:
@@ -101,7 +101,7 @@ class _File(_Table, frozen=True):
 
 @lru_cache(maxsize=32)
 def parse_registration(content: bytes, name: str) -> Registration:
-    """Parse a file named `name`. Raises ConfigError. Cached, because the files are read ten times a second."""
+    """Parse the content of a registration file. Raises ConfigError. Cached, because the files are read ten times a second."""
     try:
         file = msgspec.json.decode(content, type=_File)
     except msgspec.ValidationError as e:

@@ -1,8 +1,8 @@
-"""Apply `hide-unassigned`: what the proxy itself sets on containers whose pod requests no devices from a hook. Needs no call.
+"""Apply `hide-unassigned`: hide a vendor's cards from containers whose pod requests none from a hook. No hook is asked.
 
-A container is exempt by the namespace that an operator configured, never by what a pod declares. Where a vendor's device plugin
-serves the node too, what it supplied is left as it is, and a value that it supplied is put back where the pod's own would
-replace it: kubelet writes the plugin's first, and the last one counts.
+Only a namespace that an operator configured exempts a container, never a declaration of the pod. Devices that a vendor's device
+plugin supplied stay as they are. If the pod's own value of a variable would replace the plugin's, the plugin's is put back.
+kubelet writes the plugin's value first, and the last value counts.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ _CDI_ANNOTATION: Final = "cdi.k8s.io/"
 
 
 def decide_hidden(hide: HideUnassigned, request: cri.CreateContainerRequest) -> hook.Adjustment | None:
-    """Return what to set on this container, whose pod has none of the registration's prefixes; None leaves it unchanged."""
+    """Return the variables to set on a container whose pod has none of the registration's prefixes; None for no change."""
     if request.sandbox_config.metadata.namespace in hide.exempt_namespaces:
         return None
     wanted = []

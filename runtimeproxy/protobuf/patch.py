@@ -1,9 +1,9 @@
 """Change some fields of a serialised message, and leave everything else as it is, byte for byte.
 
-Only entries of the fields that have an edit are parsed, so a message of megabytes costs little more than a copy, and a field
-that our copy of the API does not know stays where it is. An embedded message that comes in parts is joined, which has the same
-meaning. An edit is used once. `meet` gets each occurrence of its field, in order, and returns what replaces it, as a whole
-field, or None to leave it. `rest` returns what is missing at the end. Editing an edited message changes nothing.
+Only fields with an edit are parsed. A message of megabytes costs little more than a copy, and a field unknown to our copy of
+the API stays in place. An embedded message that comes in parts is joined, which has the same meaning. An edit is used once.
+`meet` gets each occurrence of its field, in order, and returns its replacement, as a whole field, or None to keep it. `rest`
+returns the fields to append at the end. Editing an edited message changes nothing.
 
 Source: protobuf.dev/programming-guides/encoding (order, last one wins, maps, merging).
 """
@@ -27,11 +27,11 @@ class Edit(Protocol):
     def rest(self) -> bytes: ...
 
 
-Edits = Mapping[int, "Edit | Inner"]  # by tag
+Edits = Mapping[int, "Edit | Inner"]  # edits by the tag of their field
 
 
 class Inner:
-    """Edits inside an embedded message."""
+    """Hold the edits inside an embedded message."""
 
     def __init__(self, edits: Edits) -> None:
         self.edits = edits
@@ -47,11 +47,11 @@ def edited(message: bytes, edits: Edits) -> bytes:
 
 
 def _pieces(message: bytes, spans: Iterable[tuple[int, int]], edits: Edits) -> list[bytes | memoryview]:
-    """Return the pieces of the edited message. `spans`: where in `message` its parts are."""
+    """Return the pieces of the edited message. `spans`: start and end of its parts in `message`."""
     view = memoryview(message)
     pieces: list[bytes | memoryview] = []
-    parts: dict[int, list[tuple[int, int]]] = {}  # of embedded messages, by tag
-    places: dict[int, int] = {}  # in `pieces`, where the first part stood
+    parts: dict[int, list[tuple[int, int]]] = {}  # start and end of the parts of embedded messages, by tag
+    places: dict[int, int] = {}  # index in `pieces` of each embedded message's first part, by tag
     for start, end in spans:
         kept = start
         for met, begin, content, stop in fields(message, start, end):
@@ -91,14 +91,14 @@ def _varint(value: int) -> bytes:
 
 
 class Upserted:
-    """An edit of key and value pairs: `wanted` replace the first entry with their key, or come last; other entries with their
-    key are dropped, and all with a key in `removed`, because runtimes differ on which of two counts. `replaced`: keys that were
-    there and have changed."""
+    """Set and remove key-value pairs. A pair of `wanted` replaces the first entry with its key, or is appended. Further
+    entries with its key are dropped, because runtimes differ on which of two entries counts. All entries with a key in
+    `removed` are dropped. `replaced`: existing keys whose value was changed or removed."""
 
     def __init__(
         self, wanted: Mapping[str, bytes], render: Callable[[Iterable[cri.KeyValue]], bytes], removed: Iterable[str] = ()
     ) -> None:
-        self.replaced: dict[str, None] = {}  # as an ordered set
+        self.replaced: dict[str, None] = {}  # used as an ordered set
         self._wanted = wanted
         self._render = render
         self._removed = frozenset(removed)
@@ -134,8 +134,8 @@ def upserted_map(kind: type[Message], name: str, wanted: Mapping[str, str]) -> U
 
 
 class AtPaths:
-    """An edit of mounts or devices: ours replace each entry with the same container path, independent of how its path is
-    written."""
+    """Replace mounts or devices at the container paths of `ours`, and append the others of `ours`. Paths are compared in
+    clean form: `//dev/./x` equals `/dev/x`."""
 
     def __init__(self, name: str, ours: Iterable[cri.Mount | cri.Device]) -> None:
         self._name = name
@@ -158,11 +158,11 @@ class AtPaths:
 
 
 def _cleaned(path: str) -> str:
-    return "/" + posixpath.normpath(path).lstrip("/")  # as Go's filepath.Clean has it, for which '//' is '/'
+    return "/" + posixpath.normpath(path).lstrip("/")  # Go's filepath.Clean does the same, and turns '//' into '/'
 
 
 class Named:
-    """An edit that appends each name unless it is there."""
+    """Append each name that the field does not contain yet."""
 
     def __init__(self, names: Iterable[str], read: Callable[[bytes], str], render: Callable[[list[str]], bytes]) -> None:
         self._missing = dict.fromkeys(names)
@@ -178,7 +178,7 @@ class Named:
 
 
 class Replaced:
-    """An edit of a field with one value."""
+    """Set a field that has a single value."""
 
     def __init__(self, kind: type[Message], name: str, value: str | int) -> None:
         self._ours = _rendered(kind, name, value)
@@ -192,5 +192,5 @@ class Replaced:
 
 
 def _rendered(kind: type[Message], name: str, value: Any) -> bytes:
-    """Return this field alone, serialised; nothing where its value is the default."""
+    """Return a serialised message with only this field; empty if the value is the default."""
     return kind(**{name: value}).SerializeToString(deterministic=True)

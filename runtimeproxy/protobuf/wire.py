@@ -1,7 +1,7 @@
-"""Read the protobuf wire format, as far as needed to process a large message a part at a time.
+"""Read the protobuf wire format, so that a large message can be searched and parsed a part at a time.
 
-Parsing field by field gives the same as parsing at once, because protobuf merges what it is given one after the other. A C call
-holds the GIL until it returns, in any thread; so none of these processes more than a part.
+Parsing field by field gives the same result as parsing at once, because protobuf merges successive input. Parts are needed
+because a C call holds the GIL until it returns, in any thread.
 
 Source: protobuf.dev/programming-guides/encoding.
 """
@@ -14,16 +14,16 @@ from google.protobuf.message import Message
 # Wire types: 0 varint, 1 fixed64, 2 length-delimited, 3 and 4 begin and end of a group, 5 fixed32.
 LENGTH: Final = 2
 
-# Bytes that are searched or parsed at a time: well under a millisecond, for fields of any size.
+# A C call searches or parses this many bytes at a time, in well under a millisecond.
 PART: Final = 64 << 10
-# Deeper than protobuf's own limit.
+# Groups may be nested this deep, which is deeper than protobuf's own limit.
 _MAX_DEPTH: Final = 100
 
-Field = tuple[int, int, int, int]  # its tag (number << 3 | wire type), where it starts, where its content starts and ends
+Field = tuple[int, int, int, int]  # tag (number << 3 | wire type), start of the field, start and end of its content
 
 
 class BrokenWireError(Exception):
-    """The next bytes are not a field, as far as this module reads; protobuf decides."""
+    """Report that the next bytes are not a field that this module can read; protobuf's parser then decides."""
 
 
 def contains(message: bytes, needle: bytes) -> bool:
@@ -40,7 +40,7 @@ def parse_in_parts(kind: type[Message], message: bytes) -> Message:
 
 
 def fields(message: bytes, start: int, end: int) -> Iterator[Field]:
-    """Yield the fields between `start` and `end`, each of which must end there at the latest. A group is one field."""
+    """Yield the fields between `start` and `end`; a group is one field. Raises BrokenWireError if one ends later."""
     at = start
     while at < end:
         begin = at
@@ -50,7 +50,7 @@ def fields(message: bytes, start: int, end: int) -> Iterator[Field]:
             tag, at = _varint(message, begin, end)
         content = at
         match tag & 7:
-            case 2:  # first, because almost every field is one
+            case 2:  # the most frequent wire type comes first
                 size = message[at] if at < end else 0x80
                 at += 1
                 if size >= 0x80:
@@ -73,7 +73,7 @@ def fields(message: bytes, start: int, end: int) -> Iterator[Field]:
 
 
 def _merge(into: Message, message: bytes, start: int, end: int) -> None:
-    """Merge runs of fields as they are; merge a field that is large and a message in parts of its own."""
+    """Merge fields in runs of about PART bytes; merge a large embedded message field by field."""
     if end - start <= PART:
         _take(into, message, start, end)
         return
@@ -97,7 +97,7 @@ def _take(into: Message, message: bytes, start: int, end: int) -> None:
 
 
 def _inner(into: Message, name: str) -> Message | None:
-    """Return where one more occurrence of this field goes; None for a map's, which is an entry and not a message of its own."""
+    """Return the message for the next occurrence of this field, or None for a map, whose entries are not messages."""
     held: Any = getattr(into, name)
     if isinstance(held, Message):
         held.SetInParent()

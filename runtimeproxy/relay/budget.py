@@ -2,8 +2,8 @@
 
 A call reserves memory for its whole message before its client gets credit for more than the stream's first window. So a message
 with a reservation can be received completely: two half messages never wait for each other. The runtime chooses that first
-window, and it may be as large as a message. Bytes that arrive before their memory is reserved are *early*: all calls together
-may have a quarter of the budget of them, and each call a default window besides.
+window, and it may be as large as a message. Bytes that arrive before their memory is reserved are *early*. All calls together
+may have early bytes for a quarter of the budget, and each call may always have a default window of them.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from typing import Final
 
 from lading.http2.frames import DEFAULT_WINDOW
 
-# A message that is being decided exists as received, joined, parsed, and as it will be sent.
+# A held message exists in four forms during the decision: received, joined, parsed, and changed for sending.
 COPIES: Final = 4
 
 
@@ -24,11 +24,11 @@ class HoldBudget:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def cost(self, size: int) -> int:
-        """Return how much to reserve for a message of this size. One message may always be held."""
+        """Return the bytes to reserve for a message of this size: at most the limit, so that one message can always be held."""
         return min(size * COPIES, self._limit)
 
     def came_early(self, size: int, of_call: int) -> bool:
-        """Count early bytes. Return whether they may be kept. `of_call`: all early bytes of the same call."""
+        """Count early bytes. Return whether the relay may keep them. `of_call`: all early bytes of the same call."""
         self._early -= size
         return self._early >= 0 or of_call <= DEFAULT_WINDOW
 
@@ -36,8 +36,7 @@ class HoldBudget:
         self._early += size
 
     def reserve(self, size: int, granted: Callable[[], None]) -> bool:
-        """Reserve memory. Return True if it is reserved now; otherwise `granted` is called later. `size` is at most the
-        limit."""
+        """Reserve `size` bytes, at most the limit. Return True if reserved now; otherwise `granted` is called later."""
         if not self._waiting and size <= self._room:
             self._room -= size
             return True

@@ -10,12 +10,12 @@ from typing import Final
 from lading.http2.messages import PREFIX_LENGTH, Status, parse_prefix, too_large
 from runtimeproxy.relay.received import joined
 
-# Of one compressed message. Clients write one; each further member costs a copy of what follows it.
+# A compressed message may have this many members. Clients write one; each further member costs a copy of the bytes after it.
 _MAX_MEMBERS: Final = 64
 
 
 class UnreadableMessageError(Exception):
-    """A message whose content cannot be read: an unknown compression, damaged, or larger than allowed when decompressed."""
+    """Report an unreadable message: of unknown compression, damaged, or larger than allowed when decompressed."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -23,8 +23,7 @@ class UnreadableMessageError(Exception):
 
 
 def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
-    """Return the content of the first message in `buffer`, decompressed, at most `limit` bytes (a compression bomb ends
-    there)."""
+    """Return the decompressed content of the first message in `buffer`. Decompression fails beyond `limit` bytes."""
     if len(buffer) < PREFIX_LENGTH:
         raise UnreadableMessageError(Status.INTERNAL, "there is no message")
     length = parse_prefix(buffer)[1]
@@ -32,7 +31,7 @@ def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
 
 
 def unpack_parts(parts: Sequence[bytes | bytearray], encoding: bytes, limit: int) -> bytes:
-    """Return the content of one whole message in parts, of which the first contains the whole prefix."""
+    """Return the decompressed content of one whole message. The first of `parts` contains the whole prefix."""
     compressed, _ = parse_prefix(parts[0])
     content = joined([memoryview(parts[0])[PREFIX_LENGTH:], *parts[1:]])
     if not compressed:
@@ -44,8 +43,7 @@ def unpack_parts(parts: Sequence[bytes | bytearray], encoding: bytes, limit: int
 
 
 def _inflated(content: bytes, window_bits: int, limit: int) -> bytes:
-    """Decompress every member of the stream, because Go's gzip reads on behind the first: what hides there must be seen here
-    too."""
+    """Decompress all members of the stream: Go's gzip reads on after the first, so the proxy must check those bytes too."""
     message = b""
     for _ in range(_MAX_MEMBERS):
         if not content:

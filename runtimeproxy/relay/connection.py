@@ -5,20 +5,20 @@
                                     └───────┘ ──events──▶ CallHeld, CallEnded, CallCancelled
                                         ▲──────── forward(stream), refuse(stream)
 
-Every frame is forwarded unchanged unless one of these holds:
+Every frame is forwarded unchanged, with these exceptions:
 
-* a call whose `:path` is in `held_paths`: its HEADERS are forwarded in their place (so the runtime's deadline runs and its
-  HPACK table stays the client's), its DATA are taken until the message is complete (holding.py), then `CallHeld` says so.
-  `forward` sends it, changed or not; `refuse` resets the call at the runtime and answers the client. If the client gives up, or
-  the runtime answers first, the hold is cancelled and `CallCancelled` says so. A hold ends in no other way.
-* DATA that the runtime's window does not allow, which can only happen after the relay sent bytes of its own: queued (flow.py).
-* WINDOW_UPDATEs of the runtime for bytes that the relay sent: withheld (windows.py).
-* everything that either side still sends on a refused call: dropped, its credit given back (refused.py).
-* header blocks, once one had to be dropped: re-encoded (headers.py).
-* the relay's own frames for the client before the runtime's SETTINGS came: they wait for them.
+* A call whose `:path` is in `held_paths` is held. Its HEADERS are forwarded in order, so that the runtime's deadline runs and
+  its HPACK table equals the client's. Its DATA are kept until the message is complete (holding.py), which `CallHeld` reports.
+  `forward` sends the message, changed or not; `refuse` resets the call at the runtime and answers the client. If the client
+  gives up, or the runtime answers first, `CallCancelled` reports the end of the hold. A hold ends in no other way.
+* DATA beyond the runtime's window are queued (flow.py); they occur only after the relay sent bytes of its own.
+* WINDOW_UPDATEs of the runtime for bytes that the relay sent are withheld (windows.py).
+* Further frames of either side on a refused call are dropped, and their credit is given back (refused.py).
+* Header blocks are re-encoded once a block had to be dropped (headers.py).
+* The relay's own frames for the client wait until the runtime's SETTINGS came.
 
-Malformed framing and header compression end the connection: `broken`, with GOAWAY to the client. Whether the *meaning* of a
-complete frame is valid is for its receiver to check.
+Malformed framing or header compression ends the connection: `broken` is set, and the client gets GOAWAY. The receiver of a
+complete frame checks whether its *meaning* is valid.
 """
 
 from collections.abc import Callable, Collection
@@ -36,16 +36,16 @@ from runtimeproxy.relay.holding import Holding
 from runtimeproxy.relay.refused import Refused
 from runtimeproxy.relay.stream import Hold, Step, Stream, Trailers, Waiting
 
-# containerd's own limit for a request: containerd refuses a larger one.
+# containerd refuses a request of more bytes.
 MAX_MESSAGE: Final = 16 << 20
-# Replies that are observed carry one id.
+# This many bytes of an observed reply are enough, because it carries one id.
 MAX_OBSERVED: Final = 64 << 10
-# The relay's PING after a GOAWAY: once it is answered, the client opens no more calls.
+# The relay sends this PING after a GOAWAY: a client that answers the PING opens no more calls.
 _END_KNOWN: Final = b"lading\x00\x01"
 
 
 class Relay:
-    """A relay. Not thread-safe. `changed` is called when output appears outside a call of this relay's own methods."""
+    """Relay one pair of connections. Not thread-safe. `changed` is called when output appears without a call of a method."""
 
     def __init__(
         self,
@@ -61,10 +61,10 @@ class Relay:
         self.broken: Broken | None = None
         self._preface = frames.PREFACE
         self._streams: dict[int, Stream] = {}
-        self._open: dict[int, bool] = {}  # calls without their end; True once reply headers went to the client
+        self._open: dict[int, bool] = {}  # open calls by stream; True once reply headers went to the client
         self._last_stream = 0
-        self._greeted = False  # the runtime's SETTINGS came: nothing goes to the client before them (3.4)
-        self._goaway_stream = frames.LARGEST_WINDOW  # what the last GOAWAY named; the next may not name a later one (6.8)
+        self._greeted = False  # the runtime's SETTINGS came: the client gets nothing before (RFC 9113 3.4)
+        self._goaway_stream = frames.LARGEST_WINDOW  # stream of the last GOAWAY; the next may not name a later one (6.8)
         self._begun = False
         self._end_known = False
         self._requests = Direction(
@@ -92,11 +92,11 @@ class Relay:
         self._holding = Holding(self._flow, budget, clock=clock, changed=changed, max_message=max_message)
         self._refused = Refused(self._requests, self._streams)
 
-    # ---- what the shell calls
+    # ---- methods for the link
 
     @property
     def begun(self) -> bool:
-        """Return whether the client's preface is complete: its 24 bytes and its SETTINGS (3.4)."""
+        """Return whether the client's preface is complete: its 24 bytes and its SETTINGS (RFC 9113 3.4)."""
         return self._begun
 
     @property
@@ -130,13 +130,13 @@ class Relay:
         return self._replies.take()
 
     def to_runtime(self) -> bytes:
-        """Return the bytes for the runtime since the last call, or the next part of what waits (`more_to_runtime`)."""
+        """Return the new bytes for the runtime, or else the next part of the queued bytes (`more_to_runtime`)."""
         self._flow.next_burst()
         return self._requests.take()
 
     @property
     def more_to_runtime(self) -> bool:
-        """Return whether bytes wait for the next `to_runtime`, and not for the runtime."""
+        """Return whether queued bytes wait for the next `to_runtime`, and not for credit of the runtime."""
         return self._flow.more
 
     def take_events(self) -> list[RelayEvent]:
@@ -165,17 +165,17 @@ class Relay:
         return True
 
     def announce_end(self) -> None:
-        """Tell the client to open no more calls here. Open calls continue, as do those that it opened before it knew."""
+        """Send GOAWAY, so that the client opens no more calls here. Calls that it opened before it read GOAWAY continue."""
         self._say_goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR)
         self._replies.inject(frames.frame(frames.PING, 0, 0, _END_KNOWN))
 
     @property
     def ended(self) -> bool:
-        """Return whether the client knows of the end and no call is open, after `announce_end`."""
+        """Return whether, after `announce_end`, the client has acknowledged the end and no call is open."""
         return self._end_known and not self._open
 
     def end(self, message: str) -> None:
-        """End every open call with UNAVAILABLE, and the connection."""
+        """End every open call with UNAVAILABLE and `message`, then the connection."""
         if self.broken:
             return
         for stream_id, answered in list(self._open.items()):
@@ -208,7 +208,7 @@ class Relay:
     # ---- client → runtime
 
     def _meet_request(self, stream_id: int, fields: Fields, end_stream: bool) -> bytes | None:
-        """Process a request's header block. Return None if it is forwarded now, or what is sent in its place."""
+        """Process a request's header block. Return None to forward it now, or the bytes to send in its place."""
         if stream_id > self._last_stream:
             self._last_stream = stream_id
             self._open[stream_id] = False
@@ -265,7 +265,7 @@ class Relay:
         if stream.whole:
             self.events.append(self._holding.hold(stream))
         elif end_stream:
-            return self._holding.send_on(stream, stream.received.parts)  # incomplete: the runtime refuses it
+            return self._holding.send_on(stream, stream.received.parts)  # the message is incomplete: the runtime refuses it
         return b""
 
     def _refuse(self, stream: Stream, status: int, message: str) -> bytes:
@@ -341,14 +341,14 @@ class Relay:
             return None
         if stream.hold is Hold.REFUSED:
             length = end - start - frames.HEADER_LENGTH
-            if length:  # the client never sees these bytes, so it cannot give the credit for them
+            if length:  # the client never gets these bytes, so the relay gives the credit
                 self._requests.out.append(frames.window_update(0, length))
             return b""
         if stream.observe and len(stream.reply) < MAX_OBSERVED:
             begin, stop = frames.unpadded(buffer, flags, start + frames.HEADER_LENGTH, end)
             stream.reply += buffer[begin:stop]
         if flags & frames.END_STREAM:
-            self._answered(stream_id)  # no trailers: not gRPC, and no status
+            self._answered(stream_id)  # a reply without trailers is not gRPC and has no status
         return None
 
     def _reply_rst(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
@@ -387,23 +387,23 @@ class Relay:
             raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY too short")
         last = frames.unsigned(buffer, start + frames.HEADER_LENGTH)
         self._goaway_stream = min(self._goaway_stream, last)
-        for unprocessed in [s for s in self._open if s > last]:  # the client will try these again elsewhere
+        for unprocessed in [s for s in self._open if s > last]:  # the client tries unprocessed calls again elsewhere
             self._cancel(unprocessed, Side.RUNTIME)
         return None
 
     # ---- the end of a call
 
     def _answered(self, stream_id: int) -> None:
-        """End a call that the runtime has answered completely. If it is still held, the runtime's answer wins. What waits here
-        of the request is not sent, and the stream is reset at the runtime: otherwise it would wait for the end for ever, or see
-        an end behind a gap."""
+        """End a call that the runtime has answered completely, even if it is still held. Waiting bytes of the request are not
+        sent, and the stream is reset at the runtime. Otherwise the runtime would wait for the request's end forever, or
+        receive the end after a gap."""
         stream = self._streams.get(stream_id)
         if stream and (stream.queue or stream.received):
             self._requests.out.append(frames.rst_stream(stream_id, ErrorCode.CANCEL))
         self._cancel(stream_id, Side.RUNTIME)
 
     def _cancel(self, stream_id: int, by: Side) -> None:
-        """End a call without an observed answer of the runtime."""
+        """End a call; if it was held or observed, report it as cancelled."""
         stream = self._streams.get(stream_id)
         if stream:
             self._give_up(stream, by)

@@ -1,9 +1,9 @@
-"""Read the frames and header blocks of one direction of the relay, and forward them in `out`, except where a handler replaces
-one.
+"""Read the frames and header blocks of one direction of the relay, and forward them in `out`, unless a handler replaces
+them.
 
-A header block that comes in pieces (CONTINUATION) is kept until it is complete, because nothing may come between them. DATA
-that no handler reads is not kept: C-core writes frames of megabytes, and their beginning is forwarded before their end has
-come. What the relay itself sends meanwhile (`inject`) waits for that end.
+A header block that comes in pieces (CONTINUATION) is kept until it is complete, because no other frame may come between them.
+DATA frames that no handler reads are forwarded as their bytes arrive, because gRPC's C-core writes frames of megabytes. The
+relay's own frames (`inject`) wait until such a frame is complete.
 
 Source: RFC 9113 4.3, 6.10.
 """
@@ -16,20 +16,20 @@ from lading.http2 import frames
 from lading.http2.frames import ErrorCode, FrameReader, MalformedError
 from lading.http2.headers import Fields, HeaderLane
 
-# All pieces of a header block together.
+# A header block may have this many bytes, all pieces together.
 MAX_BLOCK: Final = 1 << 20
-# Slices from this size on are not copied: a view keeps the buffer, of one read, until it is written.
+# A slice of this many bytes or more is not copied: a view keeps the buffer, of one read, until the slice is written.
 LARGE_SLICE: Final = 32 << 10
 
 Bytes = bytes | memoryview
-# (buffer, flags, stream, start, end) of a frame → None: forward it unchanged, or what is sent in its place.
+# A handler of (buffer, flags, stream, start, end) of a frame returns the bytes to send in its place, or None to forward it.
 Handler = Callable[[bytes, int, int, int, int], bytes | None]
-# (stream, fields, ends the stream) of a header block → the same.
+# A function of (stream, fields, ends the stream) of a header block returns the same.
 Meet = Callable[[int, Fields, bool], bytes | None]
 
 
 class Direction:
-    """A direction. `meet` gets each header block; `handlers` are for the other types of frames that the relay reads."""
+    """Relay the frames of one direction. `meet` gets each header block; `handlers` get the frames of other types."""
 
     __slots__ = (
         *("_behind", "_block", "_cut", "_frames", "_handlers", "_left", "_meet", "_opening"),
@@ -39,15 +39,15 @@ class Direction:
     def __init__(
         self, meet: Meet, handlers: Mapping[int, Handler], *, cuts_through: Callable[[int], bool] = lambda stream: False
     ) -> None:
-        """Create a direction. `cuts_through`: whether DATA of this stream is forwarded before it is complete; the handler gets
-        it as empty, at its end."""
+        """Create a direction. `cuts_through`: whether DATA frames of a stream are forwarded before they are complete; the
+        handler then gets an empty frame at the end."""
         self.reader = FrameReader(cuts_through)
         self.lane = HeaderLane()
         self.out: list[Bytes] = []
-        self._left = 0  # bytes still to come of the frame whose beginning was forwarded
-        self._cut = 0, 0  # its flags and stream
-        self._behind: list[Bytes] = []  # what was injected before its end
-        # Each SETTINGS sent in this direction and not acknowledged yet; None is a barrier of the relay's own.
+        self._left = 0  # missing bytes of the frame whose beginning was forwarded
+        self._cut = 0, 0  # flags and stream of that partly forwarded frame
+        self._behind: list[Bytes] = []  # injected bytes that wait for the end of that frame
+        # SETTINGS that were sent in this direction wait here for their ACK; None is a barrier of the relay's own.
         self.unacknowledged: deque[dict[int, int] | None] = deque()
         self._meet = meet
         self._handlers: Mapping[int, Handler] = {
@@ -61,7 +61,7 @@ class Direction:
         self._frames = bytearray()
 
     def pump(self, data: bytes) -> None:
-        """Read bytes, and put what may be forwarded into `out`."""
+        """Read bytes, and append the bytes to forward to `out`."""
         if self._left:
             data = self._pass_on(data)
         buffer = self.reader.feed(data)
@@ -92,7 +92,7 @@ class Direction:
                 out.append(buffer[passing:end])
 
     def _pass_on(self, data: bytes) -> bytes:
-        """Forward more of the frame whose beginning was forwarded; return what follows it."""
+        """Forward more bytes of a partly forwarded frame. Return the bytes after that frame."""
         part = data[: self._left]
         self.out.append(part)
         self._left -= len(part)
@@ -106,11 +106,11 @@ class Direction:
         return data[len(part) :]
 
     def inject(self, data: Bytes) -> None:
-        """Send bytes of the relay's own, never inside a frame of the sender."""
+        """Send bytes of the relay's own, but never inside a partly forwarded frame."""
         (self._behind if self._left else self.out).append(data)
 
     def take(self) -> bytes:
-        """Return what went into `out` since the last call, in at most one copy."""
+        """Return the bytes of `out` and empty it. The bytes are copied once at most."""
         if not self.out:
             return b""
         only = self.out[0] if len(self.out) == 1 else None
@@ -157,9 +157,9 @@ class Direction:
         return self.render_block(stream, fields, end_stream=end_stream)
 
     def render_block(self, stream: int, fields: Fields, *, end_stream: bool) -> bytes:
-        """Encode a block of the relay's own, or one that cannot be forwarded verbatim."""
+        """Encode a header block of the relay's own, or a block that cannot be forwarded verbatim."""
         return frames.header_block(stream, self.lane.render(fields), end_stream=end_stream)
 
     def _push_promise(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
-        # It carries a header block; gRPC has no use for it, and passing one unread would desynchronise the table.
+        # gRPC has no use for PUSH_PROMISE, and to pass its header block unread would desynchronise the HPACK table.
         raise MalformedError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE")

@@ -1,4 +1,4 @@
-"""The events of the relay: a call is held, has ended, or was cancelled; and how a connection broke."""
+"""Define the events of the relay: a call is held, has ended or was cancelled, or the connection broke."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallHeld:
-    """The message of a held call is complete. Answer with `forward` or `refuse`, now or later."""
+    """Report that the message of a held call is complete. `Relay.forward` or `Relay.refuse` ends the hold, now or later."""
 
     stream: int
     path: bytes
-    parts: Sequence[bytes | bytearray]  # of the message
+    parts: Sequence[bytes | bytearray]  # parts of the message, the first with the prefix
     encoding: bytes
-    deadline: float | None  # on the relay's clock, when the caller gives up
+    deadline: float | None  # time on the relay's clock at which the caller gives up
     traceparent: str
 
     @property
@@ -35,22 +35,22 @@ class CallHeld:
 
     @property
     def message(self) -> bytes:
-        """Return a copy with its prefix, perhaps compressed: see compression.unpack."""
+        """Return a copy of the message with its prefix, perhaps compressed (see compression.unpack)."""
         return joined(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """The runtime answered a call that was forwarded with `observe`."""
+    """Report the runtime's answer to a call that was forwarded with `observe`."""
 
     stream: int
     status: int
-    reply: bytes  # with its prefix; empty for an error
+    reply: bytes  # reply with its prefix; empty for an error
 
 
 @dataclass(frozen=True, slots=True)
 class CallCancelled:
-    """A held or observed call is over before its end, because of `by`. Nothing may be answered any more."""
+    """Report that the side `by` ended a held or observed call early. The call cannot be answered any more."""
 
     stream: int
     by: Side

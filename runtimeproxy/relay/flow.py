@@ -1,7 +1,7 @@
-"""Control the flow of requests: what the client may send, what the runtime has window for now, and what waits (RFC 9113 5.2).
+"""Control the flow of requests: the client's credit, the runtime's window, and the DATA that wait for it (RFC 9113 5.2).
 
-The client's credit is the runtime's own where frames merely pass, and the relay's for what it took (windows.py). DATA beyond a
-window is refused, where the runtime would judge it but does not see it.
+The client gets the runtime's credit for frames that merely pass, and the relay's credit for DATA that the relay keeps
+(windows.py). The relay itself refuses DATA beyond a window if the runtime does not receive them.
 """
 
 from typing import Final
@@ -13,34 +13,34 @@ from runtimeproxy.relay.direction import Bytes, Direction
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
 from runtimeproxy.relay.windows import Window
 
-# Bytes of waiting DATA that go to the runtime at a time: other connections have their turn before the next.
+# The runtime gets this many bytes of waiting DATA at a time; other connections have their turn before the next.
 MAX_BURST: Final = 256 << 10
-# Bytes of credit that may wait for the end of a call: the client has three quarters of its window meanwhile.
+# Credit for this many bytes may wait for the end of a call: the client has three quarters of its window meanwhile.
 MAX_LATER: Final = frames.DEFAULT_WINDOW // 4
 
 
 class Flow:
     def __init__(self, requests: Direction, replies: Direction, streams: dict[int, Stream], budget: HoldBudget) -> None:
-        """Create flow control. `streams` are the relay's: one that the relay has nothing more to do with is removed."""
+        """Create flow control. `streams` are the relay's; a stream is removed once its frames merely pass again."""
         self._budget = budget
-        self.more = False  # something waits for the next burst, not for the runtime
+        self.more = False  # queued bytes wait for the next burst, not for the runtime's window
         self._requests = requests
         self._replies = replies
         self._streams = streams
         self._queued: dict[int, Stream] = {}
-        self._burst = MAX_BURST  # what is left of it
+        self._burst = MAX_BURST  # bytes left of the current burst
         self._connection = Window(frames.DEFAULT_WINDOW)
-        self._client_room = frames.DEFAULT_WINDOW  # what the client may still send on the connection
-        self._later = 0  # credit for it that is sent when a call ends
-        self._unsaid_room: int | None = 0  # credit for it that could not be sent yet; None once it can
+        self._client_room = frames.DEFAULT_WINDOW  # bytes that the client may still send on the connection
+        self._later = 0  # connection credit for the client that is sent when a call ends
+        self._unsaid_room: int | None = 0  # connection credit that waits for the runtime's SETTINGS; None after them
         self._acknowledged_window = frames.DEFAULT_WINDOW
-        self._stream_window = frames.DEFAULT_WINDOW  # what the relay may count on for a new stream
-        self._client_stream_window = frames.DEFAULT_WINDOW  # what the client may count on for it
+        self._stream_window = frames.DEFAULT_WINDOW  # bytes that the relay may send on a new stream
+        self._client_stream_window = frames.DEFAULT_WINDOW  # bytes that the client may send on a new stream
 
     # ---- the client's DATA
 
     def open_windows(self, stream: Stream) -> None:
-        """Set the windows of a new call whose DATA the relay takes."""
+        """Set the windows of a new call whose DATA the relay keeps."""
         stream.window = Window(self._stream_window)
         stream.client_room = self._client_stream_window
 
@@ -50,14 +50,13 @@ class Flow:
             raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
 
     def came_held(self, stream: Stream, length: int) -> None:
-        """Count DATA of a held call. Raises MalformedError beyond its window, which bounds what a held call can accumulate."""
+        """Count DATA of a held call. Raises MalformedError beyond the stream's window, which bounds a held call's memory."""
         stream.client_room -= length
         if length and stream.client_room < 0:  # an empty frame needs no window (6.9)
             raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
 
     def passes(self, length: int, window: Window | None = None) -> bool:
-        """Return whether DATA of this length is forwarded unchanged; `window` is the stream's, where it is not the client's
-        own."""
+        """Return whether DATA of this length fit now, and count them. `window`: the stream's, if the relay tracks it."""
         if length > self._connection.room or (window and length > window.room):
             return False
         self._connection.room -= length
@@ -76,26 +75,26 @@ class Flow:
                 self._unsaid_room = (self._unsaid_room or 0) + size
 
     def credit_later(self, size: int) -> None:
-        """Give the connection's credit with the next one, or when a call ends: the client is then sent something anyway."""
+        """Give the connection's credit with its next credit or at the end of a call, when the client gets frames anyway."""
         self._later += size
         if self._later > MAX_LATER:
             self.credit_client(0)
 
     def credit_received(self, stream: Stream) -> None:
-        """Give the stream's credit for what was taken of a message that is to be held."""
+        """Give the client the stream's credit for the received bytes of a message that will be held."""
         self.credit_client(stream.id, stream.uncredited)
         stream.client_room += stream.uncredited
         stream.uncredited = 0
 
     def greeted(self) -> None:
-        """Count credit as given from now on: what is sent to the client goes out."""
+        """Count credit as given from now on: the runtime's SETTINGS came, so frames reach the client."""
         self._client_room += self._unsaid_room or 0
         self._unsaid_room = None
 
-    # ---- the runtime's room
+    # ---- the runtime's window
 
     def send(self, stream: Stream) -> bytes:
-        """Return what the runtime has window for now of the stream's queue."""
+        """Return the part of the stream's queue that fits in the runtime's window and in the burst."""
         out: list[Bytes] = []
         while stream.queue:
             item = stream.queue[0]
@@ -125,11 +124,11 @@ class Flow:
         self._queued.pop(stream.id, None)
         self.keep_reserved(stream, 0)
         if stream.window is None and not stream.observe:
-            del self._streams[stream.id]  # no bytes of the relay's own on it: it passes again like any other
+            del self._streams[stream.id]  # the relay sent no bytes of its own here: frames of the stream pass again
         return b"".join(out)
 
     def keep_reserved(self, stream: Stream, size: int) -> None:
-        """Give back what the stream has reserved beyond `size`."""
+        """Give the stream's reservation beyond `size` bytes back to the budget."""
         given_back = stream.reserved - min(stream.reserved, size)
         stream.reserved -= given_back
         if given_back:
@@ -148,8 +147,7 @@ class Flow:
             self._requests.out.append(self.send(stream))
 
     def credited(self, stream_id: int, increment: int) -> bytes | None:
-        """Process a WINDOW_UPDATE of the runtime. Return None if it is forwarded to the client, or what is sent in its
-        place."""
+        """Process a WINDOW_UPDATE of the runtime. Return None to forward it to the client, or the bytes in its place."""
         if stream_id == 0:
             passed = self._connection.credited(increment)
             self._client_room += passed
@@ -169,18 +167,18 @@ class Flow:
         return frames.window_update(stream_id, passed) if passed else b""
 
     def acknowledged(self, settings: dict[int, int]) -> bytes:
-        """Process the client's acknowledgement of settings; return what can be sent to the runtime after it."""
+        """Process the client's acknowledgement of settings. Return the bytes to send to the runtime after it."""
         self._acknowledged_window = settings.get(frames.INITIAL_WINDOW_SIZE, self._acknowledged_window)
         if not (self.count_on_stream_window() and self._queued):
             return b""
         return b"".join([self.send(stream) for stream in list(self._queued.values())])
 
     def count_on_stream_window(self) -> bool:
-        """Apply the runtime's INITIAL_WINDOW_SIZE. Return whether there is more window.
+        """Apply the runtime's INITIAL_WINDOW_SIZE. Return whether streams have more window.
 
-        For the relay's own bytes, a smaller one counts from the moment the runtime sends it, a larger one only once the
-        client's acknowledgement is forwarded, because until then the runtime holds the sender to the old value. For the client,
-        whose bytes of held calls the relay judges, it is the other way round.
+        The relay's own bytes use the smallest value that may be in force. A smaller value counts once the runtime sends it. A
+        larger value counts once the client's acknowledgement is forwarded: until then the runtime enforces the old value. The
+        client's bytes of held calls, which the relay checks, may use the largest such value.
         """
         sizes = [changed[frames.INITIAL_WINDOW_SIZE] for changed in self._replies.unacknowledged
                  if changed and frames.INITIAL_WINDOW_SIZE in changed]  # fmt: skip
@@ -197,7 +195,7 @@ class Flow:
     # ---- the end of a call
 
     def drop(self, stream: Stream) -> None:
-        """Drop what waits of this stream: the client sent it, and the runtime will never give credit for it."""
+        """Drop the stream's waiting bytes, and give the client credit for them, because the runtime never will."""
         self._queued.pop(stream.id, None)
         self.credit_client(0, sum(waiting.left for waiting in stream.queue if isinstance(waiting, Waiting) and not waiting.own))
 

@@ -1,7 +1,7 @@
 """Receive the message of a call until it is complete, keep it until the call is decided, then forward or drop it.
 
-The connection's credit is given back at once, so that no other call waits for this one, but for that of a request's end, which
-may wait for the end of the call (flow.py). The stream's is given back once memory for the message is reserved (budget.py).
+The connection's credit is given back at once, so that no other call waits for this one. Only credit for a request's last frame
+may wait for the end of the call (flow.py). The stream's credit is given back once memory is reserved (budget.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -37,14 +37,14 @@ class Holding:
         self._max_message = max_message
 
     def begin(self, stream_id: int, path: bytes, headers: Fields) -> Stream:
-        """Begin a call whose DATA are taken."""
+        """Begin to hold a call: the relay keeps its DATA from now on."""
         stream = Stream(stream_id, Hold.RECEIVING, path=path, headers=headers, opened_at=self._clock())
         self._flow.open_windows(stream)
         return stream
 
     def receive(self, stream: Stream, payload: bytes, length: int, *, end_stream: bool) -> str:
-        """Receive bytes of an incomplete message; `length` is theirs with padding. Return why it cannot be held, or an empty
-        text."""
+        """Receive bytes of an incomplete message; `length` includes padding. Return why the message cannot be held, or an
+        empty text."""
         self._flow.came_held(stream, length)
         stream.received.add(payload)
         stream.client_ended = stream.client_ended or end_stream
@@ -75,7 +75,7 @@ class Holding:
         stream.client_ended = stream.client_ended or end_stream
 
     def hold(self, stream: Stream) -> CallHeld:
-        """Hold the call, whose message is complete."""
+        """Hold a call whose message is complete. Return its event."""
         behind = stream.received.cut(stream.expected)
         if behind or stream.client_ended:
             stream.queue.appendleft(Waiting(behind, own=True, end_stream=stream.client_ended))
@@ -83,8 +83,7 @@ class Holding:
         return stream.call()
 
     def send_on(self, stream: Stream, held: Sequence[bytes | bytearray]) -> bytes:
-        """Forward the message. `held`: its parts, which may have been replaced. Return what the runtime has window for at
-        once."""
+        """Forward the message `held`, in parts, perhaps changed. Return the bytes that fit in the runtime's window now."""
         first = stream.queue[0] if stream.queue else None
         cut_short = stream.hold is Hold.RECEIVING
         end_stream = cut_short and stream.client_ended
@@ -94,12 +93,12 @@ class Holding:
         going = Waiting(*held, own=True, end_stream=end_stream)
         stream.queue.appendleft(going)
         self._let_go(stream)
-        self._flow.keep_reserved(stream, going.left)  # until the runtime has taken it
+        self._flow.keep_reserved(stream, going.left)  # the reservation lasts until all bytes are sent
         stream.take(Step.CUT_SHORT if cut_short else Step.FORWARD)
         return self._flow.send(stream)
 
     def drop(self, stream: Stream) -> None:
-        """Release what is held or reserved. May be called again."""
+        """Release the held bytes and the reservation of a stream. Idempotent."""
         self._let_go(stream)
         self._flow.keep_reserved(stream, 0)
         self._flow.credit_client(0)

@@ -16,8 +16,8 @@ _MAX_BLOCK: Final = 1 << 20
 
 class LocalAnswer:
     def __init__(self, message: str) -> None:
-        self.begun = False  # the client's preface came whole, its SETTINGS too
-        self.done = False  # GOAWAY is queued: close once it is sent
+        self.begun = False  # the client's preface is complete, with its SETTINGS
+        self.done = False  # GOAWAY is queued: the connection is closed once GOAWAY is sent
         self._message = message
         self._reader = FrameReader()
         self._preface = frames.PREFACE
@@ -40,7 +40,7 @@ class LocalAnswer:
             self.end(e.code)
 
     def end(self, code: ErrorCode = ErrorCode.NO_ERROR) -> None:
-        """Close the client's connection: because the runtime is back, or because of what the client sent."""
+        """Finish the connection with GOAWAY: a call was answered, the runtime is back, or the client sent malformed bytes."""
         self._out.append(frames.goaway(self._last_stream, code))
         self.done = True
 

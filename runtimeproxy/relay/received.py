@@ -7,7 +7,7 @@ from typing import Final
 
 from lading.http2.messages import PREFIX_LENGTH, parse_prefix
 
-# Bytes of a large message that are copied at a time: a C call holds the GIL until it returns.
+# A large message is copied this many bytes at a time, because a C call holds the GIL until it returns.
 PART: Final = 64 << 10
 
 
@@ -36,12 +36,12 @@ class Received:
         self._size += len(payload)
 
     def prefix(self) -> tuple[bool, int] | None:
-        """Return (compressed, length of the message after the prefix), once the prefix is there: it is never split between
-        parts."""
+        """Return (compressed, length of the message after the prefix), or None while the prefix is incomplete. A prefix is
+        never split between parts."""
         return parse_prefix(self.parts[0]) if self._size >= PREFIX_LENGTH else None
 
     def cut(self, size: int) -> bytes:
-        """Remove and return what follows the first `size` bytes. It came with the last payload."""
+        """Remove and return the bytes after the first `size`. They came with the last payload."""
         behind = bytearray()
         while self.parts and self._size - len(self.parts[-1]) >= size:
             last = self.parts.pop()

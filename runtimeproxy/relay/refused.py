@@ -1,9 +1,8 @@
 """Track calls that the relay refused, until neither side sends anything more on them.
 
-A refused call is reset at the runtime, which may have answered before it knew. To know when the runtime has seen the reset, the
-relay sends a *barrier*: a SETTINGS frame of its own, whose ACK comes after everything that the runtime still sent. (Not a PING:
-grpc-go ends a connection after a few.) One barrier at a time is open; it covers what was refused before it. It refuses more
-calls than any client leaves open.
+A refused call is reset at the runtime, which may have answered before it read the reset. Therefore the relay also sends a
+*barrier*: a SETTINGS frame of its own, whose ACK follows all frames that the runtime still sent. (A PING would not do: grpc-go
+ends a connection after a few.) One barrier is open at a time; it covers the calls that were refused before it.
 """
 
 from typing import Final
@@ -13,20 +12,20 @@ from lading.http2.frames import ErrorCode, MalformedError
 from runtimeproxy.relay.direction import Direction
 from runtimeproxy.relay.stream import Stream
 
-# Refused calls whose client does not end its side. Real clients end it with the message.
+# This many refused calls may be without an end. Real clients end their side with the message.
 MAX_REFUSED: Final = 1000
 
 
 class Refused:
     def __init__(self, requests: Direction, streams: dict[int, Stream]) -> None:
-        """Create the list. `streams` are the relay's: a call that both sides have finished is removed."""
+        """Create an empty list. `streams` are the relay's; a call that both sides have ended is removed from them."""
         self.calls: set[int] = set()
         self._requests = requests
         self._streams = streams
         self._barrier: set[int] = set()  # the calls that the open barrier covers
 
     def add(self, stream: Stream) -> bytes:
-        """Add a call. Return the frames for the runtime."""
+        """Add a refused call. Return the frames for the runtime."""
         self.calls.add(stream.id)
         if len(self.calls) > MAX_REFUSED:
             raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"{MAX_REFUSED} refused calls without an end")

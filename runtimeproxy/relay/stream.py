@@ -1,4 +1,4 @@
-"""The relay's state of a stream on which it does more than forward frames: a held, refused, observed or queued call."""
+"""Hold the relay's state of a stream whose frames do not merely pass: a held, refused, observed or queued call."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -14,25 +14,25 @@ from runtimeproxy.relay.windows import Window
 
 
 class Hold(Enum):
-    """The state of a call."""
+    """Represent the state of a call in the relay."""
 
-    RECEIVING = "receiving"  # its message is not complete yet
-    HELD = "held"  # its outcome is being decided
+    RECEIVING = "receiving"  # the call's message is not complete yet
+    HELD = "held"  # the call's outcome is being decided
     PASSING = "passing"  # decided, or never held: bytes may still wait for the runtime's window
-    REFUSED = "refused"  # the relay answered; what either side still sends is dropped
+    REFUSED = "refused"  # the relay answered the call; further frames of either side are dropped
 
 
 class Step(Enum):
-    """An event that changes the state of a call."""
+    """Represent an event that changes the state of a call."""
 
-    COMPLETE = "complete"  # the last byte of its message came
-    CUT_SHORT = "cut short"  # its client ended it before that: the runtime refuses it
+    COMPLETE = "complete"  # the last byte of the call's message came
+    CUT_SHORT = "cut short"  # the client ended the call within the message: the runtime refuses it
     FORWARD = "forward"
     REFUSE = "refuse"
-    CANCEL = "cancel"  # by either side, or the runtime answered first
+    CANCEL = "cancel"  # either side cancelled the call, or the runtime answered first
 
 
-# A call leaves RECEIVING and HELD in exactly one way. A step that is not here does not happen to a call in that state.
+# A call leaves RECEIVING and HELD in exactly one way. A step that is missing here does not occur in that state.
 STEPS: Final[Mapping[tuple[Hold, Step], Hold]] = {
     (Hold.RECEIVING, Step.COMPLETE): Hold.HELD,
     (Hold.RECEIVING, Step.CUT_SHORT): Hold.PASSING,
@@ -46,7 +46,7 @@ STEPS: Final[Mapping[tuple[Hold, Step], Hold]] = {
 
 
 class Waiting:
-    """DATA on its way to the runtime: `own` are the relay's bytes, already credited to the client; otherwise the client's."""
+    """Hold DATA for the runtime. `own`: the relay sends the bytes as its own, and has already credited the client for them."""
 
     __slots__ = ("_parts", "end_stream", "left", "own")
 
@@ -72,7 +72,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class Trailers:
-    """A header block that must not overtake the DATA before it."""
+    """Hold a header block that must not overtake the DATA before it."""
 
     fields: Fields
     end_stream: bool
@@ -82,19 +82,19 @@ class Trailers:
 class Stream:
     id: int
     hold: Hold
-    window: Window | None = None  # None: every byte on it is the client's, whose window is the runtime's
+    window: Window | None = None  # None: the relay sent no bytes of its own here, so the client's window is the runtime's
     path: bytes = b""
     headers: Fields = ()
     opened_at: float = 0.0
     received: Received = field(default_factory=Received)  # the held message, with its prefix
-    expected: int = 0  # its length with the prefix, 0 until the prefix is there
-    granted: Callable[[], None] | None = None  # while its reservation is waited for
+    expected: int = 0  # length of the held message with its prefix; 0 until the prefix came
+    granted: Callable[[], None] | None = None  # callback of a pending reservation
     reserved: int = 0  # bytes of the hold budget
-    early: int = 0  # bytes that came before they were reserved
-    client_room: int = 0  # what the client may still send on it while it is held
+    early: int = 0  # bytes that came before memory for them was reserved
+    client_room: int = 0  # bytes that the client may still send while the call is held
     uncredited: int = 0  # bytes taken for which the client's stream window was not given back yet
     queue: deque[Waiting | Trailers] = field(default_factory=deque)
-    client_ended: bool = False  # END_STREAM or RST_STREAM came, or will never matter
+    client_ended: bool = False  # the client sent END_STREAM or RST_STREAM
     runtime_ended: bool = False
     observe: bool = False
     reply: bytearray = field(default_factory=bytearray)
@@ -117,12 +117,12 @@ class Stream:
         return next((value for key, value in self.headers if key == name), b"")
 
     def call(self) -> CallHeld:
-        """Return the event, once the message is complete."""
+        """Return the event of a call whose message is complete."""
         timeout = parse_timeout(self.header(b"grpc-timeout"))
         return CallHeld(
             stream=self.id,
             path=self.path,
-            parts=self.received.parts,  # not changed any more: what comes behind them is queued
+            parts=self.received.parts,  # no longer changed: bytes after the message are queued
             encoding=self.header(b"grpc-encoding"),
             deadline=None if timeout is None else self.opened_at + timeout,
             traceparent=self.header(b"traceparent").decode("ascii", "replace"),
