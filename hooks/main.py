@@ -1,5 +1,4 @@
-"""`lading-hooks`: the command line. Without a command it runs the daemon; the commands answer questions about a node's
-devices."""
+"""Run the command line of `lading-hooks`: without a command the daemon, else a command for the operator of a node."""
 
 import argparse
 import asyncio
@@ -67,7 +66,7 @@ def serve(argv: Sequence[str]) -> None:
     parser.add_argument("--version", action="version", version=f"lading-hooks {__version__}")
     add_flags(parser, Settings, config=CONFIG)
     settings = parse_args(Settings, parser.parse_args(argv), check)
-    faulthandler.enable()  # shows where the loop hung when systemd's watchdog ends this process
+    faulthandler.enable()  # prints the stack of a hanging loop when systemd's watchdog ends this process
     asyncio.run(run(settings, open_log("lading-hooks", settings.log_level)))
 
 
@@ -99,7 +98,7 @@ def _render(argv: Sequence[str]) -> None:
 
 
 def _node_now(settings: Settings) -> tuple[Rules, View, tuple[Grant, ...]]:
-    """Return the node as it is now, read without a daemon or a runtime. The ledger is only read."""
+    """Return the node's rules, its current view and its grants, read without a daemon or a runtime. The ledger is only read."""
     host_root = Path(settings.host_root)
     inventory = asyncio.run(read_in_time(settings))
     grants = read_ledger(ledger_path(settings))

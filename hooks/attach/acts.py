@@ -1,6 +1,7 @@
-"""An act of an attachment as calls to the kernel, in order. What each changes is in `kernel`; nothing is called here.
+"""Translate an act of an attachment into kernel calls, in order. `kernel` describes the calls; this module makes none of them.
 
-A call that fails ends the act; when it is repeated from the beginning, it changes only what is not yet as requested.
+A call that fails ends the act. An act that is repeated from the beginning changes only the settings that are not yet as
+requested.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ _NO_MAC: Final = "00:00:00:00:00:00"
 
 
 class Call(NamedTuple):
-    doing: str  # in words: "moving it into the pod"
+    doing: str  # operation as text: "moving it into the pod"
     do: Callable[[], object]
 
 
@@ -31,7 +32,7 @@ def calls_of(act: Act, row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[
         case Act.CONFIGURE:
             yield from _configure(row, seen.host, kernel)
         case Act.MOVE_IN:
-            if (link := seen.host or seen.pod) is not None:  # in the pod: under the name that it had here
+            if (link := seen.host or seen.pod) is not None:  # an interrupted move leaves it in the pod under its host name
                 yield Call("moving it into the pod", partial(kernel.move_in, link.name, netns, netns_id, ifname))
         case Act.RDMA_MOVE_IN:
             if (ibdev := seen.rdma_host) is not None:
@@ -65,8 +66,8 @@ def _configure(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[C
 
 
 def _park(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[Call]:
-    """Yield the calls that park the device. Before anything else that may fail: another VF may be waiting for one of its
-    names."""
+    """Yield the calls that give a returned device its own alternative names and a temporary name. They come before all calls
+    that may fail: another VF may be waiting for a name of the device."""
     yield Call("removing its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
     yield Call("giving it a temporary name", partial(_rename_to_one_of, kernel, link.name, parking, original.name))
 
@@ -78,7 +79,7 @@ def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
     if ibdev is not None and ibdev.name != row.vf.ibdev:
         yield Call(f"restoring the name {row.vf.ibdev} of {ibdev.name}", partial(_rename_ibdev, kernel, ibdev, row))
     if row.mac_owner is MacOwner.VF:
-        # Once it is done, a retry must not undo it: the PF would not learn the VF's MAC again.
+        # A retry must not release the MAC a second time: the PF would not learn the VF's MAC again.
         done = row.config.mac or ""
         yield Call("letting it decide its MAC", partial(kernel.release_mac, row.vf.pf, row.vf.index, unless=done))
     if not (config := reset_of(row)).empty:
@@ -88,7 +89,7 @@ def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
 
 
 def _restore_link(row: Attachment, link: Link, original: Netdev, kernel: Kernel) -> Iterator[Call]:
-    # An XDP program does not allow every MTU, so it goes first.
+    # The settings come before the MTU, because a leftover XDP program does not allow every MTU.
     yield Call("restoring its settings", partial(kernel.restore_kept, row.bdf, link.name, original.kept))
     # The kernel sets InfiniBand's MAC: it contains the number of a queue pair, which changes with a reload.
     own = original_mac(row)
@@ -103,13 +104,15 @@ def _restore_link(row: Attachment, link: Link, original: Netdev, kernel: Kernel)
         )
     if original.up:
         yield Call("bringing it up again", partial(kernel.set_link, None, original.name, up=True))
-    # A driver that does not report a VF's own MAC had been given the one that its PF reported.
+    # If the PF now reports another MAC than before, its driver does not report a VF's own MAC. So the recorded MAC was given to
+    # the PF, and the PF gets it again.
     if row.mac_owner is MacOwner.VF and row.config.mac not in {None, _NO_MAC}:
         yield Call("comparing its MAC at its PF", partial(kernel.confirm_mac, row.vf.pf, row.vf.index, row.config.mac))
 
 
 def _rename(kernel: Kernel, name: str, to: str, parking: str) -> None:
-    """Rename the device. If that fails, move it out of the way: two devices that have each other's name would wait forever."""
+    """Rename the device; if that fails, give it its parking name. Otherwise two devices that have each other's name would wait
+    forever."""
     try:
         kernel.rename(name, to)
     except KernelError:
@@ -118,9 +121,9 @@ def _rename(kernel: Kernel, name: str, to: str, parking: str) -> None:
 
 
 def _rename_to_one_of(kernel: Kernel, name: str, *names: str) -> None:
-    """Give the device the first of these names that is free. No other VF's device wants any of them, so of several devices that
-    want each other's names one always gets out of the way. If none is free, the device keeps its name and is renamed later with
-    the rest."""
+    """Give the device the first of these names that is free. No other VF's device wants any of these names, so two devices
+    never block each other's renaming forever. If no name is free, the device keeps its name, and is renamed later with the
+    rest."""
     for to in names:
         with contextlib.suppress(KernelError):
             kernel.rename(name, to)
@@ -128,8 +131,8 @@ def _rename_to_one_of(kernel: Kernel, name: str, *names: str) -> None:
 
 
 def _rename_ibdev(kernel: Kernel, ibdev: RdmaDevice, row: Attachment) -> None:
-    """Rename the RDMA device. Its name is not its identity, and is unique on a machine: if another pod gave this name to its
-    own device, the device keeps its parking name, and the next pod can still get it."""
+    """Give the RDMA device its original name, or its parking name if another pod's device has that name. Names are unique on a
+    machine, but the device's identity is its number: the next pod can get the device under either name."""
     parking = parking_name(row.bdf)
     try:
         kernel.rdma_rename(ibdev, row.vf.ibdev)

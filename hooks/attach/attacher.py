@@ -1,13 +1,13 @@
 """Move VFs into sandboxes and back. Each step is first written to the journal, then checked, then done.
 
-`plan` decides what is next, `steps` carries it out. An attach and a release of one VF never run at the same time (one lock per
-VF); different VFs move in parallel. Each attach is a task of its own: it outlives the call that began it, and a retry for the
-same sandbox awaits the same task. If it fails, takes too long, or its sandbox is stopped meanwhile, its changes are undone as
-by a release. A kernel call that hangs blocks only its VF and one thread; the journal records it, and the waiting caller gets a
-refusal.
+`plan` decides the next step, and `steps` carries it out. An attach and a release of one VF never run at the same time (one lock
+per VF); different VFs move in parallel. Each attach is a task of its own: it outlives the call that began it, and a retry for
+the same sandbox awaits the same task. If the attach fails, takes too long, or its sandbox is stopped meanwhile, its changes are
+undone as by a release. A kernel call that hangs blocks only its VF and one thread; the journal records it, and the waiting
+caller gets a refusal.
 
-A VF that cannot be released is in the journal with the reason, and is tried again at each `reconcile`. Call all methods on the
-loop's thread.
+The journal keeps a VF that cannot be released, with the reason, and each `reconcile` retries the release. Call all methods on
+the event loop's thread.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ Outcome = Attachment | Refusal | None
 
 
 class _AbandonedError(LadingError):
-    """An attach must not go on."""
+    """Report that an attach must not go on."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -58,9 +58,9 @@ class Attacher:
         clock: Callable[[], float] = time.time,
         in_thread: InThread = fresh_thread,
     ) -> None:
-        """Set the dependencies. `netns_of` returns the path of a sandbox's network namespace; empty if it is the host's, None
-        if the runtime does not report it; it may raise LadingError. `stopped` says whether a sandbox was stopped, or is about
-        to be."""
+        """Set the dependencies. `netns_of` returns the path of a sandbox's network namespace: empty for the host's, None if the
+        runtime does not report it. It may raise LadingError. `stopped` returns whether a sandbox was stopped, or is about to
+        be."""
         self._journal = journal
         self._kernel = kernel
         self._steps = Steps(kernel, in_thread, deadline_s=deadline_s, hangs=self._hangs)
@@ -72,17 +72,17 @@ class Attacher:
         self._clock = clock
         self._locks: defaultdict[PciAddress, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._attaching: dict[tuple[PciAddress, SandboxId], tuple[Attaching, asyncio.Task[Outcome]]] = {}
-        self._releasing: dict[int, asyncio.Task[None]] = {}  # by generation
+        self._releasing: dict[int, asyncio.Task[None]] = {}  # releases in progress, by the attachment's generation
         self._alive: plan.Alive | None = None
-        # By generation: the version of the VF's state in which it was in its pod. A caller may have given up before that was
-        # known, and a retry must not begin anew.
+        # Each attached VF's state version at its last check, by generation. The caller of an attach may have given up before
+        # its end: with an unchanged version, the retry does not begin anew.
         self._verified: dict[int, StateVersion] = {}
 
     # ---- requests
 
     async def attach(self, wanted: Sequence[WantedVf], pod: PodOf) -> tuple[Attachment, ...] | Refusal:
-        """Attach these VFs. Return the attachments of those of which a device goes into the pod, in order; or the first reason
-        why one failed: the others stay as they are, for the retry. May be called again."""
+        """Attach these VFs to the pod. Return, in order, the attachments of the VFs with a device to move. If a VF fails,
+        return the first refusal, and leave the other VFs as they are, for the retry. May be called again."""
         names = [one.ifname for one in wanted]
         begun = []
         for one in wanted:
@@ -93,8 +93,8 @@ class Attacher:
         return refusal or tuple(outcome for outcome in outcomes if isinstance(outcome, Attachment))
 
     async def detach_sandbox(self, sandbox: SandboxId) -> None:
-        """Return when all VFs of the sandbox are back, or failed to return and are in the journal with the reason. The sandbox
-        is about to be stopped, and `stopped` already says so. If the caller stops waiting, the release goes on."""
+        """Release all VFs of the sandbox. Return when each VF is back, or its failure is in the journal. The sandbox is about
+        to be stopped, and `stopped` already returns True for it. If the caller stops waiting, the release goes on."""
         if tasks := [self._begin_releasing(row) for row in self._journal.of_sandbox(sandbox)]:
             await asyncio.wait(tasks)
 
@@ -106,9 +106,9 @@ class Attacher:
         known: frozenset[int] = frozenset(),
         unheld: frozenset[int] = frozenset(),
     ) -> None:
-        """Release the VFs that lost their sandbox according to the runtime's lists, or are of a generation that its pod gave up
-        (`unheld`), and retry what failed. `ready`: sandboxes that are ready; `live`: those with a live container. Do not call
-        with lists that failed. `known`: the generations that existed before the lists were requested."""
+        """Release the VFs whose sandbox has ended by the runtime's lists, or whose pod gave them up (`unheld`, by generation),
+        and retry failed releases. `ready`: sandboxes that are ready; `live`: sandboxes with a live container; `known`:
+        generations that existed before the lists were requested. Call only with lists that succeeded."""
         self._alive = plan.Alive(ready=ready, live=live, at=int(self._clock()), known=known)
         rows = self._journal.rows()
         orphans = plan.find_orphans(rows, self._alive, stopped=self._stopped, unheld=unheld, boot_id=self._boot_id)
@@ -117,9 +117,9 @@ class Attacher:
             await asyncio.wait(tasks, timeout=RECONCILE_WAIT_S)
 
     async def force_release(self, vf: PciAddress, generation: int) -> list[str]:
-        """Release this attachment, and return what was done, in words; an empty list if the VF has another attachment by now. A
-        failure is retried like that of any release. But if the pod's namespace is gone and the device with it, give the VF up:
-        reset it at its PF and forget the attachment."""
+        """Release this attachment, and describe the steps taken; return an empty list if the VF has another attachment by now.
+        A failed release is retried like any other. But if the pod's namespace is deleted, and the device with it, give the VF
+        up: reset it at its PF, and delete the attachment."""
         async with self._locks[vf]:
             row = self._journal.find(vf)
             if row is None or row.generation != generation:
@@ -131,7 +131,7 @@ class Attacher:
     # ---- attaching
 
     def _begin_attaching(self, one: WantedVf, pod: PodOf, names: Sequence[str]) -> tuple[Attaching, asyncio.Task[Outcome]]:
-        """Begin to attach a VF. `names`: those requested together with it."""
+        """Begin to attach a VF. `names`: the interface names of all VFs in the same request."""
         rows = self._journal.of_sandbox(pod.sandbox)
         known = next((row.ifname for row in rows if row.bdf == one.vf.bdf), one.ifname)
         begun = [work.ifname for work, _ in self._attaching.values() if work.pod.sandbox == pod.sandbox]
@@ -191,7 +191,8 @@ class Attacher:
         return row
 
     async def _is_undone(self, work: Attaching, row: Attachment) -> bool:
-        """Return whether another process undid the attachment. The answer of the last time counts while nothing changed."""
+        """Return whether another process undid the attachment. While the VF's state version is unchanged, the last answer
+        counts."""
         if row.step is not Step.ATTACHED:
             return False
         version = self._kernel.state_version(row.bdf)
@@ -203,7 +204,7 @@ class Attacher:
         return undone
 
     async def _advance(self, work: Attaching, row: Attachment) -> Attachment:
-        """Bring the VF into the pod, from the step that the row names, which may be done, half done or not begun."""
+        """Bring the VF into the pod, beginning with the row's step, which may be done, half done or not begun."""
         while row.step is not Step.ATTACHED:
             self._check(work)
             version = self._kernel.state_version(row.bdf)
@@ -222,8 +223,8 @@ class Attacher:
         return row.sandbox != work.pod.sandbox or row.step.releasing or row.boot_id != self._boot_id
 
     def _decide_held(self, work: Attaching, row: Attachment) -> Refusal | None:
-        """Decide whether another holder may keep the VF from this sandbox. In an older sandbox of the same pod nothing may
-        live, according to the newest lists."""
+        """Refuse the VF if another holder still has it. An older sandbox of the same pod loses the VF once the newest lists
+        show that it has ended."""
         if row.boot_id != self._boot_id or row.sandbox == work.pod.sandbox:
             return None
         if row.pod != work.pod.pod:
@@ -248,19 +249,19 @@ class Attacher:
         return task
 
     async def _release_own(self, vf: PciAddress, generation: int) -> None:
-        """Release the VF. Do nothing if it is free by now, or has another attachment."""
+        """Release the VF. Do nothing if the VF is free by now, or has another attachment."""
         async with self._locks[vf]:
             row = self._journal.find(vf)
             if row is not None and row.generation == generation:
                 await self._release(row)
 
     async def _release(self, row: Attachment) -> str:
-        """Release the VF, with its lock held. Return an empty string if it is free; else why it failed, which is in the journal
-        too."""
+        """Release the VF; the caller holds its lock. Return an empty string if the VF is free, else the failure, which is also
+        in the journal."""
         work = Work(vf=row.bdf, generation=row.generation)
         self._verified.pop(row.generation, None)
         try:
-            step = plan.first_return(row) if row.boot_id == self._boot_id else None  # a reboot undid what was done before it
+            step = plan.first_return(row) if row.boot_id == self._boot_id else None  # a reboot undid all earlier changes
             while step is not None:
                 if step is not row.step:
                     row = self._journal.reach(row.bdf, row.generation, step)

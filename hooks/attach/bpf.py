@@ -1,7 +1,7 @@
-"""BPF programs on a network device, by bpf(2): those of TCX, and the links by which a program of XDP or TCX is attached.
+"""Read and detach BPF programs of a network device by bpf(2): TCX programs, and the links that attach XDP or TCX programs.
 
-Both stay on a device that changes its network namespace. rtnetlink shows no TCX, and refuses to detach what a link attached. A
-device is named by its index in the namespace of the calling thread.
+A device that changes its network namespace keeps both. rtnetlink shows no TCX, and refuses to detach a program that a link
+attached. A device is named by its index in the namespace of the calling thread.
 
 Source: linux/bpf.h (union bpf_attr, struct bpf_link_info); kernel/bpf/tcx.c (tcx_uninstall: when a device ends; Linux 6.6);
 net/core/dev.c (dev_xdp_attach: EBUSY beside a link).
@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Final
 
 _NUMBERS: Final = {"x86_64": 321, "aarch64": 280}
-_SIZE: Final = 144  # of union bpf_attr; the kernel wants zeros in what it does not know
+_SIZE: Final = 144  # octets of union bpf_attr; the kernel requires zeros in fields that it does not know
 
 _PROG_DETACH: Final = 9
 _PROG_GET_FD_BY_ID: Final = 13
@@ -36,7 +36,7 @@ _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def read_tcx(index: int) -> dict[str, str]:
-    """Return the numbers of the programs, by direction; nothing if this kernel has no TCX, or this process may not use BPF."""
+    """Return the numbers of the TCX programs by direction; empty if this kernel has no TCX, or this process may not use BPF."""
     found = {}
     for name, kind in TCX.items():
         try:
@@ -47,7 +47,7 @@ def read_tcx(index: int) -> dict[str, str]:
 
 
 def detach_tcx(index: int, name: str, keep: frozenset[str]) -> None:
-    """Detach all programs but these. Raise OSError."""
+    """Detach all TCX programs of one direction except `keep`. Raise OSError."""
     for program, link in _query(index, TCX[name]):
         if str(program) in keep:
             continue
@@ -65,14 +65,14 @@ def detach_xdp_link(index: int, program: int) -> None:
         try:
             with _opened(_LINK_GET_FD_BY_ID, link) as fd:
                 _bpf(_OBJ_GET_INFO_BY_FD, struct.pack("=IIQ", fd, _INFO_SIZE, ctypes.addressof(info)))
-        except FileNotFoundError:  # it ended meanwhile
+        except FileNotFoundError:  # the link ended meanwhile
             continue
         if struct.unpack_from("=I4xI4xI", info.raw) == (_LINK_TYPE_XDP, program, index):
             _detach_link(link)
 
 
 def _query(index: int, kind: int) -> list[tuple[int, int]]:
-    """Return (program, link or 0) of each."""
+    """Return the numbers of each attached program and of its link; the link is 0 if there is none."""
     programs, links = (ctypes.c_uint32 * _MOST)(), (ctypes.c_uint32 * _MOST)()
     request = struct.pack(
         "=IIIIQIIQQQQ", index, kind, 0, 0, ctypes.addressof(programs), _MOST, 0, 0, ctypes.addressof(links), 0, 0
@@ -86,7 +86,7 @@ def _links() -> Iterator[int]:
     while True:
         try:
             _, answer = _bpf(_LINK_GET_NEXT_ID, struct.pack("=II", last, 0))
-        except FileNotFoundError:  # that was the last one
+        except FileNotFoundError:  # the kernel has no further link
             return
         (last,) = struct.unpack_from("=I", answer, 4)
         yield last

@@ -1,10 +1,9 @@
-"""Device-info files: they describe a VF to programs that follow that specification, if the cluster's own CNI moves VFs into
-pods.
+"""Write device-info files, which describe VFs to other programs if the cluster's own CNI moves VFs into pods.
 
-One file for each VF of the node that has an RDMA device, named by resource and PCI address, from when the VF is seen until it
-is gone or the daemon stops. There are no files per grant: CNI runs in RunPodSandbox, before any container is created, so a
-grant's file would come too late; and nothing in the file depends on the holder of the VF. Files of another resource (a device
-plugin's) are left alone. Each file is written whole or not at all; a file that is correct is not written again.
+Each VF of the node with an RDMA device has one file, named by resource and PCI address. The file exists from the first reading
+of the VF until the VF is removed or the daemon stops. There are no files per grant: CNI runs in RunPodSandbox, before any
+container is created, so a grant's file would come too late. No content of the file depends on the VF's holder. Files of another
+resource (a device plugin's) are left alone. Each file is written whole or not at all; a correct file is not written again.
 
 Source: Device Information Specification 1.1.0 of the Network Plumbing Working Group, §3 (form) and §4.1 (name, owner).
 """
@@ -25,12 +24,12 @@ from lading.log import Event, Log
 from lading.vocabulary import PciAddress
 
 SPEC_VERSION: Final = "1.1.0"
-# The specification says /var/run, which is a link to /run: followed below another root, it would lead out of that root.
+# The specification says /var/run, a link to /run: below another root, the link would lead out of that root.
 FOLDER: Final = Path("run/k8s.cni.cncf.io/devinfo/dp")
 
-# domain/name: what a NetworkAttachmentDefinition can say as its k8s.v1.cni.cncf.io/resourceName.
+# A resource is domain/name, as in a NetworkAttachmentDefinition's annotation k8s.v1.cni.cncf.io/resourceName.
 _RESOURCE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_MAX_RESOURCE: Final = 200  # with the rest of the name, in 255 octets
+_MAX_RESOURCE: Final = 200  # maximum characters; the whole file name must fit into 255 octets
 _SUFFIX: Final = "-device.json"
 
 
@@ -64,13 +63,13 @@ def render_device_info(vf: Vf) -> bytes:
 
 
 def decide_files(inventory: Inventory, resource: str) -> dict[str, bytes]:
-    """Return the files' contents by name. There is none for a VF without an RDMA device (for example bound to vfio-pci), nor
-    for a VF whose RDMA device has a name that an annotation cannot hold (the kernel takes any bytes, JSON does not)."""
+    """Return the files' contents by name. A VF without an RDMA device (for example bound to vfio-pci) has no file. A VF has no
+    file either if JSON cannot hold its RDMA device's name: the kernel takes any bytes."""
     return {file_name(resource, vf.bdf): render_device_info(vf) for vf in inventory.vfs if is_ibdev(vf.ibdev)}
 
 
 class DeviceInfoFiles:
-    """The files of one resource. Its methods block; each raises HostError."""
+    """Keep the device-info files of one resource. Each method blocks, and raises HostError."""
 
     def __init__(self, host_root: Path, resource: str) -> None:
         self._folder = host_root / FOLDER
@@ -78,7 +77,7 @@ class DeviceInfoFiles:
         self._ours = re.compile(f"{re.escape(resource.replace('/', '-'))}-{PCI_SHAPE}{re.escape(_SUFFIX)}")
 
     def write(self, inventory: Inventory) -> None:
-        """Write these files and remove all others of this resource. May be called again."""
+        """Write a file for each VF of the inventory, and remove all other files of this resource. May be called again."""
         wanted = decide_files(inventory, self._resource)
         try:
             if wanted:
@@ -118,14 +117,14 @@ class DeviceInfoFiles:
 async def keep_device_info(
     files: DeviceInfoFiles, current: Callable[[], Inventory | None], *, interval_s: float, log: Log
 ) -> None:
-    """Keep the files current until cancelled: restore a file that another process removed, and remove all at the end, as the
-    specification asks. Log a failure once, until it is another one."""
+    """Keep the files current until cancelled: restore a file that another process removed. Remove all files at the end, as the
+    specification requires. Log a failure once, until its message changes."""
     said = ""
     try:
         while True:
             if (inventory := current()) is not None:
                 try:
-                    files.write(inventory)  # a few small files in memory: no thread
+                    files.write(inventory)  # needs no thread: a few small files in memory
                     said = ""
                 except HostError as e:
                     if str(e) != said:

@@ -1,8 +1,8 @@
-"""Settings of a network device that ethtool changes, over generic netlink: which there are, the requests, the answers.
+"""List the network-device settings of ethtool's generic netlink, render their requests, and parse the answers.
 
-A setting is an attribute that a driver reports in an answer of ETHTOOL_MSG_*_GET and takes in *_SET. Those of the port
-(link modes, pause frames, FEC) are not here: they belong to the PF. Of a set of bits only those that differ are sent, because a
-driver refuses some others even where they do not change.
+A setting is an attribute that a driver reports in an answer of ETHTOOL_MSG_*_GET and takes in *_SET. Settings of the port (link
+modes, pause frames, FEC) are left out, because they belong to the PF. A request changes only the bits of a set that differ: a
+driver may refuse other bits even if they do not change.
 
 Source: linux/ethtool_netlink.h; Documentation/networking/ethtool-netlink.rst; net/ethtool/bitset.c (compact form).
 """
@@ -39,12 +39,12 @@ _BITSET_SIZE: Final = 2
 _BITSET_VALUE: Final = 4
 _BITSET_MASK: Final = 5
 
-_BITS: Final = 0  # a set of bits; else the number of octets of an integer
+_BITS: Final = 0  # size of a set of bits; any other size is the octets of an integer
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The settings of one pair of commands: by attribute the name and the size of its value."""
+    """Hold the settings of one pair of commands. `settings` has the name and the value's size by attribute."""
 
     get: int
     set: int
@@ -55,7 +55,7 @@ class Group:
         return frozenset(name for name, _ in self.settings.values())
 
 
-# A private flag and the number of channels can change what comes after them.
+# Private flags and channels come first, because they can change the settings after them.
 GROUPS: Final = (
     Group(13, 14, {2: ("private-flags", _BITS)}),
     Group(17, 18, {6: ("channels-rx", 4), 7: ("channels-tx", 4), 8: ("channels-other", 4), 9: ("channels-combined", 4)}),
@@ -109,7 +109,7 @@ GROUPS: Final = (
             28: ("coalesce-tx-aggregated-usecs", 4),
         },
     ),
-    Group(11, 12, {3: ("features", _BITS)}),  # those that are wanted: what is active depends on others too
+    Group(11, 12, {3: ("features", _BITS)}),  # the wanted features: which features are active depends on other settings too
     Group(7, 8, {2: ("message-level", _BITS)}),
 )
 
@@ -120,7 +120,7 @@ def render_get_family() -> bytes:
 
 
 def parse_family(message: Message) -> int:
-    """Return the number that this kernel gave to ethtool's messages."""
+    """Return the number that this kernel gave to ethtool's generic netlink family."""
     return int.from_bytes(_attributes(message)[_CTRL_ATTR_FAMILY_ID], sys.byteorder)
 
 

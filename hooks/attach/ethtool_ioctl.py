@@ -1,6 +1,6 @@
-"""Settings of a network device that ethtool changes by ioctl(2): flow steering rules, RSS, hardware timestamps.
+"""Read and write ethtool's ioctl(2) settings of a network device: flow steering rules, RSS, hardware timestamps.
 
-A device is named in the namespace of the calling thread. What its driver does not have is left out.
+A device is named in the namespace of the calling thread. Settings that its driver does not have are left out.
 
 Source: linux/ethtool.h (struct ethtool_rxnfc, ethtool_rxfh), linux/net_tstamp.h (struct hwtstamp_config), net/ethtool/ioctl.c
 (ethtool_get_rxnfc, ethtool_set_rxfh), net/core/dev_ioctl.c (dev_ifsioc).
@@ -44,7 +44,7 @@ RSS: Final = "rss"
 TIMESTAMPING: Final = "timestamping"
 NAMES: Final = (RULES, RSS, TIMESTAMPING)
 
-# Do an ioctl(2) with this request about this device; the buffer is the command's, and is changed. Raises OSError.
+# An `Ioctl` takes a request, a device's name, and the command's buffer, which it changes. It raises OSError.
 Ioctl = Callable[[int, str, bytearray], None]
 
 
@@ -57,7 +57,7 @@ def ioctl(request: int, device: str, buffer: bytearray) -> None:
 
 
 def read(device: str, do: Ioctl = ioctl) -> dict[str, str]:
-    """Return the values by name: of each rule `location:digest`; the rest as octets in hexadecimal, RSS compressed."""
+    """Return the values by name: a flow rule as `location:digest`; the others as octets in hexadecimal, RSS compressed."""
     found = {}
     for name, get in ((RULES, _read_rules), (RSS, _read_rss), (TIMESTAMPING, _read_timestamping)):
         try:
@@ -69,7 +69,7 @@ def read(device: str, do: Ioctl = ioctl) -> dict[str, str]:
 
 
 def write(device: str, name: str, *, now: str, wanted: str, do: Ioctl = ioctl) -> None:
-    """Set one setting. Of rules only those are removed that are not wanted: one that is gone cannot be made again."""
+    """Set one setting. Unwanted flow rules are removed; a wanted rule that was removed cannot be made again."""
     if name == RULES:
         for rule in sorted({*now.split()} - {*wanted.split()}):
             _about_rule(device, do, _SRXCLSRLDEL, int(rule.partition(":")[0]))

@@ -1,8 +1,9 @@
-"""All settings that a network device of the host keeps when it changes its network namespace: read, and restored.
+"""Read and restore all settings that a network device of the host keeps when it changes its network namespace.
 
-They come from rtnetlink, ethtool (generic netlink, ioctl), sysfs, bpf(2). A pod that may configure its network can change all
-of them, and the next pod would get the device so. What a kernel or a driver does not report is not recorded. Programs and rules
-that a pod attached are removed; those that it removed are not made again, which is for whatever attached them.
+The settings come from rtnetlink, ethtool (generic netlink, ioctl), sysfs and bpf(2). A pod that may configure its network can
+change all of them, and the next pod would get the changed device. A setting that the kernel or driver does not report is not
+recorded. Programs and rules that a pod attached are removed. Programs and rules that a pod removed are not made again: the
+program that attached them has to do it.
 """
 
 import errno
@@ -18,14 +19,15 @@ from hooks.attach.messages import Exchange, RefusedError
 from hooks.attach.rtnetlink import render_get_link
 from hooks.model.attachment import KeptSetting, Link
 
-# One setting can change another (the number of channels changes RSS), but not in a circle.
+# A second round is needed, and enough: one setting can change another (the number of channels changes RSS), but not in a
+# circle.
 _ROUNDS: Final = 2
-_LONGEST: Final = 4096  # characters of a value, which goes into the journal
-_ATTACHED: Final = frozenset({kept_link.XDP, ethtool_ioctl.RULES, *bpf.TCX})  # values are sets: words
+_LONGEST: Final = 4096  # maximum characters of a value, which the journal stores
+_ATTACHED: Final = frozenset({kept_link.XDP, ethtool_ioctl.RULES, *bpf.TCX})  # settings whose value is a set of words
 
 
 class Source(Protocol):
-    """Some of the settings of one device. Both methods raise KernelError."""
+    """Represent some of the settings of one device. Both methods raise KernelError."""
 
     @property
     def names(self) -> Collection[str]: ...
@@ -33,13 +35,13 @@ class Source(Protocol):
     def read(self) -> Mapping[str, str]: ...
 
     def write(self, now: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        """Set what is wanted, which differs from what is now."""
+        """Change the settings in `wanted`, which differ from those in `now`."""
 
 
 def sources_of(link: Link, *, route: Exchange, generic: Exchange, folder: Path) -> tuple[Source, ...]:
     """Return the sources in the order in which they are restored: an XDP program prevents some other changes. `link`: a device
-    in the namespace of the calling thread; `route`, `generic`: rtnetlink and generic netlink there; `folder`: its folder in
-    sysfs."""
+    in the namespace of the calling thread; `route`, `generic`: rtnetlink and generic netlink there; `folder`: the device's
+    folder in sysfs."""
     family = _find_ethtool(generic)
     groups = ethtool.GROUPS if family is not None else ()
     return (
@@ -63,7 +65,7 @@ def read_kept(link: Link, sources: Collection[Source]) -> tuple[KeptSetting, ...
 
 
 def restore_kept(link: Link, sources: Collection[Source], kept: Collection[KeptSetting]) -> None:
-    """Set what differs. Raise KernelError with each setting that still differs afterwards."""
+    """Restore the settings that differ. Raise KernelError with each setting that still differs afterwards."""
     why: dict[str, str] = {}
     for _ in range(_ROUNDS):
         for source in sources:
@@ -117,7 +119,7 @@ class _OfLink:
                     self._detach_links({*now[name].split()} - {*value.split()})
 
     def _detach_links(self, programs: Collection[str]) -> None:
-        """Detach XDP programs that a link attached: rtnetlink refuses that."""
+        """Detach XDP programs that a link attached: rtnetlink refuses to detach them."""
         for program in programs:
             with attempting(f"detach XDP program {program} from network device {self.link.name}"):
                 bpf.detach_xdp_link(self.link.index, int(program.partition(":")[2]))
@@ -196,7 +198,7 @@ class _OfFiles:
 
 
 def _find_ethtool(generic: Exchange) -> int | None:
-    """Return the number of ethtool's messages; None before Linux 5.6."""
+    """Return the number of ethtool's generic netlink family; None before Linux 5.6."""
     try:
         (message, *_) = ask(generic, ethtool.render_get_family(), "find ethtool's generic netlink family")
     except KernelError as e:

@@ -1,6 +1,6 @@
-"""Settings of a network device and its queues that are files of sysfs. The device keeps them when it changes its namespace.
+"""Read and write the sysfs settings that a network device and its queues keep when the device changes its namespace.
 
-CPUs that may send by a queue (XPS) are not among them: drivers set those whenever the device comes up.
+The CPUs that may send through a queue (XPS) are left out: drivers set them whenever the device comes up.
 
 Source: Linux, Documentation/ABI/testing/sysfs-class-net and sysfs-class-net-queues; net/core/net-sysfs.c.
 """
@@ -25,7 +25,8 @@ NAMES: Final = frozenset(_OF_DEVICE) | frozenset(_OF_QUEUES)
 
 
 def read(folder: Path) -> dict[str, str]:
-    """Return the values by name; of queues one for each, in order, or a single one if all are equal. `folder`: the device's."""
+    """Return the values by name. A queue setting has one value for each queue, in order, or a single one if all are equal.
+    `folder`: the device's folder in sysfs."""
     found = {name: value for name, file in _OF_DEVICE.items() if (value := read_attribute(folder / file)) is not None}
     for name, files in _OF_QUEUES.items():
         values = [value for path in _paths(folder, *files) if (value := read_attribute(path)) is not None]
@@ -35,7 +36,7 @@ def read(folder: Path) -> dict[str, str]:
 
 
 def write(folder: Path, name: str, wanted: str) -> None:
-    """Raise OSError."""
+    """Write one setting in the form that `read` returns. Raise OSError."""
     if name in _OF_DEVICE:
         (folder / _OF_DEVICE[name]).write_text(wanted)
         return

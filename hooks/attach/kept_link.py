@@ -1,7 +1,8 @@
-"""Settings that rtnetlink reports of a network device, and that the device keeps when it changes its network namespace.
+"""Parse and restore the rtnetlink settings that a network device keeps when it changes its network namespace.
 
-It takes the kernel's answer about a link and returns values by name; it renders the requests that set one again. On that way
-Linux resets the queueing disciplines and the lists of unicast and multicast addresses, and nothing else.
+`parse_kept` takes the kernel's answer about a link, and returns values by name; `render_kept` renders the requests that restore
+one of them. When a device changes its namespace, Linux resets only the queueing disciplines and the lists of unicast and
+multicast addresses.
 
 Source: net/core/dev.c (__dev_change_net_namespace: dev_close, dev_shutdown, dev_uc_flush, dev_mc_flush; dev_xdp_uninstall: only
 in unregister_netdevice_many; __dev_change_flags: the flags that can be set), net/core/rtnetlink.c (do_setlink, rtnl_xdp_fill,
@@ -41,22 +42,22 @@ _NUMBERS: Final = {
 }
 _OCTET_NUMBERS: Final = {"link-mode": 17, "proto-down": 39}
 _OCTETS: Final = {"broadcast": 2, "alias": 20}
-_TEXT: Final = frozenset({"alias"})  # reported with a NUL at its end, which is not part of it
+_TEXT: Final = frozenset({"alias"})  # settings reported with a NUL at the end, which is not part of the value
 
 _IFLA_XDP: Final = 43
 _IFLA_XDP_FD: Final = 1
 _IFLA_XDP_FLAGS: Final = 3
 _IFLA_XDP_PROG_ID: Final = 4
 _NO_PROGRAM: Final = struct.pack("=i", -1)
-# By mode: its own attribute, and its flag (XDP_FLAGS_*_MODE).
+# Each XDP mode has an attribute for its program, and a flag (XDP_FLAGS_*_MODE).
 _MODES: Final = {"driver": (5, 4), "generic": (6, 2), "offloaded": (7, 8)}
 
 NAMES: Final = frozenset({XDP, _FLAGS, *_NUMBERS, *_OCTET_NUMBERS, *_OCTETS})
 
 
 def parse_kept(message: Message) -> dict[str, str]:
-    """Return the values by name: an integer in decimal, octets in hexadecimal, flags and XDP programs (`generic:12`: mode and
-    number) in words. An older kernel leaves some out."""
+    """Return the values by name: an integer in decimal, octets in hexadecimal, flags as words, XDP programs as mode and number
+    (`generic:12`). An older kernel reports fewer settings."""
     _, _, _, flags, _ = LINK_HEADER.unpack_from(message.body)
     reported = link_attributes(message)
     kept = {XDP: " ".join(_programs(reported.get(_IFLA_XDP, b"")))}
@@ -71,7 +72,8 @@ def parse_kept(message: Message) -> dict[str, str]:
 
 
 def render_kept(index: int, name: str, *, now: str, wanted: str) -> Iterator[bytes]:
-    """Yield the requests that set one setting. An XDP program that is gone cannot be attached again."""
+    """Yield the requests that restore one setting. XDP programs are only detached: a removed program cannot be attached
+    again."""
     if name == XDP:
         for program in now.split():
             mode = program.partition(":")[0]

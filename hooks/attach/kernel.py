@@ -1,11 +1,11 @@
-"""The kernel calls that an attachment needs. `netlink` is the real implementation; tests have a model, and devices that replace
-VFs.
+"""Define the kernel calls that an attachment needs. `netlink` makes them on a real host; tests have a model of the kernel, and
+devices that replace VFs.
 
-Every method may block (a driver sets a VF's MAC by a mailbox to its firmware), so each is called in a thread of its own, never
-on the loop. Each may be called again after it succeeded or failed halfway, and then changes nothing that is already as
-requested: a daemon that was killed does not know whether the last call was carried out.
+Every method may block (a driver sets a VF's MAC by a mailbox to its firmware). So call each method in a thread of its own,
+never on the event loop. Each method may be called again after a success or a failure halfway, and then changes only what
+differs from the request. The reason: a killed daemon does not know whether its last call was carried out.
 
-Functions are named by PCI address and looked up at the moment of use; network namespaces by path. `None` is the host's
+PCI functions are named by address, and looked up in each call. Network namespaces are named by path. `None` is the host's
 namespace, in which this process runs.
 """
 
@@ -17,34 +17,36 @@ from lading.vocabulary import PciAddress
 
 
 class KernelError(HostError):
-    """The kernel or a driver refused, or the device does not exist. The message names the request and the device."""
+    """Report that the kernel or a driver refused, or that the device does not exist. The message names the request and the
+    device."""
 
     def __init__(self, message: str) -> None:
-        """Set the message. It may contain names of devices whose octets are not text: a pod chose them, and the message goes
-        into the journal."""
+        """Set the message, and escape octets of device names that are not text. A pod may choose such a name, and the message
+        goes into the journal."""
         super().__init__(message.encode(errors="backslashreplace").decode())
 
 
 class NetnsGoneError(KernelError):
-    """No namespace is at this path (any more), or another one than was meant."""
+    """Report that the path has no namespace (any more), or another one than the expected one."""
 
 
 class NameTakenError(KernelError):
-    """Another device has that name."""
+    """Report that another device has the requested name."""
 
 
 class StateVersion(NamedTuple):
-    """A VF's driver and the devices that the host sees of it. While these are equal, no device came back from a pod."""
+    """Identify a VF's state: its driver's binding, and the VF's devices that the host sees. While the version is unchanged, no
+    device came back from a pod."""
 
-    binding: int | None  # another one after each bind of a driver
+    binding: int | None  # number that changes with each bind of a driver
     netdevs: tuple[str, ...]
     ibdevs: tuple[str, ...]
 
 
 class Kernel(Protocol):
     def state_version(self, vf: PciAddress) -> StateVersion:
-        """Return the version of the VF's state, from sysfs alone. It asks no driver and waits for no lock: unlike all others,
-        it may be called on the loop."""
+        """Return the version of the VF's state, from sysfs alone. Unlike all other methods it may be called on the event loop:
+        it asks no driver and waits for no lock."""
 
     # ---- namespaces
 
@@ -54,14 +56,16 @@ class Kernel(Protocol):
     # ---- at the PF
 
     def read_vf(self, pf: PciAddress, index: int) -> VfConfig:
-        """Return all that the driver reports. Raise KernelError if the PF has no network device, or no such VF."""
+        """Return all settings of the VF that the PF's driver reports. Raise KernelError if the PF has no network device, or no
+        such VF."""
 
     def set_vf(self, pf: PciAddress, index: int, config: VfConfig) -> None:
-        """Set what is not None, in this order: VLAN, MAC (read back, and set again if the driver lost it), rates, spoof check,
-        trust, link state. The MAC is set even if the PF reports it already: it may be the VF's own, which the VF can change."""
+        """Set the fields that are not None, in this order: VLAN, MAC, rates, spoof check, trust, link state. The MAC is read
+        back, and set again if the driver lost it. The MAC is set even if the PF reports it already: the PF may report the VF's
+        own MAC, which the VF can change."""
 
     def release_mac(self, pf: PciAddress, index: int, *, unless: str) -> None:
-        """Let a VF decide its MAC: take away the one that its PF was given. Do nothing if the PF reports the MAC `unless`."""
+        """Let a VF decide its MAC: remove the MAC that its PF was given. Do nothing if the PF reports the MAC `unless`."""
 
     def confirm_mac(self, pf: PciAddress, index: int, mac: str) -> None:
         """Set this MAC of a VF unless the PF reports it."""
@@ -70,48 +74,49 @@ class Kernel(Protocol):
 
     def host_link(self, vf: PciAddress) -> Link | None:
         """Return the VF's network device in the host's namespace, by whatever name; None if it is not there. Raise KernelError
-        if there are several, one for each port: nothing says which one is meant."""
+        if the VF has several, one for each port: none is known to be the right one."""
 
     def link(self, netns: str | None, name: str) -> Link | None:
-        """Find a device by name. Raise NetnsGoneError."""
+        """Return the device with this name; None if there is none. Raise NetnsGoneError."""
 
     def names(self, netns: str) -> frozenset[str]:
-        """Return all names in use there, alternative names too. Raise NetnsGoneError."""
+        """Return all names of devices in the namespace, alternative names too. Raise NetnsGoneError."""
 
     def set_link(
         self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
     ) -> None:
-        """Set the device down before the rest, up after it. A MAC is set only while the device is down. If the driver refuses
-        it, the device goes up and down, so that it takes the MAC that its PF has for it."""
+        """Set the device's MAC, MTU and state. The device goes down before the other changes, and up after them. A MAC is set
+        only while the device is down. If the driver refuses the MAC, the device goes up and down, so that it takes its PF's
+        MAC."""
 
     def take_mac(self, name: str, mac: str) -> bool:
-        """Let a device of the host's namespace set its MAC by itself. Return whether its PF allowed it; a device that has that
-        MAC already counts as allowed. The device is down afterwards."""
+        """Let a device of the host's namespace set its MAC by itself. Return whether its PF allowed it; True also if the device
+        has that MAC already. The device is down afterwards."""
 
     def rename(self, name: str, to: str) -> None:
         """Rename a device in the host's namespace, and leave it down: kernels before 6.2 rename no device that is up. Raise
-        KernelError if `to` is another device's own name; an alternative name is taken from the device that has it, because a
-        pod can give one to its device before it comes back."""
+        KernelError if `to` is another device's own name. If `to` is another device's alternative name, remove it there: a pod
+        may have given its device that name."""
 
     def set_altnames(self, name: str, altnames: tuple[str, ...]) -> None:
         """Give a device in the host's namespace these alternative names and no others. A name that is not available (any more)
         is left out."""
 
     def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
-        """Set a device down, then move it into the namespace and rename it in one request, which fails as a whole if a device
-        there has that name. Its alternative names are removed: each is one more that may be in use there. Raise NetnsGoneError
+        """Set a device down, then move it into the namespace and rename it in one request. The request fails as a whole if a
+        device there has that name. The alternative names are removed: any of them may be in use there. Raise NetnsGoneError
         also if another namespace is at that path now."""
 
     def move_out(self, netns: str, netns_id: NetnsId, name: str, to: str) -> None:
-        """Move a device back to the host's namespace; `to` is a name that is free there. Remove what the pod made on top of it,
-        and alternative names that the pod gave it: one that is in use here would keep the device there."""
+        """Move a device back to the host's namespace; `to` is a name that is free there. Delete the devices that the pod made
+        on top of it. Remove the alternative names too: a name in use on the host would prevent the move."""
 
     def configure(self, netns: str, name: str, *, addresses: tuple[str, ...], routes: tuple[Route, ...]) -> None:
-        """Set a device up, then add its addresses, then its routes. What exists already stays."""
+        """Add the device's addresses, set it up, then add its routes. Existing addresses and routes stay."""
 
     def read_kept(self, vf: PciAddress, name: str) -> tuple[KeptSetting, ...]:
-        """Return the settings that the VF's device in the host's namespace keeps when it changes its namespace, without name,
-        MAC, MTU and alternative names. What the kernel or the driver does not report is left out."""
+        """Return the settings that the VF's device in the host's namespace keeps when it changes its namespace. Name, MAC, MTU
+        and alternative names are not among them. Settings that the kernel or the driver does not report are left out."""
 
     def restore_kept(self, vf: PciAddress, name: str, settings: tuple[KeptSetting, ...]) -> None:
         """Give the VF's device in the host's namespace these settings, and detach programs that it did not have. Raise
@@ -120,14 +125,14 @@ class Kernel(Protocol):
     # ---- its RDMA device
 
     def rdma_mode(self) -> RdmaMode:
-        """Return the mode of the whole machine."""
+        """Return the RDMA network namespace mode of the whole machine."""
 
     def host_ibdev(self, vf: PciAddress, number: int | None) -> RdmaDevice | None:
-        """Return the VF's RDMA device in the host's namespace: the one with this number, or, if there is none (any more), the
-        one of this function, by whatever name. Raise KernelError if the VF has several."""
+        """Return the VF's RDMA device in the host's namespace: the device with this number. If there is none (any more), return
+        the PCI function's device, by whatever name. Raise KernelError if the VF has several."""
 
     def rdma_move_in(self, ibdev: RdmaDevice, netns: str, netns_id: NetnsId) -> None:
-        """Move an RDMA device, by its number. The name of an ibdev is unique across all namespaces."""
+        """Move an RDMA device, by its number, into the namespace. The name of an ibdev is unique across all namespaces."""
 
     def rdma_move_out(self, netns: str, netns_id: NetnsId, ibdev: RdmaDevice) -> None: ...
 

@@ -1,7 +1,8 @@
-"""Network devices of one namespace, through one rtnetlink socket in it. Every error names the request and the device.
+"""Read and change the network devices of one namespace through one rtnetlink socket. Each error names the request and the
+device.
 
-A device is found by its own name: what the kernel finds by an alternative name is another device. But the alternative name of
-one device is not free for another.
+A device is found only by its own name: a match by an alternative name is another device. But an alternative name is in use: no
+other device can take it.
 """
 
 import contextlib
@@ -31,12 +32,12 @@ from hooks.attach.rtnetlink import (
 )
 from hooks.model.attachment import Link, Route
 
-_TRIES: Final = 5  # of a list that changes while it is read
+_TRIES: Final = 5  # maximum readings of a list that changes while it is read
 
 
 @contextlib.contextmanager
 def attempting(doing: str) -> Iterator[None]:
-    """Turn errors into a KernelError, caused by the kernel's RefusedError if it was one. `doing` completes "cannot …"."""
+    """Turn errors into a KernelError, which keeps the original error as its cause. `doing` completes the message "cannot …"."""
     try:
         yield
     except (RefusedError, ValueError) as e:  # ValueError: an answer that is cut off
@@ -56,7 +57,7 @@ def refused(error: KernelError, *codes: int) -> bool:
 
 
 class Links:
-    """Any number of calls, in any thread, one at a time."""
+    """Call rtnetlink about the devices of one namespace: any number of calls, in any thread, one at a time."""
 
     def __init__(self, exchange: Exchange, where: str) -> None:
         self._exchange = exchange
@@ -67,7 +68,7 @@ class Links:
         return link if link is not None and link.name == name else None
 
     def holder(self, name: str) -> Link | None:
-        """Return the device that has this name, also as an alternative name."""
+        """Return the device with this name, or with this alternative name."""
         try:
             (message, *_) = self._ask(render_get_link(name), f"read network device {name} of {self._where}")
         except KernelError as e:
@@ -114,7 +115,7 @@ class Links:
         try:
             self._ask(render_drop_altname(link.index, name), doing)
         except KernelError as e:
-            if not refused(e, errno.ENOENT, errno.EINVAL):  # it no longer has the name
+            if not refused(e, errno.ENOENT, errno.EINVAL):  # the device no longer has the name
                 raise
 
     def drop_altnames(self, link: Link) -> None:
@@ -128,15 +129,15 @@ class Links:
         )
 
     def clear(self, link: Link) -> None:
-        """Remove what is built on the device: a VLAN or macvlan stays where it is when the device below moves, and goes on
-        using it."""
+        """Delete the VLAN or macvlan devices on top of this device. They would stay in the namespace when the device moves, and
+        go on using it."""
         for message in self._list(render_list_links(), f"list the network devices of {self._where}"):
             upper = parse_link(message)
             if upper.lower == link.index:
                 self._ask(render_delete_link(upper.index), f"delete {upper.name} on {link.name} of {self._where}")
 
     def add_address(self, link: Link, address: str) -> None:
-        """Add an address. One that the device has stays."""
+        """Add an address. Do nothing if the device has it."""
         try:
             self._ask(render_add_address(link.index, address), f"add address {address} to {link.name} of {self._where}")
         except KernelError as e:
@@ -144,8 +145,8 @@ class Links:
                 raise
 
     def add_route(self, link: Link, route: Route) -> None:
-        """Add a route. One that exists stays. One to the same network, by another device or gateway, is an error: it would
-        win."""
+        """Add a route. Do nothing if it exists. A route to the same network by another device or gateway is an error, because
+        that route would win."""
         doing = f"add route {route.to}{f' via {route.via}' if route.via else ''} by {link.name} of {self._where}"
         try:
             self._ask(render_add_route(link.index, route), doing)

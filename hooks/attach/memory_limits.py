@@ -1,11 +1,11 @@
-"""Limits of card memory that the driver keeps for a pod, behind the port `Preparer`: set before a container is created.
+"""Set the driver's limit of a pod's card memory before a container is created (port `Preparer`).
 
-The limit is the pod's: of the cgroups that a container will be in, only the pod's exists when CreateContainer is called.
-kubelet made it before the sandbox, and removes it with the pod; containerd makes the container's own in StartContainer,
-together with the first process. So the limit is there before any process of the container, and ends with the pod: there is
-nothing to undo. What a container may use within its pod's limit is the share server's affair.
+The limit is the pod's: of the container's future cgroups, only the pod's exists when CreateContainer is called. kubelet makes
+the pod's cgroup before the sandbox, and removes it with the pod. containerd makes the container's own cgroup in StartContainer,
+together with the first process. So the limit exists before any process of the container, and ends with the pod: there is
+nothing to undo. The share server limits each container within its pod's limit.
 
-A container whose limit cannot be set, or is not the one that the driver says afterwards, is refused.
+A container is refused if its limit cannot be set, or if the driver reports another limit afterwards.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from lading.sharegrant import SharedGpu
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid, PodUid
 
-LIMIT_S: Final = 5.0  # for a container, with those before it
+LIMIT_S: Final = 5.0  # seconds for one container, including its wait for earlier ones
 
 
 @dataclass(slots=True, kw_only=True)
 class MemoryLimits(Preparer):
     host_root: Path
-    limit: Callable[[GpuUuid, Path, int | None], None]  # of a card, for a cgroup, in MiB; may block; HostError
+    limit: Callable[[GpuUuid, Path, int | None], None]  # sets a card's limit for a cgroup, in MiB; may block; raises HostError
     grants: Callable[[], Collection[Grant]]
-    _one: asyncio.Lock = field(default_factory=asyncio.Lock)  # the newest limit of a pod is the last one that is set
+    _one: asyncio.Lock = field(default_factory=asyncio.Lock)  # a pod's limits are set in order: the newest one last
 
     def wants(self, answer: Answer) -> bool:
         return bool(_limited(answer))
@@ -60,11 +60,12 @@ def _limited(answer: Answer) -> list[SharedGpu]:
 
 
 def find_limit(grants: Collection[Grant], pod: PodUid, shared: SharedGpu) -> int | None:
-    """Return what all containers of the pod may use of the card together, in MiB; None: all of it, because one has it whole."""
+    """Return the card memory that all containers of the pod may use together, in MiB; None if one of them holds the whole
+    card."""
     held = [(one.container, gpu) for one in grants if one.pod == pod for gpu in one.devices.gpus if gpu.uuid == shared.uuid]
     if any(gpu.whole for _, gpu in held):
         return None
-    if any(gpu.memory_mib is None for _, gpu in held):  # a share of its compute alone
+    if any(gpu.memory_mib is None for _, gpu in held):  # a share of compute alone has no memory limit
         return shared.total_mib
     return min(taken_by_pod(held).memory_mib, shared.total_mib)
 

@@ -1,8 +1,8 @@
-"""Netlink messages: their frame, their attributes, and the meaning of an answer. Bytes in, bytes and values out.
+"""Render and parse netlink messages, their attributes, and the end of an answer. Bytes in, bytes and values out.
 
-A request is made without a sequence number; the socket that sends it stamps one. An answer is the bytes of all messages of one
-exchange, up to and with its end: an acknowledgement or error (NLMSG_ERROR), or the end of a dump (NLMSG_DONE). An error is a
-`RefusedError` with the kernel's number and, where it gives one, its reason in words (extended acknowledgement).
+A request has no sequence number until the socket that sends it stamps one. An answer is the bytes of all messages of one
+exchange. Its last message is an acknowledgement or error (NLMSG_ERROR), or the end of a dump (NLMSG_DONE). An error becomes a
+`RefusedError` with the kernel's number and, if the kernel gives it, a text (extended acknowledgement).
 
 Source: linux/netlink.h; Documentation/userspace-api/netlink/intro.rst. Numbers are in the host's byte order.
 """
@@ -15,15 +15,15 @@ from typing import Final, NamedTuple
 
 NLM_F_REQUEST: Final = 0x1
 NLM_F_ACK: Final = 0x4
-NLM_F_DUMP_INTR: Final = 0x10  # what was listed changed meanwhile
+NLM_F_DUMP_INTR: Final = 0x10  # the listed objects changed during the dump
 NLM_F_DUMP: Final = 0x300
 NLM_F_EXCL: Final = 0x200
 NLM_F_CREATE: Final = 0x400
 NLM_F_APPEND: Final = 0x800
-NLM_F_CAPPED: Final = 0x100  # of an error: only the request's header is repeated
+NLM_F_CAPPED: Final = 0x100  # an error repeats only the request's header
 NLM_F_ACK_TLVS: Final = 0x200
 
-NLA_F_NESTED: Final = 0x8000  # of an attribute's type: it contains attributes
+NLA_F_NESTED: Final = 0x8000  # an attribute with this bit in its type contains attributes
 
 NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3
@@ -31,16 +31,17 @@ NLMSG_DONE: Final = 3
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
 _ERROR: Final = struct.Struct("=i")  # an errno, negative; 0 is an acknowledgement
-_LENGTHS: Final = 0x10000  # of an attribute, which are 16 bits
-_TYPE_MASK: Final = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+_LENGTHS: Final = 0x10000  # lengths of an attribute have 16 bits
+_TYPE_MASK: Final = 0x3FFF  # an attribute's type, without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _NLMSGERR_ATTR_MSG: Final = 1
 
-# Takes a request, returns all of its answer. For the VFs of a PF it can be another one than the kernel's.
+# An exchange takes a request and returns the whole answer. Another implementation than the kernel's can answer for the VFs of a
+# PF.
 Exchange = Callable[[bytes], bytes]
 
 
 class RefusedError(Exception):
-    """The kernel refuses. `code` is an errno, `detail` the kernel's own text or empty."""
+    """Report that the kernel refused a request. `code` is an errno, `detail` the kernel's own text or empty."""
 
     def __init__(self, code: int, detail: str = "") -> None:
         super().__init__(code, detail)
@@ -52,7 +53,7 @@ class RefusedError(Exception):
 
 
 def errno_name(code: int) -> str:
-    """Return the name as in the kernel's sources and ip(8): Python calls 95 ENOTSUP."""
+    """Return an error number's name as in the kernel's sources and ip(8): 95 is EOPNOTSUPP there, and ENOTSUP in Python."""
     return "EOPNOTSUPP" if code == errno.EOPNOTSUPP else errno.errorcode.get(code, str(code))
 
 
@@ -104,9 +105,9 @@ def parse_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_attributes_around(data: bytes, kind: int, inner: int) -> dict[int, bytes]:
-    """Return the attributes by type, of which the one of type `kind` is a list of attributes of type `inner`. The list may be
-    longer than its 16-bit length can say, as that of hundreds of VFs with their counters: Linux then writes the length modulo
-    65536 (nla_nest_end). So its members are followed, and the length is only compared. Raise ValueError if they disagree."""
+    """Return the attributes by type; the attribute `kind` is a list of `inner` attributes. The list may be longer than 65535
+    octets, for example with hundreds of VFs and their counters. Linux then writes its length modulo 65536 (nla_nest_end). So
+    the list ends after its last member, and the length is only compared. Raise ValueError if they disagree."""
     found: dict[int, bytes] = {}
     while data:
         if len(data) >= _ATTRIBUTE.size and _ATTRIBUTE.unpack_from(data)[1] & _TYPE_MASK == kind:
@@ -121,7 +122,7 @@ def parse_attributes_around(data: bytes, kind: int, inner: int) -> dict[int, byt
 
 
 def _end_of_list(data: bytes, inner: int) -> int:
-    """Return where the list of `inner` attributes ends with which the data begins."""
+    """Return the offset at which the list at the start of the data ends: after its last `inner` attribute."""
     end = _ATTRIBUTE.size
     while end + _ATTRIBUTE.size <= len(data) and _ATTRIBUTE.unpack_from(data, end)[1] & _TYPE_MASK == inner:
         length = _ATTRIBUTE.unpack_from(data, end)[0]
@@ -152,7 +153,8 @@ def ends(message: Message) -> bool:
 
 
 def _parse_error(message: Message) -> RefusedError | None:
-    """Parse `struct nlmsgerr`, or the number alone at the end of a dump; then, if the flags say so, attributes."""
+    """Parse `struct nlmsgerr`, or the error number alone at the end of a dump, and the attributes after it if the flags
+    announce them."""
     code = -_ERROR.unpack_from(message.body)[0]
     if code == 0:
         return None

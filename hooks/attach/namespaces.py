@@ -1,8 +1,8 @@
-"""Network namespaces: open a path, check it, and enter it only while a socket is made there.
+"""Open network namespaces by path, check them, and enter one only while a socket is made there.
 
-A socket stays in the namespace in which it was made, so a thread enters and returns in two calls, and calls nothing that may
+A socket stays in the namespace in which it was made. So a thread enters and returns in two calls, and calls nothing that may
 block (a driver) in between. There is no fork: gRPC has threads. A path is first opened as a name only (O_PATH), so that a file
-which is not the kernel's is never really opened, and the descriptor that was checked is the one that is used.
+that is not the kernel's is never really opened. The checked descriptor is the one that is used.
 
 Source: namespaces(7), setns(2), ioctl_ns(2) NS_GET_NSTYPE. `os.setns` exists from Python 3.12.
 """
@@ -23,14 +23,14 @@ from hooks.model.attachment import NetnsId
 _CLONE_NEWNET: Final = 0x40000000
 _NS_GET_NSTYPE: Final = 0xB703
 
-# ESRCH, ENOENT: the process, or its namespace, is gone. ENOTDIR, ELOOP: something else is at the path now.
+# ESRCH and ENOENT mean that the process or its namespace has ended; ENOTDIR and ELOOP, that another file is at the path now.
 _GONE: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.ELOOP})
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def read_netns_id(netns: str) -> NetnsId | None:
-    """Return the id of the network namespace at this path; None if there is none (any more). Keep no descriptor of it. Raise
+    """Return the id of the network namespace at this path; None if the path has none (any more). Keep no descriptor open. Raise
     KernelError."""
     fd = _open(netns)
     if fd is None:
@@ -43,8 +43,8 @@ def read_netns_id(netns: str) -> NetnsId | None:
 
 @contextlib.contextmanager
 def opened(netns: str, wanted: NetnsId | None = None) -> Iterator[int]:
-    """Yield a descriptor of the namespace, which keeps it alive. Raise NetnsGoneError if there is none or not the wanted one,
-    KernelError if it is the calling thread's own: nothing may be moved into the host's by mistake."""
+    """Yield a descriptor of the namespace at this path, which keeps it alive. Raise NetnsGoneError if there is none, or not the
+    wanted one. Raise KernelError if it is the calling thread's own: no device may be moved into the host's by mistake."""
     fd = _open(netns)
     if fd is None:
         raise NetnsGoneError(f"cannot enter {netns}: there is no network namespace any more")
@@ -78,7 +78,7 @@ def own() -> Iterator[int]:
 
 @contextlib.contextmanager
 def inside(fd: int) -> Iterator[None]:
-    """Put the calling thread, and no other, into this namespace for this time. Raise OSError."""
+    """Put the calling thread, and no other, into this namespace until the context ends. Raise OSError."""
     with own() as back:
         _enter(fd)
         try:

@@ -16,7 +16,8 @@ _SETTINGS: Final = Path("/proc/sys/net/ipv6/conf")
 
 
 def announce_ipv6(device: str) -> None:
-    """Switch both settings on. A kernel without one of them, or a unit that may not write it, does as it did before."""
+    """Switch `optimistic_dad` and `ndisc_notify` on for the device. A setting that the kernel lacks, or that this process may
+    not write, stays as it is."""
     for setting in ("optimistic_dad", "ndisc_notify"):
         with contextlib.suppress(OSError):  # the address works without it, a second later
             (_SETTINGS / device / setting).write_text("1")

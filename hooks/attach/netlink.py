@@ -1,16 +1,16 @@
-"""The real implementation of `kernel.Kernel`: rtnetlink for network devices and VFs, NETLINK_RDMA for ibdevs.
+"""Implement `kernel.Kernel` for a real host: rtnetlink for network devices and VFs, NETLINK_RDMA for ibdevs.
 
-Each call opens the sockets that it needs, each in its namespace, and closes them. A thread is in a pod's namespace only while
-one is opened there (`namespaces`); the host's is the one that the calling thread is in.
+Each call opens its own sockets, each in the namespace that the socket is for, and closes them. A thread enters a pod's
+namespace only to open a socket there (`namespaces`). The host's namespace is the calling thread's.
 
-A move with a new name is not quite one step in Linux: if the device's old name is free in the target namespace, the kernel
-moves it first and renames it there (net/core/dev.c, __dev_change_net_namespace), and if the new name is in use leaves it there
-under the old one. So the name is looked up first, and a device that still ends up with its old name is moved back. The kernel
-sets a device down that changes namespaces.
+Linux does not move and rename a device in one step. If the device's old name is free in the target namespace, the kernel moves
+the device first and renames it there (net/core/dev.c, __dev_change_net_namespace). If the new name is in use there, the device
+stays there under its old name. So a move checks the new name first, and takes a device back that still ends up with its old
+name. The kernel sets a device down that changes namespaces.
 
-Alternative names go with a device from namespace to namespace, and from Linux 6.6 the move fails if one is in use there. A pod
-may give its device any name, also another VF's; so a device is moved without them, and a device that is renamed in the host's
-namespace takes the name from any device that has it as an alternative name.
+Alternative names go with a device from namespace to namespace. From Linux 6.6 the move fails if one of them is in use there. A
+pod may give its device any name, also another VF's: so a device is moved without alternative names. A device that is renamed in
+the host's namespace takes the name from any device that has it as an alternative name.
 """
 
 import contextlib
@@ -43,20 +43,20 @@ _MAC_TRIES: Final = 10
 _MAC_PAUSE_S: Final = 0.1
 _NO_MAC: Final = "00:00:00:00:00:00"
 
-# A VF's driver says so if the PF refuses a MAC: igbvf (igbvf_set_mac), iavf (iavf_set_mac), ixgbevf (ixgbevf_set_mac), and
-# firmware.
+# The drivers igbvf (igbvf_set_mac), iavf (iavf_set_mac) and ixgbevf (ixgbevf_set_mac), and firmware, return one of these errors
+# if the PF refuses a VF's MAC.
 _MAC_REFUSALS: Final = (errno.EADDRNOTAVAIL, errno.EPERM, errno.EACCES)
 
 
 def exchange_with_kernel(request: bytes) -> bytes:
-    """Do one rtnetlink exchange in the namespace of the calling thread. Raise OSError."""
+    """Send one rtnetlink request in the calling thread's namespace, and return the answer. Raise OSError."""
     with NetlinkSocket(NETLINK_ROUTE) as socket:
         return socket.exchange(request)
 
 
 class HostKernel(Kernel):
-    """The kernel of this host; many threads may use it at once. `pf_exchange` carries requests to PFs about their VFs, and
-    nothing else: where functions are files, a table of VFs can replace it."""
+    """Call the kernel of this host; many threads may do so at once. `pf_exchange` carries only the requests to PFs about their
+    VFs. If the host's PCI functions are plain files, a table of VFs can replace it."""
 
     def __init__(self, host_root: Path, *, pf_exchange: Exchange = exchange_with_kernel) -> None:
         self._host_root = host_root
@@ -85,7 +85,7 @@ class HostKernel(Kernel):
         pf_index, now = self._find_vf(pf, index)
         for change in decide_changes(now, config):
             self._set(pf, pf_index, index, change)
-            if change.mac not in {None, _NO_MAC}:  # without one from its PF, the VF's own may be reported
+            if change.mac not in {None, _NO_MAC}:  # a PF without a MAC for the VF may report the VF's own
                 self._settle_mac(pf, pf_index, index, change)
 
     def release_mac(self, pf: PciAddress, index: int, *, unless: str) -> None:
@@ -118,8 +118,8 @@ class HostKernel(Kernel):
         self.set_vf(pf, index, VfConfig(link_state=VfLinkState.AUTO))
 
     def _find_vf(self, pf: PciAddress, index: int) -> tuple[int, VfConfig]:
-        """Return (index of the PF's network device, the VF). A PF in switchdev mode has several devices: one of them reports
-        VFs."""
+        """Return the index of the PF's network device, and the VF's settings. A PF in switchdev mode has several network
+        devices, and one of them reports the VFs."""
         names = self._devices_of(pf)
         if not names:
             raise KernelError(f"cannot read VF {index} of PF {pf}: the PF has no network device")
@@ -133,7 +133,7 @@ class HostKernel(Kernel):
         raise KernelError(f"cannot read VF {index} of PF {pf}: {', '.join(names)} tells of no such VF")
 
     def _devices_of(self, function: PciAddress) -> tuple[str, ...]:
-        """Return the names of the function's network devices in the host's namespace, which is all that sysfs shows."""
+        """Return the names of the function's network devices in the host's namespace; sysfs shows no others."""
         with attempting(f"read the network devices of PCI function {function}"):
             return read_names(self._functions / function / "net")
 
@@ -142,7 +142,7 @@ class HostKernel(Kernel):
     def host_link(self, vf: PciAddress) -> Link | None:
         with _links() as host:
             found = [link for name in self._devices_of(vf) if (link := host.find(name)) is not None]
-        # The device that sysfs showed may be gone, and another function's device may have its name by now.
+        # The device from sysfs may be removed by now, and another function's device may have its name.
         own = [link for link in found if link.parent in {"", vf} and self.stands_alone(link)]
         if len(own) > 1:
             raise KernelError(
@@ -153,8 +153,8 @@ class HostKernel(Kernel):
         return next(iter(own), None)
 
     def stands_alone(self, link: Link) -> bool:
-        """Return whether this is the function's own device, not a child of InfiniBand's device (ib0.8001), which belongs to the
-        same function, wherever that device is."""
+        """Return whether the link is the function's own device. A child of an InfiniBand device (ib0.8001) belongs to the same
+        function, but does not count, even if the InfiniBand device is in another namespace."""
         return link.lower in {0, link.index}
 
     def link(self, netns: str | None, name: str) -> Link | None:
@@ -168,7 +168,8 @@ class HostKernel(Kernel):
     def set_link(
         self, netns: str | None, name: str, *, mac: str | None = None, mtu: int | None = None, up: bool | None = None
     ) -> None:
-        """Set the device. A device that is up goes down for another MAC, and up again if the caller does not set `up`."""
+        """Set the device's MAC, MTU and state. A device that is up goes down for a new MAC, and comes up again if the caller
+        does not set `up`."""
         with _links(netns) as links:
             link = links.need(name)
             mac = None if mac == link.mac else mac
@@ -215,7 +216,7 @@ class HostKernel(Kernel):
                     host.drop_altname(link, other)
             for wanted in altnames:
                 if wanted not in link.altnames:
-                    with contextlib.suppress(KernelError):  # in use by now, or too many
+                    with contextlib.suppress(KernelError):  # the name is in use by now, or the device has too many
                         host.add_altname(link, wanted)
 
     def move_in(self, name: str, netns: str, netns_id: NetnsId, to: str) -> None:
@@ -258,7 +259,7 @@ class HostKernel(Kernel):
             for address in addresses:
                 links.add_address(link, address)
             if not link.up:
-                links.announce(link)  # its addresses, when it comes up
+                links.announce(link)  # the kernel announces the addresses when the device comes up
                 links.set_up(link, up=True)
             for route in routes:
                 links.add_route(link, route)
@@ -290,7 +291,7 @@ class HostKernel(Kernel):
     def host_ibdev(self, vf: PciAddress, number: int | None) -> RdmaDevice | None:
         with _rdma() as exchange, attempting(f"find the RDMA device of {vf}"):
             devices = frozenset() if exchange is None else list_devices(exchange)
-            # First by number: with a name that a pod chose, sysfs may not even be listed.
+            # The number is tried first: if a pod chose the device's name, sysfs may not even list it.
             if known := next((device for device in devices if device.number == number), None):
                 return known
             names = read_names(self._functions / vf / "infiniband")
@@ -333,7 +334,8 @@ def _set_down(links: Links, link: Link) -> None:
 
 
 def _set_mac(links: Links, link: Link, mac: str) -> None:
-    """Set the MAC of a device that is down, and leave it down. A driver that refuses it takes its PF's when it comes up."""
+    """Set the MAC of a device that is down, and leave it down. If the driver refuses the MAC, the device takes its PF's MAC
+    when it comes up."""
     try:
         links.change(link, mac=mac, mtu=None)
     except KernelError as e:
@@ -346,7 +348,8 @@ def _set_mac(links: Links, link: Link, mac: str) -> None:
 
 
 def _finish_move_in(pod: Links, name: str, to: str) -> None:
-    """Finish a move. A device that is no longer the host's was moved before: completely, or without its new name."""
+    """Finish an interrupted move: rename a device that is in the pod under its old name. Do nothing if the move was
+    complete."""
     if pod.find(to) is None:
         stranded = pod.need(name)
         _set_down(pod, stranded)
@@ -392,7 +395,7 @@ def _links_by(netns_fd: int, netns: str) -> Iterator[Links]:
 
 @contextlib.contextmanager
 def _rdma(netns_fd: int | None = None) -> Iterator[Exchange | None]:
-    """Open a NETLINK_RDMA socket. None: this kernel has no RDMA."""
+    """Open a NETLINK_RDMA socket, and yield its exchange; None if this kernel has no RDMA."""
     try:
         socket = _socket(NETLINK_RDMA, netns_fd)
     except KernelError as e:
@@ -405,6 +408,6 @@ def _rdma(netns_fd: int | None = None) -> Iterator[Exchange | None]:
 
 
 def _socket(protocol: int, netns_fd: int | None = None) -> NetlinkSocket:
-    """Open a socket in the namespace of the descriptor; without one, in the host's, which is the calling thread's."""
+    """Open a socket in the descriptor's namespace; without a descriptor in the calling thread's, which is the host's."""
     with attempting("open a netlink socket"), contextlib.nullcontext() if netns_fd is None else inside(netns_fd):
         return NetlinkSocket(protocol)

@@ -1,9 +1,10 @@
-"""The inventory with the devices that Lading moved into pods, as sysfs would show them if they were still the host's.
+"""Show an inventory with the devices that Lading moved into pods, as sysfs would if they were still on the host.
 
-A VF whose network device is in a pod has none in the host's sysfs, and in exclusive mode no RDMA device and no port either:
-that is not unhealthy. It takes an inventory as it was read, the journal's rows, and the VFs whose network device another
-process moved away (`find_strays`). It returns the inventory that decisions, the report and a person see. Other problems of a VF
-stay: no driver or another one than it had; and a row that failed makes its VF unhealthy.
+A VF whose network device is in a pod has no network device in the host's sysfs. In exclusive mode it has no RDMA device and no
+port there either. That does not make the VF unhealthy. `with_attached` takes an inventory as it was read, the journal's rows,
+and the VFs whose network device another process moved (`find_strays`). It returns the inventory for decisions, the node report
+and people. Other problems of a VF stay, such as no driver, or another driver than before. A row that failed makes its VF
+unhealthy.
 
 Source: sysfs-class-net (a device is listed in its own namespace only), rdma-system(8) (exclusive).
 """
@@ -21,7 +22,7 @@ from lading.vocabulary import PciAddress
 def with_attached(
     inventory: Inventory, rows: Iterable[Attachment], *, strays: Collection[PciAddress] = frozenset()
 ) -> Inventory:
-    """Return the inventory with attached VFs shown as at home; the same inventory if there is neither row nor stray."""
+    """Return the inventory with attached VFs shown as on the host; the same object if there are neither rows nor strays."""
     away = {row.bdf: row for row in rows}
     if not away and not strays:
         return inventory
@@ -30,7 +31,7 @@ def with_attached(
 
 
 def holdings_of(rows: Iterable[Attachment]) -> tuple[Holding, ...]:
-    """Return the holdings of VFs in pods. A VF is its pod's until it is back, whatever grants exist."""
+    """Return a holding for each VF in a pod. The pod holds the VF until it is back, whatever grants exist."""
     return tuple(
         Holding(
             pod=row.pod,
@@ -43,8 +44,8 @@ def holdings_of(rows: Iterable[Attachment]) -> tuple[Holding, ...]:
 
 
 def find_strays(inventory: Inventory, rows: Iterable[Attachment]) -> frozenset[PciAddress]:
-    """Return Ethernet VFs in use as RDMA devices whose network device is not here and in no row. An inventory is older than the
-    rows: a caller that acts on the answer asks again with an inventory that was read since."""
+    """Return the Ethernet VFs with an RDMA device whose network device is neither on the host nor in a row. An inventory may be
+    older than the rows: before acting on the answer, call this again with a newer inventory."""
     ours = {row.bdf for row in rows}
     return frozenset(vf.bdf for vf in inventory.vfs if vf.bdf not in ours and _netdev_is_away(vf))
 
@@ -59,9 +60,9 @@ def _shown(vf: Vf, away: Mapping[PciAddress, Attachment], strays: Collection[Pci
         return replace(vf, unhealthy=STRAY) if vf.bdf in strays and _netdev_is_away(vf) else vf
     before = row.vf
     if vf.driver == before.driver and not vf.ibdev and row.rdma:
-        # Its names and nodes are as they were; its place on the PCI bus is read now.
+        # The VF's names and device nodes are those from before; its place on the PCI bus is read now.
         vf = replace(before, pf=vf.pf, index=vf.index, numa=vf.numa, unhealthy="")
     elif vf.driver == before.driver and vf.uverbs is not None:
-        # In shared mode it is seen from everywhere; only its GIDs go with the network device.
+        # All namespaces see the RDMA device in shared mode; only its GIDs go with the network device.
         vf = replace(vf, netdev=vf.netdev or before.netdev, unhealthy="")
     return replace(vf, unhealthy=row.failure) if row.failure else vf

@@ -1,8 +1,8 @@
 """Decide the next act of an attachment, from its row in the journal and the current state of its devices.
 
-This module has the order of steps, for both directions; the act that completes a step, given where the devices are now, or why
-none can; where a release begins; which fields are reset to what; which rows have lost their sandbox. It keeps no state between
-two calls: after a crash at any moment the same row and a fresh reading are enough to go on.
+This module decides the order of steps in both directions, and the act that completes a step. It also finds the first step of a
+release, the values for a reset, and the rows that have lost their sandbox. It keeps no state between calls: after a crash at
+any moment, the row and a fresh reading are enough to go on.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -29,17 +29,17 @@ from lading.vocabulary import PciAddress, SandboxId
 
 _OUT: Final = tuple(step for step in Step if step.releasing)
 _IN: Final = tuple(step for step in Step if not step.releasing)
-_RDMA: Final = frozenset({Step.RDMA_MOVING, Step.RDMA_RETURNING})  # in exclusive mode only
-_NETDEV: Final = frozenset({Step.ADDRESSING, Step.MOVING, Step.RAISING, Step.RETURNING})  # of a VF that has a network device
+_RDMA: Final = frozenset({Step.RDMA_MOVING, Step.RDMA_RETURNING})  # only in RDMA's exclusive mode
+_NETDEV: Final = frozenset({Step.ADDRESSING, Step.MOVING, Step.RAISING, Step.RETURNING})  # only for a VF with a network device
 
 _ABSENT: Final = "its network device is not in the host's network namespace"
 _NOT_BACK: Final = "its network device has not come back"
 
 _NO_MAC: Final = "00:00:00:00:00:00"
 
-# The value for a field that a driver accepts and does not report.
+# A driver may accept a field and not report it: its reset uses this value.
 _NEUTRAL: Final = VfConfig(
-    mac=_NO_MAC,  # none from the PF
+    mac=_NO_MAC,  # no MAC from the PF
     vlan=0,
     vlan_qos=0,
     vlan_proto=VlanProtocol.DOT1Q,
@@ -60,7 +60,7 @@ class Act(StrEnum):
     RAISE = auto()
     RDMA_MOVE_OUT = auto()
     MOVE_OUT = auto()
-    PARK = auto()  # it came back by itself, with the name that its pod wanted
+    PARK = auto()  # rename a device that came back by itself under the pod's name for it
     RESTORE = auto()
 
 
@@ -71,21 +71,21 @@ class Stuck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The places where a row's devices are at this moment."""
+    """Hold where a row's devices are at this moment."""
 
-    netns: bool = False  # the namespace of the row is still there
+    netns: bool = False  # the pod's network namespace still exists
     host: Link | None = None  # the VF's network device in the host's namespace
-    pod: Link | None = None  # it is in the pod's, by one of `names_in_pod`
-    rdma_host: RdmaDevice | None = None  # the VF's ibdev, where the host sees it
-    rdma_pod: RdmaDevice | None = None  # where the pod does
+    pod: Link | None = None  # the VF's network device in the pod's namespace, by one of `names_in_pod`
+    rdma_host: RdmaDevice | None = None  # the VF's ibdev, if the host sees it
+    rdma_pod: RdmaDevice | None = None  # the VF's ibdev, if the pod sees it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """The content of the runtime's newest lists."""
+    """Hold the sandboxes in the runtime's newest lists."""
 
     ready: frozenset[SandboxId]
-    live: frozenset[SandboxId]  # with a container that is created or running
+    live: frozenset[SandboxId]  # sandboxes with a created or running container
     at: int  # Unix time, seconds; the lists may be somewhat older
     known: frozenset[int] = frozenset()  # generations of the rows that existed before the lists were requested
 
@@ -107,7 +107,7 @@ def _concerns(row: Attachment, step: Step) -> bool:
 
 
 def first_return(row: Attachment) -> Step | None:
-    """Return the step at which a release begins, or goes on. None: nothing was changed yet."""
+    """Return the step at which a release begins or goes on; None if nothing was changed yet."""
     match row.step:
         case Step.RECORDED:
             return None
@@ -126,7 +126,7 @@ def first_return(row: Attachment) -> Step | None:
 
 
 def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
-    """Return the act that completes the row's step, or why none can."""
+    """Return the act that completes the row's step, or why no act can."""
     attaching = not row.step.releasing and row.step is not Step.RECORDED
     if attaching and not seen.netns:
         return Stuck(why="the pod's network namespace is gone")
@@ -166,7 +166,7 @@ def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
 
 
 def is_home(row: Attachment, seen: Seen) -> bool:
-    """Return whether all that was moved into the pod is the host's again, even if not yet as it was."""
+    """Return whether all moved devices are in the host's namespace again, restored or not."""
     return (row.netdev is None or seen.host is not None) and (not row.rdma or seen.rdma_host is not None)
 
 
@@ -178,9 +178,10 @@ def find_orphans(
     unheld: Collection[int] = frozenset(),
     boot_id: str,
 ) -> tuple[Attachment, ...]:
-    """Return the rows to release: those whose release has begun; of another boot; of a sandbox that was stopped; `unheld`, by
-    generation; and, once GRACE_S old, of a sandbox that is neither ready nor has a live container, or that got no retry after a
-    crash. Lists from before a row say nothing about it, whatever age the clock, which may have been set, gives it."""
+    """Return the rows to release. Some are due at once: their release has begun, they are of another boot, their sandbox was
+    stopped, or their generation is `unheld`. Others are due when GRACE_S old: their sandbox is neither ready nor has a live
+    container, or their attach got no retry after a crash. The latter need lists that are newer than the row (`alive.known`):
+    the clock may have been set, so a row's age alone proves nothing."""
     found = []
     for row in rows:
         ended = row.step.releasing or row.boot_id != boot_id or stopped(row.sandbox) or row.generation in unheld
@@ -191,22 +192,22 @@ def find_orphans(
 
 
 def has_ended(row: Attachment, alive: Alive | None, *, stopped: bool) -> bool:
-    """Return whether nothing of the row's sandbox can be left that uses the VF. Lists from before the row say nothing about
-    it."""
+    """Return whether the row's sandbox has ended, so that no process in it can use the VF. Lists from before the row say
+    nothing about it."""
     if alive is None or row.generation not in alive.known:
         return False
     return (stopped or row.sandbox not in alive.ready) and row.sandbox not in alive.live
 
 
 def names_in_pod(row: Attachment) -> tuple[str, ...]:
-    """Return the names that the VF's network device can have in the pod: Linux moves a device first and renames it then, so if
-    its new name is in use there, it may be there under its name in the host."""
+    """Return the names that the VF's network device can have in the pod. Linux moves a device first and then renames it: if the
+    new name is in use there, the device keeps its name from the host."""
     return (row.ifname, row.netdev.name) if row.netdev is not None else ()
 
 
 def is_own(row: Attachment, link: Link) -> bool:
-    """Return whether this is the VF's device: a pod may rename its devices and make others. If the kernel does not report a
-    device's parent (before 5.14), the name decides; a name that is not the row's counts only together with the MAC."""
+    """Return whether the link is the VF's device: a pod may rename its devices and make others. If the kernel does not report a
+    device's parent (before 5.14), the row's name is enough, and any other name needs the VF's MAC too."""
     original = row.netdev
     if original is None or link.parent != original.parent:
         return False
@@ -214,16 +215,16 @@ def is_own(row: Attachment, link: Link) -> bool:
 
 
 def _is_called_as_ours(row: Attachment, link: Link) -> bool:
-    """Return whether the device takes no name in the host's namespace that belongs to another device. Its alternative names
-    count like its own."""
+    """Return whether the device has only names of its own in the host's namespace: its original or parking name, and original
+    alternative names."""
     original = row.netdev
     own = original is not None and link.name in {original.name, parking_name(row.bdf)}
     return own and set(link.altnames) <= set(original.altnames if original is not None else ())
 
 
 def find_own_ibdev(row: Attachment, devices: Iterable[RdmaDevice]) -> RdmaDevice | None:
-    """Return the VF's RDMA device in the pod's namespace, by the number that was recorded: a pod may rename its RDMA
-    devices."""
+    """Return the VF's RDMA device in the pod's namespace by its recorded number, because a pod may rename its RDMA devices.
+    Without a recorded number, the name decides."""
     if row.ibdev_number is None:
         return next((device for device in devices if device.name == row.vf.ibdev), None)
     return next((device for device in devices if device.number == row.ibdev_number), None)
@@ -238,41 +239,42 @@ def is_undone(row: Attachment, seen: Seen) -> bool:
 
 
 def kept_altnames(link: Link) -> tuple[str, ...]:
-    """Return the alternative names of a device that are kept for its way back: those of udev, a few words of plain text."""
+    """Return the alternative names that a device gets again on its way back: udev's short plain names, at most
+    MOST_ALTNAMES."""
     return tuple(name for name in link.altnames if is_altname(name))[:MOST_ALTNAMES]
 
 
 def parking_name(vf: PciAddress) -> str:
-    """Return the name of a device that comes back from a pod, until it has its own name again: no other VF has it, and no pod
-    can choose it. An ibdev gets it too, if another one has its own name by then."""
+    """Return the temporary name of a device that comes back from a pod: `0000:3b:00.2` → `ld00003b002`. No other VF has this
+    name, and no pod can choose it. An ibdev gets it too, if another ibdev has its original name by then."""
     return "ld" + vf.replace(":", "").replace(".", "")
 
 
 def first_mac_owner(settings: VfSettings, netdev: Netdev | None) -> MacOwner:
-    """Return the owner for a new row: UNTOUCHED if an Ethernet device shall get a MAC."""
+    """Return the MAC owner for a new row: UNTOUCHED if an Ethernet device is to get a MAC, else UNKNOWN."""
     asked = settings.config.mac is not None and netdev is not None and len(netdev.mac) == len(_NO_MAC)
     return MacOwner.UNTOUCHED if asked else MacOwner.UNKNOWN
 
 
 def decide_mac_owner(row: Attachment, *, taken: bool) -> MacOwner:
-    """Decide by the answer to a device that set its MAC by itself: `taken` says whether its PF let it. That shows nothing if
-    the device had this MAC before, or if its PF trusts it: then it counts as fixed if its PF reports a MAC."""
+    """Decide whether the PF or the VF decides the VF's MAC. `taken`: the PF let the device set its MAC by itself. That proves
+    nothing if the device had this MAC before, or if its PF trusts it. Then the PF counts as the owner if it reports a MAC."""
     shows_nothing = row.config.trust is True or (row.netdev is not None and row.netdev.mac == row.settings.config.mac)
     fixed = not taken or (shows_nothing and row.config.mac not in {None, _NO_MAC})
     return MacOwner.PF if fixed else MacOwner.VF
 
 
 def original_mac(row: Attachment) -> str:
-    """Return the MAC that the device had; empty if it has none. A device whose PF decides its MAC gets that one at its next
-    reset."""
+    """Return the MAC to restore on the device; empty if it had none. If the PF decides the MAC, return the PF's, which the
+    device takes at its next reset."""
     if row.mac_owner is MacOwner.PF and row.config.mac not in {None, _NO_MAC}:
         return row.config.mac or ""
     return row.netdev.mac if row.netdev is not None else ""
 
 
 def reset_of(row: Attachment) -> VfConfig:
-    """Return the fields that the settings changed at the PF, with their original values; a field that was not reported becomes
-    neutral. A MAC that the PF was not given, or that the VF decides itself, is not among them."""
+    """Return the PF's original values of the fields that the settings changed. A field that was not reported gets a neutral
+    value. The MAC is left out if the PF was not given one, or if the VF decides it."""
     changed = (f.name for f in fields(VfConfig) if getattr(row.settings.config, f.name) is not None)
     values: dict[str, Any] = {}
     for name in changed:
@@ -284,7 +286,7 @@ def reset_of(row: Attachment) -> VfConfig:
 
 
 def reset_by_pf(row: Attachment) -> VfConfig:
-    """Return the same without the VF's own part: its device is gone for good, so the PF gets what it reported."""
+    """Return the reset for a VF whose device is lost for good: like `reset_of`, but with the MAC that the PF reported."""
     return reset_of(replace(row, mac_owner=MacOwner.UNKNOWN))
 
 

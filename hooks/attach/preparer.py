@@ -1,8 +1,8 @@
-"""VFs in pods, behind the port `Preparer`: moved in before a container is created, given back when its pod ends.
+"""Move VFs into pods before a container is created, and give them back when the pod ends (port `Preparer`).
 
-`attacher` moves them; this module decides when, and what the rest of the node sees: the inventory as it would be with every VF
-at home, VFs that are not free, rows of the journal that no container needs any more. An answer waits for its VFs; a stop waits
-for a bounded time, and never fails. On a node that moves no VFs there are no requests and no waiting.
+`attacher` moves the VFs; this module decides when. It shows the rest of the node an inventory with every VF on the host, and
+the VFs that are not free. It also reports journal rows that no container needs any more. An answer about a container waits for
+its VFs. A stop waits for a bounded time, and never fails. A node that moves no VFs has no such calls and no waiting.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from hooks.model.inventory import Inventory
 from hooks.ports import Preparer, Seen
 from lading.vocabulary import ATTACHMENTS, PciAddress, PodUid, SandboxId
 
-# A stop goes on after so many seconds, whatever of its VFs is back: the rest is in the journal, and tried again.
+# A stop waits at most this many seconds for its VFs. The VFs that are not back by then are in the journal, and are tried again.
 STOP_WAIT_S: Final = 5.0
 
 
 class VfMover(Protocol):
-    """The part of hooks.attach.attacher that is used here."""
+    """Represent the part of `hooks.attach.attacher` that this module uses."""
 
     async def attach(self, wanted: Sequence[WantedVf], pod: PodOf) -> tuple[Attachment, ...] | Refusal: ...
 
@@ -57,14 +57,15 @@ class VfPreparer(Preparer):
     journal: Journal
     attacher: VfMover
     policy: NetdevPolicy
-    moved: Callable[[Operation, float, bool], object] = lambda *_: None  # what, its seconds, whether it succeeded
-    strays: frozenset[PciAddress] = frozenset()  # network devices that another process moved
+    moved: Callable[[Operation, float, bool], object] = lambda *_: None  # gets the operation, its seconds, and its success
+    strays: frozenset[PciAddress] = frozenset()  # VFs whose network device another process moved
     _shown: tuple[tuple[Inventory, tuple[Attachment, ...], frozenset[PciAddress]], Inventory] | None = None
 
-    # ---- what the node sees
+    # ---- the node's view
 
     def shown(self, inventory: Inventory) -> Inventory:
-        """Return the inventory as others see it, cached: every container's decision uses it, also without a VF."""
+        """Return the inventory with attached VFs shown as on the host. It is cached, because each container's decision uses it,
+        even without a VF."""
         made_of = inventory, self.journal.rows(), self.strays
         if self._shown is None or self._shown[0][0] is not inventory or self._shown[0][1:] != made_of[1:]:
             self._shown = made_of, with_attached(inventory, made_of[1], strays=self.strays)
@@ -89,13 +90,13 @@ class VfPreparer(Preparer):
     def missing(self) -> Mapping[str, str]:
         return dict.fromkeys(self.strays, STRAY)
 
-    # ---- what is done
+    # ---- actions
 
     def wants(self, answer: Answer) -> bool:
         return bool(answer.attach)
 
     async def prepare(self, sandbox: Sandbox, answer: Answer) -> Adjustment | Refusal:
-        """Move the VFs into the pod. They are in the container's annotations too, in case the ledger is lost."""
+        """Move the VFs into the pod. The container's annotations record the attachments too, in case the ledger is lost."""
         began = time.monotonic()
         pod = PodOf(pod=PodUid(sandbox.uid), namespace=sandbox.namespace, pod_name=sandbox.name, sandbox=SandboxId(sandbox.id))
         rows = await self.attacher.attach(answer.attach, pod)
@@ -117,7 +118,8 @@ class VfPreparer(Preparer):
         self.moved(Operation.RELEASE, time.monotonic() - began, not self.has(sandbox))
 
     async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
-        """Compare with lists that succeeded. An empty list counts only for pods that were seen to stop."""
+        """Release VFs by lists that succeeded; return whether an attachment has ended. Lists without a sandbox count only for
+        pods that were observed to stop."""
         rows = self.journal.rows()
         if not seen.sandboxes:
             under_way &= {row.generation for row in rows if row.pod in seen.stopped}
@@ -129,7 +131,7 @@ class VfPreparer(Preparer):
         return any(row.generation not in left for row in rows)
 
     def _unheld(self, grants: Collection[Grant]) -> frozenset[int]:
-        """Return the generations of VFs that no container of their pod has any more: it was given others."""
+        """Return the generations of VFs that no grant of their pod has any more, because the container got other VFs."""
         held = {(grant.pod, vf.bdf) for grant in grants for vf in grant.devices.vfs}
         return frozenset(row.generation for row in self.journal.rows() if (row.pod, row.bdf) not in held)
 

@@ -1,8 +1,8 @@
 """Prepare an attachment before anything is changed: find its namespace, its name there, and the current state of the VF.
 
-It takes a VF that is wanted in a pod. It returns the attachment to begin; None if nothing has to be done; or a refusal. It
-refuses a pod in the host's namespace, and a name that the pod's namespace already has. It raises KernelError if its devices are
-not found, or if there are several and nothing says which is meant.
+`prepare` takes a VF that a pod requests. It returns the attachment to begin, None if no device has to move, or a refusal. It
+refuses a pod in the host's network namespace, and a requested name that the pod's namespace already has. It raises KernelError
+if a device of the VF is not found, or if several are found.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -34,9 +34,9 @@ from lading.vocabulary import SandboxId
 @dataclass(slots=True, kw_only=True)
 class Attaching(Work):
     wanted: WantedVf
-    ifname: str  # its name there; another one if that is in use and was not requested
+    ifname: str  # device's name in the pod; replaced if it is in use and was not requested
     pod: PodOf
-    deadline: float  # on the loop's clock
+    deadline: float  # seconds on the event loop's clock
 
 
 def refuse(work: Attaching, reason: Reason, cause: str) -> Refusal:
@@ -54,7 +54,7 @@ class Preparing:
         boot_id: str,
         clock: Callable[[], float],
     ) -> None:
-        """Set the dependencies. `names_of`: the names that the sandbox's other VFs have, or will have."""
+        """Set the dependencies. `names_of` returns the names that the sandbox's other VFs have, or will have."""
         self._steps = steps
         self._netns_of = netns_of
         self._names_of = names_of
@@ -82,7 +82,7 @@ class Preparing:
         ibdev = await self._find_ibdev(work) if rdma else None
         return Attachment(
             vf=replace(vf, ibdev=ibdev.name) if ibdev is not None else vf,
-            generation=0,  # the journal's to give
+            generation=0,  # placeholder; the journal gives the number
             pod=pod.pod,
             namespace=pod.namespace,
             pod_name=pod.pod_name,
@@ -120,13 +120,13 @@ class Preparing:
             kept = await self._steps.call(work, "reading the settings of its network device", read)
             names = plan.kept_altnames(link)
             return Netdev(name=link.name, mac=link.mac, mtu=link.mtu, up=link.up, parent=link.parent, altnames=names, kept=kept)
-        if work.wanted.vf.link_layer == INFINIBAND:  # without IPoIB it has none
+        if work.wanted.vf.link_layer == INFINIBAND:  # an InfiniBand VF without IPoIB has no network device
             return None
         raise KernelError(STRAY)
 
     async def _settle_name(self, work: Attaching, netns: str) -> Refusal | None:
-        """Choose the name. Other plugins make devices in the pod's namespace before Lading does (Multus), and containers of the
-        pod may."""
+        """Choose a name that is free in the pod's namespace, or refuse a requested name that is in use. Other plugins (Multus)
+        make devices there before Lading does, and containers of the pod may."""
         looking = "looking which names the pod's namespace has"
         taken = await self._steps.call(work, looking, partial(self._steps.kernel.names, netns))
         if work.ifname not in taken:

@@ -1,9 +1,9 @@
-"""RDMA devices and network namespaces, over NETLINK_RDMA: the mode of the machine, the devices of a namespace, a move.
+"""Render and parse NETLINK_RDMA messages: the machine's RDMA mode, the devices of a namespace, their moves and new names.
 
-Requests go out as `rdma system`, `rdma dev` and `rdma dev set … netns` send them. A device is
-identified by its number: a process that may configure its namespace's network may rename it; a driver that is loaded again
-makes another device, with a number that no device of this boot had. PCI addresses are not reported: only sysfs has them, for
-devices of the host. A kernel without RDMA has no such protocol (EPROTONOSUPPORT): that is `RdmaMode.NONE`, not an error.
+Requests equal those of `rdma system`, `rdma dev` and `rdma dev set … netns`. A device is identified by its number, because a
+process that may configure its namespace's network may rename the device. A driver that is loaded again makes another device,
+with a number that no device of this boot had. The kernel reports no PCI addresses here: only sysfs has them, for devices of the
+host. A kernel without RDMA has no such protocol (EPROTONOSUPPORT): that is `RdmaMode.NONE`, not an error.
 
 Source: rdma/rdma_netlink.h (enum rdma_nldev_command, rdma_nldev_attr), drivers/infiniband/core/nldev.c and device.c
 (assign_name: numbers repeat only after 2**31 devices; ib_device_rename: names are unique on a machine), rdma-system(8).
@@ -40,7 +40,7 @@ _ATTR_NET_NS_FD: Final = 68
 _U32: Final = struct.Struct("=I")
 _MODES: Final = {0: RdmaMode.EXCLUSIVE, 1: RdmaMode.SHARED}
 
-# Kernels before 5.1 and 5.2 do not know the command, or the attribute: every device is everywhere.
+# Kernels before 5.1 and 5.2 refuse the command, or the attribute: there all namespaces see all devices.
 _OLDER: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 
@@ -64,7 +64,7 @@ def render_rename_device(index: int, name: str) -> bytes:
 
 
 def read_mode(exchange: Exchange) -> RdmaMode:
-    """Return the mode. Raise RefusedError, OSError."""
+    """Return the machine's RDMA network namespace mode. Raise RefusedError, OSError."""
     try:
         (told, *_) = parse_answer(exchange(render_get_mode()))
     except RefusedError as e:
@@ -75,13 +75,13 @@ def read_mode(exchange: Exchange) -> RdmaMode:
 
 
 def list_devices(exchange: Exchange) -> frozenset[RdmaDevice]:
-    """Return the devices of the namespace that the socket is in. Raise RefusedError, OSError."""
+    """Return the RDMA devices of the socket's namespace. Raise RefusedError, OSError."""
     return frozenset(_parse_device(message) for message in parse_answer(exchange(render_list_devices())))
 
 
 def _parse_device(message: Message) -> RdmaDevice:
-    """Parse a device. Octets of its name that are not text become what Python makes of those in file names, as when sysfs is
-    read."""
+    """Parse a device. Octets of its name that are not text are escaped as in Python's file names, so that the name equals the
+    one from sysfs."""
     told = dict(parse_attributes(message.body))
     name = told[_ATTR_DEV_NAME].rstrip(b"\0").decode(errors="surrogateescape")
     return RdmaDevice(_U32.unpack(told[_ATTR_DEV_INDEX])[0], name)

@@ -1,4 +1,4 @@
-"""Requests to network devices over rtnetlink, and the meaning of the answers: links, addresses, routes. Values in and out.
+"""Render rtnetlink requests about links, addresses and routes, and parse the answers. Values in and out.
 
 Requests are octet for octet as iproute2 sends them (tests/golden/netlink).
 
@@ -81,8 +81,8 @@ _ADD: Final = CHANGE | NLM_F_CREATE | NLM_F_EXCL
 
 
 def render_get_link(name: str) -> bytes:
-    """Render the request for a link and the settings of its VFs. Octets of the name that are not text are as Python has them in
-    file names."""
+    """Render the request for a link and the settings of its VFs. Octets of the name that are not text are escaped as in
+    Python's file names."""
     mask = _u32(_IFLA_EXT_MASK, _RTEXT_FILTER_VF | _RTEXT_FILTER_SKIP_STATS)
     return render_link_message(0, mask, _name(_IFLA_IFNAME, name), kind=RTM_GETLINK)
 
@@ -99,7 +99,7 @@ def render_delete_link(index: int) -> bytes:
 def render_link_message(
     index: int, *attributes: bytes, kind: int = RTM_NEWLINK, flags: int = CHANGE, up: bool | None = None
 ) -> bytes:
-    """Render a request about one device, by default a change. `up` is whether it becomes up or down; None: it stays."""
+    """Render a request about one device, by default a change. `up` sets the device up or down; None leaves its state."""
     header = LINK_HEADER.pack(0, 0, index, _IFF_UP if up else 0, 0 if up is None else _IFF_UP)
     return render_message(kind, flags, header + b"".join(attributes))
 
@@ -109,8 +109,9 @@ def render_set_up(index: int, *, up: bool) -> bytes:
 
 
 def render_announce(index: int) -> bytes:
-    """Set arp_notify: the kernel sends a gratuitous ARP for each address when the device comes up, because neighbours may know
-    the address with the MAC of another VF. rtnetlink has such settings for IPv4 only: for IPv6 see `neighbours`."""
+    """Render a request that sets arp_notify: when the device comes up, the kernel sends a gratuitous ARP for each address.
+    Neighbours may still know the address with another VF's MAC. rtnetlink has such settings for IPv4 only: for IPv6 see
+    `neighbours`."""
     setting = _u32(_ARP_NOTIFY, 1)
     told = render_attribute(_family(4) | NLA_F_NESTED, render_attribute(_IFLA_INET_CONF | NLA_F_NESTED, setting))
     return render_link_message(index, render_attribute(_IFLA_AF_SPEC | NLA_F_NESTED, told))
@@ -144,7 +145,8 @@ def _render_altname(kind: int, flags: int, index: int, name: str) -> bytes:
 
 
 def render_add_address(index: int, address: str) -> bytes:
-    """Add an address; one of IPv6 with optimistic DAD, which the kernel ignores where its setting is off."""
+    """Render a request that adds an address. An IPv6 address gets optimistic DAD, which the kernel ignores if that setting is
+    off."""
     parsed = ipaddress.ip_interface(address)
     flags = _IFA_F_OPTIMISTIC if parsed.version == 6 else 0
     header = _ADDRESS_HEADER.pack(_family(parsed.version), parsed.network.prefixlen, flags, 0, index)

@@ -1,7 +1,7 @@
-"""The folders of containers with shares, behind the port `Preparer`: filled before a container is created, and removed when
-its grant has ended. An isolation that needs one says what is in it.
+"""Keep a folder for each container with a share (port `Preparer`): fill it before the container is created.
 
-What is in them follows from the ledger, and each is named by its pod and container: they are their own journal.
+A folder is removed when its grant has ended. The isolation decides the content. The content follows from the ledger, and the
+folder's name from its pod and container, so that no journal is needed.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -27,10 +27,10 @@ from lading.vocabulary import SandboxId
 class ShareFolders(Preparer):
     root: Path
     isolation: IsolationName
-    fill: Callable[[Path, Answer], None]  # makes the folder what this container needs; OSError, HostError
-    renewed: bool = False  # each container that is created gets an empty folder
-    remove: Callable[[Path], Awaitable[None]] = remove_folder  # HostError
-    _stuck: set[str] = field(default_factory=set)  # folders that could not be removed; each comparison tries again
+    fill: Callable[[Path, Answer], None]  # puts the container's files into the folder; raises OSError, HostError
+    renewed: bool = False  # True: each created container gets an empty folder
+    remove: Callable[[Path], Awaitable[None]] = remove_folder  # raises HostError
+    _stuck: set[str] = field(default_factory=set)  # names of folders that could not be removed; each comparison retries
 
     def wants(self, answer: Answer) -> bool:
         return answer.grant is not None and bool(self._names([answer.grant]))
@@ -73,18 +73,18 @@ class ShareFolders(Preparer):
 
 
 def write_grant(folder: Path, answer: Answer) -> None:
-    """Write the grant for the share server, whose socket is beside it. Of a container that is decided about again, because
-    MIG instances have to be made for it, there is none yet."""
+    """Write the container's grant file for the share server, whose socket is beside it. Write none if the container's MIG
+    instances are still to be made: the node then decides about the container again."""
     if answer.share is None:
         return
     path, content = folder / FILE, render_grant(answer.share)
-    if not path.is_file() or path.read_bytes() != content:  # else the server keeps what it has of it
+    if not path.is_file() or path.read_bytes() != content:  # an equal file stays: the server keeps its state of the grant
         replace_file(path, content)
-    folder.chmod(0o755)  # processes of any user of the container go through it
+    folder.chmod(0o755)  # the container's processes may run as any user
 
 
 def make_hami_folder(folder: Path, _: Answer) -> None:
-    """Make the folder, for the container to write to as any user, and the list of preloads beside it."""
+    """Make the folder, writable for any user of the container, and the list of preloads beside it."""
     make_folder(folder.parent, 0o700)
     preloads = Path(preloads_path(str(folder.parent)))
     if not preloads.is_file():

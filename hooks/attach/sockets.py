@@ -1,4 +1,4 @@
-"""A netlink socket for one namespace and one thread: blocking, one exchange at a time, every answer read to its end.
+"""Provide a netlink socket for one namespace and one thread: blocking, one exchange at a time, every answer read to its end.
 
 Source: netlink(7); NETLINK_EXT_ACK and NETLINK_CAP_ACK of linux/netlink.h.
 """
@@ -18,14 +18,13 @@ _SOL_NETLINK: Final = 270
 _NETLINK_CAP_ACK: Final = 10
 _NETLINK_EXT_ACK: Final = 11
 
-# The kernel carries a request out within send(), so an answer is there when that returns, however long a driver took. If none
-# comes, a thread must not wait forever.
+# Seconds to wait for an answer, so that a thread does not wait forever. The kernel carries out a request within send(): however
+# long a driver takes, the answer is there when send() returns.
 _ANSWER_S: Final = 10
 
 
 class NetlinkSocket:
-    """A socket that belongs to the network namespace in which its thread was when it was made, and stays there. Raises
-    OSError."""
+    """Hold a netlink socket in the network namespace of the thread that made it; the socket stays there. Raises OSError."""
 
     def __init__(self, protocol: int) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
@@ -49,7 +48,8 @@ class NetlinkSocket:
         self._socket.close()
 
     def exchange(self, request: bytes) -> bytes:
-        """Do an `Exchange`. Answers of other exchanges, and messages that are not from the kernel, are dropped."""
+        """Send a request and return its whole answer (an `Exchange`). Drop answers of other exchanges, and messages that are
+        not from the kernel."""
         self._sequence += 1
         self._socket.sendto(stamp(request, self._sequence), (0, 0))
         answer = b""
@@ -62,7 +62,7 @@ class NetlinkSocket:
                 return answer
 
     def _receive(self) -> tuple[bytes, list[Message]]:
-        """Receive one datagram of the kernel, whatever its size: a PF with hundreds of VFs reports all in one."""
+        """Receive one datagram of the kernel, whatever its size: a PF reports its hundreds of VFs in one datagram."""
         while True:
             size = self._socket.recv_into(bytearray(1), 1, socket.MSG_PEEK | socket.MSG_TRUNC)
             data, (port, _) = self._socket.recvfrom(size)

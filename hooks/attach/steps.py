@@ -1,7 +1,7 @@
-"""Carry out one step of an attachment: look where its devices are, let `plan` decide, do that; each kernel call in a thread.
+"""Carry out one step of an attachment: find its devices, let `plan` decide, and do the act, each kernel call in a thread.
 
-A call that does not return is reported after a while, and is still waited for: nothing else may change what it is about to
-change. Every failure is a KernelError.
+A kernel call that takes longer than `deadline_s` is reported. The step still waits for its return: no other call may change the
+same device meanwhile. Every failure is a KernelError.
 """
 
 import asyncio
@@ -27,16 +27,16 @@ class InThread(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """One attach or release that is in progress."""
+    """Represent one attach or release that is in progress."""
 
     vf: PciAddress
-    doing: str = "waiting for an earlier operation on this VF"  # what it hangs in, if it does
-    generation: int | None = None  # of its row, once it has one
+    doing: str = "waiting for an earlier operation on this VF"  # the current operation, which a message about a hang names
+    generation: int | None = None  # generation of its journal row; None before it has a row
 
 
 class Steps:
     def __init__(self, kernel: Kernel, in_thread: InThread, *, deadline_s: float, hangs: Callable[[Work], None]) -> None:
-        """Set the dependencies. `hangs` is called for a call that takes longer than `deadline_s`, on the loop."""
+        """Set the dependencies. `hangs` is called on the event loop for a kernel call that takes longer than `deadline_s`."""
         self.kernel = kernel
         self._in_thread = in_thread
         self._deadline_s = deadline_s
@@ -56,7 +56,8 @@ class Steps:
             raise KernelError(f"{doing}: {type(e).__name__}: {e}") from e
 
     async def act(self, work: Work, row: Attachment) -> Attachment:
-        """Do what the row's step names, unless it is done already. Return the row with what that showed."""
+        """Do the act of the row's step, unless it is done already. Return the row, with the MAC's owner if the act showed
+        it."""
         if row.step in {Step.RECORDED, Step.ATTACHED}:
             return row
         seen = await self.look(work, row)

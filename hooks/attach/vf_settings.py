@@ -1,10 +1,10 @@
-"""A VF's settings at its PF, as rtnetlink carries them: the requests for the wanted settings, and the settings that a PF
-reports.
+"""Render rtnetlink requests for a VF's settings at its PF, and parse the settings that a PF reports.
 
-One request per field, in the order of `Kernel.set_vf`, because the kernel has its own order within one. Some fields travel
-together (VLAN id, priority and protocol; both rates): of those, a field that is not requested is sent with its present value. A
-field that already has its value is not sent: some drivers reset a VF for each setting. A MAC is always sent: many drivers
-report the VF's own there, and only one that was given to the PF binds the VF (igb_ndo_set_vf_mac, ixgbe_ndo_set_vf_mac).
+Each field has its own request, in the order of `Kernel.set_vf`, because the kernel has its own order within one request. Some
+fields travel together (VLAN id, priority and protocol; both rates): if one of them is requested, the others are sent with their
+present values. A field that already has its value is not sent: some drivers reset a VF for each setting. A MAC is always sent.
+Many drivers report the VF's own MAC there, and only a MAC that was given to the PF binds the VF (igb_ndo_set_vf_mac,
+ixgbe_ndo_set_vf_mac).
 
 Source: linux/if_link.h (struct ifla_vf_*), net/core/rtnetlink.c (do_setvfinfo, rtnl_fill_vfinfo), ip-link(8) "vf".
 """
@@ -42,21 +42,21 @@ _IFLA_VF_VLAN_INFO: Final = 1
 _MAC: Final = struct.Struct("=I32s")
 _SETTING: Final = struct.Struct("=II")
 _TWO_SETTINGS: Final = struct.Struct("=III")
-_GUID: Final = struct.Struct("=I4xQ")  # with the padding before a 64-bit number
-_VLAN_INFO: Final = struct.Struct("=III2s2x")  # with the padding at the struct's end
+_GUID: Final = struct.Struct("=I4xQ")  # padded before the 64-bit number
+_VLAN_INFO: Final = struct.Struct("=III2s2x")  # padded at the struct's end
 
 _PROTOCOLS: Final = {b"\x81\x00": VlanProtocol.DOT1Q, b"\x88\xa8": VlanProtocol.DOT1AD}
 _LINK_STATES: Final = dict(enumerate((VfLinkState.AUTO, VfLinkState.ENABLE, VfLinkState.DISABLE)))  # IFLA_VF_LINK_STATE_*
-_NOT_TOLD: Final = 0xFFFFFFFF  # the kernel puts it in before it asks the driver
+_NOT_TOLD: Final = 0xFFFFFFFF  # the kernel's value for a setting that the driver does not report
 
 
 def decide_changes(now: VfConfig, wanted: VfConfig) -> tuple[VfConfig, ...]:
-    """Return the changes to send, in order, each of one kind; complete if fields travel together."""
+    """Return the changes to send, in order. Each change has one field, or all fields that travel together."""
     changes = []
     for names in _TOGETHER:
         asked = {name: value for name in names if (value := getattr(wanted, name)) is not None}
         if "mac" in asked or any(getattr(now, name) != value for name, value in asked.items()):
-            # A VF that gets no VLAN keeps neither the priority nor the protocol of the one that it had.
+            # A VF without a VLAN keeps neither the priority nor the protocol of its earlier VLAN.
             rest = _NEUTRAL if asked.get("vlan") == 0 else now
             told = {name: getattr(rest, name) for name in names if getattr(rest, name) is not None}
             neutral = {name: getattr(_NEUTRAL, name) for name in names}
@@ -90,14 +90,14 @@ def render_change(pf_index: int, vf: int, change: VfConfig) -> bytes:
 
 
 def render_guids(pf_index: int, vf: int, guid: int) -> tuple[bytes, bytes]:
-    """Return the requests for the node GUID and for the port GUID of an InfiniBand VF. They are two, because the kernel takes
-    one of them and ignores the rest of a request (do_setvfinfo)."""
+    """Return the requests for the node GUID and for the port GUID of an InfiniBand VF. Two requests are needed, because the
+    kernel takes one GUID and ignores the rest of a request (do_setvfinfo)."""
     value = _GUID.pack(vf, guid)
     return _render(pf_index, _IFLA_VF_IB_NODE_GUID, value), _render(pf_index, _IFLA_VF_IB_PORT_GUID, value)
 
 
 def describe_change(change: VfConfig) -> str:
-    """Describe a change in the words of ip-link(8): `vlan 100, qos 5, 802.1q`."""
+    """Describe a change for messages: `VLAN 100, priority 5, 802.1q`."""
     match change:
         case VfConfig(vlan=int(vlan)):
             return f"VLAN {vlan}, priority {change.vlan_qos}, {change.vlan_proto}"
@@ -114,7 +114,7 @@ def describe_change(change: VfConfig) -> str:
 
 
 def parse_vfs(message: Message) -> Mapping[int, VfConfig]:
-    """Return the VFs in a link message, by index; none if its driver has none, or reports none."""
+    """Return the settings of the VFs in a link message, by index; empty if the driver has no VFs, or reports none."""
     told = link_attributes(message)
     found = {}
     for _, info in parse_attributes(told.get(IFLA_VFINFO_LIST, b"")):

@@ -1,6 +1,6 @@
-"""`lading-hooks audit`: which pod held which device, from when to when, and who decided it.
+"""Show which pod held which device, from when to when, and by whose decision: `lading-hooks audit`.
 
-Only reads, with or without a running daemon.
+The command only reads, with or without a running daemon.
 """
 
 import argparse
@@ -44,8 +44,8 @@ def audit(argv: Sequence[str]) -> None:
 
 
 def _names(text: str, periods: Iterable[Period], settings: Settings) -> frozenset[str]:
-    """Return the names of the device in the history. The history has a card by its UUID, and `lading-hooks ledger` shows people
-    its address. Raise HostError if the name may be a card's, and the cards cannot be read."""
+    """Return the device's names in the history. The history names a card by its UUID, while `lading-hooks ledger` shows its PCI
+    address. Raise HostError if the name may be a card's address, and the cards cannot be read."""
     address = parse_pci_address(text)
     if address is None:
         name = parse_gpu_uuid(text) or parse_mig_uuid(text)

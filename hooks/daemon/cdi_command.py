@@ -1,7 +1,7 @@
-"""`lading-hooks cdi-specs`: the CDI specs of the node as it is now, or their removal.
+"""Print or remove the CDI specs of the node's current devices: `lading-hooks cdi-specs`.
 
-They stay when the daemon stops: DRA drivers and others who know their names may use them meanwhile. The command that uninstalls
-Lading removes them.
+The specs stay when the daemon stops, because DRA drivers and other programs may use their names meanwhile. The uninstallation
+of Lading removes them.
 """
 
 import argparse

@@ -1,9 +1,8 @@
-"""`lading-hooks copy-libraries` and `lading-hooks remove-state`: what a node needs before and after a lading-hooks that runs in
-a container (deploy/node).
+"""Prepare and clean a node where lading-hooks runs in a container (deploy/node): `copy-libraries` and `remove-state`.
 
-The libraries of the isolation tokens are mounted into containers of others, so they have to be files of the host. What is
-removed is what Lading wrote, by its names, also the launched guard, the program of the runtime handler and CDI specs: a file of
-anyone else stays, and the folder with it.
+The libraries of the isolation tokens are mounted into other pods' containers, so they have to be files of the host. Only files
+that Lading wrote are removed, by their names, with the launched guard, the runtime handler's program and CDI specs. A file of
+others stays, and its folder too.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from lading.files import replace_file
 from lading.settings import add_flags, load
 from lading.sockets import parse_endpoint
 
-_NAMED = 5  # of the holders in a refusal
+_NAMED = 5  # maximum number of holders that a refusal names
 
 
 def copy_libraries(argv: Sequence[str]) -> None:
@@ -74,8 +73,8 @@ def remove_state(argv: Sequence[str]) -> None:
 
 
 def _remove_files_of_runtime(settings: Settings) -> bool:
-    """Remove what the container runtime reads. Return whether the launched guard was there; one that runs goes on. Raise
-    HostError."""
+    """Remove the CDI specs and the launched guard, which the container runtime reads. Return whether the guard was there; a
+    running guard continues. Raise HostError."""
     if problems := remove_specs(Path(settings.cdi_dir)):
         raise HostError(problems[0])
     return remove(Path(settings.nri_plugin_path))
@@ -95,10 +94,10 @@ def _files(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
 
 
 def _folders(settings: Settings, state: Path, run: Path) -> Iterator[Path]:
-    """Yield them from the inside out."""
+    """Delete leftover folders of shares, and yield the folders to remove if empty, inner ones first."""
     yield from (state / "libraries", handler_program(settings).parent, state)
     shares = Path(settings.shares_dir)
-    for folder in filter(Path.is_dir, shares.glob("*")):  # no container has one of them any more
+    for folder in filter(Path.is_dir, shares.glob("*")):  # no container uses these folders: the ledger has no grants
         shutil.rmtree(folder)
     yield from (shares, run)
 

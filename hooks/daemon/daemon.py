@@ -1,4 +1,4 @@
-"""The daemon: build all parts, start, watch and stop them in order."""
+"""Run the hook server's daemon: build all parts, start them, watch them and stop them in order."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
@@ -67,13 +67,13 @@ from lading.threads import in_thread
 from lading.tracing import open_tracing
 from lading.vocabulary import GpuUuid, SandboxId
 
-ANSWER_S: Final = 15.0  # a cold driver takes about 2 s on a board of eight cards
-Writers = tuple[Reporter | None, Tainter | None]  # what this node writes to the API server
-CDI_RETRY_S: Final = 1.0  # while the runtime does not answer, or does not honour CDI names
+ANSWER_S: Final = 15.0  # seconds to wait for the driver; a cold driver takes about 2 s on a board of eight cards
+Writers = tuple[Reporter | None, Tainter | None]  # parts that write to the API server
+CDI_RETRY_S: Final = 1.0  # seconds between two queries while the runtime does not answer, or does not honour CDI names
 
 
 async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> None:
-    """Run until a signal. `kernel` is the host's by default; a simulated node gives another one."""
+    """Run until a signal to stop. `kernel` is the host's by default; a simulated node gives another kernel."""
     host_root = Path(settings.host_root)
     runtime_path, listen_path = parse_endpoint(settings.runtime_endpoint), parse_endpoint(settings.listen)
     find_silence = partial(find_own_silence, listen_path, hello=HELLO)
@@ -145,7 +145,7 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
                 conditions=lambda: _conditions(settings, node, vendors, (reporter, tainter), front_ends, cdi),
                 log=log,
             )
-            stop = stop_asked()  # before the first request can come, so that none is cut off
+            stop = stop_asked()  # before the first request can arrive, so that a signal interrupts none
             for front_end in front_ends:
                 await front_end.start()
             await health.start()
@@ -173,15 +173,16 @@ async def run(settings: Settings, log: Log, *, kernel: Kernel | None = None) -> 
 
 
 class RuntimeCdi:
-    """Whether the runtime honours CDI names, according to its last answer."""
+    """Keep the reason why the runtime does not honour CDI names, by its last answer; empty if it honours them."""
 
     def __init__(self, *, by_nri: bool, folder: Path | None) -> None:
-        """Remember how names reach the runtime. `folder`: of Lading's specs; None if others write them."""
+        """Set how CDI names reach the runtime: `by_nri`, or by CRI. `folder`: folder of Lading's specs; None if others write
+        the specs."""
         self._by_nri, self._folder = by_nri, folder
         self.refusal = "the container runtime has not said yet whether it honours CDI names"
 
     async def keep_asking(self, runtime: RuntimeClient, interval_s: float, log: Log) -> None:
-        """Ask the runtime again and again: it may be upgraded, or configured differently, while the daemon runs. Never
+        """Query the runtime repeatedly, because it may be upgraded or configured differently while the daemon runs. Never
         returns."""
         while True:
             before = self.refusal
@@ -207,15 +208,15 @@ class RuntimeCdi:
 
 
 def read_configured(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
-    """Read the node's inventory, with what the configured way of injection needs. Nothing is changed: CDI specs that the daemon
-    writes count as written."""
+    """Read the node's inventory, with the CDI names that the configured injection needs. No file is changed: the specs that the
+    daemon would write count as written."""
     inventory = _read(settings, vendors)
     return name_devices(inventory, vendors, mad=settings.rdma_mad) if settings.writes_specs else inventory
 
 
 def read_published(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
-    """Read the inventory, and write its CDI specs; or remove those of an earlier configuration, if this one writes none. A
-    simulated node, whose runtime has a folder of its own, removes none from the default folder."""
+    """Read the inventory, and write its CDI specs. If this configuration writes none, remove the specs of an earlier one. A
+    simulated node removes none from the default folder, because its runtime has another folder."""
     inventory, folder = _read(settings, vendors), Path(settings.cdi_dir)
     if settings.writes_specs:
         return publish(inventory, vendors, folder, mad=settings.rdma_mad)
@@ -237,7 +238,8 @@ def _read(settings: Settings, vendors: Sequence[Vendor]) -> Inventory:
 
 
 def _connect_metrics(host: Host, node: Node, metrics: Metrics) -> None:
-    """Have counted what the node does; by NRI, that is also to stop containers that run without their devices."""
+    """Connect the node's events to the metrics. With NRI, also stop containers that run without their devices, and count
+    them."""
     loop = asyncio.get_running_loop()
     node.released = metrics.released
     node.answered = lambda answer, seconds: loop.call_soon(metrics.answered, answer, seconds)
@@ -255,13 +257,13 @@ def _hand_over_command(settings: Settings) -> Callable[[Gpu], Awaitable[None]] |
 
 
 def restore(vendors: Sequence[Vendor], cards: Collection[GpuUuid]) -> Sequence[str]:
-    """Set what the last holders of these cards may have changed. Return what could not be set, in words."""
+    """Restore the settings that the last holders of these cards may have changed. Return a message for each failed step."""
     return [problem for vendor in vendors if vendor.restores for problem in vendor.restore(cards)]
 
 
 async def read_in_time(settings: Settings) -> Inventory:
-    """Read the inventory for a command, for which a person waits. Raise HostError if the driver hangs: on a slow node it may
-    take longer."""
+    """Read the inventory for a command whose user waits. Raise HostError if the driver does not answer within `ANSWER_S`, times
+    the measured slowness of the node."""
     slowness = measure_slowness()
     answer_s = ANSWER_S * slowness
     try:
@@ -282,8 +284,8 @@ def make_attacher(
     log: Log,
     netns: Mapping[SandboxId, str] = MappingProxyType({}),
 ) -> Attacher:
-    """Return the attacher, also on a node that attaches no VF (any more): some may have to be given back, and a container that
-    is adopted later may have one. `netns`: those of sandboxes that the runtime may not show yet."""
+    """Return the attacher, also on a node that attaches no VFs (any more). It may have to give VFs back, and a container that
+    is adopted later may have a VF. `netns`: network namespaces of sandboxes that the runtime may not show yet."""
 
     async def netns_of(sandbox: SandboxId) -> str | None:
         if (path := netns.get(sandbox)) is not None:
@@ -305,7 +307,7 @@ def make_attacher(
 def _background(
     host: Host, node: Node, vendors: Sequence[Vendor], cdi: RuntimeCdi, writers: Writers
 ) -> Iterator[Coroutine[None, None, None]]:
-    """Yield the work that goes on until the end."""
+    """Yield the daemon's background work, which never ends by itself."""
     settings, log = host.settings, host.log
     yield node.keep_reconciled()
     yield keep_forgetting(host.ledger.history, days=settings.audit_days, node_log=NodeLog(log), clock=node.clock)
@@ -342,7 +344,7 @@ def _tainter(settings: Settings, node: Node, front_ends: Sequence[FrontEnd], log
         return None
 
     def find_problem() -> str:
-        """Return why no pod should be placed here: no container of it could be created."""
+        """Return the reason why no container could be created on this node, so that no pod should be placed here."""
         problems = [problem for one in front_ends for problem in one.conditions().values() if problem]
         return "; ".join(problems) if problems or node.reconciled else "the runtime's lists have not been compared yet"
 
@@ -389,8 +391,8 @@ def _warn_of_memlock(log: Log, host_root: Path, runtime_path: Path, inventory: I
 
 
 async def asked_or_failed(stop: asyncio.Event, background: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for a signal or a failure. Background work never ends by itself: if it does, its error ends the daemon, and so does
-    an end without an error."""
+    """Wait for a signal, or for the end of background work. Background work should never end: its error is raised, and even an
+    end without an error stops the daemon."""
     signalled = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait([signalled, *background], return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()

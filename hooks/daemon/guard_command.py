@@ -1,5 +1,7 @@
-"""The guard of a node whose front end is NRI: `lading-hooks nri-guard` runs it as a process of its own; `install-guard` and
-`remove-guard` put the one that the runtime launches itself into the runtime's folder of plugins, and take it away."""
+"""Run, install or remove the guard of a node whose front end is NRI: `lading-hooks nri-guard`, `install-guard`, `remove-guard`.
+
+`nri-guard` runs the guard as a separate process. The other commands install and remove the guard that the runtime launches.
+"""
 
 import argparse
 import asyncio
@@ -34,7 +36,7 @@ def guard(argv: Sequence[str]) -> None:
 
 
 async def _run(settings: Settings, log: Log) -> None:
-    """Guard until a signal."""
+    """Run the guard until a signal to stop."""
     with closing(GuardLock(guard_lock(settings))) as lock:
         plugin = GuardPlugin(rules=guard_rules(settings, make_vendors(settings)))
         link = Link(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=log, changed=lock.show)

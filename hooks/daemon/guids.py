@@ -1,8 +1,8 @@
-"""`lading-hooks set-guids`: give each InfiniBand VF without a GUID one of its own, and bind its driver to it again.
+"""Give each InfiniBand VF without a GUID its own GUID, and rebind the VF's driver: `lading-hooks set-guids`.
 
-A VF starts with the GUID 0, by which no peer can address it. Its GUIDs are set through its PF, and its driver reads them only
-when it is bound; the kernel then numbers the VF's RDMA device, verbs node and network device anew. So this runs at boot, before
-the daemon reads them (`lading-ib-guids.service`), and leaves alone the VFs that a container of this boot was granted.
+A VF starts with the GUID 0, by which no peer can address it. GUIDs are set through the PF, and the VF's driver reads them only
+when it is bound. A bind renumbers the VF's RDMA device, verbs node and network device. So the command runs at boot, before the
+daemon reads the devices (`lading-ib-guids.service`), and skips VFs that a container of this boot was granted.
 
 A GUID is derived from the PF's GUID and the VF's index. It is the same after each boot, so that a subnet manager's partitions
 keep naming the right VF.
@@ -35,14 +35,14 @@ from lading.vocabulary import PciAddress
 
 Rebind = Callable[[Path, Vf], None]
 
-_LOCAL, _GROUP = 0x02, 0x01  # of the first octet
+_LOCAL, _GROUP = 0x02, 0x01  # bits of a GUID's first octet: locally administered, group address
 _LOOKS: Final = 50
 _LOOK_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result for one VF. `problem` is empty if it has the GUID now."""
+    """Hold the result for one VF. `problem` is empty if the VF has the GUID now."""
 
     vf: PciAddress
     pf: PciAddress
@@ -85,7 +85,7 @@ def _describe(outcome: Outcome) -> str:
 
 
 def rebind(host_root: Path, vf: Vf) -> None:
-    """Unbind the driver of a VF and bind it again. Raises OSError."""
+    """Unbind the driver of a VF and bind it again. Raise OSError."""
     driver = host_root / "sys/bus/pci/drivers" / vf.driver
     (driver / "unbind").write_text(vf.bdf)
     (driver / "bind").write_text(vf.bdf)
@@ -94,7 +94,8 @@ def rebind(host_root: Path, vf: Vf) -> None:
 def set_missing(
     host_root: Path, kernel: HostKernel, *, granted: frozenset[PciAddress], rebind: Rebind = rebind
 ) -> Iterator[Outcome]:
-    """Yield the outcome for each InfiniBand VF whose node GUID is 0. Raises HostError where sysfs cannot be listed."""
+    """Set the missing GUIDs, and yield the outcome for each InfiniBand VF whose node GUID was 0. Raise HostError where sysfs
+    cannot be listed."""
     for pf in _read_pfs(host_root):
         pf_guid = read_attribute(host_root / "sys/class/infiniband" / pf.ibdev / "node_guid") or pf.bdf
         for vf in pf.vfs:
@@ -109,14 +110,14 @@ def set_missing(
 
 
 def derive_guid(pf_guid: str, index: int) -> int:
-    """Return the GUID of the VF `index` of the PF with this GUID: never 0, marked as locally administered."""
+    """Return the GUID for the VF with this index of the PF with this GUID: never 0, marked as locally administered."""
     digest = bytearray(hashlib.blake2b(f"{pf_guid} {index}".encode(), digest_size=8).digest())
     digest[0] = digest[0] & ~_GROUP | _LOCAL
     return int.from_bytes(digest)
 
 
 def _set_one(host_root: Path, kernel: HostKernel, pf: Pf, vf: Vf, guid: int, rebind: Rebind) -> str:
-    """Return what went wrong, or an empty string."""
+    """Set the GUID of one VF and rebind its driver. Return an error, or an empty string."""
     try:
         kernel.set_guid(pf.bdf, vf.index, guid)
         rebind(host_root, vf)
@@ -143,7 +144,7 @@ def _read_pfs(host_root: Path) -> tuple[Pf, ...]:
 
 
 def _read_guid(host_root: Path, vf: PciAddress) -> int | None:
-    """Return the node GUID; None for a VF without an RDMA device, which is a short state after a bind."""
+    """Return the VF's node GUID; None for a VF without an RDMA device, as shortly after a bind."""
     for ibdev in read_names(host_root / "sys/bus/pci/devices" / vf / "infiniband"):
         guid = read_attribute(host_root / "sys/class/infiniband" / ibdev / "node_guid")
         return int(guid.replace(":", ""), 16) if guid else None

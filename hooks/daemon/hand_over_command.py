@@ -1,7 +1,7 @@
-"""The operator's command for a card without a holder: a reset, a check, a clean-up.
+"""Run the operator's command for a card after its last grant has ended: a reset, a check or a clean-up.
 
-Where systemd runs, it is a transient service, `lading-hand-over-<UUID>`: outside the sandbox of lading-hooks, and one at a time
-for a card, also when lading-hooks is started again meanwhile. Source: systemd-run(1), sd_booted(3).
+Where systemd runs, the command is a transient service, `lading-hand-over-<UUID>`. So it is outside the sandbox of lading-hooks,
+and runs once at a time for a card, even if lading-hooks restarts meanwhile. Source: systemd-run(1), sd_booted(3).
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from typing import Final
 from hooks.host.commands import bare_env, run_command
 from hooks.model.inventory import Gpu
 
-_MARGIN_S: Final = 5.0  # for systemd, which ends the command at its deadline
+_MARGIN_S: Final = 5.0  # extra seconds for systemd to end the command after its deadline
 
 
 async def run_hand_over(gpu: Gpu, *, command: Sequence[str], deadline_s: float, as_service: bool) -> None:
-    """Run the command, with {uuid} and {bdf} in its words replaced by the card's. Raise HostError if it fails, or has not ended
-    by then."""
+    """Run the command, with {uuid} and {bdf} in its arguments replaced by the card's. Raise HostError if the command fails, or
+    runs for longer than `deadline_s`."""
     words = [word.replace("{uuid}", gpu.uuid).replace("{bdf}", gpu.bdf) for word in command]
     env = bare_env()
     if not as_service:

@@ -1,5 +1,6 @@
-"""The program of the runtime handler `lading` on the host: `lading-hooks install-handler` puts it there, `remove-handler` takes
-it away. containerd starts it in place of runc for pods of that handler, for all that it does with their containers.
+"""Install or remove the program of the runtime handler `lading`: `lading-hooks install-handler` and `remove-handler`.
+
+containerd starts this program in place of runc for each operation on containers of the handler's pods.
 """
 
 import argparse
@@ -16,11 +17,11 @@ from lading.runtime import RuntimeClient
 from lading.settings import add_flags, load
 from lading.sockets import parse_endpoint
 
-_NAMED = 5  # of the pods in a refusal
+_NAMED = 5  # maximum number of pods that a refusal names
 
 
 def handler_program(settings: Settings) -> Path:
-    """Return where the program is on this node: BinaryName in containerd's configuration."""
+    """Return the program's path on this node, which is BinaryName in containerd's configuration."""
     return Path(settings.state_dir) / "bin" / PROGRAM
 
 
@@ -50,8 +51,8 @@ def remove_handler(argv: Sequence[str]) -> None:
 
 
 def remove_program(settings: Settings) -> bool:
-    """Take the program away. Return whether it was there. Raise HostError while pods of its handler run, and
-    RuntimeUnavailableError if that cannot be known."""
+    """Remove the program. Return whether it was there. Raise HostError while pods of its handler run, and
+    RuntimeUnavailableError if the runtime cannot list the pods."""
     path = handler_program(settings)
     RUNC.check_ours(path)
     if path.exists() and (pods := asyncio.run(_running(settings))):

@@ -1,7 +1,7 @@
-"""`lading-hooks ledger` and `lading-hooks release`: show the holders of devices, and release devices, on a person's request.
+"""Show the holders of devices, and release devices on a person's request: `lading-hooks ledger` and `lading-hooks release`.
 
-`ledger` only reads, with or without a running daemon. The daemon does a release, because it owns the ledger and changes the
-VFs; if none runs, this process opens the ledger itself, and its lock prevents a daemon from starting meanwhile.
+`ledger` only reads, with or without a running daemon. A running daemon does the release, because it owns the ledger and changes
+the VFs. Without a daemon, the command opens the ledger itself, and the ledger's lock prevents a daemon from starting meanwhile.
 """
 
 import argparse
@@ -41,9 +41,9 @@ from lading.settings import add_flags, load
 from lading.sockets import Peer, parse_endpoint
 from protos.hook.v1 import hook_pb2
 
-IN_USE: Final = 3  # exit status of a release that was refused, as of a pod that `render` refuses
+IN_USE: Final = 3  # exit status of a refused release; `render` has the same status for a refused pod
 _DIAL_S: Final = 2.0
-_ANSWER_S: Final = 120.0  # some kernel calls, each of which may take the attach deadline, one after the other
+_ANSWER_S: Final = 120.0  # seconds for several successive kernel calls, each of which may take the attach deadline
 
 
 def list_ledger(argv: Sequence[str]) -> None:
@@ -64,8 +64,8 @@ def list_ledger(argv: Sequence[str]) -> None:
 
 
 def _listing(settings: Settings) -> tuple[Entry, ...]:
-    """Return the listing. The journal is read before and after the devices, so that a VF which was moved meanwhile is not shown
-    as unmanaged."""
+    """Return the list of devices with their holders. The journal is read before and after the devices, so that a VF that was
+    moved meanwhile is not shown as unmanaged."""
     before = _said(settings)
     inventory = asyncio.run(read_in_time(settings))
     said = _said(settings)
@@ -116,7 +116,7 @@ def _is_served(path: Path) -> bool:
             dial.connect(os.fspath(path))
         except (FileNotFoundError, ConnectionRefusedError):
             return False
-        except BlockingIOError:  # its queue is full
+        except BlockingIOError:  # the server runs, and its queue of connections is full
             return True
         except OSError as e:
             raise HostError(f"cannot connect to {path}: {e.strerror}", hint="only root may") from e

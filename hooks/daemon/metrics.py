@@ -1,9 +1,9 @@
-"""Metrics of the hook server: counters of its answers, and gauges that are read from the node at each scrape.
+"""Collect the metrics of the hook server: counters of its answers, and gauges that are read from the node at each scrape.
 
-It counts how containers were answered, in a registry of its own. Label values come from closed lists (kinds, reasons), except
-for the use of a card, and for the holders of devices: kubelet's PodResources, where others find the holders, does not know
-Lading's devices. That is one series for each device of a container, from the ledger at this moment, and never more than
-MOST_HOLDERS. Use it on the loop's thread only.
+The metrics have their own registry. Label values come from closed lists (kinds, reasons), except for cards and for the holders
+of devices. Holders are exported because kubelet's PodResources, where other tools find them, does not list Lading's devices.
+They are one series for each held device, from the ledger at the scrape, and at most MOST_HOLDERS. Use this module on the event
+loop's thread only.
 
 Source: prometheus.io/docs/practices/naming.
 """
@@ -35,16 +35,17 @@ from lading.errors import HostError
 _BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 30.0)
 _MOVE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _RELEASE_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-# kubelet runs 110 pods: a node near this limit has pods with hundreds of containers; a scrape is up to 5 MB (names of 253).
+# kubelet runs 110 pods: a node near this limit has pods with hundreds of containers. A scrape then has up to 5 MB, with names
+# of 253 characters.
 MOST_HOLDERS: Final = 4096
 _HOLDER: Final = ("device", "kind", "namespace", "pod", "container")
 Labels = tuple[str, ...]
-_HELD, _PENDING = "held", "pending"  # a container was created with the grant, or not yet
+_HELD, _PENDING = "held", "pending"  # states of a grant: its container was created, or was not created yet
 
 
 class Metrics:
     def __init__(self, node: Node, reporter: Reporter | None = None) -> None:
-        """Register the metrics. `reporter`: of a node that reports."""
+        """Register the metrics. `reporter`: None on a node that does not report to the API server."""
         self.registry = CollectorRegistry(auto_describe=True)
         self._outcomes = Counter(
             "lading_hooks_containers",
@@ -127,7 +128,7 @@ class _State(Collector):
         self._node = node
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # otherwise the registry would collect once to find the names
+        return ()  # otherwise the registry would collect once to find the metrics' names
 
     def collect(self) -> Iterator[Metric]:
         node = self._node
@@ -195,8 +196,8 @@ def _grants(grants: Iterable[Grant]) -> GaugeMetricFamily:
 
 
 def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
-    """Return the holders' series. If a pod was created again under its name, and both it and its predecessor hold a share, the
-    value is the sum."""
+    """Yield the series of holders. If a pod was created again under its name, and both pods hold a share of a card, the value
+    is the sum."""
     held = list(islice(_held(grants), MOST_HOLDERS))
     mib: Tally[Labels] = Tally()
     percent: Tally[Labels] = Tally()
@@ -215,7 +216,7 @@ def _holders(grants: Iterable[Grant]) -> Iterator[Metric]:
 
 
 def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantKey, GrantedGpu | None]]:
-    """Yield the labels of each held device, whose it is, and its GPU; None for a VF."""
+    """Yield the labels of each held device, the key of its grant, and its granted GPU; None instead of a GPU for a VF."""
     for grant in grants:
         who = (grant.namespace, grant.pod_name, grant.container)
         for gpu in grant.devices.gpus:
@@ -226,7 +227,7 @@ def _held(grants: Iterable[Grant]) -> Iterator[tuple[Labels, GrantKey, GrantedGp
 
 
 def _used_by_holders(node: Node, inventory: Inventory) -> Metric:
-    """Return what containers use of what they hold, where the driver and /proc tell."""
+    """Return the GPU memory in use, by container and device, as far as the driver and /proc report it."""
     family = GaugeMetricFamily(
         "lading_device_used_mib", "Memory that a container uses of a device that it holds.", labels=_HOLDER
     )

@@ -1,4 +1,4 @@
-"""List the files of the node that the hook server uses: those of its settings, and the kernel's."""
+"""List the node's files that the hook server needs: files named in its settings, and files of the kernel."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ _LIST: Final = os.R_OK | os.X_OK
 
 
 def list_needed(settings: Settings, vendors: Iterable[Vendor]) -> Iterator[Needed]:
-    """Yield what these settings use. A setting that is empty uses nothing."""
+    """Yield the files and folders that these settings need. An empty setting needs none."""
     root = Path(settings.host_root)
     yield Needed(path=parse_endpoint(settings.runtime_endpoint), what="runtime_endpoint", mode=os.W_OK, optional=True)
     if settings.front_end is FrontEndName.NRI:
@@ -38,6 +38,6 @@ def list_needed(settings: Settings, vendors: Iterable[Vendor]) -> Iterator[Neede
         yield Needed(path=Path(settings.mps_control), what="mps_control", mode=os.R_OK | os.X_OK)
     if IsolationName.HAMI_CORE in settings.isolations:
         yield Needed(path=Path(settings.hami_library), what="hami_library")
-    if attaches(settings):  # hooks.attach.neighbours
+    if attaches(settings):  # stands for the settings that hooks.attach.neighbours writes
         sysctl = root / "proc/sys/net/ipv6/conf/default/accept_dad"
         yield Needed(path=sysctl, what="IPv6 settings of VFs", mode=os.W_OK, optional=True)

@@ -1,4 +1,4 @@
-"""Every implementation of a port, one line for each; and how each is made from the configuration."""
+"""List every implementation of a port, one line for each, and make each from the configuration."""
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ from lading.vocabulary import SandboxId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The parts from which preparers and front ends are made."""
+    """Hold the parts from which preparers and front ends are made."""
 
     settings: Settings
     vendors: Sequence[Vendor]
@@ -65,14 +65,14 @@ class Host:
     attacher: Attacher
     log: Log
     moved: Callable[[Operation, float, bool], object] = lambda *_: None
-    netns: MutableMapping[SandboxId, str] = field(default_factory=dict)  # those that a front end knows, for the attacher
-    asked: Callable[[str, float], object] = lambda *_: None  # a call of the runtime by NRI was answered, and its seconds
-    take_place: Callable[[], str] = lambda: ""  # NRI: returns why another process is Lading's plugin; empty if none is
+    netns: MutableMapping[SandboxId, str] = field(default_factory=dict)  # network namespaces, from a front end to the attacher
+    asked: Callable[[str, float], object] = lambda *_: None  # called with the method and seconds of each answered NRI call
+    take_place: Callable[[], str] = lambda: ""  # NRI: returns an error if another process is Lading's plugin; else empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """The socket of the hook API, and what its answers are traced with."""
+    """Hold the socket of the hook API, and the tracing of its answers."""
 
     listener: Listener
     tracing: Tracing
@@ -80,7 +80,8 @@ class Door:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparerKind:
-    """How a preparer is made, and the seconds that a container may wait for it; 0 if these settings leave it no wait."""
+    """Hold a preparer's constructor, and the maximum seconds that a container waits for it; 0 where these settings need no
+    wait."""
 
     make: Callable[[Host], Preparer]
     wait_s: Callable[[Settings], float]
@@ -154,7 +155,7 @@ def _mig_instances(host: Host) -> Preparer:
 
 
 def _cri_hook(node: Node, host: Host, door: Door) -> FrontEnd:
-    """Serve the socket: a person's requests always, the proxy's if it is the way in."""
+    """Serve the hook API's socket: an operator's requests always, the proxy's only if the proxy is the node's front end."""
     by_hand = LedgerService(node, host.attacher, host.log)
     is_way_in = host.settings.front_end is FrontEndName.CRI_HOOK
     service = HookService(node, tracing=door.tracing) if is_way_in else ClosedService()
@@ -205,7 +206,7 @@ def make_preparers(host: Host) -> tuple[Preparer, ...]:
 
 
 def sum_waits_s(settings: Settings) -> float:
-    """Return the seconds that a container may wait at most for the preparers of this node."""
+    """Return the maximum seconds that a container waits for all preparers of this node."""
     return sum(kind.wait_s(settings) for kind in PREPARERS)
 
 
@@ -214,7 +215,7 @@ def make_front_ends(node: Node, host: Host, door: Door) -> tuple[FrontEnd, ...]:
 
 
 def guard_rules(settings: Settings, vendors: Sequence[Vendor]) -> GuardRules:
-    """Return what NRI's guard, and Lading's own validation, go by."""
+    """Return the rules for NRI's guard, and for the validation by Lading's plugin."""
     hidden = {name: value for vendor in vendors for name, value in vendor.hidden_env.items()}
     return GuardRules(
         prefixes=prefixes(),
@@ -224,7 +225,7 @@ def guard_rules(settings: Settings, vendors: Sequence[Vendor]) -> GuardRules:
 
 
 def make_rules(settings: Settings, trust: Trust, vendors: Sequence[Vendor], *, cdi_refusal: str) -> Rules:
-    """Return the rules for decisions. `cdi_refusal`: why the runtime does not honour CDI names, or empty."""
+    """Return the rules for decisions. `cdi_refusal`: the reason why the runtime does not honour CDI names; empty if it does."""
     return Rules(
         node_name=settings.node_name,
         trust=trust,

@@ -1,8 +1,8 @@
-"""`lading-hooks install-proxy`: the image lading-node installs the proxy on the node where it runs, which needs no Python then.
+"""Install the CRI proxy on a node from a container with the image lading-node: `lading-hooks install-proxy`.
 
-What is written, kept and restored is said by install-node.sh alone, which the image brings: this command starts it on the node,
-with the node's own programs, and hands it the image as an open folder. It does not return, so that a signal reaches the script.
-Source: setns(2), proc(5): /proc/PID/fd.
+The node needs no Python. The image's script install-node.sh alone decides which files are written, kept and restored. The
+command replaces itself by this script, so that signals reach it. The script runs on the node, with the node's own programs, and
+gets the image as an open folder. Source: setns(2), proc(5): /proc/PID/fd.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def install_proxy(argv: Sequence[str]) -> None:
     if refused := [one for one in options if one.partition("=")[0] in _OF_THE_SCRIPT]:
         raise ConfigError(f"{refused[0]} has no meaning in a container", hint="configuration: --config-dir")
     image, mounts = os.open("/", os.O_PATH | os.O_DIRECTORY), os.open("/proc/self/ns/mnt", os.O_RDONLY)
-    for fd in (image, mounts):  # no process is left in the container's mount namespace, which ends unless it is held
+    for fd in (image, mounts):  # without an open descriptor, the container's mount namespace ends with its last process
         os.set_inheritable(fd, True)
     root = f"/proc/self/fd/{image}"
     script = f"{root}{sysconfig.get_path('data')}/{SCRIPT}"
@@ -57,7 +57,7 @@ def install_proxy(argv: Sequence[str]) -> None:
 
 
 def find_configuration(folder: Path) -> Iterator[Path]:
-    """Yield the files that install-node.sh takes."""
+    """Yield the configuration files in this folder that install-node.sh accepts."""
     for path in sorted(folder.absolute().glob("*")):
         if path.name in {"hooks.toml", "runtimeproxy.toml"} or path.name.endswith(".pub.pem"):
             yield path

@@ -1,9 +1,8 @@
 """Decide whether the hook server can do all of its work: the conditions of `/readyz`.
 
-It takes how old inventory and comparison are, how the ledger's last write went, and what was bypassed. It returns conditions;
-the answer is 200 only if all required conditions hold. A device that is unhealthy and free is a metric, not a condition: the
-others are still assigned. A device that became unhealthy under a container, and a report that central does not get, are
-conditions and not required: the rest of the node is served as before.
+`/readyz` answers 200 only if all required conditions hold. An unhealthy free device is a metric and no condition, because the
+other devices are still assigned. A held device that became unhealthy, or a missing report to central, fails only a condition
+that is not required, because the rest of the node works as before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,8 @@ from hooks.node.bypass import Bypassed
 from lading.amounts import first_few
 from lading.health import Condition
 
-_NAMED = 3  # of the bypassed containers, of the devices that became unhealthy
-_STALE_S = 60.0  # an upgrade of the API server interrupts it for less
+_NAMED = 3  # maximum number of bypassed containers, and of unhealthy devices, that a condition names
+_STALE_S = 60.0  # seconds without a report before the condition fails; an upgrade of the API server takes less
 
 
 def decide_ready(
@@ -36,10 +35,10 @@ def decide_ready(
     taint_failure: str | None = None,
     front_ends: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Condition, ...]:
-    """Decide the conditions. `ledger`, `socket`, `driver_files` and `cdi` say what is wrong with them, or are empty; `cdi` is
-    None if cards are not given by CDI. `denied` has the files that cannot be opened. `report_stale_s` is None if nothing is
-    reported. `taint_failure`: why the node's taint may not be as it should, or None if it has none. `front_ends`: their own
-    conditions, and what is wrong."""
+    """Decide the conditions. `ledger`, `socket`, `driver_files` and `cdi` are errors, or empty; `cdi` is None if cards are not
+    given by CDI. `denied` lists the files that cannot be opened. `report_stale_s` is None if the node does not report.
+    `taint_failure`: the reason why the node's taint may be wrong, or None if Lading does not taint the node. `front_ends`: the
+    error of each front end's condition, by name, or empty."""
     names = [f"{one.namespace}/{one.pod_name}/{one.container}" for one in bypassed]
     went_past = f"containers that run without their devices: {first_few(names, _NAMED)}" if bypassed else ""
     return (

@@ -1,5 +1,4 @@
-"""`lading-hooks registration`: the file that makes the CRI proxy call this hook server, according to this node's
-configuration."""
+"""Render the registration for `lading-hooks registration`: the file that makes the CRI proxy call this node's hook server."""
 
 from typing import Any, Final
 
@@ -16,13 +15,13 @@ _HOOKS: Final = (
     "PostStopPodSandbox",
     "PostRemovePodSandbox",
 )
-_MARGIN_S: Final = 2.0  # for the work besides waiting; otherwise a refusal with its reason would arrive as a timeout
+_MARGIN_S: Final = 2.0  # seconds for the work besides waiting; without them a timeout would replace a refusal and its reason
 
 
 def render_registration(settings: Settings) -> dict[str, Any]:
-    """Return the registration as JSON values. It contains `hide_unassigned`, because the hook server is not called for pods
-    without Lading's annotations. Raise ConfigError for a `listen` that is not a socket, and on a
-    node where containers do not come by way of the proxy."""
+    """Return the registration as JSON values. It contains the rules of `hide_unassigned`, because the proxy does not call the
+    hook server for pods without Lading's annotations. Raise ConfigError for a `listen` that is not a socket, and on a node with
+    another front end than the proxy."""
     if settings.front_end is not FrontEndName.CRI_HOOK:
         raise ConfigError(
             f"cannot register with lading-runtimeproxy: front_end = {settings.front_end}, and a node has one front end",

@@ -1,9 +1,9 @@
-"""`lading-hooks render`: show what this node would inject for a pod, container by container, or why not. It needs no runtime.
+"""Show what this node would inject into each container of a pod, or why it would refuse: `lading-hooks render`.
 
-It takes a pod manifest (YAML or JSON), the node's configuration, its devices, and its ledger. It returns the decision that a
-CreateContainer would get, as text or JSON, and warnings. Containers are taken in kubelet's order, and each holds its devices
-while the next is decided; a pod whose uid is in the ledger keeps its devices. What only kubelet and the runtime know (device
-plugins, runtime handlers, whether CDI names are honoured) is not in a manifest.
+The input is a pod manifest (YAML or JSON), the node's configuration, its devices, and its ledger; no runtime is needed. The
+output is the decision for each CreateContainer, as text or JSON, and warnings. Containers are decided in kubelet's order, and
+each holds its devices while the next is decided. A pod whose uid is in the ledger keeps its devices. Device plugins, runtime
+handlers and the runtime's support of CDI names are ignored, because a manifest does not show them.
 """
 
 import json
@@ -25,7 +25,7 @@ from lading.errors import ConfigError
 from lading.log import printable
 from lading.vocabulary import GRANT, PREFIX, PodUid, adds_sys_admin, is_manual
 
-_NO_UID: Final = "not-created-yet"  # of a pod that no API server has seen
+_NO_UID: Final = "not-created-yet"  # stands for the uid of a pod that was not created yet
 
 
 class _EnvVar(msgspec.Struct):
@@ -69,7 +69,7 @@ class _Spec(msgspec.Struct):
 
 
 class Pod(msgspec.Struct):
-    """The part of a manifest that a decision uses; Kubernetes checks the rest."""
+    """Hold the fields of a manifest that a decision uses; Kubernetes checks the rest."""
 
     metadata: _Metadata
     spec: _Spec
@@ -91,7 +91,7 @@ class Rendered(NamedTuple):
 
 
 def read_pod(text: str, name: str) -> Pod:
-    """Return the one pod of a manifest. Raise ConfigError that names the file, the key and the problem."""
+    """Return the manifest's only object, a pod. Raise ConfigError that names the file, the key and the problem."""
     try:
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
     except (yaml.YAMLError, RecursionError, ValueError) as e:
@@ -110,15 +110,15 @@ def read_pod(text: str, name: str) -> Pod:
 
 
 def _shown(value: object) -> str:
-    """Show a value briefly, also if a few lines of YAML, by aliases or as a number, expand to more text than fits into
-    memory."""
+    """Show a value in at most 100 characters. A few lines of YAML can expand, by aliases or as a number, to more text than fits
+    into memory."""
     plain = isinstance(value, str | float | None) or (isinstance(value, int) and value.bit_length() < 64)
     return str(value)[:100] if plain else type(value).__name__
 
 
 def _wrong(name: str, pod: dict[str, Any], problem: str) -> ConfigError:
-    """Name the annotation: msgspec names no key of a mapping ("$.metadata.annotations[...]"), and a person needs to know which
-    one is wrong."""
+    """Make an error that names the wrong key. msgspec names no keys of a mapping ("$.metadata.annotations[...]"), so this
+    function finds the annotation."""
     cause, _, at = problem.partition(" - at `$")
     key, cause = at.strip("`."), cause[:1].lower() + cause[1:]
     hint = ""
@@ -129,8 +129,8 @@ def _wrong(name: str, pod: dict[str, Any], problem: str) -> ConfigError:
 
 
 def render_pod(pod: Pod, rules: Rules, view: View, grants: Sequence[Grant]) -> list[Rendered]:
-    """Decide for each container. `grants` is the ledger, from which each decision takes the container's own grant and those of
-    others; `view` has the rest."""
+    """Decide for each container of a pod. `grants` is the ledger: each decision uses the container's own grant and those of
+    others. `view` holds the rest of the node's state."""
     metadata, spec = pod.metadata, pod.spec
     sandbox = Sandbox(
         name=metadata.name or metadata.generateName or "",
@@ -168,8 +168,8 @@ def _projected(container: _Container) -> Container:
 
 
 def warnings(pod: Pod) -> list[str]:
-    """Return warnings about what is not refused but is probably not what the author meant: an annotation for a container that
-    the pod does not have."""
+    """Return warnings about probable mistakes that are not refused: an annotation for a container that the pod does not
+    have."""
     names = [container.name for container in pod.containers]
     return [
         f"{key} is for container {suffix}, and this pod has {', '.join(names)}"
@@ -223,7 +223,7 @@ def _netdev(wanted: WantedVf) -> str:
 
 
 def _attached(wanted: WantedVf) -> dict[str, Any]:
-    """Show the VF with the settings that the node adds."""
+    """Return the VF with its interface name and all its settings, as JSON values."""
     settings: dict[str, Any] = msgspec.to_builtins(without_defaults(wanted.settings))
     config = settings.pop("config", {})
     return {"vf": wanted.vf.bdf, **({"ifname": wanted.ifname} if wanted.ifname else {}), **config, **settings}

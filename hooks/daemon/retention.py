@@ -1,7 +1,7 @@
-"""Delete old periods from the history, a few at a time, so that no container waits for it.
+"""Delete old periods from the ledger's history, a few at a time, so that no container waits for the deletion.
 
-The clock decides what is old. A clock that was just set by a day or more may be wrong, and deleted rows do not come back: for
-REST_S after that, only rows over the limit are deleted.
+The clock decides which periods are old. A clock that was just set by a day or more may be wrong, and deleted rows cannot be
+restored. So for REST_S after such a change, only rows over the history's limit are deleted.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from lading.errors import StateError
 from lading.log import Event
 
 LOOK_S: Final = 60.0
-PAUSE_S: Final = 0.05  # between two steps: 4,000 rows a second
+PAUSE_S: Final = 0.05  # seconds between two steps, which gives 4,000 rows a second
 REST_S: Final = 86400.0
 _DAY_S: Final = 86400
 _NOT_FORGOTTEN: Final = "the history is not pruned"
@@ -39,6 +39,6 @@ async def keep_forgetting(
         try:
             more = history.prune(int(clock()) - days * _DAY_S if monotonic() >= rests_until else 0)
             node_log.over(Event.LEDGER_FAILED, _NOT_FORGOTTEN)
-        except StateError as e:  # a full disk: its worse effects are reported elsewhere
+        except StateError as e:  # such as a full disk, which the daemon also reports as a failed condition
             node_log.once(Event.LEDGER_FAILED, f"{_NOT_FORGOTTEN}: {e}")
         await sleep(PAUSE_S if more else LOOK_S)

@@ -1,4 +1,4 @@
-"""Every setting of the hook server: configuration key, flag, default, help; and the rules made of them."""
+"""Define every setting of the hook server (configuration key, flag, default, help), and check and derive values from them."""
 
 import os
 import platform
@@ -39,9 +39,9 @@ from lading.vocabulary import GpuUuid, PciAddress
 CONFIG: Final = Path("/etc/lading/hooks.toml")
 REGISTRATION: Final = Path("/etc/lading/hooks.d/50-lading.json")
 
-_SOME_UUID: Final = GpuUuid(f"GPU-{UUID(int=0)}")  # all are of one length
+_SOME_UUID: Final = GpuUuid(f"GPU-{UUID(int=0)}")  # stands for any card's UUID, because all have the same length
 
-# Of a VF, in [vf]. A MAC, an address and a route belong to one VF, so they are in its assignment.
+# Keys in [vf], which apply to every VF. A MAC, an address and a route belong to one VF, so the VF's assignment has them.
 _VF_KEYS: Final = frozenset(
     {"vlan", "vlan_qos", "vlan_proto", "min_tx_rate", "max_tx_rate", "spoofchk", "trust", "link_state", "mtu"}
 )
@@ -200,7 +200,7 @@ class Settings(NvidiaSettings, frozen=True, kw_only=True):
 
 
 def check(settings: Settings) -> None:
-    """Check what concerns several settings together, or the files that they name. Raise ConfigError."""
+    """Check addresses, settings that depend on each other, and the files that settings name. Raise ConfigError."""
     for key in ("listen", "runtime_endpoint", "shares_socket", "nri_socket"):
         try:
             parse_endpoint(getattr(settings, key))
@@ -229,8 +229,8 @@ def check(settings: Settings) -> None:
 
 
 def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
-    """Return the settings without a default that other settings need: in words, with how to write them. All at once, so that a
-    person who writes a configuration does not find them one by one."""
+    """Return the missing settings that other settings need: an error for each, with a hint how to write it. All are returned at
+    once, so that the author of a configuration does not find them one by one."""
     missing: dict[str, str] = {}
     of_central = sorted(trust.accepted & {Form.SIGNED, Form.UNSIGNED})
     if not settings.node_name and (of_central or settings.report):
@@ -243,7 +243,7 @@ def _missing(settings: Settings, trust: Trust) -> dict[str, str]:
 
 
 def _check_front_end(settings: Settings) -> None:
-    """Refuse settings for which the front end has no form."""
+    """Refuse settings that the front end's protocol cannot express."""
     if settings.front_end is not FrontEndName.NRI:
         if settings.rdma_memlock:
             raise ConfigError(
@@ -283,7 +283,7 @@ def _check_cni(settings: Settings) -> None:
 
 
 def _check_isolations(settings: Settings) -> None:
-    """Refuse isolations that the node's other settings leave without effect, or that this version does not have."""
+    """Refuse isolations that this version lacks, or that do not work with the node's other settings."""
     known = set(IsolationName) - {IsolationName.MIG}
     if unknown := [name for name in settings.isolations if name not in known]:
         raise ConfigError(
@@ -340,25 +340,25 @@ def mps_folders(settings: Settings) -> MpsFolders:
 
 
 def share_libraries(settings: Settings) -> Path:
-    """Return the folder of the libraries of the isolation tokens, of this machine's architecture."""
+    """Return the folder of the isolation tokens' libraries for this machine's architecture."""
     if settings.share_libraries:
         return Path(settings.share_libraries)
     return Path(__file__).parents[2] / "shares/library/built" / platform.machine()
 
 
 def taints_node(settings: Settings) -> bool:
-    """Return whether the node has a taint while it is not ready."""
+    """Return whether Lading taints the node while the node is not ready."""
     by_default = settings.front_end is FrontEndName.NRI
     return settings.report and (by_default if settings.node_taint is None else settings.node_taint)
 
 
 def guard_lock(settings: Settings) -> Path:
-    """Return the file by which lading-hooks sees that a guard is there."""
+    """Return the lock file by which lading-hooks detects a connected guard."""
     return parse_endpoint(settings.listen).with_name("nri-guard.lock")
 
 
 def ready_mark(settings: Settings) -> Path:
-    """Return the file that says that this node was ready since its boot."""
+    """Return the file that exists if this node was ready at least once since its boot."""
     return parse_endpoint(settings.listen).with_name("was-ready")
 
 
@@ -367,7 +367,7 @@ def ledger_path(settings: Settings) -> Path:
 
 
 def read_trust(settings: Settings) -> Trust:
-    """Return what the node accepts. Raise ConfigError."""
+    """Return the accepted assignment forms, central's keys, and accepted foreign annotations. Raise ConfigError."""
     forms = [form for dialect in annotations.DIALECTS for form in dialect.forms]
     if unknown := sorted({*settings.assignments}.difference(forms)):
         raise ConfigError(f"assignments: {unknown[0]!r} is none of {', '.join(forms)}")
@@ -389,7 +389,7 @@ def read_rails(settings: Settings) -> Mapping[PciAddress, int]:
 
 
 def max_age_s(interval_s: float) -> float:
-    """Return the greatest age of what is read at this interval: three intervals, and 30 s for a slow driver or runtime."""
+    """Return the maximum age of values read at this interval: three intervals plus 30 s for a slow driver (10 s → 60 s)."""
     return 3 * interval_s + 30.0
 
 

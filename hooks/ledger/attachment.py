@@ -1,8 +1,8 @@
-"""An attachment in its one written form: in the journal's table, and in a container's annotation (`lading.dev/attachments`).
+"""Render and parse an attachment in its one written form, for the journal's table and a container's annotation.
 
-Canonical JSON, read back strictly (`canonical`). Every name in it is checked too, because what is read is acted on: a release
-renames devices and sets up a PF by it, and a container is given the nodes of the VF that it says. Refused, as StateError: what
-is not an address, interface name, MAC or path in Lading's form; numbers out of range.
+The annotation is `lading.dev/attachments`. The form is canonical JSON, read back strictly (`canonical`). All names are checked
+too: a release renames devices and sets up a PF by them, and a container gets the device nodes that they name. A value that is
+not an address, interface name, MAC or path in Lading's form, or a number out of range, is refused as StateError.
 
 Source: linux/if_link.h, dev_valid_name (net/core/dev.c), infiniband's device nodes (drivers/infiniband/core).
 """
@@ -32,9 +32,10 @@ from lading.devices.identity import is_ibdev, is_ifname, parse_pci_address
 from lading.errors import StateError
 from lading.vocabulary import PciAddress
 
-_LARGEST_INTEGER: Final = 2**63 - 1  # what SQLite stores
+_LARGEST_INTEGER: Final = 2**63 - 1  # SQLite's largest integer
 _LARGEST_U32: Final = 2**32 - 1
-# After what a container tells of are as many as a node can ever use, and all of them are what JSON's readers hold exactly.
+# A container's annotation may name generations up to 2**48. Above them are as many as a node can ever use, and JSON's readers
+# hold each of them exactly (up to 2**53).
 _LARGEST_TOLD: Final = 2**48
 _LARGEST_GENERATION: Final = 2**53
 
@@ -72,8 +73,8 @@ def parse_attachments(text: str) -> tuple[Attachment, ...]:
 
 
 def newest_of_each(attachments: Iterable[Attachment], *, taken: Collection[int] = ()) -> tuple[Attachment, ...]:
-    """Return the newest attachment of each VF: several containers report the same one, and an exited container reports an older
-    one. No two of the result have the same generation, and none has one that is `taken`."""
+    """Return the newest attachment of each VF: several containers may report the same attachment, and an exited container an
+    older one. The generations in the result are distinct, and none of them is in `taken`."""
     newest: dict[PciAddress, Attachment] = {}
     for one in sorted(attachments, key=lambda a: (a.generation, a.bdf)):
         newest[one.bdf] = one
@@ -125,7 +126,8 @@ def _vf_problems(vf: Vf) -> Iterator[str]:
 
 
 def _node_problems(node: CharDevice) -> Iterator[str]:
-    """Yield problems of this node. A container gets it, so it must not be another device, for example a disk."""
+    """Yield the problems of this device node. A container gets the node, so it must not be another device, for example a
+    disk."""
     yield from _unless(_NODE.fullmatch(node.path) is not None, node.path, "no RDMA device node")
     yield from _unless(_is_path(node.host_path) and node.host_path.endswith(node.path), node.host_path, "another node")
     yield from _unless(0 < node.major <= _LARGEST_U32 and 0 <= node.minor <= _LARGEST_U32, node.path, "without its number")

@@ -1,8 +1,7 @@
-"""Show the history to a person: the holders of a device, the devices of a pod, since a time; as a table, as JSON.
+"""Show the history of a device's holders, or of a pod's devices, since a time: to a person as a table, or as JSON.
 
-It takes periods. It returns one line per device of each, in the order in which they began, newest last. The JSON's keys are
-those of docs/reference.md, all of them always; times are ISO 8601 in UTC. It refuses a text that is neither a time nor a length
-of time.
+Each device of a period has one line, in the order in which the periods began, newest last. The JSON has all keys of
+docs/reference.md, always; times are ISO 8601 in UTC. `parse_since` refuses a text that is neither a time nor a length of time.
 """
 
 import re
@@ -27,7 +26,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One device of a period."""
+    """Represent one device of a period."""
 
     kind: Kind
     device: str
@@ -36,7 +35,7 @@ class Entry:
 
     @property
     def card(self) -> str:
-        """Return the card of a GPU or MIG instance."""
+        """Return the UUID of the GPU, or of the MIG instance's GPU; empty for a VF."""
         return self.gpu.uuid if self.gpu else ""
 
 
@@ -55,8 +54,8 @@ def parse_since(text: str, now: int) -> int:
 
 
 def list_entries(periods: Iterable[Period], *, devices: frozenset[str] | None = None, pod: str = "") -> tuple[Entry, ...]:
-    """List the entries. `devices`: any of these names; a card's name includes its instances. `pod`: a uid, a name, or
-    namespace/name."""
+    """List the entries of these devices and this pod, oldest first. `devices`: names, where a card's name includes its MIG
+    instances; None: all. `pod`: a uid, a name, or namespace/name; empty: all."""
     ordered = sorted(periods, key=lambda period: period.since)
     found = (entry for period in ordered if _is_of(period, pod) for entry in _entries(period))
     return tuple(entry for entry in found if devices is None or not devices.isdisjoint((entry.device, entry.card)))

@@ -1,8 +1,8 @@
-"""The file `node.db`: it is made whole or not at all, and opened only if it is sound, Lading's, and of a known version.
+"""Make and open the ledger's file `node.db`: it is made whole or not at all, and opened only if it is sound and Lading's.
 
-A file that is damaged, empty, another program's or of a newer version is a StateError that names the command to rebuild it; a
-disk that is full or read-only is one that says so. SQLite itself would begin anew in an empty file, and would replay a log
-that outlived its database into the next one: both are refused here.
+A file that is damaged, empty, another program's or of a newer version raises a StateError that names the command to rebuild it.
+A full or read-only disk raises a StateError that says so. SQLite itself would begin a new database in an empty file, and would
+replay a leftover log into the next database: both are refused.
 
 Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/pragma.html, https://www.sqlite.org/howtocorrupt.html
 """
@@ -23,12 +23,12 @@ _REBUILD: Final = (
     "rebuild it: systemctl stop lading-hooks.socket lading-hooks; lading-hooks rebuild-ledger; "
     "systemctl start lading-hooks.socket lading-hooks"
 )
-_BUSY_MS: Final = 1000  # a person's sqlite3 shell may hold a lock; the hook call's deadline is twice that
+_BUSY_MS: Final = 1000  # an operator's sqlite3 shell may hold a lock; a hook call's deadline is twice that
 
 
 def lock_directory(directory: Path) -> contextlib.ExitStack:
-    """Lock the directory until the result is closed: no other daemon may open a ledger here, because its memory would be
-    stale."""
+    """Lock the directory until the result is closed: a second daemon could change the file, and the first one's copy in memory
+    would be stale."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -48,7 +48,8 @@ def lock_directory(directory: Path) -> contextlib.ExitStack:
 
 
 def make(path: Path) -> Path:
-    """Make an empty ledger beside `path`, under a name to be renamed from when it is whole."""
+    """Make an empty ledger beside `path`, and return its temporary path. The caller renames the file to `path` when it is
+    complete."""
     new = path.with_name(path.name + ".new")
     try:
         for name in (new, *_logs(new)):
@@ -74,7 +75,7 @@ def refuse_orphaned_log(path: Path) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open a sound ledger, brought to this version. The caller closes it."""
+    """Open the ledger if it is sound, and migrate it to this version. The caller closes it."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode):
         raise StateError(f"cannot open ledger {path}: not a regular file")
@@ -95,15 +96,15 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def look_into(path: Path) -> sqlite3.Connection:
-    """Open a ledger for reading only, with or without a running daemon. The caller closes it. Nothing is left behind: if no
-    daemon has it open there is no log, and a reader that might need one would make it."""
+    """Open a ledger for reading only, with or without a running daemon. The caller closes it. If there is no log, no daemon has
+    the ledger open. Then the file is opened as immutable: a reader that might need a log would otherwise leave one behind."""
     how = "mode=ro" if any(os.path.lexists(log) for log in _logs(path)) else "mode=ro&immutable=1"
     return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return the identity of the file at this path: device and inode, which is not used again while this process has it
-    open."""
+    """Return the device and inode of the file at this path; None if there is none. An inode is not used again while this
+    process has the file open."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -123,13 +124,13 @@ def replaced(path: Path, opened: tuple[int, int] | None) -> StateError | None:
 
 
 def version(db: sqlite3.Connection) -> int:
-    """Return the number of steps of the schema that this file has."""
+    """Return the number of migrations that this file has had."""
     return _pragma(db, "user_version")
 
 
 def set_aside(path: Path) -> Path | None:
-    """Give the old file and its logs a free name, because a person may want to look; the file keeps its own name until it is
-    replaced."""
+    """Keep the old file and its logs under a free name, because a person may want to inspect them; return that name. The file
+    keeps its own name too until it is replaced."""
     number = 1
     while os.path.lexists(aside := path.with_name(f"{path.name}.damaged-{number}")):
         number += 1
@@ -157,7 +158,8 @@ def damage_explained(path: Path) -> Iterator[None]:
 
 
 def state_error(verb: str, path: Path, error: sqlite3.Error) -> StateError:
-    """Return the error. A damaged file has to be rebuilt; that does not help against a full, read-only or failing disk."""
+    """Return a StateError with a hint for the operator. A damaged file has to be rebuilt; a rebuild does not help against a
+    full, read-only or failing disk."""
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF  # the primary code, without the extension
     match code:
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:

@@ -1,8 +1,8 @@
-"""The history: which pod held which devices of this node, from when to when, and who decided it; in `node.db` with the grants.
+"""Keep the history in `node.db`: which pod held which devices of this node, from when to when, and who decided it.
 
-One row per grant. It is written in the transaction that records the grant, and ended, once, in the one that frees it, so that
-neither is on disk without the other; the schema allows no other change of it. Old rows are deleted in small steps (`prune`),
-after the calls that containers wait for. Use it in one thread, like the ledger that it is opened with.
+Each grant has one row. The transaction that records the grant writes the row, and the transaction that frees the grant ends it:
+neither is on disk without the other. The schema allows no other change of a row. Old rows are deleted in small steps (`prune`),
+after the calls that containers wait for. Use the history in one thread, like its ledger.
 """
 
 import contextlib
@@ -17,10 +17,11 @@ from hooks.model.grant import Grant, GrantKey, parse_devices, parse_form, render
 from lading.errors import StateError
 from lading.vocabulary import PodUid
 
-# A grant every two and a half minutes for 90 days; with eight GPUs and eight VFs each, 40 MB. Beyond, the oldest go.
+# Maximum rows: one grant every two and a half minutes for 90 days. They take 40 MB if each grant has eight GPUs and eight VFs.
+# Beyond it, the oldest rows are deleted.
 MOST: Final = 50_000
-STEP: Final = 200  # rows that one step takes away: a container that comes meanwhile waits for 2 ms
-_LOOKED_THROUGH: Final = 1000  # rows, at the start, for the last holders of each device
+STEP: Final = 200  # maximum rows deleted in one step; a container that is created meanwhile waits for 2 ms
+_LOOKED_THROUGH: Final = 1000  # rows read at the start to find the last holders of each device
 
 _BEGUN: Final = (*("pod_uid", "container", "namespace", "pod_name", "form", "gen", "key_id", "devices"), *("began", "since"))
 _COLUMNS: Final = (*_BEGUN, "until", "ended", "ended_by")
@@ -28,14 +29,14 @@ _INSERT: Final = f"INSERT INTO history ({', '.join(_COLUMNS)}) VALUES ({', '.joi
 _END: Final = "UPDATE history SET until = ?, ended = ?, ended_by = ? WHERE id = ?"
 _SELECT: Final = f"SELECT {', '.join(_COLUMNS)} FROM history"  # noqa: S608
 _OLDEST: Final = "SELECT id FROM history WHERE until IS NOT NULL AND until < ? ORDER BY until LIMIT ?"
-_EVER: Final = 2**63 - 1  # what SQLite stores
+_EVER: Final = 2**63 - 1  # SQLite's largest integer
 
 Row = tuple[str | int | None, ...]
 Transaction = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
 
 class Begun(NamedTuple):
-    row: int  # its id
+    row: int  # id of the row in the table
     period: Period
 
 
@@ -55,7 +56,7 @@ class History:
         return self._past
 
     def begin(self, db: sqlite3.Connection, grant: Grant, *, began: Began, key_id: str) -> Begun:
-        """Begin a period, in a transaction of the ledger; call `has_begun` after it."""
+        """Begin a grant's period within a transaction of the ledger. Call `has_begun` after the transaction."""
         period = period_of(grant, began=began, key_id=key_id)
         return Begun(write_period(db, period), period)
 
@@ -64,7 +65,7 @@ class History:
         self._rows += 1
 
     def end(self, db: sqlite3.Connection, grants: Iterable[Grant], end: End) -> list[Period]:
-        """End the periods that these grants began, in a transaction of the ledger; call `have_ended` after it."""
+        """End the periods of these grants within a transaction of the ledger. Call `have_ended` after the transaction."""
         over = [self._held[grant.key] for grant in grants if grant.key in self._held]
         db.executemany(_END, [(*_end_columns(end), begun.row) for begun in over])
         return [replace(begun.period, end=end) for begun in over]
@@ -75,8 +76,8 @@ class History:
         self._past = add_past(periods, self._past)
 
     def prune(self, before: int) -> bool:
-        """Do one step: delete some rows that ended before this time, or that are over the limit. Return whether there may be
-        more. Rows of present holders stay, however old they are."""
+        """Delete at most STEP rows: rows that ended before this time, or the oldest rows above the limit MOST. Return whether
+        there may be more. Rows of present holders stay, however old they are."""
         with self._transaction() as db:
             gone = db.execute(_OLDEST, (before, STEP)).fetchall()
             if len(gone) < min(excess := self._rows - MOST, STEP):
@@ -94,12 +95,12 @@ def write_period(db: sqlite3.Connection, period: Period) -> int:
 
 
 def read_periods(db: sqlite3.Connection, *, since: int) -> tuple[Period, ...]:
-    """Return the periods with a holder at this time or later, in the order in which they were written."""
+    """Return the periods with a holder at `since` (Unix seconds) or later, in the order in which they were written."""
     return tuple(map(_period, db.execute(f"{_SELECT} WHERE until IS NULL OR until >= ? ORDER BY id", (since,))))
 
 
 def salvage_periods(db: sqlite3.Connection) -> tuple[Period, ...]:
-    """Return what can be read of a ledger that may be damaged, row by row; nothing if its version has no history."""
+    """Return the periods that can be read from a ledger that may be damaged, row by row; none if its version has no history."""
     found = []
     with contextlib.suppress(sqlite3.Error):
         for row in db.execute(f"{_SELECT} ORDER BY id"):

@@ -1,9 +1,9 @@
-"""The journal: which VF is in which sandbox, and how far; in `node.db` beside the grants, all of it in memory too.
+"""Keep the journal of attachments: which VF is in which sandbox, at which step; in `node.db` beside the grants, and in memory.
 
-A row is committed before the step that it names is begun, so that the next process knows what may have been changed. At most
-one row per VF. Each has a generation that this node never uses again (a rebuilt ledger continues after the largest in a
-container's annotation): a change for another generation is refused, so a late release cannot touch a VF that has a new owner.
-If the disk fails, writes raise StateError and change nothing. Use it in one thread, like the ledger that it is opened with.
+A row is committed before its step is begun, so that the next process knows what may have been changed. A VF has at most one
+row. Each row has a generation that this node never uses again; a rebuilt ledger continues after the largest in a container's
+annotation. A change for another generation is refused, so that a late release cannot touch a VF that has a new owner. If the
+disk fails, writes raise StateError and change nothing. Use the journal in one thread, like its ledger.
 """
 
 import sqlite3
@@ -41,8 +41,8 @@ class Journal:
         return tuple(row for row in self._rows.values() if row.sandbox == sandbox)
 
     def begin(self, attachment: Attachment) -> Attachment:
-        """Record the attachment and give it a generation. Refuse if the VF has a row already: its recorded original would then
-        be the result of that row's attachment."""
+        """Record the attachment and give it a generation. Raise StateError if the VF has a row already: the recorded original
+        state would be the one that the earlier attachment made."""
         if (there := self._rows.get(attachment.bdf)) is not None:
             raise StateError(f"cannot begin an attachment of {attachment.bdf}: one of sandbox {there.sandbox} is not over")
         with self._transaction() as db:
@@ -56,8 +56,8 @@ class Journal:
     def reach(
         self, vf: PciAddress, generation: int, step: Step, *, failure: str = "", mac_owner: MacOwner | None = None
     ) -> Attachment:
-        """Record the step before it begins; or, with `failure`, after an attempt at it. `mac_owner`: what the step before
-        showed."""
+        """Record the step before it begins, or, with `failure`, after an attempt at it. `mac_owner`: the MAC's owner, if the
+        step before showed it."""
         own = self._own(vf, generation)
         row = replace(own, step=step, failure=failure, mac_owner=mac_owner or own.mac_owner)
         with self._transaction() as db:
@@ -66,15 +66,15 @@ class Journal:
         return row
 
     def forget(self, vf: PciAddress, generation: int) -> None:
-        """Delete the row: the VF is as it was before, and free."""
+        """Delete the row of a VF that is free again."""
         self._own(vf, generation)
         with self._transaction() as db:
             db.execute("DELETE FROM attachments WHERE generation = ?", (generation,))
         del self._rows[vf]
 
     def restore(self, rows: Iterable[Attachment]) -> None:
-        """Record the attachments in containers' annotations for VFs that have no row. Generations continue after the largest;
-        if a row has one by now, because it was used again after the ledger was lost, it belongs to that row."""
+        """Record attachments from containers' annotations for VFs without a row. If another row has an attachment's generation,
+        the attachment gets a new one after the largest. A generation may be used again after a ledger was lost."""
         missing = (row for row in rows if row.bdf not in self._rows)
         new = newest_of_each(missing, taken={row.generation for row in self._rows.values()})
         if not new:  # the usual case: nothing is written, so that it also works on a full disk

@@ -1,8 +1,8 @@
 """List the holders of the node's devices, since when they hold them, and why a device is not free.
 
-It takes the inventory (with what is away in pods, `attach.overlay`), the ledger's grants, journal and tombstones, and which
-processes use cards. It returns one entry for every GPU, MIG instance and VF, and for devices that have a holder but no longer
-exist on the node. `table` shows them.
+The input is the inventory (with the VFs that are in pods, `attach.overlay`), the ledger's grants, journal and tombstones, and
+the processes that use cards. The result has an entry for every GPU, MIG instance and VF. Held devices that no longer exist on
+the node have an entry too. `table` shows the entries.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,14 +31,14 @@ class Kind(StrEnum):
 
 
 class State(StrEnum):
-    """The state of a device in `lading-hooks ledger -o json`; docs/reference.md explains each."""
+    """Represent the state of a device in `lading-hooks ledger -o json`; docs/reference.md explains each state."""
 
     FREE = "free"
     HELD = "held"
-    SHARED = "shared"  # of a card, shares are held
+    SHARED = "shared"  # containers hold shares of the card
     ATTACHING = "attaching"
     ATTACHED = "attached"
-    RETURNING = "returning"  # on its way back from a pod, or not able to come back
+    RETURNING = "returning"  # the VF is coming back from a pod, or cannot come back
     DIVIDED = "divided"  # a card in MIG mode: given by its instances only
     UNMANAGED = "unmanaged"  # a pod uses the card without a grant
     UNKNOWN_HOLDER = "unknown-holder"  # a VF's network device is in a namespace into which Lading did not put it
@@ -47,21 +47,21 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerContent:
-    """The content of the ledger."""
+    """Hold the ledger's content."""
 
     grants: Sequence[Grant] = ()
     attachments: Sequence[Attachment] = ()
-    stopped: Mapping[SandboxId, int] = field(default_factory=dict)  # when, Unix time
-    empty_until: int | None = None  # the runtime lists no pod; when this is believed, Unix time
+    stopped: Mapping[SandboxId, int] = field(default_factory=dict)  # Unix times of the stops
+    empty_until: int | None = None  # Unix time when the runtime's empty list of pods is believed; None: the list has pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """One container's grant of a device."""
+    """Represent one container's grant of a device."""
 
     grant: Grant
     gpu: GrantedGpu | None = None  # None: a VF
-    stopped_at: int | None = None  # when its sandbox was asked to stop, Unix time
+    stopped_at: int | None = None  # Unix time when its sandbox was asked to stop
     empty_until: int | None = None
 
     @property
@@ -83,16 +83,16 @@ class Holder:
 class Entry:
     kind: Kind
     device: str  # UUID or PCI address
-    bdf: PciAddress | None  # None: of a card that is gone
-    name: str = ""  # the GPU's index, the instance's profile, the VF's ibdev: for people, they change
+    bdf: PciAddress | None  # None: the node no longer has the card
+    name: str = ""  # GPU index, MIG profile or ibdev: for people, because these names change
     state: State
     holders: tuple[Holder, ...] = ()
     attachment: Attachment | None = None
-    notes: tuple[str, ...] = ()  # what there is to say beside whose it is
+    notes: tuple[str, ...] = ()  # further remarks, besides the holders
 
     @property
     def why(self) -> str:
-        """Return why the device is not free; never empty for such a device."""
+        """Return why the device is not free; never empty for a device that is not free."""
         granted = [f"granted to {holder.name}" + (f" ({holder.note})" if holder.note else "") for holder in self.holders]
         row = [f"in pod {self.attachment.namespace}/{self.attachment.pod_name}"] if self.attachment else []
         return "; ".join([*granted, *row, *self.notes])
@@ -107,8 +107,8 @@ class Entry:
 def list_devices(
     inventory: Inventory, said: LedgerContent, *, unmanaged: Unmanaged, strays: Collection[PciAddress] = frozenset()
 ) -> tuple[Entry, ...]:
-    """List cards with their instances, then VFs, in the order of the inventory; after each kind the devices that are gone.
-    `strays`: VFs whose network device another process moved away."""
+    """List cards with their instances, then VFs, in the order of the inventory. After each kind come the held devices that the
+    node no longer has. `strays`: VFs whose network device another process moved away."""
     cards, vfs = _holders(said)
     rows = {row.bdf: row for row in said.attachments}
     known = {vf.bdf for vf in inventory.vfs}
@@ -149,7 +149,7 @@ def _card(gpu: Gpu, holders: Sequence[Holder], unmanaged: Unmanaged) -> Iterator
     for instance in gpu.mig:
         those = tuple(holder for holder in holders if holder.mig_uuid in {"", instance.uuid})
         if not instance.is_made and not those:
-            continue  # a position that nothing takes is no device
+            continue  # a free position for a MIG instance is no device
         yield Entry(
             kind=Kind.MIG,
             device=instance.uuid,
@@ -180,7 +180,7 @@ def _gone_instances(holders: Sequence[Holder], bdf: PciAddress | None) -> Iterat
 
 
 def _vf(vf: Vf, holders: Sequence[Holder], row: Attachment | None, *, stray: bool) -> Entry:
-    told = row is not None and vf.unhealthy == row.failure  # the overlay has it from the row
+    told = row is not None and vf.unhealthy == row.failure  # the overlay copied the row's failure into the VF
     problem = "" if told else vf.problem
     if row is not None:
         state = _state_of(row)

@@ -1,6 +1,6 @@
-"""A period: one container's hold of its devices, from the grant to its end, and who decided each of the two.
+"""Represent the time for which one container holds its devices: its beginning, its end, and who decided each of the two.
 
-Times are the node's clock, in Unix seconds: where that was set back, a period can end before it began.
+Times are Unix seconds of the node's clock. If that clock was set back, a period can end before it began.
 """
 
 from collections import Counter
@@ -13,29 +13,29 @@ from hooks.model.assignment import FormName, GrantedDevices
 from hooks.model.grant import Grant, GrantKey
 from lading.vocabulary import PodUid
 
-# What a node reports of the past: enough to see who was on a card before a pod that found it in a bad state. 64 are 15 KB, of
-# an object that is sent as a whole with every change.
+# The node report has the last holders of the devices: enough to find who used a card before a pod that found it in a bad state.
+# 64 entries take 15 KB of an object that is sent as a whole with every change.
 PAST_OF_A_DEVICE: Final = 4
 PAST_OF_A_NODE: Final = 64
 
 
 class Began(StrEnum):
     CREATED = "created"
-    ADOPTED = "adopted"  # found on a container of the runtime: the ledger had lost it, or never had it
+    ADOPTED = "adopted"  # found on a container of the runtime: the ledger had lost the grant, or never had it
 
 
 class Ended(StrEnum):
     RELEASED = "released"  # the pod's containers have exited
-    FORCED = "forced"  # a person released it
+    FORCED = "forced"  # a person released the device
     GIVEN_UP = "given-up"  # a device became unhealthy, and the container got another
-    LOST = "lost"  # the ledger was rebuilt, and no container had it any more
+    LOST = "lost"  # the ledger was rebuilt, and no container had the grant any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     at: int
     how: Ended = Ended.RELEASED
-    uid: int | None = None  # of the person who forced it
+    uid: int | None = None  # user id of the person who forced the release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class Period:
     namespace: str
     pod_name: str
     form: FormName
-    gen: int  # of central's assignment; 0 in the manual form
-    key_id: str  # that signed it, in the signed form; empty where the grant was adopted: containers do not tell
+    gen: int  # `gen` of central's assignment; 0 in the manual form
+    key_id: str  # key that signed the assignment; empty if unsigned, or adopted: a container's annotation does not have it
     devices: GrantedDevices
     began: Began
     since: int
-    end: End | None = None  # None: it is held
+    end: End | None = None  # None: the period goes on
 
     @property
     def until(self) -> int | None:
@@ -58,7 +58,7 @@ class Period:
 
 
 class Past(NamedTuple):
-    """One device of a period that is over."""
+    """Represent one device of a period that has ended."""
 
     device: str  # UUID of a GPU or MIG instance, PCI address of a VF
     period: Period
@@ -80,7 +80,8 @@ def period_of(grant: Grant, *, began: Began, key_id: str = "") -> Period:
 
 
 def continued(periods: Iterable[Period], grants: Collection[Grant], *, at: int) -> Iterator[Period]:
-    """Yield the history of a ledger that is rebuilt with these grants: holds that still exist go on, the others are lost."""
+    """Yield the history of a ledger that is rebuilt with these grants. A period goes on if a grant still has its devices, and
+    otherwise ends as LOST. Each other grant begins a period as ADOPTED."""
     held = {grant.key: grant for grant in grants}
     for period in periods:
         if period.end is not None:
@@ -97,7 +98,7 @@ def continued(periods: Iterable[Period], grants: Collection[Grant], *, at: int) 
 
 
 def past_of(periods: Iterable[Period]) -> tuple[Past, ...]:
-    """Return the past of each device. `periods` are over, newest first."""
+    """Return the last holders of each device. `periods`: ended periods, newest first."""
     return _newest(Past(device, period) for period in periods for device in period.devices.names)
 
 

@@ -1,18 +1,18 @@
-"""Compare the ledger with the runtime's lists: what to release, adopt, note and forget, and what a person has to look at.
+"""Compare the ledger with the runtime's lists: decide what to release, adopt, note and delete, and which problems to report.
 
-It takes the grants as they were *before* the lists were requested, and the lists. It returns actions, to be applied as they
-are, and problems. An empty list of sandboxes beside a grant whose pod was not seen to stop releases nothing. (The last
-container of a node must be able to end: of containers an empty list is believed.)
+The input is the grants as they were *before* the lists were requested, and the lists. The result is actions, to be applied as
+they are, and problems. An empty list of sandboxes releases nothing if the pod of any grant was not observed to stop. An empty
+list of containers is believed: the last container of a node must be able to end.
 
-A grant goes when no sandbox of its pod is ready and no container of its name in that pod is created or running: a restart, of
-the container or of the sandbox, keeps it, and so does a VF of it that is not back from its pod yet. Left alone altogether are
-`busy` pods (a call of theirs is being answered, or was since the lists were begun: the lists cannot know) and, against a
-caller that forgets one, grants younger than GRACE_S. That grace ends with an end that was asked for: the pod was seen to stop,
-or its sandbox has a tombstone (which survives us).
+A grant ends when no sandbox of its pod is ready, and no container of its name in that pod is created or running. So a restart
+of the container or of the sandbox keeps the grant. A VF of the grant that is not back from its pod yet keeps it too. Grants of
+`busy` pods are left alone: a call of the pod is being answered, or was answered after the lists were requested. Grants younger
+than GRACE_S are left alone too, in case a caller forgets a busy pod. That grace does not apply if the pod was observed to stop,
+or if its sandbox has a tombstone (which survives this process).
 
-What a container's annotations say of attached VFs is believed with the grant that they bring back, and only then: of most of
-what old annotations say the journal has seen the end. What contradicts itself (two pods on one device, an annotation that says
-otherwise than the ledger) is never settled here.
+The attachments in a container's annotation are believed only if the container's grant is adopted: most attachments in old
+annotations have ended, by the journal. Contradictions are reported, and never settled here: two pods on one device, or an
+annotation that differs from the ledger.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,15 +29,15 @@ from hooks.model.lists import ListedContainer, Lists
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 
-GRACE_S: Final = 60  # kubelet gives up a CreateContainer after two minutes at most; its sandbox is ready meanwhile anyway
+GRACE_S: Final = 60  # seconds; kubelet gives up a CreateContainer after two minutes at most, its sandbox being ready
 
 
 class ProblemKind(StrEnum):
     LIST_EMPTY = "list-empty"
     DEVICE_HELD_TWICE = "device-held-twice"
-    GRANT_DIFFERS = "grant-differs"  # ledger and annotation, or the annotations of two live containers
+    GRANT_DIFFERS = "grant-differs"  # ledger and annotation differ, or the annotations of two live containers do
     ANNOTATION_UNREADABLE = "annotation-unreadable"
-    ANNOTATION_MISPLACED = "annotation-misplaced"  # on another container than it names
+    ANNOTATION_MISPLACED = "annotation-misplaced"  # an annotation on another container than the one that it names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +51,10 @@ class Problem:
 class Actions:
     release: tuple[GrantKey, ...] = ()
     adopt: tuple[Grant, ...] = ()
-    restore: tuple[Attachment, ...] = ()  # of VFs of what is adopted
+    restore: tuple[Attachment, ...] = ()  # attachments of the adopted grants
     add_containers: tuple[tuple[GrantKey, HeldBy], ...] = ()
     forget: tuple[SandboxId, ...] = ()  # tombstones of sandboxes that the runtime removed
-    forget_containers: tuple[ContainerId, ...] = ()  # recorded ones that it removed
+    forget_containers: tuple[ContainerId, ...] = ()  # recorded containers that the runtime removed
     problems: tuple[Problem, ...] = ()
 
 
@@ -69,10 +69,10 @@ def reconcile(
     stopped: Collection[PodUid] = frozenset(),
     not_back: Collection[tuple[PodUid, str]] = frozenset(),
 ) -> Actions:
-    """Return what to change in the ledger so that it agrees with the lists of the runtime. `now` is in Unix seconds; `boot_id`
-    is for grants that are adopted; `stopped`: pods of which a sandbox was seen to stop before the lists were begun, for which
-    no grace is needed; `not_back`: pods with devices that were moved for them and are not back yet. If the answer is applied
-    and the same lists are given again, the answer has the same problems and no action."""
+    """Return the changes that make the ledger agree with the runtime's lists. `now`: Unix seconds; `boot_id`: for adopted
+    grants; `stopped`: pods that were observed to stop before the lists were requested, and need no grace. `not_back`: pods with
+    devices that were moved for them and are not back yet. After the actions are applied, the same lists give the same problems
+    and no action."""
     if not lists.sandboxes and (lists.containers or any(g.pod not in stopped for g in grants)):
         text = f"the runtime lists no sandbox, beside {len(grants)} grants and {len(lists.containers)} containers"
         return Actions(problems=(_problem(ProblemKind.LIST_EMPTY, text),))
@@ -101,7 +101,8 @@ def reconcile(
 
 
 def find_over(grants: Iterable[Grant], lists: Lists) -> list[Grant]:
-    """Return the grants of which, by the lists, neither a sandbox is ready nor a container is created or running."""
+    """Return the grants that have ended by the lists: no sandbox of the pod is ready, and no such container is created or
+    running."""
     ready, live = lists.ready, _live(lists)
     return [grant for grant in grants if grant.pod not in ready and grant.key not in live]
 
@@ -111,13 +112,13 @@ def _live(lists: Lists) -> set[GrantKey]:
 
 
 def rebuild(lists: Lists, *, now: int, boot_id: str) -> Actions:
-    """Return the content of a rebuilt ledger: everything in use is in `adopt`, its attachments in `restore`."""
+    """Return the content of a rebuilt ledger: `adopt` has all grants in use, and `restore` their attachments."""
     return reconcile((), {}, lists, now=now, boot_id=boot_id)
 
 
 def held_twice(grants: Iterable[Grant]) -> tuple[Problem, ...]:
-    """Return pairs of pods that hold one device which only one may hold. Shares of one card are not checked here, but where
-    they are added up."""
+    """Return a problem for each device that two pods hold, although only one may. Shares of one card are checked where they are
+    added up, not here."""
     return tuple(
         _problem(
             ProblemKind.DEVICE_HELD_TWICE,
@@ -131,8 +132,8 @@ def held_twice(grants: Iterable[Grant]) -> tuple[Problem, ...]:
 
 
 def _rivals(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
-    """Return pairs of grants of different pods that name one device, in the grants' order. A card that is only shared has no
-    pairs, nor has a device of one pod: hundreds of containers may have shares of a card, or belong to one pod."""
+    """Return pairs of grants of different pods that name one device, in the grants' order. Hundreds of containers may have
+    shares of a card, or belong to one pod: such a card or pod alone gives no pairs."""
     holders: dict[str, list[int]] = {}
     exclusive: set[str] = set()
     for number, grant in enumerate(grants):
@@ -146,8 +147,8 @@ def _rivals(grants: Sequence[Grant]) -> list[tuple[Grant, Grant]]:
 
 
 def both_hold(one: GrantedDevices, other: GrantedDevices) -> Iterator[str]:
-    """Yield the devices of both that only one of two pods may have. Shares of one card are not checked here, but where they are
-    added up."""
+    """Yield the devices in both grants that only one of two pods may hold. Shares of one card are checked where they are added
+    up, not here."""
     for a in one.gpus:
         if any(a.uuid == b.uuid and a.excludes(b) for b in other.gpus):
             yield a.mig_uuid or a.uuid
@@ -202,8 +203,8 @@ def _read_attachments(
 def _compare(
     ledger: Mapping[GrantKey, Grant], said: Iterable[tuple[ListedContainer, Grant]]
 ) -> tuple[tuple[Grant, ...], tuple[tuple[GrantKey, HeldBy], ...], tuple[Problem, ...]]:
-    """Return what to adopt, which containers to note, and what disagrees. A live container has priority over an exited one, and
-    the newest of those comes first; an exited one that differs held something else earlier."""
+    """Return the grants to adopt, the containers to note, and the differences as problems. A live container has priority over
+    an exited one, then a newer over an older one. An exited container may differ: it held other devices earlier."""
     adopted: dict[GrantKey, Grant] = {}
     add, problems = [], []
     for c, grant in sorted(said, key=lambda s: (s[0].live, s[0].created_at), reverse=True):
@@ -227,7 +228,8 @@ def _where(container: ListedContainer) -> str:
 
 
 def _removed(tombstones: Mapping[SandboxId, int], lists: Lists, now: int) -> tuple[SandboxId, ...]:
-    """Return the tombstones to delete. Keep those of sandboxes stopped just now: the list may be from before they were made."""
+    """Return the tombstones to delete: their sandboxes are not listed any more. Keep the tombstones of sandboxes that stopped
+    just now: the list may be older than the sandbox."""
     listed = {s.id for s in lists.sandboxes}
     return tuple(i for i, stopped_at in tombstones.items() if i not in listed and abs(now - stopped_at) >= GRACE_S)
 

@@ -1,7 +1,7 @@
-"""The tables of `node.db`, as the steps by which each version of them came from the one before.
+"""Define the tables of `node.db` as migrations, each from one version of the schema to the next.
 
-`PRAGMA user_version` counts the steps that a file has seen; a file that has seen more was written by a newer Lading.
-A step is never changed once released: files that have seen it are out there.
+`PRAGMA user_version` counts the migrations that a file has had; a file with more of them was written by a newer Lading. A
+migration is never changed once it is released, because existing files have had it.
 """
 
 from typing import Final
@@ -38,7 +38,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         ) STRICT, WITHOUT ROWID""",
     ),
     (
-        # AUTOINCREMENT: the number of an attachment that is over is not used again.
+        # AUTOINCREMENT: the number of an attachment that has ended is not used again.
         """CREATE TABLE attachments (
             generation INTEGER PRIMARY KEY AUTOINCREMENT,
             bdf TEXT NOT NULL UNIQUE,
@@ -46,8 +46,8 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         ) STRICT""",
     ),
     (
-        # Rows are begun, ended once, and taken away when they are old: nothing else of them is ever written. Those who hold
-        # something when this step is taken are in it too.
+        # A row is inserted, ended once, and deleted when it is old: the triggers prevent all other changes. This migration also
+        # inserts a row for each present grant.
         """CREATE TABLE history (
             id INTEGER PRIMARY KEY,
             pod_uid TEXT NOT NULL,

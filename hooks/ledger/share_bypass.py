@@ -1,15 +1,15 @@
-"""Find processes that use a shared card past the share server, and shares that use more memory than they have. Pure.
+"""Find processes that use a shared card past the share server, and shares that use more memory than granted. Pure.
 
-It takes the processes that the driver shows on cards whose shares have the isolation `tokens`, their cgroups, the processes
-that the share server knows, and the grants. A process of a pod that has a share of the card is connected to the share server
-before it has a context there: its library asks first. So one that the driver shows and the server does not know took another
-library. A process of a pod without a share is another matter (unmanaged.py).
+The input is the grants, the processes that the share server knows, and the processes that the driver reports, with their
+cgroups. Only cards with shares of the isolation `tokens` are checked. A pod's process connects to the share server before it
+has a context on the card, because its library asks first. So a process that the driver reports and the server does not know
+uses another library. `unmanaged.py` handles processes of pods without a share.
 
-The library counts what a program allocates. A context's own memory is in no such call, and the driver counts it: each process
-may use `tolerance_mib` besides.
+The library counts the memory that a program allocates. The driver also counts a context's own memory, which no such call
+reports: each process may use `tolerance_mib` besides.
 
-What is found is a suspicion at first: after a restart of the share server it takes a moment until all are connected again.
-`Suspicions` tells what was found for SUSPECT_S.
+A finding is a suspicion at first: after a restart of the share server it takes a moment until all processes are connected
+again. `Suspicions` returns the findings that have lasted for SUSPECT_S.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,20 +27,20 @@ from lading.sharestatus import ContainerUse
 from lading.vocabulary import GpuUuid, PodUid
 
 SUSPECT_S: Final = 3.0
-_NAMED: Final = 3  # processes in a message
+_NAMED: Final = 3  # maximum processes named in a message
 
 
 class How(StrEnum):
-    PROCESS = "process"  # the share server does not know it
-    MEMORY = "memory"  # more than the share
+    PROCESS = "process"  # a process that the share server does not know
+    MEMORY = "memory"  # more memory than the share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareBypass:
-    """A container that does not keep to its share of a card."""
+    """Represent a container that does not keep to its share of a card."""
 
     pod: PodUid
-    container: str  # empty: of a share that all containers of the pod have together, or not known
+    container: str  # empty: unknown, or all containers of the pod have the share together
     namespace: str
     pod_name: str
     card: GpuUuid
@@ -61,7 +61,7 @@ class ShareBypass:
 
 
 def shared_cards(grants: Iterable[Grant]) -> frozenset[GpuUuid]:
-    """Return the cards of which shares are enforced by turns."""
+    """Return the cards whose shares the share server enforces by turns."""
     return frozenset(gpu.uuid for grant in grants for gpu in grant.devices.gpus if gpu.isolation is IsolationName.TOKENS)
 
 
@@ -73,7 +73,7 @@ def find_share_bypasses(
     *,
     tolerance_mib: int,
 ) -> tuple[ShareBypass, ...]:
-    """Return who bypasses shares of these cards, in order."""
+    """Return the containers that bypass shares of these cards, sorted by `key`."""
     sharers = [grant for grant in grants if shared_cards([grant])]
     found = [*_strangers(gpus, cgroups, known, sharers), *_over_limit(gpus, cgroups, sharers, tolerance_mib)]
     return tuple(sorted(found, key=lambda one: one.key))
@@ -85,7 +85,7 @@ def _strangers(
     connected: dict[str, set[int]] = {}
     for use in known:
         if use.process_ids is None:
-            return  # an older share server does not tell
+            return  # an older share server does not report process ids
         connected.setdefault(use.pod_uid, set()).update(use.process_ids)
     for gpu in gpus:
         strangers: dict[tuple[PodUid, str], list[int]] = {}
@@ -138,13 +138,13 @@ def _of(
 
 
 class Suspicions:
-    """The bypasses that were found in each look for so long that they are no accident. `now`: seconds that never go back."""
+    """Keep for each bypass since when every check has found it. `now`: seconds on a clock that never goes back."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[object, ...], float] = {}
 
     def settle(self, found: Iterable[ShareBypass], now: float) -> tuple[ShareBypass, ...]:
-        """Return those of `found` that have been found in each look for SUSPECT_S; processes one by one."""
+        """Return the bypasses of `found` that every check has found for SUSPECT_S. Each process counts on its own."""
         since: dict[tuple[object, ...], float] = {}
         sure = []
         for one in found:

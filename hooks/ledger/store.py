@@ -1,8 +1,8 @@
-"""The ledger: the holders of the devices of this node, in SQLite (`node.db`), with a full copy in memory for the hot path.
+"""Keep the ledger, the holders of this node's devices, in SQLite (`node.db`), with a full copy in memory for the hot path.
 
-A change is committed before its call returns, and only then shows in memory: WAL with `synchronous=NORMAL` loses nothing when
-the process dies; after a power loss the boot id differs. What the disk does not take is a StateError and changes nothing.
-One process at a time, one thread. How the file is opened, and what it refuses, is in `file`.
+A change is committed before its call returns, and only then shows in memory. WAL with `synchronous=NORMAL` loses nothing when
+the process dies; after a power loss the boot id differs. A failed write is a StateError and changes nothing. Use a ledger in
+one process at a time, and in one thread. `file` opens the database, and refuses an unsound one.
 """
 
 import contextlib
@@ -52,25 +52,25 @@ T = TypeVar("T")
 
 
 class Ledger:
-    """The ledger. Reads answer from memory; if the disk fails, writes raise StateError and change nothing."""
+    """Hold the ledger. Reads answer from memory; if the disk fails, writes raise StateError and change nothing."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, lock: contextlib.ExitStack) -> None:
         """Use `open` instead."""
         self.path = path
         self.write_failures = 0
-        self.last_write = ""  # why it failed, or empty
+        self.last_write = ""  # failure of the last write, or empty
         self._db = connection
         self._opened = file.identity(path)
         self._lock = lock
         self._grants: dict[GrantKey, Grant] = {}
-        self._holdings: dict[GrantKey, Holding] = {}  # the same, as a decision looks at it
+        self._holdings: dict[GrantKey, Holding] = {}  # the grants in the form that decisions use
         self._newest_gen: dict[PodUid, int] = {}
-        self.cards: frozenset[GpuUuid] = frozenset()  # those with a holder
+        self.cards: frozenset[GpuUuid] = frozenset()  # cards with a holder
         for grant in _read_grants(connection):
             self._remember(grant)
         self._stopped = {SandboxId(i): int(at) for i, at in connection.execute("SELECT * FROM stopped_sandboxes")}
         self._unwritten: set[SandboxId] = set()  # stopped sandboxes that are not in the file yet
-        self.journal = Journal(read_rows(connection), self._transaction)  # of the VFs that sandboxes have
+        self.journal = Journal(read_rows(connection), self._transaction)  # attachments of VFs to sandboxes
         self.history = History(connection, self._transaction)
 
     @classmethod
@@ -114,7 +114,7 @@ class Ledger:
         return sandbox in self._stopped
 
     def held_by_others(self, pod: PodUid, container: str) -> tuple[Holding, ...]:
-        """Return what every other container holds, also those of the same pod."""
+        """Return the holdings of all other containers, including those of the same pod."""
         others = self._holdings.copy()
         others.pop(GrantKey(pod, container), None)
         return tuple(others.values())
@@ -125,9 +125,9 @@ class Ledger:
 
     def record(self, grant: Grant, *, began: Began = Began.CREATED, key_id: str = "") -> None:
         """Record a grant before the answer that hands the devices out. It may be called again for the same devices (a retry, a
-        newer sandbox); other devices for a container that holds some are refused: an existing grant wins. If nothing is new,
-        nothing is written: a container restarts also while the disk is full. A new grant begins in the history: `key_id` is of
-        the key that signed it."""
+        newer sandbox). Other devices for a container with a grant raise StateError: the existing grant wins. An equal grant is
+        not written again, so that a container can restart while the disk is full. A new grant begins a period in the history;
+        `key_id` names the key that signed its assignment."""
         held = self._grants.get(grant.key)
         if held is not None and held.devices != grant.devices:
             raise StateError(
@@ -156,7 +156,7 @@ class Ledger:
         self._remember(dataclasses.replace(held, containers=_in_order(seen)))
 
     def forget_containers(self, ids: Collection[ContainerId]) -> None:
-        """Delete containers that the runtime does not know any more."""
+        """Delete containers that the runtime no longer has."""
         gone = frozenset(ids)
         holders = [grant for grant in self._grants.values() if not gone.isdisjoint(c.id for c in grant.containers)]
         if not holders:
@@ -168,8 +168,8 @@ class Ledger:
             self._remember(dataclasses.replace(held, containers=left))
 
     def release(self, pod: PodUid, container: str | None = None, *, end: End) -> tuple[Grant, ...]:
-        """Free the devices of this pod, or of one container of it; return the grants. May be called again, and returns nothing
-        then."""
+        """Free the devices of this pod, or of one container of it, and return the freed grants. May be called again, and then
+        returns none."""
         freed = tuple(g for g in self._grants.values() if g.pod == pod and container in (None, g.container))
         if not freed:
             return ()
@@ -185,8 +185,9 @@ class Ledger:
         return freed
 
     def tombstone(self, sandbox: SandboxId, stopped_at: int) -> None:
-        """Grant nothing in this sandbox from now on, so that a late CreateContainer cannot attach to it. The first time counts.
-        What cannot be written now is kept in memory, and written when kubelet repeats the stop."""
+        """Mark the sandbox as stopped: no device is granted in it any more, so that a late CreateContainer cannot attach to it.
+        The first stop time counts. If the write fails, the tombstone is kept in memory, and written when kubelet repeats the
+        stop."""
         if sandbox in self._stopped and sandbox not in self._unwritten:
             return
         stopped_at = self._stopped.setdefault(sandbox, stopped_at)
@@ -196,7 +197,7 @@ class Ledger:
         self._unwritten.discard(sandbox)
 
     def forget_sandbox(self, sandbox: SandboxId) -> None:
-        """Delete a sandbox that the runtime does not know any more."""
+        """Delete the tombstone of a sandbox that the runtime no longer has."""
         if sandbox not in self._stopped:
             return
         with self._transaction(begin=False) as db:
@@ -210,15 +211,15 @@ class Ledger:
         self._count(grant)
 
     def _count(self, grant: Grant) -> None:
-        """Count a grant in what a decision needs of all of them."""
+        """Update the summaries that decisions read: the pod's newest `gen`, and the cards with a holder."""
         self._newest_gen[grant.pod] = max(grant.gen, self.newest_gen(grant.pod))
         if not self.cards.issuperset(held := [gpu.uuid for gpu in grant.devices.gpus]):
             self.cards = self.cards.union(held)
 
     @contextlib.contextmanager
     def _transaction(self, *, begin: bool = True) -> Iterator[sqlite3.Connection]:
-        """Run a transaction: all of it is on disk at its end, or none of it and StateError. A single statement needs no
-        `begin`."""
+        """Run a transaction. At its end all changes are on disk; or none is, and StateError is raised. A single statement needs
+        no `begin`."""
         if gone := file.replaced(self.path, self._opened):
             raise self._failed(gone)
         changes = self._db.total_changes
@@ -244,23 +245,24 @@ class Ledger:
 
 
 def read_ledger(path: Path) -> tuple[Grant, ...]:
-    """Return the content of a ledger at this moment, also while a daemon uses it. Nothing if there is none yet; StateError if
-    it cannot be read."""
+    """Return the grants in a ledger at this moment, also while a daemon uses it; none if there is no ledger yet. Raise
+    StateError if it cannot be read."""
     return _read(path, lambda db: tuple(_read_grants(db)))
 
 
 def read_journal(path: Path) -> tuple[Attachment, ...]:
-    """Return the journal in the same way. A ledger of an older version has none."""
+    """Return the attachments in a ledger, as `read_ledger` returns its grants. A ledger of an older version has none."""
     return _read(path, lambda db: read_rows(db) if file.version(db) > 1 else ())
 
 
 def read_tombstones(path: Path) -> tuple[tuple[SandboxId, int], ...]:
-    """Return the sandboxes that were asked to stop in the same way, and when, in Unix seconds."""
+    """Return the sandboxes that were asked to stop, and when, in Unix seconds, as `read_ledger` returns the grants."""
     return _read(path, lambda db: tuple((SandboxId(i), int(at)) for i, at in db.execute("SELECT * FROM stopped_sandboxes")))
 
 
 def read_history(path: Path, *, since: int = 0) -> tuple[Period, ...]:
-    """Return the periods with a holder at this time or later in the same way. A ledger of an older version has none."""
+    """Return the periods with a holder at `since` or later, as `read_ledger` returns the grants. A ledger of an older version
+    has none."""
     return _read(path, lambda db: read_periods(db, since=since) if file.version(db) > 2 else ())
 
 
@@ -281,10 +283,12 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], tuple[T, ...]]) -> tu
 def replace_ledger(
     path: Path, grants: Collection[Grant], attachments: Collection[Attachment] = (), *, now: int
 ) -> tuple[Path | None, int]:
-    """Write a new ledger with these at `path`; set the old one, if any, aside. Return its new path, and how much of its history
-    could be read, which continues in the new one. No daemon may run. Of several attachments of one VF the newest counts.
+    """Write a new ledger with these grants and attachments at `path`; set the old one, if any, aside. Return the old one's new
+    path, and how many periods of its history could be read: they continue in the new ledger. No daemon may run. Of several
+    attachments of one VF the newest counts.
 
-    At every moment there is a ledger if there was one: a daemon that starts in between must not begin with an empty one.
+    A ledger exists at every moment if there was one before: a daemon that starts in between must not begin with an empty
+    ledger.
     """
     with file.lock_directory(path.parent):
         new, history = file.make(path), _salvage_history(path)
@@ -308,7 +312,7 @@ def _salvage_history(path: Path) -> tuple[Period, ...]:
     if not path.is_file():
         return ()
     with contextlib.closing(file.look_into(path)) as db:
-        db.text_factory = partial(str, encoding="utf-8", errors="replace")  # one bad name does not lose the rest
+        db.text_factory = partial(str, encoding="utf-8", errors="replace")  # a name that is not UTF-8 must not end the reading
         return salvage_periods(db)
 
 

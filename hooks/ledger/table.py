@@ -1,7 +1,7 @@
 """Show a listing of devices: a table for a person, JSON for a program.
 
-The JSON's keys are those of docs/reference.md, all of them always; times are ISO 8601 in UTC. In the table they are ages, with
-one line per device, and one more for each further holder of it. Names from pods and the kernel are escaped for a terminal.
+The JSON has all keys of docs/reference.md, always; times are ISO 8601 in UTC. The table has ages instead of times, and one line
+per device, with one more for each further holder. Names from pods and the kernel are escaped for a terminal.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from hooks.model.attachment import Attachment
 from lading.amounts import format_mib
 from lading.log import printable
 
-_LAST_SECOND: Final = 253402300799  # of the year 9999, where Python's dates end
+_LAST_SECOND: Final = 253402300799  # Unix time of the last second of the year 9999, Python's last year
 _HEAD: Final = ("DEVICE", "STATE", "AGE", "HELD BY", "WHY")
 
 

@@ -1,8 +1,8 @@
 """Find cards in use by pods without a grant: pods from before Lading was installed, pods of a device plugin, or privileged
 pods.
 
-`lading/cgroups.py` reads which cgroup each GPU process is in; `decide_unmanaged` tells pods from host processes and leaves out
-those that hold the card by a grant. A process that ended meanwhile holds nothing.
+`lading/cgroups.py` reads the cgroup of each GPU process. `decide_unmanaged` separates pods from host processes, and leaves out
+pods that hold the card by a grant. A process that has ended meanwhile does not count.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,19 +19,19 @@ from lading.vocabulary import GpuUuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmanaged:
-    held: Mapping[GpuUuid, str] = field(default_factory=dict)  # by whom, in words
-    host: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)  # processes of no pod: reported, not held
+    held: Mapping[GpuUuid, str] = field(default_factory=dict)  # user of each card, as text
+    host: Mapping[GpuUuid, tuple[int, ...]] = field(default_factory=dict)  # processes in no pod: reported only
 
 
 def find_unmanaged(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -> Unmanaged:
-    """Find cards held without a grant, and by whom, at this moment: a process of the inventory may have ended, and its pod's
-    grant too."""
+    """Find the cards that are in use without a grant at this moment, and their users. A process of the inventory may have ended
+    by now, and its pod's grant too."""
     pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
     return decide_unmanaged(inventory.gpus, read_cgroups(host_root, pids), grants)
 
 
 def name_processes(host_root: Path, pids: Iterable[int]) -> list[tuple[int, str]]:
-    """Return each that still exists, with its name."""
+    """Return each process that still exists, with its name."""
     names = ((pid, read_attribute(host_root / "proc" / str(pid) / "comm")) for pid in pids)
     return [(pid, shown(name)) for pid, name in names if name is not None]
 

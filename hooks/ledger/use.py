@@ -1,11 +1,10 @@
-"""Tell which processes of a card are of which container with a grant of it, and how much memory they use: process → cgroup →
-grant.
+"""Find the card memory that each container with a grant uses, from its processes: process → cgroup → grant.
 
-The driver tells the memory of each process on a card. `lading/cgroups.py` says which pod and container a process is of, and the
-ledger which of the pod's grants it uses. A process whose container is not in the ledger yet counts for the pod's only grant of
-the device; where the pod has several, the use of each is unknown. A holder without a process uses nothing.
+The driver reports the memory of each process on a card. `lading/cgroups.py` finds the process's pod and container, and the
+ledger the pod's grant. A process whose container is not in the ledger yet counts for the pod's only grant of the device. If the
+pod has several grants of the device, the use of each is unknown. A holder without a process uses no memory.
 
-Nothing is claimed where the driver does not tell a card's processes, nor on a node that does not see the host's processes.
+The use is also unknown if the driver does not report a card's processes, or on a node that does not see the host's processes.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,7 +18,7 @@ from lading.cgroups import PodProcess, parse_cgroup, read_cgroups
 
 
 class Part(NamedTuple):
-    """A card or MIG instance, as one container holds it."""
+    """Identify a card or MIG instance together with one container that holds it."""
 
     device: str  # UUID
     holder: GrantKey
@@ -29,7 +28,7 @@ Uses = Mapping[Part, int]  # MiB
 
 
 def find_use(host_root: Path, inventory: Inventory, grants: Collection[Grant]) -> Uses:
-    """Return the memory in use of each held card and instance, where it is known. Raise HostError if /proc cannot be read."""
+    """Return the memory in use of each held card and MIG instance, if it is known. Raise HostError if /proc cannot be read."""
     if not grants or not sees_host_processes(host_root):
         return {}
     pids = [pid for gpu in inventory.gpus for pid in gpu.process_ids]
@@ -42,7 +41,7 @@ def decide_use(gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Iterable
 
 
 def sum_mib(processes: Iterable[GpuProcess]) -> int | None:
-    """Return what they use together; None if the driver does not tell it of one of them."""
+    """Return the memory of the processes together, in MiB; None if the driver does not report it for one of them."""
     total = 0
     for process in processes:
         if process.used_mib is None:
@@ -54,7 +53,7 @@ def sum_mib(processes: Iterable[GpuProcess]) -> int | None:
 def sort_processes(
     gpus: Iterable[Gpu], cgroups: Mapping[int, str], grants: Iterable[Grant]
 ) -> Mapping[Part, tuple[GpuProcess, ...]]:
-    """Return the processes of each holder, without holders of which they are not known."""
+    """Return the processes of each holder. Holders with unknown processes are left out."""
     of_card: dict[str, list[tuple[Part, Grant]]] = {}
     for grant in grants:
         for granted in grant.devices.gpus:
@@ -78,7 +77,7 @@ def sort_processes(
 
 
 def _parts_of(process: GpuProcess, owner: PodProcess, gpu: Gpu, held: Iterable[tuple[Part, Grant]]) -> list[Part]:
-    """Return the one part that the process uses, or several if it is not known which of them."""
+    """Return the part that the process uses, or several parts if it is unknown which of them."""
     instance = next((mig.uuid for mig in gpu.mig if (mig.gpu_instance, mig.compute_instance) == process.instance), None)
     of_pod = [(part, grant) for part, grant in held if grant.pod == owner.pod and (instance is None or part.device == instance)]
     exact = [part for part, grant in of_pod if any(one.id == owner.container for one in grant.containers)]

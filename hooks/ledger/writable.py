@@ -1,13 +1,13 @@
 """Check in advance whether the next grant can be recorded: the last write, the folder, the free space on its disk.
 
-It takes the ledger's path and how its last write went. It returns what is wrong, or nothing.
+`find_ledger_problem` takes the ledger's path and the failure of its last write. It returns the problem, or an empty string.
 """
 
 import os
 from pathlib import Path
 from typing import Final
 
-# Below it SQLite may fail to grow its log.
+# SQLite may fail to grow its log if fewer octets are free.
 LEAST_FREE: Final = 1 << 20
 
 

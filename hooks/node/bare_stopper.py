@@ -1,7 +1,7 @@
-"""Stop the containers that run without the devices in their pod's annotations: kubelet creates them again, with them.
+"""Stop containers that run without the devices in their pod's annotations: kubelet creates them again, with the devices.
 
-By NRI a container comes to be so while neither Lading nor a guard was asked, which is over by then. (Past the proxy it is
-kubelet's endpoint that is wrong: the next container would be the same.)
+Such a container exists on a node with NRI if the runtime asked neither Lading nor a guard about it, which is over by then. (If
+a container bypasses the proxy, kubelet's endpoint is wrong: the next container would have no devices either.)
 """
 
 import asyncio
@@ -14,19 +14,20 @@ from lading.errors import RuntimeUnavailableError
 from lading.log import Event, Log
 from lading.vocabulary import ContainerId
 
-# containerd registers no plugin while it stops a container, and a program without its devices has little to finish.
+# Grace in seconds, which is short: containerd registers no plugin while it stops a container. A program without its devices has
+# little to finish.
 GRACE_S: Final = 5
 
 
 class Stop(Protocol):
     def __call__(self, container_id: str, *, grace_s: int) -> Awaitable[None]:
-        """Raise RuntimeUnavailableError."""
+        """Stop the container, after `grace_s` seconds at most. Raise RuntimeUnavailableError."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class BareStopper:
-    """Runs on the loop's thread. `stopped` is called after each container."""
+    """Stop bypassed containers, on the event loop's thread. `stopped` is called after each container."""
 
     compare_soon: Callable[[], object]
     stop: Stop
@@ -35,7 +36,8 @@ class BareStopper:
     _stopping: dict[ContainerId, asyncio.Task[None]] = field(default_factory=dict)
 
     def found(self, bypassed: Sequence[Bypassed]) -> None:
-        """Begin to stop those that run. One that is only created holds nothing, and is refused when it is to be started."""
+        """Begin to stop the running containers among these. A container that is only created holds no device, and is refused
+        when it is to be started."""
         for one in bypassed:
             if one.running and one.id not in self._stopping:
                 self._stopping[one.id] = asyncio.create_task(self._stop(one))

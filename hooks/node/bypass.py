@@ -1,10 +1,10 @@
-"""Containers that run without the devices in their pod's annotations: they bypassed the proxy, so the hook server was not
-called.
+"""Find containers that run without the devices in their pod's annotations: they bypassed the proxy and its hook call.
 
-An upgrade of kubelet can reset its runtime endpoint; then annotated pods start bare, and nothing else would say so. It takes
-the runtime's lists. It returns each container that is created or running in a pod whose annotations give it devices (or should
-have had it refused), and that carries no grant of this node, not even an empty one: the annotations, and what the node accepts,
-may change after it was created.
+An upgrade of kubelet can reset its runtime endpoint. Then annotated pods start without their devices, and nothing else would
+report it. The input is the runtime's lists. The result is created or running containers without a grant of this node, whose
+pod's annotations give them devices, or should have had them refused. Even an empty grant counts, because the annotations, and
+the forms that the node accepts, may change after a container was created.
+
 Source: CRI ListPodSandbox and ListContainers (annotations in both).
 """
 
@@ -25,7 +25,7 @@ class Bypassed:
     pod: PodUid
     namespace: str
     pod_name: str
-    running: bool = True  # else it is only created
+    running: bool = True  # False: the container is only created
 
 
 def find_bypassed(lists: Lists, *, node: str, trust: Trust) -> tuple[Bypassed, ...]:

@@ -1,10 +1,9 @@
-"""Hand cards over from one tenant to the next: what has to happen to a card without a holder before it is granted again, and
-since when it is not clean.
+"""Hand cards over from one tenant to the next: make a card without a holder ready, and note since when a card is dirty.
 
-When the last holder of a card is gone, its clocks and its power limit are set to what the configuration says, in a thread, the
-operator's command is run for it until it succeeds, and the card is read again: until all is done it waits. Then the inventory
-shows whether it is clean (grant/dirty.py). All of it may be repeated: the next instance of the daemon begins with all free
-cards.
+After a card's last grant has ended, a thread sets its clocks and its power limit to the configured values. The operator's
+command runs for the card until it succeeds, and the card is read again. The card waits until all of this is done. Then the
+inventory shows whether the card is clean (grant/dirty.py). All steps may be repeated: after a restart, the daemon begins again
+with all free cards.
 """
 
 import asyncio
@@ -22,12 +21,12 @@ from lading.log import Event, Log
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
-AGAIN_S: Final = 30.0  # between two runs of a command that fails
-LASTS_S: Final = 30.0  # a card that is dirty for so long is logged; memory of a large program is back within seconds
+AGAIN_S: Final = 30.0  # seconds between two runs of a command that fails
+LASTS_S: Final = 30.0  # seconds until a dirty card is logged; memory of a large program is back earlier
 
 
 def name_host_processes(host_root: Path, unmanaged: Unmanaged) -> Mapping[GpuUuid, Sequence[HostProcess]]:
-    """Return the processes of no pod that still are on cards."""
+    """Return the host's processes that are still on cards, with their names, by card."""
     return {
         card: [HostProcess(pid, name) for pid, name in name_processes(host_root, pids)] for card, pids in unmanaged.host.items()
     }
@@ -37,49 +36,50 @@ def name_host_processes(host_root: Path, unmanaged: Unmanaged) -> Mapping[GpuUui
 class _Dirt:
     words: str
     since: int  # Unix time
-    began: float  # on the clock that never goes back
+    began: float  # seconds, on the clock that never goes back
     logged: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class HandOver:
-    """The cards without a holder. Call all methods on the loop's thread. `restore` sets what a tenant may have changed, in a
-    thread, and returns what could not be set, in words; None: there is nothing to set. `command` runs the operator's command
-    for a card, in a bounded time, or raises HostError; None: there is none. `read_soon` has the devices read."""
+    """Keep the cards without a holder until they are ready for the next one. Call all methods on the event loop's thread.
+    `restore` runs in a thread, resets the settings that a tenant may have changed, and returns its failures as text; None: no
+    settings to reset. `command` runs the operator's command for a card, in a bounded time, or raises HostError; None: no
+    command. `read_soon` requests a reading of the devices."""
 
     log: Log
     restore: Callable[[Collection[GpuUuid]], Sequence[str]] | None = None
     command: Callable[[GpuUuid], Awaitable[None]] | None = None
     read_soon: Callable[[], object] = lambda: None
     clock: Callable[[], float] = time.monotonic
-    _left: dict[GpuUuid, float] = field(default_factory=dict)  # when the last holder was gone
+    _left: dict[GpuUuid, float] = field(default_factory=dict)  # time, on `clock`, after which the card must be read
     _restoring: dict[GpuUuid, asyncio.Task[None]] = field(default_factory=dict)
-    _failed: dict[GpuUuid, str] = field(default_factory=dict)  # how the last run of the command ended
+    _failed: dict[GpuUuid, str] = field(default_factory=dict)  # failure of the command's last run
     _dirty: dict[GpuUuid, _Dirt] = field(default_factory=dict)
 
     @property
     def has_work(self) -> bool:
-        """Return whether something is done for a card without a holder, besides reading it."""
+        """Return whether a card without a holder needs anything besides a reading."""
         return self.restore is not None or self.command is not None
 
     @property
     def since(self) -> Mapping[GpuUuid, int]:
-        """Return the cards that are dirty, each with the Unix time since when."""
+        """Return the dirty cards, each with the Unix time since when it is dirty."""
         return {card: dirt.since for card, dirt in self._dirty.items()}
 
     def waits(self) -> Mapping[GpuUuid, str]:
-        """Return the cards that are not handed over yet, each with what is missing."""
+        """Return the cards that are not handed over yet, each with the missing step."""
         restoring = dict.fromkeys(self._restoring, "it is being handed over after its last holder")
         failed = {card: f"the hand-over command fails: {why}" for card, why in self._failed.items()}
         return dict.fromkeys(self._left, "it has not been read since its last holder was gone") | restoring | failed
 
     def not_given(self) -> Mapping[GpuUuid, str]:
-        """Return the cards that no pod is given now, each with the reason: what it waits for, or why it is dirty and since
+        """Return the cards that no pod is given now, each with the reason: the step that it waits for, or its dirt and since
         when. A card that was dirty may have a holder by now."""
         return {card: add_since(dirt.words, dirt.since) for card, dirt in self._dirty.items()} | dict(self.waits())
 
     def left(self, cards: Collection[GpuUuid]) -> None:
-        """Begin with cards that no grant holds any more."""
+        """Begin the hand-over of cards that no grant holds any more."""
         now = self.clock()
         self._left.update(dict.fromkeys(cards, now))
         if self.has_work:
@@ -120,7 +120,8 @@ class HandOver:
             self.log.warning(Event.DEVICE_NOT_RESTORED, str(e), device=",".join(sorted(cards)))
 
     def read(self, began: float, found: Mapping[GpuUuid, str], now: int) -> None:
-        """Take what a reading that began then found: the dirt of cards without a holder, in words. `now`: Unix time."""
+        """Take a reading that began at `began`, on `clock`. `found`: the dirt of each card without a holder, as text, empty if
+        the card is clean. `now`: Unix time."""
         self._left = {card: at for card, at in self._left.items() if at >= began}
         before, self._dirty = self._dirty, {}
         for card, words in found.items():

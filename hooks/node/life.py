@@ -1,7 +1,7 @@
-"""The life of a sandbox as the node notes it: which event makes which note of a pod, and when a note is forgotten.
+"""Keep notes about pods whose sandboxes are used or stopped: which event makes which note, and when a note is deleted.
 
-The runtime's lists are requested at one moment and compared at a later one. The notes say what happened since, so that the
-comparison neither releases what was granted meanwhile nor keeps what has stopped. Times are on `time.monotonic()`.
+The runtime's lists are requested at one moment and compared with the ledger at a later one. The notes record the events in
+between, so that the comparison neither releases a new grant nor keeps one of a stopped pod. Times are on `time.monotonic()`.
 
 | event | the proxy reported, or the node did | note |
 |---|---|---|
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from lading.vocabulary import PodUid
 
-# A stop that is under way for so long has no caller any more: kubelet gives up after two minutes, and asks again.
+# A stop in progress has no caller any more after this many seconds: kubelet gives up after two minutes, and calls again.
 STOPPING_S: Final = 150.0
 
 
@@ -33,15 +33,15 @@ class LifeEvent(StrEnum):
 
 
 class Note(StrEnum):
-    IN_USE = auto()  # no comparison that began before takes anything from the pod
+    IN_USE = auto()  # a comparison that began earlier releases no grant of the pod
     STOPPING = auto()
-    STOPPED = auto()  # what its containers held is free once they have exited
+    STOPPED = auto()  # the pod's devices are free once its containers have exited
 
 
 class _Step(NamedTuple):
     note: Note
     clears: Note | None = None
-    until: float = 0.0  # added to the time of the event
+    until: float = 0.0  # seconds added to the event's time
 
 
 _STEPS: Final[Mapping[LifeEvent, _Step]] = {
@@ -55,7 +55,7 @@ _STEPS: Final[Mapping[LifeEvent, _Step]] = {
 
 @dataclass(slots=True)
 class Life:
-    """The notes of a node's pods."""
+    """Hold the notes about a node's pods."""
 
     _notes: dict[Note, dict[PodUid, float]] = field(default_factory=lambda: {note: {} for note in Note})
 
@@ -79,8 +79,9 @@ class Life:
         return self._notes[Note.STOPPED].get(pod)
 
     def compared(self, began: float, now: float, *, holders: Collection[PodUid]) -> None:
-        """Forget what the lists of a comparison that began then contain. `holders`: pods without a ready sandbox that still
-        hold something: they have not exited."""
+        """Delete old notes after a comparison whose lists were requested at `began`: the lists contain the earlier events.
+        STOPPING notes last for STOPPING_S. `holders`: pods without a ready sandbox that still hold devices, and so keep their
+        STOPPED note."""
         stopped, stopping = self._notes[Note.STOPPED], self.stopping(now)
         self._notes = {
             Note.IN_USE: {pod: at for pod, at in self._notes[Note.IN_USE].items() if at >= began},

@@ -1,8 +1,8 @@
-"""The node at work: inventory, ledger and runtime joined, one decision at a time.
+"""Run the node: join inventory, ledger and runtime, one decision at a time.
 
-Deciding and recording a grant happen without giving up the loop in between, so two requests never see one device free. What
-takes time (drivers, the runtime's lists, cgroups of GPU processes) happens in the background; preparers, as of VFs, do their
-work after the grant is recorded and before it is answered.
+A grant is decided and recorded without giving up the event loop in between, so that two requests never see the same device as
+free. Slow work (drivers, the runtime's lists) happens in the background. Preparers, for example of VFs, do their work after the
+grant is recorded and before it is answered.
 """
 
 import asyncio
@@ -46,13 +46,13 @@ from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PodUid, SandboxId
 
-# While the runtime does not answer, and before the first comparison with it.
+# After a failed comparison with the runtime, the next one begins after this many seconds.
 RETRY_S: Final = 1.0
-# After a sandbox was stopped: its containers have exited, unless killing one failed; then it is looked at again.
+# After a stop, comparisons repeat after this many seconds until the grants are released: killing a container may have failed.
 RELEASE_RETRY_S: Final = 2.0
-# How long a call waits for a new reading; the proxy waits for 2 s.
+# A call waits at most this many seconds for a new reading; the proxy waits for 2 s.
 READING_S: Final = 1.0
-# For a reading that a preparer asks for; a card that hangs in its driver must not hold up the next comparison.
+# A preparer waits at most this many seconds for a reading: a card that hangs in its driver must not delay the next comparison.
 LOOK_S: Final = 5.0
 
 _NOT_RECONCILED: Final = "not reconciled"
@@ -60,41 +60,41 @@ _NOT_RECONCILED: Final = "not reconciled"
 
 class _Decided(NamedTuple):
     answer: Answer | Refusal
-    took_s: float  # deciding and recording, without what was prepared
+    took_s: float  # seconds of deciding and recording, without preparing
 
 
 @dataclass(slots=True)
 class Node:
-    """The node, behind the port `NodePort`. Call all methods on the loop's thread."""
+    """Run the node, behind the port `NodePort`. Call all methods on the event loop's thread."""
 
     ledger: Ledger
-    lists: Callable[[], Awaitable[Lists]]  # reads the runtime's; RuntimeUnavailableError
+    lists: Callable[[], Awaitable[Lists]]  # reads the runtime's lists; raises RuntimeUnavailableError
     host_root: Path
     boot_id: str
     log: Log
     rules: Callable[[], Rules]
     reconcile_interval_s: float
     preparers: Sequence[Preparer] = ()
-    clock: Callable[[], float] = time.time  # Unix time, which may jump; what must not uses time.monotonic()
-    soon: Callable[[Callable[[], None]], object] = lambda do: do()  # what can wait until the answer is on its way
-    answered: Callable[[Answer | Refusal, float], object] = lambda *_: None  # with the seconds of deciding and recording
-    released: Callable[[float], object] = lambda _: None  # is called with the seconds from a stop until a grant is freed
-    restore: Callable[[Collection[GpuUuid]], Sequence[str]] | None = None  # sets what tenants may change of cards, in a thread
-    bypass_found: Callable[[Sequence[Bypassed]], object] = lambda _: None  # after each comparison
-    command: Callable[[Gpu], Awaitable[None]] | None = None  # the operator's, for a card without a holder; HostError
+    clock: Callable[[], float] = time.time  # Unix time, which may jump; durations use time.monotonic()
+    soon: Callable[[Callable[[], None]], object] = lambda do: do()  # defers work until the answer is on its way
+    answered: Callable[[Answer | Refusal, float], object] = lambda *_: None  # gets the seconds of deciding and recording too
+    released: Callable[[float], object] = lambda _: None  # gets the seconds from a stop until a grant is freed
+    restore: Callable[[Collection[GpuUuid]], Sequence[str]] | None = None  # resets cards after their tenant, in a thread
+    bypass_found: Callable[[Sequence[Bypassed]], object] = lambda _: None  # gets the bypassed containers after each comparison
+    command: Callable[[Gpu], Awaitable[None]] | None = None  # the operator's hand-over command; raises HostError
     watch: InventoryWatch | None = None
     reconciled: bool = False
     reconcile_failures: int = 0
     bypassed: tuple[Bypassed, ...] = ()  # containers that run without the devices of their pod's annotations
     share_bypasses: tuple[ShareBypass, ...] = ()  # containers that do not keep to their shares of cards (node/share_watch.py)
-    _reconciled_at: float = float("-inf")  # on time.monotonic()
+    _reconciled_at: float = float("-inf")  # last comparison, on time.monotonic()
     life: Life = field(default_factory=Life)
     hand_over: HandOver = field(init=False)
     _unreported: UnreportedEnds = field(init=False)
-    _held: frozenset[GpuUuid] = frozenset()  # cards with a holder, when it was last looked
+    _held: frozenset[GpuUuid] = frozenset()  # cards with a holder at the last check
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _node_log: NodeLog = field(init=False)
-    _told: Inventory = field(default_factory=Inventory)  # the one of which the log knows
+    _told: Inventory = field(default_factory=Inventory)  # the inventory that was logged last
 
     def __post_init__(self) -> None:
         self._node_log = NodeLog(self.log)
@@ -108,7 +108,8 @@ class Node:
 
     @property
     def inventory(self) -> Inventory | None:
-        """Return the newest inventory, with devices that Lading moved into pods shown as at home. None before the first."""
+        """Return the newest inventory, with devices that Lading moved into pods shown as on the host. None before the first
+        reading."""
         current = self.watch.current if self.watch else None
         return None if current is None else self._shown(current)
 
@@ -119,7 +120,7 @@ class Node:
 
     @property
     def unhealthy(self) -> tuple[str, ...]:
-        """Return containers with a device that can no longer be used, in words."""
+        """Return a text for each granted device that can no longer be used, with its container."""
         inventory = self.inventory
         if inventory is None:
             return ()
@@ -129,7 +130,7 @@ class Node:
             for device, why in find_unhealthy(grant.devices, inventory).items()
         )
 
-    # ---- what front ends ask
+    # ---- requests of front ends
 
     def adjust_container(self, sandbox: Sandbox, container: Container) -> Answer | Refusal | Awaitable[Answer | Refusal]:
         decided = self._adjust(sandbox, container)
@@ -145,7 +146,7 @@ class Node:
         self._note_answer(sandbox, container, _Decided(refusal, 0.0))
 
     def _note_answer(self, sandbox: Sandbox, container: Container, decided: _Decided) -> Answer | Refusal:
-        """Log and count what is answered. A decision may be taken several times before."""
+        """Log and count the answer to a front end. The decision may have been taken several times before."""
         answer = decided.answer
         if isinstance(answer, Refusal):
             self.log.warning(Event.GRANT_REFUSED, answer.message, **_call_fields(sandbox, container), reason=answer.reason)
@@ -170,7 +171,7 @@ class Node:
         return await self._finish(sandbox, answer, began)
 
     async def _decide_when_divided(self, sandbox: Sandbox, container: Container, granted: Answer, began: float) -> _Decided:
-        """Have the granted instances made, and decide again: what the container gets of them is known then."""
+        """Have the granted MIG instances made, and decide again: only then are the container's devices known."""
         divided = await self._finish(sandbox, granted, began)
         if isinstance(divided.answer, Refusal):
             return divided
@@ -194,7 +195,8 @@ class Node:
         return _Decided(answer, took_s)
 
     async def _prepare(self, sandbox: Sandbox, answer: Answer, preparers: Sequence[Preparer], took_s: float) -> _Decided:
-        """Do what has to be done outside the container. It outlives its call: a retry waits for the same work."""
+        """Let the preparers do their work outside the container. The work outlives its call: a retry waits for the same
+        work."""
         self._note(LifeEvent.PREPARING, sandbox)
         parts = [answer.adjustment]
         refusal = None
@@ -203,7 +205,7 @@ class Node:
                 part = await preparer.prepare(sandbox, answer)
                 if isinstance(part, Refusal):
                     refusal = part
-                    self._wake.set()  # what could not be undone is tried again soon
+                    self._wake.set()  # a comparison retries failed undoing soon
                     break
                 parts.append(part)
         finally:
@@ -236,8 +238,8 @@ class Node:
         return answer
 
     def _unless_rebound(self, answer: Answer | Refusal, inventory: Inventory) -> Answer | Refusal:
-        """Refuse cards whose driver was bound to them again since they were read: their minor numbers may be other cards'. A
-        refusal may come from such a card too, and is decided again."""
+        """Refuse cards whose driver was bound to them again since they were read: their minor numbers may now be other cards'.
+        A refusal may come from such a card too: it is marked as transient, and decided again."""
         if isinstance(answer, Refusal):
             return replace(answer, transient=True) if find_rebound(self.host_root, inventory.gpus) else answer
         granted = {gpu.uuid for gpu in answer.grant.devices.gpus} if answer.grant else ()
@@ -251,7 +253,7 @@ class Node:
         )
 
     def _record(self, grant: Grant, key_id: str) -> None:
-        """Record the grant. If its devices differ from those the container had, the decision gave those up."""
+        """Record the grant. If the container had other devices, the decision gave those up: release them first."""
         held = self.ledger.find(grant.pod, grant.container)
         if held is not None and held.devices != grant.devices:
             self.ledger.release(grant.pod, grant.container, end=End(at=int(self.clock()), how=Ended.GIVEN_UP))
@@ -263,8 +265,8 @@ class Node:
         self.life.happened(event, PodUid(sandbox.uid), time.monotonic())
 
     def sandbox_created(self, sandbox: Sandbox) -> Awaitable[None] | None:
-        """Begin to attach the VFs of the pod's containers. What is granted for it is granted to the container of that name: it
-        gets the same when it is created, also if other things speak against it then."""
+        """Begin to attach the VFs of the pod's containers. The grants are for containers by name: a container gets the same
+        devices when it is created, even if other reasons speak against them then."""
         rules = self.rules()
         if not rules.netdev.attaches:
             return None
@@ -278,7 +280,8 @@ class Node:
         await asyncio.gather(*(self._begin_container(sandbox, Container(name=name)) for name in names))
 
     async def _begin_container(self, sandbox: Sandbox, container: Container) -> None:
-        """Grant and prepare. A refusal is not answered: the container is decided about again when it is created."""
+        """Grant a container's devices, and prepare them. A refusal is not answered: the node decides about the container again
+        when it is created."""
         work = self._adjust(sandbox, container)
         decided = work if isinstance(work, _Decided) else await work
         if isinstance(decided.answer, Answer):
@@ -304,14 +307,14 @@ class Node:
             self.watch.look_soon()
 
     def stopped(self, sandbox: Sandbox) -> None:
-        """Record that the sandbox has stopped: what its containers held is free once they have exited."""
+        """Record that the sandbox has stopped: its containers' devices are free once the containers have exited."""
         self._note(LifeEvent.STOPPED, sandbox)
         self._wake.set()
 
     def sandbox_removed(self, sandbox: Sandbox) -> None:
         """Record the removal of a sandbox whose stop may have happened while the daemon was not running. The tombstone stays
-        until the lists have been without the sandbox for a while: if the daemon dies before the grants are released, the next
-        instance learns it from there."""
+        until the runtime has not listed the sandbox for a while. If the daemon dies before the grants are released, the next
+        instance finds the tombstone."""
         with self._ledger_failure():
             self.ledger.tombstone(SandboxId(sandbox.id), int(self.clock()))
         self.stopped(sandbox)
@@ -348,8 +351,8 @@ class Node:
         return time.monotonic() - self._reconciled_at
 
     async def keep_reconciled(self) -> None:
-        """Compare ledger and runtime at the start, soon again until two comparisons agree, every interval, and soon after a
-        sandbox stopped. Never returns."""
+        """Compare the ledger with the runtime at the start, at every interval, and soon after a sandbox stopped. After the
+        start, compare again soon until two comparisons agree. Never returns."""
         while True:
             done = await self.reconcile()
             if done:
@@ -368,13 +371,13 @@ class Node:
 
     @property
     def _ending(self) -> bool:
-        """Return whether there are holders whose sandbox was stopped, or was to be."""
+        """Return whether there are holders whose sandbox has stopped, or was asked to stop."""
         grants, is_stopped = self.ledger.grants(), self.ledger.is_stopped
         stopped = bool(self.life.stopped) or any(is_stopped(grant.sandbox) for grant in grants)
         return stopped or any(preparer.ending(is_stopped, grants) for preparer in self.preparers)
 
     async def reconcile(self) -> bool:
-        """Compare the ledger with the runtime's lists. Return whether that was done."""
+        """Compare the ledger with the runtime's lists. Return whether the comparison succeeded."""
         began = time.monotonic()
         stopped = self.life.stopped
         grants, tombstones = self.ledger.grants(), dict(self.ledger.tombstones())
@@ -437,7 +440,8 @@ class Node:
         return ended
 
     async def _find_bypassed(self, lists: Lists) -> None:
-        """Compare annotations in a thread, because pods' authors decide how long they are, and calls are answered meanwhile."""
+        """Find bypassed containers, in a thread: pods' authors decide how long annotations are, and calls are answered
+        meanwhile."""
         rules = self.rules()
         find = partial(find_bypassed, lists, node=rules.node_name, trust=rules.trust)
         self.bypassed = await asyncio.to_thread(find)
@@ -445,16 +449,16 @@ class Node:
         self.bypass_found(self.bypassed)
 
     def _given_back_by_others(self, now: float) -> set[PodUid]:
-        """Return the pods whose devices another program gives back at this moment (CNI). They have no rows in a journal: they
-        are back when the stop has succeeded. Runtimes list a sandbox as not ready before that, since they end its process first
-        and run CNI's DEL then."""
+        """Return the pods whose devices another program (CNI) gives back at this moment. The journal has no rows for such
+        devices: they are back when the stop has succeeded. Runtimes list a sandbox as not ready before that, because they end
+        its process first and then run CNI's DEL."""
         stopping = self.life.stopping(now)
         moved = (grant for grant in self.ledger.grants() if any(one.moved_by_others(grant) for one in self.preparers))
         return {grant.pod for grant in moved if grant.pod in stopping}
 
     async def _reconcile_preparers(self, seen: Seen, under_way: Sequence[frozenset[int]]) -> None:
-        """Compare what was prepared, after the grants: a grant with a device that is not back yet stays, and is looked at again
-        as soon as it is."""
+        """Let the preparers compare their work with the lists, after the grants. A grant with a device that is not back yet
+        stays, and is checked again as soon as the device is back."""
         for preparer, before in zip(self.preparers, under_way, strict=True):
             if await preparer.reconcile(seen, before):
                 self._wake.set()
@@ -490,7 +494,7 @@ class Node:
         self._note_holders()
 
     def _restore_free(self) -> None:
-        """Hand over the cards that lost their last holder while the daemon did not run: which these are is not known."""
+        """Hand over all free cards after the start: any of them may have lost its last holder while the daemon did not run."""
         inventory = self.inventory
         if inventory is not None and self.hand_over.has_work:
             self._hand_over(frozenset(gpu.uuid for gpu in inventory.gpus) - self.ledger.cards)
@@ -501,27 +505,28 @@ class Node:
         self._hand_over(before - self._held)
 
     def _hand_over(self, cards: frozenset[GpuUuid]) -> None:
-        """Have cards without a holder made ready for the next one, where the node's rules ask for it."""
+        """Have cards without a holder made ready for the next one, if the node's rules require it."""
         if not cards:
             return
         if self.hand_over.has_work or self.rules().clean.checks:
             self.hand_over.left(cards)
 
     async def _run_command(self, card: GpuUuid) -> None:
-        """Run the operator's command, unless the card is gone, or divided: then its instances are made anew instead."""
+        """Run the operator's command for a card. Do nothing if the card no longer exists, or is divided: a divided card's MIG
+        instances are made anew instead."""
         gpus = self.inventory.gpus if self.inventory else ()
         gpu = next((gpu for gpu in gpus if gpu.uuid == card), None)
         if gpu is not None and not gpu.mig_enabled and self.command is not None:
             await self.command(gpu)
 
     def inventory_read(self, began: float, found: Inventory) -> None:
-        """Take a reading of the devices, whether or not it differs from the one before. `began`: on time.monotonic()."""
+        """Take a reading of the devices, changed or not. `began`: when the reading began, on time.monotonic()."""
         self._note_holders()
         free = replace(found, gpus=tuple(gpu for gpu in found.gpus if gpu.uuid not in self._held and not gpu.mig_enabled))
         try:
             processes = name_host_processes(self.host_root, find_unmanaged(self.host_root, free, ()))
         except HostError:
-            processes = {}  # what cannot be read is not seen to be dirty
+            processes = {}  # processes that cannot be read make no card dirty
         cleanness = Cleanness(rule=self.rules().clean, processes=processes)
         self.hand_over.read(began, {gpu.uuid: find_dirt(gpu, cleanness) for gpu in free.gpus}, int(self.clock()))
 
@@ -542,8 +547,8 @@ class Node:
 
     @contextlib.contextmanager
     def _ledger_failure(self) -> Iterator[None]:
-        """Log a failure of the ledger. The runtime's past actions cannot be refused any more: the next comparison corrects the
-        ledger."""
+        """Log a failure of the ledger inside this context. Past actions of the runtime cannot be refused any more: the next
+        comparison corrects the ledger."""
         try:
             yield
         except StateError as e:

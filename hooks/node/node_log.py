@@ -1,6 +1,6 @@
-"""Log a node's devices and containers: changes when they are seen, problems once until they are over.
+"""Log a node's devices and containers: each change when it is observed, each problem once until it is over.
 
-It takes inventories, grants, and what the runtime lists, and writes log records. It decides nothing.
+This module takes inventories, grants and bypassed containers, and writes log records. It decides nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,7 +12,7 @@ from hooks.model.inventory import Inventory
 from hooks.node.bypass import Bypassed
 from lading.log import Event, Log
 
-_MOST: Final = 1000  # problems that are remembered as said
+_MOST: Final = 1000  # maximum problems that are remembered as logged
 _CHANGE_EVENT: Final = {
     ChangeKind.UNHEALTHY: Event.DEVICE_UNHEALTHY,
     ChangeKind.HEALTHY: Event.DEVICE_HEALTHY,
@@ -68,7 +68,7 @@ class NodeLog:
             )
 
     def missing(self, devices: Mapping[str, str]) -> None:
-        """Log the VFs that another process moved. One that came back is logged again if it goes again."""
+        """Log the VFs that another process moved. A VF that came back is logged again if it is moved again."""
         messages = {f"VF {device}: {why}": device for device, why in devices.items()}
         gone = {said for said in self._said if said.startswith(Event.VF_UNKNOWN_HOLDER)}
         self._said -= gone - {f"{Event.VF_UNKNOWN_HOLDER} {message}" for message in messages}

@@ -1,8 +1,9 @@
-"""Release a device at a person's request: first look, and with `--force` do it.
+"""Release a device at a person's request: show the steps first, and carry them out with `--force`.
 
-`ledger.release` decides; here the runtime is asked who still runs, VFs are brought back and grants freed, in that order. The
-same code runs in the daemon, which owns the ledger, and in `lading-hooks release` where no daemon runs. What the ledger says is
-read before the runtime is asked, and what has changed when it comes to freeing is left alone: its pod came back meanwhile.
+`release_decision` decides. This module asks the runtime which containers run, brings VFs back and frees grants, in that order.
+The same code runs in the daemon, which owns the ledger, and in `lading-hooks release` on a node without a running daemon. The
+ledger is read before the runtime is asked. A grant that has changed before it is freed is left alone: its pod came back
+meanwhile.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,7 +24,7 @@ from lading.vocabulary import PciAddress
 
 
 class Attachments(Protocol):
-    """The part of `attach.attacher` that is used here."""
+    """Represent the part of `attach.attacher` that this module uses."""
 
     async def force_release(self, vf: PciAddress, generation: int) -> list[str]: ...
 
@@ -37,7 +38,7 @@ class Outcome:
 async def look(
     text: str, inventory: Inventory, said: Callable[[], LedgerContent], lists: Callable[[], Awaitable[Lists]]
 ) -> Release:
-    """Return what a release of the device of this name would do now. Raise ConfigError if there is no such device;
+    """Return the steps that a release of the device of this name would take now. Raise ConfigError if there is no such device;
     RuntimeUnavailableError if the running containers cannot be listed."""
     before = said()
     device = find_device(text, inventory, before)
@@ -45,7 +46,7 @@ async def look(
 
 
 async def carry_out(release: Release, ledger: Ledger, attachments: Attachments, log: Log, *, end: End) -> Outcome:
-    """Do the release. `end`: when, and by whose decision, for the history."""
+    """Carry out the release. `end`: the time and the person who decided it, for the history."""
     done: list[str] = []
     failed: list[str] = []
     for row in release.attachments:

@@ -1,13 +1,13 @@
 """Decide a person's release of a device: which VFs are moved back, which grants are freed, and which holders prevent it.
 
-It takes the device's name, the inventory, what the ledger says, and which containers still run by the runtime's lists. It
-returns what is to be done, in order, and which pods can still use the device. It refuses names of no device, and devices
-that are neither there nor held.
+The input is the device's name, the inventory, the ledger's content, and the containers that still run by the runtime's lists.
+The result is the steps in order, and the pods that can still use the device. A name of no device is refused, and so is a device
+that neither exists nor is held.
 
-What is alive keeps what it holds, whatever a person says: a device that is free in the ledger and open in a container would be
-given to two, and the next comparison with the runtime would find its holder's grant again. So the way to free the device of a
-pod that runs is to delete the pod; a release is for what is left of one that is gone. A grant goes as a whole, with all of its
-devices, and not before its VFs are back.
+A live pod keeps its devices, whatever a person requests. A device that is free in the ledger and open in a container would be
+given to two pods. Besides, the next comparison with the runtime would find the holder's grant again. To free the device of a
+running pod, delete the pod; a release is for leftovers of a deleted pod. A grant is freed as a whole, with all of its devices,
+and not before its VFs are back.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ _HINT: Final = "lading-hooks ledger shows what there is"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Exactly one of these fields is set."""
+    """Identify a device. Exactly one of the fields is set."""
 
     gpu: GpuUuid | None = None
     mig: str | None = None
@@ -41,7 +41,7 @@ class Device:
         return self.gpu or self.mig or self.vf or ""
 
     def among(self, devices: GrantedDevices) -> bool:
-        """Return whether the device is among these. A card is held by the holder of one of its instances."""
+        """Return whether the device is among these devices. The holder of a MIG instance also holds its card."""
         if self.vf is not None:
             return any(vf.bdf == self.vf for vf in devices.vfs)
         return any(self.gpu == gpu.uuid or self.mig == gpu.mig_uuid for gpu in devices.gpus)
@@ -49,7 +49,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alive:
-    """The pods that can still use their devices, and why, in words."""
+    """Hold the pods, sandboxes and containers that can still use devices, each with the reason as text."""
 
     pods: Mapping[PodUid, str] = field(default_factory=dict)
     sandboxes: Mapping[SandboxId, str] = field(default_factory=dict)
@@ -68,8 +68,8 @@ class Alive:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     device: str
-    attachments: tuple[Attachment, ...] = ()  # to be brought back, before
-    grants: tuple[Grant, ...] = ()  # these are freed
+    attachments: tuple[Attachment, ...] = ()  # attachments to release, before the grants
+    grants: tuple[Grant, ...] = ()  # grants to free
     in_use: tuple[str, ...] = ()
 
     @property
@@ -78,7 +78,7 @@ class Release:
 
 
 def find_device(text: str, inventory: Inventory, said: LedgerContent) -> Device:
-    """Find the device. Raise ConfigError if there is none."""
+    """Return the device with this name. Raise ConfigError if there is none."""
     address = parse_pci_address(text)
     card = next((gpu.uuid for gpu in inventory.gpus if gpu.bdf == address), None)
     device = Device(gpu=parse_gpu_uuid(text) or card, mig=parse_mig_uuid(text), vf=None if card else address)
@@ -92,8 +92,8 @@ def find_device(text: str, inventory: Inventory, said: LedgerContent) -> Device:
 
 
 def find_alive(lists: Lists) -> Alive:
-    """Find the live pods by the runtime's lists, requested after the ledger was read: nothing in the ledger is newer than they
-    are."""
+    """Find the live pods by the runtime's lists. The lists were requested after the ledger was read, so nothing in the ledger
+    is newer than the lists."""
     pods: dict[PodUid, str] = {}
     ready: dict[SandboxId, str] = {}
     running: dict[ContainerId, str] = {}
@@ -124,7 +124,7 @@ def decide_release(device: Device, said: LedgerContent, alive: Alive) -> Release
 
 
 def waiting_for(grant: Grant, rows: Iterable[Attachment]) -> Iterator[PciAddress]:
-    """Yield the VFs of a grant that are not back from its pod: it is not freed before they are."""
+    """Yield the VFs of a grant that are not back from its pod. The grant is not freed before they are back."""
     return (row.bdf for row in rows if _of_any(row, [grant]))
 
 
@@ -134,5 +134,5 @@ def describe_freeing(grant: Grant) -> str:
 
 
 def _of_any(row: Attachment, grants: Iterable[Grant]) -> bool:
-    """Return whether a VF is in the pod of one of these grants because of it."""
+    """Return whether one of these grants caused the attachment: the VF is the grant's, and in the grant's pod."""
     return any(row.pod == grant.pod and row.bdf in {vf.bdf for vf in grant.devices.vfs} for grant in grants)

@@ -1,9 +1,8 @@
-"""Look every LOOK_S whether shares that are enforced by turns are bypassed: what the driver shows of their cards, against what
-the share server knows.
+"""Check every LOOK_S whether a container bypasses the share server: compare the driver's processes with the server's.
 
-What is found is logged when it begins, and is in the node report and a metric while it lasts: after SUSPECT_S, one look and the
-time of a reading at the latest. Where the share server does not answer, or the driver does not, nothing is known, and nothing
-is claimed.
+A bypass is logged when it begins, and is in the node report and a metric while it lasts. It is found at the latest after
+SUSPECT_S, one interval between checks and the time of a reading. If the share server or the driver does not answer, no bypass
+is reported.
 """
 
 import asyncio
@@ -25,12 +24,12 @@ from lading.sharestatus import ContainerUse
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
-LOOK_S: Final = 1.5  # with SUSPECT_S, 4.5 s at the most
+LOOK_S: Final = 1.5  # seconds between two checks; with SUSPECT_S, 4.5 s at the most
 
 
 @dataclass(slots=True, kw_only=True)
 class ShareWatch:
-    """The watch, on the loop's thread. `ask` raises HostError."""
+    """Run the checks on the event loop's thread. `ask` returns the share server's containers, or raises HostError."""
 
     node: Node
     vendors: Sequence[Vendor]
@@ -39,10 +38,10 @@ class ShareWatch:
     log: Log
     clock: Callable[[], float] = time.monotonic
     _suspicions: Suspicions = field(default_factory=Suspicions)
-    _problem: str = ""  # why the last look found nothing out
+    _problem: str = ""  # failure of the last check, or empty
 
     async def keep_looking(self) -> None:
-        """Look until cancelled. Never returns. A driver that hangs holds up the next look, as it does each reading."""
+        """Check until cancelled. Never returns. A driver that hangs delays the next check, as it delays each reading."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
@@ -57,7 +56,7 @@ class ShareWatch:
         try:
             found = await in_thread(partial(self._find, gpus, grants))
         except Exception as e:  # noqa: BLE001 - whatever a driver comes up with, the node's own work goes on
-            self._suspicions = Suspicions()  # nothing is known of the time in between
+            self._suspicions = Suspicions()  # a bypass must be found again in every check
             self._show(())
             self._say(str(e) or type(e).__name__)
             return
@@ -65,7 +64,8 @@ class ShareWatch:
         self._show(self._suspicions.settle(found, self.clock()))
 
     def _find(self, gpus: Sequence[Gpu], grants: Sequence[Grant]) -> tuple[ShareBypass, ...]:
-        """Find bypasses, in a thread. The driver is asked first: what it shows was connected before."""
+        """Find bypasses, in a thread. The driver is asked before the server: a process connects to the server before the driver
+        shows it."""
         processes = self._read_processes([gpu.uuid for gpu in gpus])
         known = self.ask()
         cgroups = read_cgroups(self.node.host_root, {one.pid for running in processes.values() for one in running})
@@ -74,7 +74,8 @@ class ShareWatch:
         return tuple(filter(None, map(self._without_ending, found)))
 
     def _without_ending(self, one: ShareBypass) -> ShareBypass | None:
-        """Leave out processes that are about to end: those have closed their connections."""
+        """Leave out processes that are about to end, because they have closed their connections; return None if no process is
+        left."""
         if one.how is How.MEMORY:
             return one
         left = tuple(pid for pid in one.process_ids if not is_ending(self.node.host_root, pid))

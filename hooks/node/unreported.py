@@ -1,11 +1,11 @@
 """Decide which pods have ended without a report: the daemon did not run, or was killed when it was called.
 
-It takes the runtime's lists, one comparison after the other, and returns pods that count as stopped. One list is not believed:
-it may be older than a call that was answered, and a runtime that lost its state lists nothing.
+The input is the runtime's lists, one comparison after the other; the result is the pods that count as stopped. A single list is
+not believed: it may be older than a call that was answered, and a runtime that lost its state lists no sandbox.
 
 | what the lists show | when it is believed |
 |---|---|
-| other sandboxes, and of a pod no ready sandbox and no live container | in two comparisons in succession after the start |
+| sandboxes, but for the pod no ready sandbox and no live container | in two comparisons in succession after the start |
 | no sandbox and no container at all | when all comparisons of `EMPTY_S` have shown it |
 """
 
@@ -22,30 +22,31 @@ from lading.errors import HostError
 from lading.files import replace_file
 from lading.vocabulary import PodUid
 
-# A runtime has read its state from disk before it answers; kubelet starts the pods of a node that boots within a minute.
+# Empty lists are believed after this many seconds. A runtime reads its state from disk before it answers, and kubelet starts a
+# booting node's pods within a minute.
 EMPTY_S: Final = 60.0
-AGAIN_S: Final = 2.0  # between the comparisons after a start, whose calls are over by then
-_FILE: Final = "no-sandboxes"  # beside the ledger, for `lading-hooks ledger`: the Unix time when empty lists are believed
+AGAIN_S: Final = 2.0  # seconds between the comparisons after a start; calls from before the start are over by then
+_FILE: Final = "no-sandboxes"  # file beside the ledger, for `lading-hooks ledger`: Unix time when empty lists are believed
 
 
 @dataclass(slots=True)
 class UnreportedEnds:
-    """The comparisons of one daemon. `folder` is the ledger's."""
+    """Keep the results of one daemon's comparisons. `folder` is the ledger's folder."""
 
     folder: Path
-    _over: frozenset[PodUid] | None = None  # in the comparison before; None before the first
-    _started: bool = False  # two comparisons after the start agree
-    _empty_since: float | None = None  # on the clock that never goes back
+    _over: frozenset[PodUid] | None = None  # ended pods in the comparison before; None before the first
+    _started: bool = False  # True after two comparisons that agree, after the start
+    _empty_since: float | None = None  # seconds, on the clock that never goes back
 
     def find(
         self, grants: Collection[Grant], holders: Collection[PodUid], lists: Lists, *, now: float, unix: int
     ) -> frozenset[PodUid]:
-        """Return the pods that count as stopped, after each comparison. `holders`: those that hold anything; `now`: on the
-        clock that never goes back; `unix`: Unix time."""
+        """Return the pods that count as stopped after this comparison. `holders`: pods that hold anything; `now`: seconds on
+        the clock that never goes back; `unix`: Unix time."""
         if lists.sandboxes or not holders:
             self._note_empty(None, unix)
             return self._find_over(grants, lists)
-        if lists.containers:  # without sandboxes: the lists contradict themselves
+        if lists.containers:  # containers without sandboxes: the lists contradict themselves
             self._note_empty(None, unix)
         elif self._empty_since is None:
             self._note_empty(now, unix)
@@ -71,7 +72,7 @@ class UnreportedEnds:
             return
         self._empty_since = since
         path = self.folder / _FILE
-        with contextlib.suppress(HostError, OSError):  # it is only shown
+        with contextlib.suppress(HostError, OSError):  # the file is only shown to people
             if since is None:
                 path.unlink(missing_ok=True)
             else:
@@ -79,7 +80,7 @@ class UnreportedEnds:
 
 
 def read_empty_until(folder: Path) -> int | None:
-    """Return when a daemon believes that no pod is left, Unix time; None if it is not waiting for that."""
+    """Return the Unix time when a daemon believes that no pod is left; None if it is not waiting for that time."""
     try:
         return int((folder / _FILE).read_bytes()[:20])
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""`lading.hook.v1.Ledger`: the requests of a person to the daemon (`lading-hooks release`), on the socket of the hook API.
+"""Serve `lading.hook.v1.Ledger` on the hook API's socket: an operator's requests to the daemon (`lading-hooks release`).
 
-It takes a device's name, and the process that asks. It returns what a release would do, or did; each request is logged with the
-process and user that made it.
+A request names a device. The answer lists the steps that a release would take, or has taken. Each forced release is logged with
+the process and user that requested it.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ class LedgerService:
             outcome = await carry_out(release, node.ledger, self._attachments, self._log, end=forced(peer, node.clock()))
             tell(self._log, release.device, outcome, peer)
             if node.watch is not None:
-                node.watch.look_soon()  # read the devices that came back before the next request for them
+                node.watch.look_soon()  # rescan the released devices before the next pod requests them
         return hook_pb2.ReleaseResponse(
             device=release.device,
             steps=map(printable, outcome.done),

@@ -1,4 +1,4 @@
-"""The messages of the hook API as the node's own values, and back."""
+"""Convert the hook API's messages to the values of `hooks.model`, and answers back to messages."""
 
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal

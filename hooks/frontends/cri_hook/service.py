@@ -1,8 +1,8 @@
-"""The hook API (`lading.hook.v1.Hook`) over a Unix socket: one request in, one decision out.
+"""Serve the hook API (`lading.hook.v1.Hook`) over a Unix socket: one request in, one decision out.
 
-`wire` speaks gRPC on each connection; here are its methods and the connections. Requests that need no waiting are answered at
-once; a container whose VFs have to be attached, and a sandbox that may have VFs to give back, are answered by tasks of their
-own. The listening socket is systemd's, or one that drops untrusted peers (lading.sockets).
+`wire` speaks gRPC on each connection; this module has the gRPC methods and the connections. A request that needs no waiting is
+answered at once. Attaching a container's VFs, or giving a sandbox's VFs back, takes time: a separate task answers such a
+request. The listening socket is systemd's, or one that drops untrusted peers (lading.sockets).
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from lading.tracing import OFF, Span, Tracing
 from protos.hook.v1 import hook_pb2
 
 SERVICE: Final = "lading.hook.v1.Hook"
-# Bytes that wait for a client that does not read; then it is not read either.
+# Maximum bytes buffered for a client that does not read. Above it, the server does not read that client's requests either.
 _HIGH_WATER: Final = 1 << 20
-# At the end, for answers that are under way; systemd waits for 30 s.
+# Seconds that `close` waits for pending answers; systemd kills the daemon after 30 s.
 DRAIN_S: Final = 5.0
 
 _STAGES: Final = {number: name for name, number in hook_pb2.Stage.items()}
@@ -108,7 +108,7 @@ def _render(span: Span, request: hook_pb2.AdjustRequest, result: Result) -> byte
 
 
 class ClosedService:
-    """The hook API on a node whose front end is another one: a proxy that is there all the same is refused, in words."""
+    """Refuse every hook call on a node whose front end is NRI, with a message for the proxy that runs there nevertheless."""
 
     def methods(self) -> Mapping[bytes, Method]:
         return {f"/{SERVICE}/Adjust".encode(): self._refuse, f"/{SERVICE}/Observe".encode(): self._refuse}
@@ -125,23 +125,23 @@ class Service(Protocol):
 
 
 class PeerService(Protocol):
-    """A service whose methods get the process that connected."""
+    """Represent a service whose methods need to know the connected process."""
 
     def methods(self, peer: Callable[[], Peer]) -> Mapping[bytes, Method]: ...
 
 
 class HookServer:
-    """The connections. `close` ends them: requests received before it are answered, even if that takes a little longer; later
-    requests are not accepted."""
+    """Hold the listening socket and its connections. `close` ends them: it answers the requests received before, within
+    `DRAIN_S`, and accepts no later ones."""
 
     def __init__(self, service: Service, log: Log, *others: PeerService, listener: Listener) -> None:
-        """Set the dependencies. `others` are served on the same socket."""
+        """Create the server. It serves `others` on the same socket as `service`."""
         self._listener = listener
         self._methods = service.methods()
         self._others = others
         self._log = log
         self._open: set[_Connection] = set()
-        self._running: set[asyncio.Task[None]] = set()  # calls that are answered later
+        self._running: set[asyncio.Task[None]] = set()  # tasks of calls that are not answered yet
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -150,11 +150,11 @@ class HookServer:
         )
 
     def conditions(self) -> Mapping[str, str]:
-        """Return nothing: that the socket is there is a condition of the daemon."""
+        """Return no conditions: the daemon itself checks the socket (`missing_socket`)."""
         return {}
 
     async def close(self) -> None:
-        """Close the server. May be called twice."""
+        """Stop accepting requests, and answer the pending ones. May be called twice."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._open):
@@ -233,7 +233,7 @@ class _Connection(asyncio.Protocol):
         return peer_credentials(self._transport.get_extra_info("socket"))
 
     def _later(self, stream: int, work: Later) -> None:
-        """Run the coroutine to its end, also if the caller or the connection is gone."""
+        """Run the coroutine to its end, even if the caller gives up or the connection closes."""
         task = asyncio.get_running_loop().create_task(self._answer(stream, work))
         self._running.add(task)
         task.add_done_callback(self._running.discard)

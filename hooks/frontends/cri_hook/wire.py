@@ -1,11 +1,11 @@
-"""gRPC's unary calls as their server speaks them, on one HTTP/2 connection: bytes in; bytes out, methods called between.
+"""Answer gRPC's unary calls on one HTTP/2 connection: takes the client's bytes, calls methods, returns the server's bytes.
 
-It takes bytes as the client sent them, and returns bytes for it. A method takes a message and returns one: at once, or later,
-by a coroutine that the connection's owner runs while other calls are answered. An exception is an error for its caller, with
-the status of a `CallError`. It refuses malformed frames and header blocks (MalformedError ends the connection), messages over
-16 MiB, compressed ones (no compression is announced), and more than 256 calls at a time.
+A method takes a message and returns the answer, or a coroutine for the answer. The connection's owner runs the coroutine while
+other calls are answered. An exception becomes an error for the caller, with the status of a `CallError`. MalformedError ends
+the connection after malformed frames or header blocks. Messages over 16 MiB, compressed messages (no compression is announced),
+and more than 256 calls at a time are refused.
 
-It exists because a container waits during the hook call: for each call, general servers take twice as long as the decision.
+This server exists because a container waits during the hook call: a general server takes twice as long as the decision.
 
 Source: RFC 9113; gRPC's PROTOCOL-HTTP2.md.
 """
@@ -22,9 +22,9 @@ from lading.http2.headers import Fields, HeaderLane
 from lading.http2.messages import Status
 from lading.http2.sending import Outgoing, Sender
 
-MAX_MESSAGE: Final = 16 << 20  # what kubelet takes; a projection is much smaller than its request
+MAX_MESSAGE: Final = 16 << 20  # bytes; kubelet's own limit. A hook request is much smaller than kubelet's CRI request
 _MAX_CALLS: Final = 256
-_CACHED_BLOCK: Final = 512  # bytes; the proxy writes literals, the same for most questions
+_CACHED_BLOCK: Final = 512  # bytes of a cached header block; the proxy sends the same literal headers for most calls
 _MAX_CONCURRENT_STREAMS: Final = 0x3  # RFC 9113 6.5.2
 _TWO_SETTINGS: Final = Struct(">HLHL")
 _BEGIN: Final = HeaderLane().render(messages.REPLY_BEGINS)
@@ -35,7 +35,7 @@ Method = Callable[[bytes], bytes | Later]
 
 
 class CallError(Exception):
-    """Raised by a method to answer with a status."""
+    """Hold the gRPC status and message of an error answer. A method raises it."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -48,8 +48,8 @@ class _Call:
     fields: Fields
     reply: Outgoing
     content: bytearray = field(default_factory=bytearray)
-    asked: bool = False  # the request is whole
-    answered: bool = False  # some of the reply may still have to be sent
+    asked: bool = False  # the request has arrived completely
+    answered: bool = False  # the method has answered; some of the reply may still wait for the client's window
 
 
 class Conversation:
@@ -60,8 +60,8 @@ class Conversation:
         failed: Callable[[Exception], None],
         later: Callable[[int, Later], object],
     ) -> None:
-        """Set the methods, by path. `failed` is called with an exception of a method that is not a CallError. `later` gets the
-        stream of a call that is not answered at once, and the coroutine to run: pass its result to `answer_later`."""
+        """Set the methods, by path. `failed` gets each exception of a method that is not a CallError. `later` gets the stream
+        and the coroutine of a call that is not answered at once: pass the coroutine's result to `answer_later`."""
         self.last_stream = 0
         self._methods = methods
         self._failed = failed
@@ -75,8 +75,8 @@ class Conversation:
         self._out: list[bytes] = []
 
     def greet(self) -> bytes:
-        """Return the first bytes of a server. Its windows are as large as a message may be, so that they need no update while
-        it comes."""
+        """Return the first bytes that the server sends. Its flow-control windows hold the largest message, so that no message
+        needs a window update on its way."""
         window = MAX_MESSAGE + frames.DEFAULT_MAX_FRAME_SIZE
         settings = _TWO_SETTINGS.pack(_MAX_CONCURRENT_STREAMS, _MAX_CALLS, frames.INITIAL_WINDOW_SIZE, window)
         return frames.frame(frames.SETTINGS, 0, 0, settings) + frames.window_update(0, window)
@@ -95,7 +95,7 @@ class Conversation:
         return self._taken()
 
     def answer_later(self, stream: int, result: bytes | Exception) -> bytes:
-        """Return the bytes to send when a call's coroutine has ended; nothing if its caller gave it up meanwhile."""
+        """Return the bytes that answer a call whose coroutine has ended; no bytes if the caller has given up the call."""
         call = self._calls.get(stream)
         if isinstance(result, Exception):
             self._answer_error(stream, result, given_up=call is None)
@@ -105,7 +105,7 @@ class Conversation:
 
     @property
     def waiting(self) -> bool:
-        """Return whether a call still waits for a later answer."""
+        """Return whether a call still waits for its method's answer."""
         return any(call.asked and not call.answered for call in self._calls.values())
 
     def farewell(self, code: ErrorCode = ErrorCode.NO_ERROR) -> bytes:
@@ -217,7 +217,7 @@ class Conversation:
         return bytes(memoryview(content)[messages.PREFIX_LENGTH :])
 
     def _error(self, stream: int, status: Status, message: str) -> None:
-        """Answer with an error and nothing else: trailers only."""
+        """Answer a call with trailers only: an error without a message."""
         self._calls.pop(stream, None)
         block = HeaderLane().render(messages.trailers_only(status, message))
         self._out.append(self._sender.headers(stream, block, end_stream=True))

@@ -1,8 +1,8 @@
-"""Both logical connections of NRI's socket as one state machine: bytes in, calls and replies out.
+"""Run both logical connections of NRI's socket as one state machine: bytes in, calls and replies out.
 
-A call has a name and bytes. Either side can use it; the plugin answers on connection 1 and calls on connection 2, the runtime
-does the opposite (tests do). Refuse a call that has a `problem`, because it cannot be read: a runtime goes on without a plugin
-that closes the connection. After a MalformedError the socket is to be closed.
+A call has a name and bytes. A plugin answers on connection 1 and calls on connection 2; a runtime does the opposite (in tests).
+An unreadable call has a `problem`: answer it with that error, because a runtime continues without a plugin that closes the
+connection. After a MalformedError, close the socket.
 
 Source: containerd/ttrpc, request.proto; a client's streams have odd numbers.
 """
@@ -21,7 +21,7 @@ from protos.nri.v1alpha1 import nri_pb2 as nri
 
 
 class CallError(Exception):
-    """An answer that is an error: of a call that came, or of a call that was made."""
+    """Hold the status and message of a call's error answer, for received and for sent calls."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -31,18 +31,18 @@ class CallError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call of the other side, to be answered."""
+    """Hold a received call, which is to be answered."""
 
     stream: int
     service: str = ""
     method: str = ""
-    payload: bytes = b""  # of Synchronize only what is needed
+    payload: bytes = b""  # serialized request; for Synchronize only the needed fields
     problem: CallError | None = None  # why the call cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The other side's answer to a call that was made."""
+    """Hold the other side's answer to a sent call."""
 
     stream: int
     payload: bytes = b""
@@ -58,7 +58,7 @@ class Conversation:
         self._next = 1
 
     def receive(self, data: bytes) -> Iterator[Call | Reply]:
-        """Yield what has come completely. Raise MalformedError."""
+        """Yield the calls and replies that these bytes complete. Raise MalformedError."""
         for connection, piece in self._pieces.feed(data):
             reader = self._messages.get(connection)
             if reader is None:
@@ -67,7 +67,7 @@ class Conversation:
                 yield self._read(connection, message)
 
     def call(self, service: str, method: str, payload: bytes) -> tuple[int, bytes]:
-        """Return the number by which the reply will be known, and the bytes to send."""
+        """Return the stream number, which the reply will carry, and the bytes to send."""
         stream, self._next = self._next, self._next + 2
         request = nri.TtrpcRequest(service=service, method=method, payload=payload)
         return stream, self._render(self._calls_on, Message(stream, Kind.REQUEST, request.SerializeToString()))

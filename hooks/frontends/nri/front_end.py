@@ -1,13 +1,13 @@
-"""The front end for NRI: the plugin that gives containers what their pods were assigned, without a change of kubelet.
+"""Run the front end for NRI: the plugin that gives containers their pods' assigned devices, without a change of kubelet.
 
-Each event of the runtime is one of the node's, as with the CRI proxy. A container whose devices take time to prepare is refused
-when the budget of a call is used up, the preparation goes on, and kubelet's retry finds it done; it begins when the pod's
-sandbox is there, so that mostly nothing is left to wait for. A sandbox is never refused: containerd 2.1 leaks a sandbox that
-was, and cannot start again after two of the same pod.
+The plugin passes each event of the runtime to the node, as the CRI proxy's front end does. The preparation of devices begins
+when the pod's sandbox is created, so that most containers need not wait. If the preparation outlasts a call's budget, the
+container is refused, the preparation continues, and kubelet's retry succeeds. A sandbox is never refused: containerd 2.1 leaks
+a refused sandbox, and cannot start again after two refused sandboxes of one pod.
 
-At the end of a sandbox containerd asks when its containers have ended, and before its network is torn down. It does not wait
-for VFs for longer than the budget. Of a sandbox from before its own last restart, containerd does not tell the end at all (seen
-on 1.7.24 and 2.1.9), only that containers are removed: then it is asked for the sandbox.
+containerd reports a sandbox's end (StopPodSandbox) after its containers have ended, and before its network is torn down. VFs
+delay this call for no longer than the budget. After a restart, containerd (observed: 1.7.24 and 2.1.9) reports only the removed
+containers of an older sandbox, not its end. So the plugin then queries the sandbox by CRI.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _BEING_PREPARED: Final = Refusal(
 
 
 def look_at_node(path: str) -> Node:
-    """Return the numbers of a device node; links are not followed. Raise HostError."""
+    """Return the numbers, mode and owner of a device node; symlinks are not followed. Raise HostError."""
     try:
         found = os.lstat(path)
     except OSError as e:
@@ -58,13 +58,13 @@ def look_at_node(path: str) -> Node:
 
 @dataclass(slots=True, kw_only=True)
 class LadingPlugin:
-    """The plugin. `netns` is where it notes the network namespaces of sandboxes: the runtime shows them by CRI only later."""
+    """Handle the runtime's events. The plugin writes sandboxes' network namespaces into `netns`, before CRI shows them."""
 
     node: NodePort
     rules: GuardRules
     netns: MutableMapping[SandboxId, str]
     log: Log
-    has_ended: Callable[[SandboxId], Awaitable[bool]]  # asks the runtime whether the sandbox was stopped, or is gone
+    has_ended: Callable[[SandboxId], Awaitable[bool]]  # returns whether the sandbox was stopped or deleted, by CRI
     runtime: Runtime = field(default_factory=Runtime)
     name: str = NAME
     index: str = INDEX
@@ -130,14 +130,15 @@ class LadingPlugin:
         return CallError(*render_refusal(refusal.reason, refusal.message))
 
     def _start(self, request: Request) -> Message:
-        """Refuse a container that was created while neither this plugin nor a guard was asked."""
+        """Refuse a container that the runtime created without calling this plugin or a guard."""
         refusal = check_container(read_sandbox(request.pod), request.container.annotations, self.rules)
         if refusal is not None:
             raise CallError(*render_refusal(refusal.reason, refusal.message))
         return nri.Empty()
 
     def _validate(self, request: Request) -> Message:
-        """Check the sum of all adjustments: the runtime goes on if this plugin was lost while it was asked."""
+        """Reject a guarded container without a grant after all adjustments: the runtime may have lost this plugin in the
+        call."""
         assert isinstance(request, nri.ValidateContainerAdjustmentRequest)  # noqa: S101  of this event
         annotations = {**request.container.annotations, **request.adjust.annotations}
         refusal = check_container(read_sandbox(request.pod), annotations, self.rules)
@@ -150,7 +151,7 @@ class LadingPlugin:
         return nri.Empty() if work is None else self._stop_later(self._work(work))
 
     def _stopped(self, sandbox: Sandbox) -> Awaitable[None] | None:
-        """Have the node give back what it prepared, and know that the sandbox has stopped. None: nothing to wait for."""
+        """Have the node give back the sandbox's prepared devices, and note the stop. Return None if that needs no waiting."""
         work = self.node.stopping(sandbox)
         if work is None:
             self.node.stopped(sandbox)
@@ -178,14 +179,14 @@ class LadingPlugin:
         if await self.has_ended(SandboxId(sandbox.id)) and (work := self._stopped(sandbox)) is not None:
             await work
 
-    # ---- what goes on
+    # ---- background work
 
     def _note_netns(self, pod: nri.PodSandbox) -> None:
         if path := read_netns(pod):
             self.netns[SandboxId(pod.id)] = path
 
     def _work(self, work: Awaitable[T]) -> "asyncio.Future[T]":
-        """Run it to its end, also if the call that began it is answered before."""
+        """Run the work to its end, even if the call that began it is answered before."""
         task = asyncio.ensure_future(work)
         self._working.add(task)
         task.add_done_callback(self._ended)
@@ -199,11 +200,11 @@ class LadingPlugin:
 
 @dataclass(slots=True, kw_only=True)
 class NriFrontEnd:
-    """The plugin and its connection."""
+    """Run the plugin and its connection to the runtime."""
 
     link: Link
     plugin: LadingPlugin
-    find_guard: Callable[[], str]  # returns why the guard does not guard; empty if it does
+    find_guard: Callable[[], str]  # returns an error if no guard is connected; empty if one is
     _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -213,7 +214,8 @@ class NriFrontEnd:
         return {"nri": self.link.problem, "nri-guard": self.find_guard()}
 
     async def close(self) -> None:
-        """Answer what was asked, then leave: the runtime would go on without an answer. Then end what calls have begun."""
+        """Answer the pending calls, because the runtime continues without an answer. Then disconnect and end background
+        work."""
         await self.link.drain(_DRAIN_S)
         if self._task is not None:
             self._task.cancel()

@@ -1,9 +1,9 @@
-"""Decide whether a container may be created, or started, as the plugins before left it.
+"""Decide whether the runtime may create or start a container, given the adjustments of the plugins before the guard.
 
-A runtime that loses a plugin while it asks it goes on without its answer. So whether Lading has answered is decided by what is
-in the container: `lading.dev/grant`, which Lading gives to each container that it is asked about. Without it a guarded pod gets
-no container. A pod that carries the annotation itself is refused, because a runtime may be configured to copy annotations of a
-pod into its containers. In containers of other pods, cards are hidden as Lading would do it.
+A runtime that loses a plugin during a call continues without that plugin's answer. So the guard checks the container for the
+annotation `lading.dev/grant`, which lading-hooks adds to each container that it answers. A guarded pod's container without this
+annotation is refused. A pod that has the annotation itself is refused too, because a runtime may be configured to copy pod
+annotations into containers. In containers of other pods, the guard hides the cards as lading-hooks would.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from lading.vocabulary import GRANT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRules:
-    prefixes: tuple[str, ...]  # of the annotations that make a pod a guarded one
-    hidden: Mapping[str, str] = field(default_factory=dict)  # environment that hides cards; empty if they are not hidden
-    exempt_namespaces: frozenset[str] = frozenset()  # whose containers may see cards
+    prefixes: tuple[str, ...]  # annotation prefixes that make a pod guarded, such as lading.dev/
+    hidden: Mapping[str, str] = field(default_factory=dict)  # environment that hides cards; empty if none are hidden
+    exempt_namespaces: frozenset[str] = frozenset()  # namespaces whose containers may see cards
 
 
 def check_container(sandbox: Sandbox, annotations: Mapping[str, str], rules: GuardRules) -> Refusal | None:
-    """Return why the container may not be; None if it may. `annotations`: the container's, with what plugins have added."""
+    """Return why the container is refused; None if it is allowed. `annotations`: the container's, with plugins' additions."""
     if reserved := say_reserved(sandbox.annotations):
         return Refusal(reason=Reason.ANNOTATION_RESERVED, message=reserved)
     if GRANT in annotations or not any(key.startswith(rules.prefixes) for key in sandbox.annotations):
@@ -37,7 +37,7 @@ def check_container(sandbox: Sandbox, annotations: Mapping[str, str], rules: Gua
 
 
 def hide_cards(sandbox: Sandbox, container: Container, rules: GuardRules) -> tuple[EnvVar, ...]:
-    """Return the variables to replace in a container about which Lading was not asked, so that it sees no cards."""
+    """Return the environment variables to replace, so that a container without Lading's grant sees no cards."""
     if GRANT in container.annotations or sandbox.namespace in rules.exempt_namespaces:
         return ()
     shown = {env.name for env in container.env if rules.hidden.get(env.name, env.value) != env.value}

@@ -1,8 +1,8 @@
-"""The guard: a plugin of its own process, asked after Lading's, that refuses what Lading has not answered (`guard`).
+"""Run the guard: a plugin in a separate process, called after lading-hooks, which refuses containers without a grant (`guard`).
 
-A container that was created while no guard was there is refused when it is to be started. The guard decides from its
-configuration and the call alone: no ledger, no devices, no network. While the runtime asks it, it holds a lock, by which
-lading-hooks sees that the node is guarded; the kernel takes the lock away when the process ends in whatever way.
+A container that was created without a guard is refused when the runtime starts it. The guard decides from its configuration and
+the call alone: no ledger, no devices, no network. While it is connected to the runtime, the guard holds a lock, by which
+lading-hooks detects that the node is guarded. The kernel frees the lock when the process ends.
 """
 
 import fcntl
@@ -36,7 +36,7 @@ class GuardPlugin:
         return {nri.CREATE_CONTAINER: self._create, nri.START_CONTAINER: self._start}
 
     def synchronized(self, pods: Sequence[nri.PodSandbox]) -> None:
-        """Do nothing: what runs already is for lading-hooks to compare."""
+        """Do nothing: lading-hooks compares the pods that run already."""
 
     def _create(self, request: Request) -> Message:
         self._check(request)
@@ -56,10 +56,10 @@ class GuardPlugin:
 
 
 class GuardLock:
-    """The lock that guards share and lading-hooks tries."""
+    """Hold the lock file of guards: connected guards share the lock, and lading-hooks tries to take it."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; it is made if it is not there. Raise HostError."""
+        """Open the lock file, or create it. Raise HostError."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -75,7 +75,7 @@ class GuardLock:
 
 
 def find_guard(path: Path) -> str:
-    """Return why no guard guards the node; empty if one does."""
+    """Return an error if no guard is connected; empty if one is. `path`: the guards' lock file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

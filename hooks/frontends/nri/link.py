@@ -1,7 +1,7 @@
-"""A plugin's connection to the runtime: made, kept, and made again when the runtime drops it or is restarted.
+"""Keep a plugin connected to the runtime: connect, and connect again when the runtime drops the connection or restarts.
 
-The runtime asks one plugin after the other, and about one pod after the other, so calls are answered in the order in which they
-come as far as they need no waiting. What waits is a task of its own, which goes on when the connection is lost.
+The runtime calls its plugins one after the other, for one pod after the other. So calls that need no waiting are answered in
+the order of their arrival. A call that waits is a separate task, which continues when the connection is lost.
 """
 
 import asyncio
@@ -18,29 +18,29 @@ from hooks.frontends.nri.plugin import METHODS, RUNTIME_SERVICE, Plugin, Service
 from lading.log import Event, Log
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
-# A call takes no longer: the runtime creates no other container of the node meanwhile.
+# Maximum seconds of a call: the runtime creates no other container of the node during a call.
 BUDGET_S: Final = 0.05
-_RETRY_S: Final = 0.2  # a runtime that was restarted is found within a second
+_RETRY_S: Final = 0.2  # seconds between two attempts, so that a restarted runtime is reached within a second
 _READ: Final = 1 << 16
-_SPEAKS_S: Final = 10.0  # the runtime configures a plugin at once; a socket where nothing speaks NRI is left
+_SPEAKS_S: Final = 10.0  # seconds to wait for the runtime's first calls; a socket that is silent for longer is not NRI's
 
 
 @dataclass(slots=True, kw_only=True)
 class Link:
-    """One plugin and one runtime. `changed` is called when the plugin begins, or ceases, to be asked; `answered` with the
-    method and the seconds of each call."""
+    """Keep one plugin connected to one runtime. `changed` gets True when the runtime begins to call the plugin, and False when
+    it ceases. `answered` gets the method and the seconds of each call."""
 
     socket: Path
     plugin: Plugin
     log: Log
     changed: Callable[[bool], object] = lambda _: None
     answered: Callable[[str, float], object] = lambda *_: None
-    take_place: Callable[[], str] = lambda: ""  # returns why another process is this plugin; empty if none is
-    problem: str = "it has not connected yet"  # why the plugin is not asked; empty while it is
+    take_place: Callable[[], str] = lambda: ""  # returns an error if another process is this plugin, else ""
+    problem: str = "it has not connected yet"  # reason why the runtime does not call the plugin; empty while it does
     _running: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def keep_connected(self) -> None:
-        """Be the runtime's plugin until cancelled. Never returns."""
+        """Connect to the runtime, and reconnect after each loss, until cancelled. Never returns."""
         while True:
             try:
                 if another := self.take_place():
@@ -48,14 +48,14 @@ class Link:
                 else:
                     await self._be_asked()
                     self._lost("the runtime closed the connection")
-            except OSError as e:  # also a TimeoutError, which has no words
+            except OSError as e:  # also a TimeoutError, which has no strerror
                 self._lost(f"{self.socket}: {e.strerror or 'nothing speaks NRI there'}")
             except (MalformedError, CallError) as e:
                 self._lost(str(e))
             await asyncio.sleep(_RETRY_S)
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait for the calls that are being answered."""
+        """Wait up to `timeout_s` seconds for the unanswered calls."""
         if self._running:
             await asyncio.wait(self._running, timeout=timeout_s)
 
@@ -81,7 +81,7 @@ class Link:
         self.changed(True)
 
     def _lost(self, problem: str) -> None:
-        """Log the loss, or once why it cannot connect."""
+        """Log the loss of the connection; a reason that repeats is logged once."""
         was, self.problem = self.problem, problem
         if was != problem:
             self.log.warning(Event.NRI_LOST, problem, plugin=f"{self.plugin.index}-{self.plugin.name}")
@@ -89,7 +89,7 @@ class Link:
             self.changed(False)
 
     def run(self, work: Awaitable[None]) -> None:
-        """Run it to its end, also if the connection is lost."""
+        """Run the work to its end, even if the connection is lost."""
         task = asyncio.ensure_future(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -109,7 +109,7 @@ class _Connection:
         self._writer.write(data)
 
     def receive(self, data: bytes) -> None:
-        """Answer the calls. Raise MalformedError; CallError if the runtime refuses the registration."""
+        """Answer the calls in these bytes. Raise MalformedError, and CallError if the runtime refuses the registration."""
         for one in self._conversation.receive(data):
             if isinstance(one, Reply):
                 if one.error is not None:

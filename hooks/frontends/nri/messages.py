@@ -1,11 +1,11 @@
-"""NRI's messages as the node's own values, and adjustments back, as far as NRI can express them.
+"""Convert NRI's messages to the values of `hooks.model`, and adjustments back to NRI messages.
 
-What NRI, or this version of the runtime, cannot express is a refusal that names it, never left out: capabilities; permissions
-of devices other than `rw`; CDI names where the runtime ignores them. The container is the one that the runtime is about to
-create: its environment has the image's variables too, each once. NRI does not show its capabilities.
+An adjustment that NRI or this runtime version cannot express becomes a refusal that names the inexpressible part. Such parts
+are capabilities, device permissions other than `rw`, and CDI names where the runtime ignores them. NRI shows the container's
+environment with the image's variables, each once, and does not show its capabilities.
 
-Source: containerd/nri, pkg/api (AccessString: a device is given `rw`); containerd's NRI domain for what a privileged container
-and a pod in the host's network look like.
+Source: containerd/nri, pkg/api (AccessString: a device is given `rw`); containerd's NRI domain for the form of a privileged
+container and of a pod in the host's network.
 """
 
 from collections.abc import Callable
@@ -20,8 +20,8 @@ from lading.reasons import Reason
 from lading.versions import parse_version
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
-_CDI_1_7: Final = (1, 7, 26)  # the first of 1.7 with NRI 0.7, whose adjustments have CDI devices; 2.0 has it as well
-_VALIDATES: Final = (2, 2, 0)  # NRI 0.10
+_CDI_1_7: Final = (1, 7, 26)  # first containerd 1.7 with NRI 0.7, whose adjustments have CDI devices; 2.0 has it as well
+_VALIDATES: Final = (2, 2, 0)  # first containerd with NRI 0.10, which has ValidateContainerAdjustment
 _BIND: Final = ("rbind", "rprivate")
 _READ_WRITE: Final = "rw"
 _UNLIMITED: Final = (1 << 64) - 1  # RLIM_INFINITY
@@ -29,7 +29,7 @@ _UNLIMITED: Final = (1 << 64) - 1  # RLIM_INFINITY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """The runtime, as it introduces itself."""
+    """Hold the name and version that the container runtime reported (NRI's Configure)."""
 
     name: str = ""
     version: str = ""
@@ -40,13 +40,13 @@ class Runtime:
 
     @property
     def honours_cdi(self) -> bool:
-        """Return whether it gives the CDI devices of an adjustment to the container; an older one leaves them out silently."""
+        """Return whether the runtime applies an adjustment's CDI devices; an older runtime drops them silently."""
         return self._release >= _CDI_1_7
 
     @property
     def validates(self) -> bool:
-        """Return whether it can ask plugins whether the sum of all adjustments is right. An older one rejects a plugin that
-        subscribes to an event which it does not know."""
+        """Return whether the runtime lets plugins validate the sum of all adjustments (ValidateContainerAdjustment). An older
+        runtime rejects a plugin that subscribes to an unknown event."""
         return self._release >= _VALIDATES
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Runtime:
 
 
 class Node(NamedTuple):
-    """A device node as the host has it."""
+    """Hold the numbers, mode and owner of a device node on the host."""
 
     major: int
     minor: int
@@ -78,7 +78,7 @@ def read_sandbox(pod: nri.PodSandbox) -> Sandbox:
 
 
 def read_netns(pod: nri.PodSandbox) -> str:
-    """Return the path of the pod's network namespace; empty if it has none of its own, or the runtime does not say."""
+    """Return the path of the pod's network namespace; empty if the pod has none of its own or the runtime reports none."""
     paths = (namespace.path for namespace in pod.linux.namespaces if namespace.type == "network")
     return next((path for path in paths if path.startswith("/")), "")
 
@@ -124,7 +124,7 @@ def _add_device(message: nri.ContainerAdjustment, path: str, node: Node) -> None
 
 
 def _find_lost(adjustment: Adjustment, runtime: Runtime) -> Refusal | None:
-    """Return why this runtime would leave out a part of the adjustment; None if it does not."""
+    """Return a refusal that names the part of the adjustment which this runtime would drop; None if it drops no part."""
     if adjustment.cdi_devices and not runtime.honours_cdi:
         return Refusal(reason=Reason.CDI_UNAVAILABLE, message=f"cannot give CDI devices: {cdi_problem(runtime)}")
     if adjustment.add_capabilities:

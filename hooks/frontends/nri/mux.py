@@ -1,7 +1,7 @@
-"""Cut the stream of NRI's socket into pieces of its two logical connections, and write such pieces.
+"""Cut the byte stream of NRI's socket into pieces of its two logical connections, and write such pieces.
 
-On connection 1 the runtime calls the plugin, on connection 2 the plugin calls the runtime. A piece is no message: each logical
-connection is a byte stream of its own (`ttrpc`), and a piece is passed on as it comes, whatever its size.
+On connection 1 the runtime calls the plugin, on connection 2 the plugin calls the runtime. A piece is not a message: each
+logical connection is a separate byte stream (`ttrpc`). A piece of any size is passed on as it arrives.
 
 Source: containerd/nri, pkg/net/multiplex (`u32 connection | u32 length`, big-endian).
 """
@@ -12,29 +12,29 @@ from typing import Final
 
 from lading.errors import LadingError
 
-PLUGIN: Final = 1  # the plugin answers
-RUNTIME: Final = 2  # the runtime answers
+PLUGIN: Final = 1  # connection on which the plugin answers
+RUNTIME: Final = 2  # connection on which the runtime answers
 
 _HEADER: Final = Struct(">II")
-# The runtime reads headers of messages by way of a buffer of this size, and a larger piece does not fit into it. The rest of a
-# message may come as one piece of any size, and should: at most 256 pieces may wait to be read.
+# The runtime reads a message's header into a buffer of 4,096 bytes, so a message's first piece must not be larger. The rest of
+# the message is one piece of any size, because the runtime queues at most 256 unread pieces.
 _FIRST: Final = 4096
 
 
 class MalformedError(LadingError):
-    """The other side sent what is not NRI: the connection cannot be used any more."""
+    """Report bytes that are not NRI; the connection is unusable from then on."""
 
 
 class PieceReader:
-    """Bytes in, and of each connection its bytes out."""
+    """Split the socket's bytes into those of each logical connection."""
 
     def __init__(self) -> None:
         self._header = bytearray()
         self._connection = 0
-        self._left = 0  # bytes of the piece that have not come
+        self._left = 0  # bytes of the current piece that have not arrived
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Yield (connection, bytes) of each piece, or of its part that is there."""
+        """Yield (connection, bytes) for each piece, or for the arrived part of a piece."""
         view = memoryview(data)
         while view:
             if self._left:
@@ -51,6 +51,6 @@ class PieceReader:
 
 
 def render_pieces(connection: int, message: bytes) -> bytes:
-    """Return a message on one of the connections, in pieces as the runtime can read them."""
+    """Return the bytes of a message on a connection: a piece of up to 4,096 bytes, and a second piece with the rest."""
     parts = (message[:_FIRST], message[_FIRST:])
     return b"".join(_HEADER.pack(connection, len(part)) + part for part in parts if part)

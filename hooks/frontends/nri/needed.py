@@ -1,6 +1,6 @@
-"""Define what is kept of the runtime's messages: a call as a whole, except the list of pods and containers (Synchronize).
+"""Define the kept fields of the runtime's NRI messages: all fields of a call, except in the list of pods (Synchronize).
 
-Of the list, only the pods' ids and namespaces are kept. The authors of pods decide how large annotations and environments are.
+In that list, only the pods' ids and namespaces are kept, because pod authors decide how large annotations and environments are.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ LIST: Final = "Synchronize"
 
 
 def request_sieve() -> Sieve:
-    """Return the sieve of one TtrpcRequest. A sender writes its fields in their order, so the method precedes the payload."""
+    """Return the sieve of one TtrpcRequest. Senders write fields in numeric order, so the method precedes the payload."""
 
     def read_method(name: bytes) -> bytes:
         fields[nri.TtrpcRequest.PAYLOAD_FIELD_NUMBER] = Inner(_LISTED) if name == LIST.encode() else _whole

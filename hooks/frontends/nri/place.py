@@ -1,9 +1,8 @@
-"""The place of Lading's plugin at a runtime, which only one process of the node may take.
+"""Lock the place of Lading's plugin at a runtime, so that only one process of the node is this plugin.
 
-A runtime asks all plugins that connect. Two of Lading would both give the container `lading.dev/grant`, and the runtime then
-refuses every container of the node, also of pods without devices. The folder of the runtime's socket is what both processes
-have in common, whatever their state directories and containers are: its lock is the place. The kernel frees the lock when the
-process ends.
+A runtime calls all plugins that connect. Two Lading plugins would both add `lading.dev/grant` to a container; the runtime then
+refuses every container of the node, even of pods without devices. The lock is on the folder of the runtime's socket, which two
+processes share whatever their state directories and containers are. The kernel frees the lock when the process ends.
 """
 
 import contextlib
@@ -17,14 +16,14 @@ from lading.errors import HostError
 
 @dataclass(slots=True)
 class PluginPlace:
-    """The place at one runtime. `with` begins and ends it; `take` may be called again and again."""
+    """Hold the lock at one runtime for the duration of a `with` block; `take` may be called any number of times."""
 
     socket: Path
     needed: bool = True  # false on a node with another front end
     _fd: int = -1
 
     def __enter__(self) -> "PluginPlace":
-        """Take the place, or leave it if the runtime's folder does not exist yet. Raise HostError if another process has it."""
+        """Take the lock, unless the runtime's folder does not exist yet. Raise HostError if another process has the lock."""
         if problem := self.take():
             raise HostError(problem, hint="stop one of them; a node has one lading-hooks, whatever its state_dir is")
         return self
@@ -35,7 +34,7 @@ class PluginPlace:
             self._fd = -1
 
     def take(self) -> str:
-        """Take the place, unless this process has it. Return why it is not to be had; empty also where no runtime is."""
+        """Take the lock if this process lacks it. Return an error if another process has it; empty also without a runtime."""
         if self._fd >= 0 or not self.needed:
             return ""
         try:
@@ -55,7 +54,7 @@ class PluginPlace:
 
 
 def _name_owner(fd: int) -> str:
-    """Return which process has the lock, where the kernel shows it.
+    """Return ", process <pid>" for the process that has the lock; empty if the kernel does not list it.
 
     A line of /proc/locks: `1: FLOCK ADVISORY WRITE <pid> <device>:<inode> 0 EOF`.
     """

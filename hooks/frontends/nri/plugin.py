@@ -1,8 +1,8 @@
-"""Define what every plugin of NRI has: its name, the events it subscribes to, and how the runtime's calls reach it.
+"""Define an NRI plugin: its name, its subscribed events, and the dispatch of the runtime's calls to its handlers.
 
-The runtime calls a plugin by one method for each event, or, before NRI 0.12, by StateChange for most of them. A method that is
-not known here is answered as unimplemented: a runtime then falls back to StateChange, where success would lose the event. An
-error that was not expected refuses the call.
+The runtime calls a plugin by one method for each event, or, before NRI 0.12, by StateChange for most events. An unknown method
+is answered as unimplemented: the runtime then falls back to StateChange, while a success would lose the event. An unexpected
+error refuses the call.
 
 Source: containerd/nri, pkg/api/api.proto; pkg/adaptation (order of registration: RegisterPlugin, Configure, Synchronize).
 """
@@ -24,11 +24,11 @@ from protos.nri.v1alpha1 import nri_pb2 as nri
 PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 
-Request = nri.ContainerRequest | nri.ValidateContainerAdjustmentRequest  # with a pod, and mostly a container
+Request = nri.ContainerRequest | nri.ValidateContainerAdjustmentRequest  # both have a pod, and mostly a container
 Response = Message | Awaitable[Message]
 Handler = Callable[[Request], Response]
 
-# Methods that are an event each. `PodSandboxRequest` is a ContainerRequest without a container.
+# Each of these methods delivers one event. `PodSandboxRequest` is read as a ContainerRequest without a container.
 _EVENTS: Final[Mapping[str, nri.Event]] = {
     "RunPodSandbox": nri.RUN_POD_SANDBOX,
     "StopPodSandbox": nri.STOP_POD_SANDBOX,
@@ -49,21 +49,21 @@ class Plugin(Protocol):
 
     @property
     def index(self) -> str:
-        """Return two digits: plugins are asked in this order."""
+        """Return two digits, such as "50", by which the runtime orders its plugins."""
         ...
 
     def handlers(self, runtime: Runtime) -> Mapping[nri.Event, Handler]:
-        """Return what it does at the events that it subscribes to: one at least, and of those that the runtime knows."""
+        """Return a handler for each subscribed event: at least one, and only for events that this runtime supports."""
         ...
 
     def synchronized(self, pods: Sequence[nri.PodSandbox]) -> None:
-        """Take the pods that are there. Containers that are created from now on are asked about."""
+        """Take the list of existing pods. From now on the runtime calls the plugin for each new container."""
         ...
 
 
 @dataclass(slots=True)
 class Service:
-    """The calls of one connection."""
+    """Answer the runtime's calls on one connection."""
 
     plugin: Plugin
     log: Log
@@ -73,7 +73,7 @@ class Service:
     _pods: list[nri.PodSandbox] = field(default_factory=list)
 
     def answer(self, call: Call) -> bytes | Awaitable[bytes]:
-        """Return the answer to a call. Raise CallError, also from the awaitable."""
+        """Return the answer to a call. This function and the returned awaitable raise CallError."""
         if call.problem is not None:
             raise call.problem
         try:
@@ -118,8 +118,7 @@ class Service:
         return nri.ConfigureResponse(events=event_mask(self._handlers))
 
     def _synchronize(self, request: nri.SynchronizeRequest) -> Message:
-        """Take a part of the list, or the whole. The containers of the list are asked of CRI, which has those that have exited
-        too."""
+        """Take the list of pods, or a part of it. Its containers are ignored: CRI also lists containers that have exited."""
         self._pods += request.pods
         if not request.more:
             self.synchronized = True

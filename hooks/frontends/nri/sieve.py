@@ -1,10 +1,10 @@
-"""Read a protobuf message while its bytes arrive, and keep only the fields that are needed, as a smaller message.
+"""Read a protobuf message while its bytes arrive, and keep only the needed fields, as a smaller message.
 
-containerd 1.7 lists all pods and containers of the node in one message, and the authors of pods decide how large they are. What
-is not kept is skipped without a copy, so that a message of any size takes no more memory than what is kept of it. Refused, by
-name: a message that is no protobuf, and one of which more than `MAX_KEPT` would be kept.
+containerd 1.7 lists all pods and containers of the node in one message, and pod authors decide how large it is. Other fields
+are skipped without a copy, so that a message of any size takes no more memory than its kept fields. Refused are a message that
+is not protobuf (MalformedError), and a message with more than `MAX_KEPT` bytes of needed fields (ExcessError).
 
-Source: protobuf.dev/programming-guides/encoding. Groups, which proto3 has not, are damage.
+Source: protobuf.dev/programming-guides/encoding. Groups, which proto3 lacks, make a message malformed.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from hooks.frontends.nri.mux import MalformedError
 
-# A call is about one pod and one container, and kubelet and the runtime exchange messages of at most 16 MiB about each.
+# Kubelet's messages about a pod or a container have at most 16 MiB each, and an NRI call is about one pod and one container.
 MAX_KEPT: Final = 32 << 20
 _VARINT_BYTES: Final = 10
 _MAX_FIELD: Final = (1 << 29) - 1
@@ -30,30 +30,30 @@ class _Kind(IntEnum):
 
 
 class ExcessError(MalformedError):
-    """More would have to be kept of the message than `MAX_KEPT`."""
+    """Report a message with more than `MAX_KEPT` bytes of needed fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inner:
-    """A field that is a message, of which again only some fields are kept."""
+    """Represent a field that is itself a message, and list the fields to keep of that message."""
 
     fields: "Fields"
 
 
-Shrink = Callable[[bytes], bytes]  # returns what is kept of a field's value; raises DecodeError
-Fields = Mapping[int, Shrink | Inner]  # the fields that are kept, by number
+Shrink = Callable[[bytes], bytes]  # returns the kept part of a field's value; raises DecodeError
+Fields = Mapping[int, Shrink | Inner]  # fields to keep, by number
 
 
 @dataclass(slots=True)
 class Sieve:
-    """One message. `feed` its bytes, in parts of any size, then take what is `kept`. An error is raised by `kept` only: the
-    bytes of a message that cannot be read are skipped to its end."""
+    """Read one message: `feed` its bytes, in parts of any size, then call `kept`. Only `kept` raises an error: the bytes of a
+    malformed message are skipped to its end."""
 
     fields: Fields
     _kept: bytearray = field(default_factory=bytearray)
-    _head: bytearray = field(default_factory=bytearray)  # of a field: its tag, and its size or number, as far as they are here
-    _tag: int = -1  # of the field whose value comes
-    _left: int = 0  # bytes of this value that have not come
+    _head: bytearray = field(default_factory=bytearray)  # bytes of an incomplete varint: a field's tag, size or number
+    _tag: int = -1  # tag of the field whose value is being read; -1: a tag comes next
+    _left: int = 0  # bytes of this value that have not arrived
     _value: "bytearray | Sieve | None" = None  # None: the value is skipped
     _error: MalformedError | None = None
 
@@ -68,7 +68,7 @@ class Sieve:
             self._value = None
 
     def kept(self) -> bytes:
-        """Return the smaller message, at the end of the whole one. Raise MalformedError."""
+        """Return the smaller message, once the whole message was fed. Raise MalformedError."""
         if self._error is not None:
             raise self._error
         if self._head or self._tag >= 0:

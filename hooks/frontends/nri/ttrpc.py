@@ -1,8 +1,8 @@
 """Cut the byte stream of one logical connection into ttrpc messages, and write them.
 
-NRI uses calls with one request and one response. Refused: a message that is larger than `MAX_RECEIVED`, and the kinds of
-messages that streaming calls have. ttrpc's own limit holds for what is sent: containerd keeps it as a reader, while the version
-in containerd 1.7 sends a list of pods of any size.
+NRI uses calls with one request and one response. Refused are a message larger than `MAX_RECEIVED`, and the message types of
+streaming calls. Sent messages keep ttrpc's limit (`MAX_SENT`), which containerd enforces as a reader. Received messages may be
+larger, because containerd 1.7 sends a list of pods of any size.
 
 Source: containerd/ttrpc, PROTOCOL.md (`u32 length | u32 stream | u8 type | u8 flags`, big-endian) and channel.go.
 """
@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from hooks.frontends.nri.mux import MalformedError
 from hooks.frontends.nri.sieve import Sieve
 
-# Sizes of messages, without their headers. A runtime drops a plugin that does not answer within 2 s, and no more than a GiB
-# passes the socket in that time.
+# Maximum bytes of a message, without its header. The socket carries at most a GiB in the 2 s after which a runtime drops a
+# plugin that does not answer.
 MAX_SENT: Final = 4 << 20
 MAX_RECEIVED: Final = 1 << 30
 _HEADER: Final = Struct(">IIBB")
@@ -30,28 +30,28 @@ class Kind(IntEnum):
 class Message(NamedTuple):
     stream: int
     kind: Kind
-    body: bytes  # of a TtrpcRequest or TtrpcResponse
+    body: bytes  # serialized TtrpcRequest or TtrpcResponse
 
 
 class Arrived(NamedTuple):
-    """A message that has come to its end."""
+    """Hold a message that has arrived completely."""
 
     stream: int
     kind: Kind
-    body: Sieve  # has had all of it
+    body: Sieve  # was fed the whole body
 
 
 class MessageReader:
-    """Bytes in, messages out. `sieve` returns a new sieve for each message."""
+    """Assemble messages from bytes. `sieve` returns a new sieve for each message."""
 
     def __init__(self, sieve: Callable[[], Sieve]) -> None:
         self._sieve = sieve
         self._header = bytearray()
         self._message: Arrived | None = None
-        self._left = 0  # bytes of the message that have not come
+        self._left = 0  # bytes of the current message that have not arrived
 
     def feed(self, data: memoryview) -> Iterator[Arrived]:
-        """Yield the messages that are complete now. Raise MalformedError."""
+        """Yield the messages that these bytes complete. Raise MalformedError."""
         while data or self._message:
             if self._message is None:
                 missing = _HEADER.size - len(self._header)

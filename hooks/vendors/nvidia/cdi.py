@@ -1,7 +1,7 @@
-"""NVIDIA's cards and MIG instances as CDI devices, with what a container with any of them gets besides.
+"""Render CDI specs for NVIDIA's cards and MIG instances, with the driver's files that each container with one gets too.
 
-It takes the inventory as NVML, the driver's files and the configured groups made it. It returns the specs of both kinds. A card
-in MIG mode has no device of its own, and a card without a device node none at all.
+The input is the inventory of NVML, the driver's files and the configured groups. The output is a spec for cards and a spec for
+MIG instances. A card in MIG mode is no CDI device itself. A card without a device node has no CDI devices at all.
 
 Source: NVIDIA/nvidia-container-toolkit, pkg/nvcdi, and internal/discover (mount options; /tmp/nvidia-mps is left out, see
 docs/operations.md).
@@ -22,7 +22,7 @@ _SOCKET_OPTIONS: Final = ("nosuid", "nodev", "noexec", "rbind", "rprivate")
 
 
 def render_specs(driver: Driver, gpus: Sequence[Gpu]) -> tuple[tuple[Spec, ...], tuple[str, ...]]:
-    """Return the specs, of the kinds of which there is a device, and why a device is in none."""
+    """Return a spec for each kind that has devices, and a problem for each device that is in no spec."""
     edits = _common_edits(driver)
     made = (make_spec(GPU_KIND, edits, _cards(gpus)), make_spec(MIG_KIND, edits, _instances(gpus)))
     return tuple(spec for spec, _ in made if spec), tuple(problem for _, problems in made for problem in problems)

@@ -1,7 +1,7 @@
-"""Find `nvidia-cdi-hook`, which makes links and the library cache in a container, and how it is called.
+"""Define the CDI hooks that call `nvidia-cdi-hook`, which makes symlinks and the library cache in a container.
 
-It comes with NVIDIA's container toolkit. Which hooks it has depends on its version, and an old one may fail at a hook that it
-does not know, and the container with it. So it is asked, once for each file.
+The program comes with NVIDIA's container toolkit. Its hooks depend on its version, and an unknown hook makes the program, and
+so the container, fail. So its `--help` is read, once for each version of the file.
 
 Source: NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook (enable-cuda-compat since 1.17.5, disable-device-node-modification
 since 1.17.8), internal/discover/{hooks,symlinks,ldconfig,compat_libs}.go.
@@ -20,7 +20,7 @@ from hooks.model.cdi import Hook
 from hooks.vendors.nvidia.driver import DriverFiles
 from lading.errors import HostError
 
-# A hook in the container's namespaces has the container's environment where none is written: its LD_PRELOAD, as root.
+# A hook without an environment gets the container's, with its LD_PRELOAD, and runs as root: so each hook has an environment.
 ENV: Final = ("PATH=/usr/bin:/bin",)
 _LINKS: Final = "create-symlinks"
 _CACHE: Final = "update-ldcache"
@@ -30,7 +30,7 @@ _COMMAND: Final = re.compile(r"^ +([a-z][a-z-]+)(?:, [a-z]+)* {2,}\S", re.MULTIL
 
 
 def read_commands(program: Path) -> frozenset[str]:
-    """Return the hooks that the program has; empty if it is not there. Raise HostError if it is there and of no use."""
+    """Return the hooks that the program supports; empty if it is missing. Raise HostError if the program is unusable."""
     try:
         status = program.stat()
     except OSError:

@@ -1,11 +1,11 @@
 """Find the driver's files that a container with a GPU needs besides device nodes.
 
-They are found as NVIDIA's container toolkit finds them: every library of the driver's version in the folder where
-libcuda is, below a driver root. The toolkit then runs ldconfig in the container, which a CDI spec can ask for and CRI cannot.
-Without that a library is also mounted under each name by which the host's own links lead to it (its soname, as `libcuda.so.1`
-or `libnvidia-nvvm.so.4`, where it has one, and `libcuda.so`), in each folder where a glibc looks unasked: a container's image
-and the driver root may be of different families. Files of no fixed version (GLVND, EGL platforms) are the image's own, as in
-the toolkit without graphics; `groups` reads them where the node is configured to give them.
+The files are those that NVIDIA's container toolkit finds: every library of the driver's version in libcuda's folder, below a
+driver root. The toolkit then runs ldconfig in the container, which a CDI spec can request and CRI cannot. Without ldconfig, a
+library is also mounted under the name of each host symlink to it: its soname, such as `libcuda.so.1` or `libnvidia-nvvm.so.4`,
+and `libcuda.so`. All names are mounted in each default folder of glibc's loader, because a container's image and the driver
+root may be of different distributions. Files of other versions (GLVND, EGL platforms) come from the image, as in the toolkit
+without graphics. `groups` reads them where the node is configured to give them.
 
 Source: NVIDIA/nvidia-container-toolkit, pkg/nvcdi/driver-nvml.go and internal/lookup/library.go, internal/discover/ipc.go;
 ld.so(8).
@@ -20,9 +20,10 @@ from typing import Final
 from hooks.model.inventory import DriverMount
 
 _MULTIARCH: Final = f"usr/lib/{platform.machine()}-linux-gnu"
-# Below the driver root, the first with libcuda: Debian's multiarch, its alternatives, Red Hat's, COS's, and Arch's folder.
+# The first of these folders below the driver root with libcuda is used: Debian's (multiarch, alternatives), Red Hat's, COS's,
+# Arch's.
 _LIBRARY_FOLDERS: Final = (_MULTIARCH, f"{_MULTIARCH}/nvidia/current", "usr/lib64", "lib64", "usr/lib")
-# In a container: where the loader of Debian's family looks without configuration, and that of all others.
+# The loader's default folders in a container: that of Debian's family, and that of all other distributions.
 LOADER_FOLDERS: Final = (f"/{_MULTIARCH}", "/usr/lib64")
 CUDA_LINK: Final = "libcuda.so"
 CUDA_SONAME: Final = "libcuda.so.1"
@@ -39,14 +40,14 @@ _BINARIES: Final = (
 _FIRMWARE_FOLDERS: Final = (
     "lib/firmware",
     "usr/lib/firmware",
-)  # the kernel's own, of a driver root with and without merged /usr
+)  # the kernel's firmware folders below a driver root, with and without a merged /usr
 _SOCKETS: Final = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 
 
 def read_driver_mounts(driver_root: Path, version: str) -> tuple[DriverMount, ...]:
-    """Return libraries of exactly this version under all their names, programs and sockets: one mount a path, sorted by it.
+    """Return mounts of programs, sockets, and libraries of exactly this version under all their names, sorted by path.
 
-    Without libcuda of this version the programs belong to another driver, and nothing is returned.
+    Without libcuda of this version the programs belong to another driver, and no mount is returned.
     """
     folder = find_library_folder(driver_root, version)
     if folder is None:
@@ -58,16 +59,16 @@ def read_driver_mounts(driver_root: Path, version: str) -> tuple[DriverMount, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverFiles:
-    """The driver's files in their own places, without what ldconfig and packages make of them."""
+    """Hold the driver's files at their paths below the driver root, and the symlinks that a CDI hook has to make."""
 
     mounts: tuple[DriverMount, ...]
-    folder: str  # of the libraries, in the container
-    links: Mapping[str, str]  # beside the libraries: names, and what each leads to
+    folder: str  # folder of the libraries in the container
+    links: Mapping[str, str]  # symlinks in this folder: name to target
 
 
 def read_driver_files(driver_root: Path, version: str) -> DriverFiles | None:
-    """Return libraries, firmware, programs and sockets where the driver root has them, and the links to its libraries. None
-    without libcuda of this version."""
+    """Return the driver's libraries, firmware, programs and sockets, and the symlinks to its libraries. Return None without
+    libcuda of this version."""
     host_folder = find_library_folder(driver_root, version)
     if host_folder is None:
         return None
@@ -80,7 +81,7 @@ def read_driver_files(driver_root: Path, version: str) -> DriverFiles | None:
                 files.setdefault(f"/lib/firmware/nvidia/{version}/{file.name}", file)
     links = _links(host_folder)
     leading = {name: target for name, target in links.items() if name not in libraries and _follow(name, links) in libraries}
-    leading.setdefault(CUDA_LINK, CUDA_SONAME)  # many programs load it by the name without a number
+    leading.setdefault(CUDA_LINK, CUDA_SONAME)  # many programs load libcuda by its name without a number
     return DriverFiles(mounts=_mounts(driver_root, files), folder=folder, links=dict(sorted(leading.items())))
 
 
@@ -98,7 +99,7 @@ def _mounts(driver_root: Path, files: dict[str, Path]) -> tuple[DriverMount, ...
 
 
 def name_on_host(mounts: Iterable[DriverMount], *, seen_at: Path, driver_root: Path) -> tuple[DriverMount, ...]:
-    """Return mounts that were found below `seen_at`, with their paths on the host, where the driver's root is `driver_root`."""
+    """Return mounts that were found below `seen_at` with their paths on the host, below `driver_root`."""
     return tuple(
         replace(mount, host_path=str(driver_root / Path(mount.host_path).relative_to(seen_at)), seen_at=mount.host_path)
         for mount in mounts
@@ -106,13 +107,13 @@ def name_on_host(mounts: Iterable[DriverMount], *, seen_at: Path, driver_root: P
 
 
 def find_nvml(driver_root: Path) -> Path | None:
-    """Return the driver's NVML below this folder."""
+    """Return the path of the driver's NVML below this folder; None if it has none."""
     found = (driver_root / folder / "libnvidia-ml.so.1" for folder in _LIBRARY_FOLDERS)
     return next(filter(Path.is_file, found), None)
 
 
 def find_device_root(host_root: Path, driver_root: str) -> Path:
-    """Return the folder below which the driver's device nodes are: a driver container makes them below its own root."""
+    """Return the root folder of the driver's device nodes: a driver container makes them below its own root."""
     root = Path(driver_root)
     return root if driver_root and (root / "dev/nvidiactl").exists() else host_root
 
@@ -133,7 +134,7 @@ def read_driver_versions(driver_root: Path) -> tuple[str, ...]:
 def _libraries(folder: Path, version: str) -> dict[str, Path]:
     """Return each library of the folder by its name."""
     files = {path.name: path for path in folder.glob(f"lib*.so.{version}") if path.is_file()}
-    # Up to drivers of the 500s; it has its own version.
+    # This library has its own version, not the driver's; drivers up to the 500s have it.
     return files | {path.name: path for path in folder.glob("libnvidia-nvvm70.so.*") if path.is_file()}
 
 
@@ -144,7 +145,7 @@ def find_library_folder(driver_root: Path, version: str) -> Path | None:
 
 
 def with_link_names(folder: Path, files: dict[str, Path]) -> dict[str, Path]:
-    """Return these files of the folder by their names, and by those of the links beside them that lead to them."""
+    """Return these files of the folder by their names, and by the names of the folder's symlinks to them."""
     links = _links(folder)
     named = dict(files)
     for name in links:
@@ -155,13 +156,13 @@ def with_link_names(folder: Path, files: dict[str, Path]) -> dict[str, Path]:
 
 
 def _links(folder: Path) -> dict[str, str]:
-    """Return the links of the folder to names in it, sorted."""
+    """Return the symlinks in this folder whose targets are in the same folder, sorted by name."""
     there = sorted(folder.glob("lib*.so*"))
     return {path.name: path.readlink().name for path in there if path.is_symlink() and path.readlink().parent == Path()}
 
 
 def _follow(name: str, links: dict[str, str]) -> str:
-    """Return where a link of one folder ends; a circle ends anywhere."""
+    """Resolve a symlink in this folder; for a cycle, return any member."""
     for _ in links:
         if name not in links:
             break

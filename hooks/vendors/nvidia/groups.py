@@ -1,13 +1,13 @@
-"""Optional groups of the driver's device nodes and files, beyond what CUDA needs: those that the configuration names.
+"""Add the configured groups of optional device nodes and files, which CUDA does not need, to the driver and its cards.
 
-It takes the driver and its cards as `nvml` and `driver` read them. It returns both with the groups' nodes and files, and what
-is missing of a group, which is a problem of the node and refuses nothing: containers start without it.
+The input is the driver and its cards from `nvml` and `driver`. A missing node or file of a group is a problem of the node, and
+no reason for a refusal: containers start without it.
 
-A card's DRM nodes are found by its PCI address, and given with that card only; a card in MIG mode has none, because they reach
-the whole card. Of IMEX there is channel 0 only: what one node exports to a channel, all who have that channel can import.
+A card's DRM nodes are found by its PCI address, and given with that card only. A card in MIG mode has none, because DRM nodes
+reach the whole card. IMEX gives channel 0 only: everyone with that channel can import the memory that a node exports to it.
 
-Nothing here mounts a folder. Of those that the toolkit mounts, /run/udev has a socket by which root of a container commands the
-host's udev, and a read-only mount does not keep anyone from connecting; /tmp/nvidia-mps is writable for all who share it.
+This module mounts no folders. The toolkit also mounts /run/udev and /tmp/nvidia-mps. /run/udev has a socket by which a
+container's root commands the host's udev, even if the mount is read-only. /tmp/nvidia-mps is writable for all who share it.
 
 Source: NVIDIA/nvidia-container-toolkit, internal/discover/gds.go and graphics.go, pkg/nvcdi (gdrcopy, imex, common-nvml);
 Linux, Documentation/gpu/drm-uapi.rst (primary and render nodes); systemd, udevd (/run/udev/control).
@@ -36,7 +36,7 @@ class DriverGroup(StrEnum):
     GRAPHICS = "graphics"
 
 
-# What makes the nodes of each group.
+# The command or module option that creates a group's device nodes.
 _MADE_BY: Final = {
     DriverGroup.GDRCOPY: "modprobe gdrdrv",
     DriverGroup.GDS: "modprobe nvidia-fs",
@@ -46,7 +46,7 @@ _MADE_BY: Final = {
 _NVIDIA_FS: Final = re.compile(r"nvidia-fs[0-9]*")
 _DRM: Final = re.compile(r"(?:card|renderD)[0-9]+")
 
-# For graphics, below the first of these folders that has it; where the driver's packages put them.
+# The driver's packages put graphics files into one of these folders; the first folder with a file counts.
 _CONFIG_FOLDERS: Final = ("etc", "usr/share")
 _CONFIGS: Final = (
     "glvnd/egl_vendor.d/10_nvidia.json",
@@ -62,8 +62,8 @@ _CONFIGS: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Expected:
     path: str
-    driver: str  # as /proc/devices calls it
-    minor: int | None  # None: not compared
+    driver: str  # driver's name in /proc/devices
+    minor: int | None  # expected minor; None: any minor is accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class _Host:
     problems: list[str]
 
     def nodes(self, group: DriverGroup, expected: Iterable[_Expected]) -> tuple[CharDevice, ...]:
-        """Return those that can be given. Each other one is added to the problems."""
+        """Return the usable nodes of a group. Add a problem for each unusable node."""
         found = []
         for one in expected:
             try:
@@ -85,8 +85,7 @@ class _Host:
         return tuple(found)
 
     def _node(self, one: _Expected) -> CharDevice:
-        """Read a node. Modules that no driver container loads have their nodes below the host's root, even if there is a driver
-        container."""
+        """Read a device node. Modules that a driver container does not load have their nodes below the host's root."""
         root = self.device_root if os.path.lexists(self.device_root / one.path[1:]) else self.root
         return read_driver_node(root, one.path, majors=self.majors, driver=one.driver, minor=one.minor)
 
@@ -100,10 +99,11 @@ def add_groups(
     driver_root: str = "",
     files_root: Path | None = None,
 ) -> tuple[Driver, tuple[Gpu, ...], tuple[str, ...]]:
-    """Return the driver and the cards with what these groups give, and what is missing of it. Raises OSError.
+    """Return the driver and the cards with the nodes and files of these groups, and problems for the missing ones. Raise
+    OSError.
 
-    Nodes are below `driver_root` where a driver container made them there, else below the host's root. Files are looked for
-    below `files_root`, by default the driver root, and mounted where the driver's own are.
+    Nodes are below `driver_root` if a driver container made them there, else below the host's root. Files are searched below
+    `files_root`, by default the driver root, and mounted where the driver's own files are.
     """
     wanted = frozenset(groups)
     host = _Host(
@@ -154,7 +154,7 @@ def _read_drm(host: _Host, gpu: Gpu) -> tuple[CharDevice, ...]:
 
 
 def _files(group: DriverGroup, driver_root: Path, version: str) -> dict[str, Path]:
-    """Return those that exist, by their paths in the container. A group is of use without any one of them."""
+    """Return the group's existing files, by their paths in the container. A group works without any of its files."""
     match group:
         case DriverGroup.GDS if (driver_root / "etc/cufile.json").is_file():
             return {"/etc/cufile.json": driver_root / "etc/cufile.json"}
@@ -170,12 +170,12 @@ def _configs(driver_root: Path) -> Iterator[tuple[str, Path]]:
         for file in (file for pattern in _CONFIGS for file in folder.glob(pattern) if file.is_file()):
             found.setdefault(str(file.relative_to(folder)), file)
     for name, file in found.items():
-        # Vulkan's loader looks below /etc in every image, below /usr/share only where it was built so.
+        # Vulkan's loader searches /etc in every image, but /usr/share only where it was built for that.
         yield f"/etc/{name}" if name.startswith("vulkan/") else f"/{file.relative_to(driver_root)}", file
 
 
 def _graphics_libraries(driver_root: Path, version: str) -> Iterator[tuple[str, Path]]:
-    """Yield the EGL platforms, which have versions of their own, and the driver's allocator under GBM's name for it."""
+    """Yield the libraries of EGL platforms, which have their own versions, and the driver's allocator under GBM's name."""
     folder = find_library_folder(driver_root, version)
     if folder is None:
         return

@@ -1,11 +1,11 @@
 """Give NVIDIA cards to a container, in the node's injection mode.
 
 `devices`: character devices, and the driver's libraries where a driver root is configured. `cdi`: fully qualified CDI names by
-UUID; the runtime does the rest, by the specs that Lading writes or by nvidia-ctk's. `nvidia-runtime`: the environment that
-NVIDIA's runtime reads. In the first two `NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's hook, if it is there too, from adding
-cards a second time, or all of them.
+UUID, which the runtime resolves by Lading's or nvidia-ctk's specs. `nvidia-runtime`: the environment variable that NVIDIA's
+runtime reads. In the first two modes, `NVIDIA_VISIBLE_DEVICES=void` keeps NVIDIA's hook, if installed, from adding cards a
+second time, or all cards.
 
-Refused: a driver without its control nodes or its libraries, a CDI name that the node's specs do not define.
+Refused are a driver without its control nodes or its libraries, and a CDI name that the node's specs do not define.
 Source: NVIDIA's container toolkit (NVIDIA_VISIBLE_DEVICES, nvidia-ctk cdi), CDI 0.5, CRI ContainerConfig.CDI_devices.
 """
 
@@ -35,7 +35,7 @@ class GpuMode(StrEnum):
 
 
 class SpecsBy(StrEnum):
-    """Say who writes the CDI specs of the node's cards."""
+    """Name the writer of the CDI specs of the node's cards."""
 
     LADING = "lading"
     NVIDIA_CTK = "nvidia-ctk"
@@ -62,7 +62,7 @@ def inject(
 
 
 def _check_driver(driver: Driver | None, *, driver_files: bool) -> Refusal | None:
-    """Return what is missing of the driver; None if nothing is."""
+    """Return a refusal that names the missing part of the driver; None if the driver is complete."""
     control = driver.control if driver else ()
     missing = [path for path in _NEEDED_CONTROL if path not in {node.path for node in control}]
     if missing:

@@ -1,11 +1,11 @@
 """Have the driver limit the memory of a card for the processes of a cgroup.
 
-Such a limit holds for contexts, allocations and managed memory alike, by whatever library a program makes them, for the cgroup
-and all below it. The driver keeps it by the kernel's controller `dmem`, or by itself where the kernel has none. It ends with
-the cgroup. It is not for cards in MIG mode.
+Such a limit covers contexts, allocations and managed memory, by any library, of the cgroup and all cgroups below. The driver
+enforces the limit by the kernel's controller `dmem`, or by itself where the kernel has none. The limit ends with the cgroup.
+Cards in MIG mode cannot have it.
 
-A driver that has the call may still not be able to: the kernel may lack the controller, and the cgroups may be read-only here.
-So it is tried with a cgroup of its own before a card counts as one that is limited by its driver.
+The call may fail although the driver has it: the kernel may lack the controller, or the cgroups may be read-only. So a test
+with a temporary cgroup decides whether a card's driver can limit memory.
 
 Source: NVML API reference (nvmlDeviceSetMemoryLimits_v1 and nvmlDeviceGetMemoryLimits_v1, driver r615); NVIDIA, Multi-Process
 Service, "Memory partitioning"; kernel documentation, cgroup-v2, "DMEM".
@@ -33,8 +33,8 @@ _TRIED_CGROUP: Final = "lading-probe"
 
 
 def limit_memory(uuid: GpuUuid, cgroup: Path, limit_mib: int | None, *, library: Path | None) -> None:
-    """Limit the memory of a card for a cgroup; None: take the limit away. May be repeated, and can take seconds. Raise
-    HostError if the driver does not, or says another limit afterwards."""
+    """Limit the memory of a card for a cgroup; None removes the limit. May be repeated, and can take seconds. Raise HostError
+    if the driver refuses, or reports another limit afterwards."""
     limit_bytes = NO_LIMIT if limit_mib is None else limit_mib * _MIB
     with session_to(f"limit the memory of GPU {uuid}", library):
         _limit(pynvml.nvmlDeviceGetHandleByUUID(uuid), cgroup, limit_bytes)
@@ -52,16 +52,16 @@ def _limit(handle: Any, cgroup: Path, limit_bytes: int) -> None:
 
 @dataclass(slots=True)
 class LimitProbe:
-    """Which cards their driver limits, by what was tried. What a driver has, or has not, it keeps for as long as it is loaded;
-    after another failure it is tried again at the next look."""
+    """Test for which cards the driver can limit memory. A success, or an unsupported call, holds for as long as this driver is
+    loaded; after another failure, the next call of `look` tests again."""
 
-    required: bool = False  # the node's configuration asks for it, so that a failure is a problem
-    _known: dict[tuple[str, GpuUuid], str] = field(default_factory=dict)  # by version and card: why not, or empty
+    required: bool = False  # the configuration requires the driver's limits, so that a failure is a problem
+    _known: dict[tuple[str, GpuUuid], str] = field(default_factory=dict)  # errors, or empty, by driver version and card
 
     def look(
         self, host_root: Path, gpus: Sequence[Gpu], version: str, *, library: Path | None
     ) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-        """Return the cards with whether their driver limits memory, and what is wrong where that is required."""
+        """Return the cards with `limits_memory` set, and a problem for each failed card if the limits are required."""
         cards = [gpu.uuid for gpu in gpus if not gpu.mig_enabled]
         found = {card: self._known[version, card] for card in cards if (version, card) in self._known}
         if untried := [card for card in cards if card not in found]:
@@ -74,8 +74,8 @@ class LimitProbe:
 
 
 class _Tried(NamedTuple):
-    why: str  # it does not work; empty: it does
-    lasts: bool  # until the driver is another one
+    why: str  # error of the test; empty if the driver limits memory
+    lasts: bool  # the result holds until another driver is loaded
 
 
 def _try(host_root: Path, cards: Sequence[GpuUuid], library: Path | None) -> dict[GpuUuid, _Tried]:
@@ -107,5 +107,5 @@ def _cgroup_to_try(host_root: Path) -> Iterator[Path]:
     try:
         yield cgroup
     finally:
-        with contextlib.suppress(OSError):  # what is left of it is empty, and taken the next time
+        with contextlib.suppress(OSError):  # a leftover cgroup is empty, and is reused the next time
             cgroup.rmdir()

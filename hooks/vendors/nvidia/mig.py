@@ -1,11 +1,10 @@
-"""The profile of a MIG instance, as NVIDIA names sizes: "1g.10gb", "1c.3g.40gb", "1g.10gb+me".
+"""Name the profile of a MIG instance as NVIDIA does: "1g.10gb", "1c.3g.40gb", "1g.10gb+me".
 
-It takes the instance's handle, inside an open NVML session. It returns the name, or nothing where the driver does not say it.
-The driver's own name of the instance ends with it ("NVIDIA H100 80GB HBM3 MIG 1g.10gb"); where it does not, it is computed from
-the instance's slices and memory, without what only the name shows (media engines: "+me").
+The driver's name of an instance ends with its profile: "NVIDIA H100 80GB HBM3 MIG 1g.10gb". Otherwise the profile is computed
+from the instance's slices and memory, without media engines ("+me"), which only the driver's name shows.
 
 A size is rounded as NVIDIA's tools do: the instance's part of the card's memory in eighths, times the card's memory in whole
-GiB, so that an instance of 9,856 MiB is one of 10 GB.
+GiB. So an instance of 9,856 MiB counts as 10 GB.
 
 Source: NVML API reference, nvmlDeviceGetName and nvmlDeviceGetAttributes_v2; NVIDIA MIG user guide, "Device names".
 """
@@ -23,7 +22,8 @@ _EIGHTHS: Final = 8
 
 
 def read_profile(handle: Any, *, card_mib: int) -> str:
-    """Return the profile's name. `card_mib`: all memory of the instance's card. Raise NVMLError."""
+    """Return the profile's name; empty if unknown. Needs an open NVML session. `card_mib`: all memory of the instance's card.
+    Raise NVMLError."""
     return ask(lambda: _read_profile(handle, card_mib), "", absent=UNKNOWN)
 
 

@@ -1,11 +1,9 @@
-"""NVLinks of one GPU, counted by peer, inside an open NVML session.
+"""Count the active NVLinks of one GPU, by peer GPU (PCI address) and to NVSwitches, inside an open NVML session.
 
-It takes the card's handle. It returns how many active links lead to which GPU (by PCI address), and how many to NVSwitches. A
-card without NVLink, a link number that it does not have, and a driver that does not know the question are no links and no
-error. Links to what is neither GPU nor NVSwitch (an IBM processor) are left out. Any other answer is NVML's error, for the
-caller.
+A card without NVLink, a link number that the card lacks, and a driver without this call mean no links, and are no errors. Links
+to devices that are neither GPU nor NVSwitch (an IBM processor) are left out. Other NVML errors are raised to the caller.
 
-Source: NVML API reference, NvLink Methods. Which link leads where may change with a reset, so it is read at every poll.
+Source: NVML API reference, NvLink Methods. A reset may change a link's peer, so the links are read at every poll.
 """
 
 from collections import Counter
@@ -20,7 +18,7 @@ from lading.vocabulary import PciAddress
 
 
 def read_links(handle: Any) -> tuple[NvLink, ...]:
-    """Return the links in order of the peers' addresses, the NVSwitches' last. Raise NVMLError."""
+    """Return the links in order of the peers' PCI addresses, and those to NVSwitches last. Raise NVMLError."""
     peers: Counter[PciAddress] = Counter()
     to_switches = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -37,13 +35,13 @@ def read_links(handle: Any) -> tuple[NvLink, ...]:
 
 
 def _is_active(handle: Any, link: int) -> bool:
-    """Return False also where this driver or card has fewer links than the header that pynvml was made from."""
+    """Return whether a link is active; False also if the driver or card has fewer links than pynvml's maximum."""
     state = ask(lambda: pynvml.nvmlDeviceGetNvLinkState(handle, link), None, absent=UNKNOWN)
     return bool(state == pynvml.NVML_FEATURE_ENABLED)
 
 
 def _read_kind(handle: Any, link: int) -> int:
-    """Return the kind of the other end. Older drivers do not report it: then its address decides."""
+    """Return the device type at the link's other end. Older drivers do not report it: then the peer's address decides."""
     unknown = pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN
     return int(ask(lambda: pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link), unknown, absent=UNKNOWN))
 

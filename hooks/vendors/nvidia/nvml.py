@@ -1,11 +1,11 @@
-"""GPUs as NVML shows them, each with its device nodes. One call opens a session, reads, and closes it.
+"""Read the node's GPUs by NVML, each with its device nodes. Each call opens a session, reads, and closes the session.
 
 A session that stayed open would keep the driver's module in use and block its upgrade. Where persistence mode is off, every
 session powers the cards up and down again: `nvidia-persistenced` belongs on the node.
 
-A card that answers with an error is unhealthy, with the reason, and the others stay; one that NVML cannot even identify is
-named by the driver's procfs. A call that a card does not support says nothing about its health. No driver at all is a node
-without GPUs. Xids need a session that waits for events: `xid` reads them from the kernel log.
+A card that answers with an error is unhealthy, with the reason; the other cards are not affected. A card that NVML cannot even
+identify is identified by the driver's procfs. An unsupported call does not make a card unhealthy. A node without a driver has
+no GPUs. Xids need a session that waits for events: `xid` reads them from the kernel log.
 
 Source: NVML API reference (nvml.h), through nvidia-ml-py.
 """
@@ -44,13 +44,13 @@ from lading.devices.identity import parse_pci_address, pci_order
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid, PciAddress
 
-NAME: Final = "nvidia"  # of the vendor, in inventories
+NAME: Final = "nvidia"  # the vendor's name in inventories
 CAPS: Final = "/dev/nvidia-caps"
 CAPS_DRIVER: Final = "nvidia-caps"
 ALL_CARDS: Final = "all"
 
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-_NO_INSTANCE_ID = 0xFFFFFFFF  # of a process on a card that is not in MIG mode
+_NO_INSTANCE_ID = 0xFFFFFFFF  # instance id of a process on a card that is not in MIG mode
 _MODES: Final = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "EXCLUSIVE_THREAD",
     pynvml.NVML_COMPUTEMODE_PROHIBITED: "PROHIBITED",
@@ -73,7 +73,7 @@ class _Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """A card that answered with an error, perhaps before it could be identified."""
+    """Hold the error of a card, which NVML may not have identified before."""
 
     index: int
     reason: str
@@ -91,12 +91,12 @@ def _read_host(host_root: Path, driver_root: str) -> _Host:
 def read_gpus(
     host_root: Path, *, library: Path | None, driver_root: str = "", divided: Collection[str] = ()
 ) -> tuple[Driver | None, tuple[Gpu, ...], tuple[str, ...]]:
-    """Return the driver, its cards in PCI order, and what could not be read. Raise OSError if /proc or /sys cannot be read.
+    """Return the driver, its cards in PCI order, and problems. Raise OSError if /proc or /sys cannot be read.
 
     The device nodes are below `driver_root` if a driver container made them there, else below the host's root. `library` is the
-    NVML to load; without one, the dynamic loader's. A process loads only one in its lifetime: after a driver upgrade the daemon
-    has to be restarted, and the problem says so. `divided`: UUIDs and PCI addresses of cards whose instances are made on
-    demand, or "all".
+    NVML to load; None: the dynamic loader finds it. A process loads NVML only once: after a driver upgrade the daemon has to be
+    restarted, and a problem tells that. `divided`: UUIDs and PCI addresses of cards whose instances are made on demand, or
+    "all".
     """
     host = replace(_read_host(host_root, driver_root), divided=frozenset(divided))
     problems: list[str] = []
@@ -117,11 +117,11 @@ def read_gpus(
 
 
 def read_processes(cards: Iterable[GpuUuid], *, library: Path | None) -> dict[GpuUuid, tuple[GpuProcess, ...]]:
-    """Return the processes of these cards, without those that do not tell them. Raise HostError."""
+    """Return the processes of these cards; a card that does not report its processes is left out. Raise HostError."""
     found = {}
     with session_to("read the processes of GPUs", library):
         for uuid in cards:
-            with contextlib.suppress(pynvml.NVMLError):  # what is wrong with a card is for `read_gpus` to say
+            with contextlib.suppress(pynvml.NVMLError):  # `read_gpus` reports a card's errors
                 found[uuid] = _list_processes(pynvml.nvmlDeviceGetHandleByUUID(uuid))
     return found
 
@@ -152,7 +152,8 @@ def _pci_address(handle: Any) -> PciAddress:
 
 def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu:
     bdf = _pci_address(handle)
-    # Before the minor, which the driver takes at its probe (its nv.c, nvl->minor_num); the session keeps the module loaded.
+    # The binding is read before the minor, which the driver sets at its probe (nv.c, nvl->minor_num): a later rebind then
+    # shows. The session keeps the module loaded.
     binding = read_binding(host.root, bdf)
     uuid = GpuUuid(pynvml.nvmlDeviceGetUUID(handle))
     minor = pynvml.nvmlDeviceGetMinorNumber(handle)
@@ -216,18 +217,18 @@ def _read_card(host: _Host, index: int, handle: Any, problems: list[str]) -> Gpu
 
 
 def _read_memory(handle: Any) -> tuple[int, int, int | None]:
-    """Return MiB in all, reserved, and used by others than the driver. Drivers before 510 have no second version of the call,
-    and their used memory includes the reserved part."""
+    """Return the whole, reserved and used memory in MiB; used is without the driver's reserved part. Drivers before 510 lack
+    the call's second version, and their used memory includes the reserved part."""
     memory = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2), None)
     if memory is None:
         first = ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle), None)
-        return first.total >> 20 if first else 0, 0, None  # a card that uses the system's memory (GB10) has none to tell
-    used_mib = memory.used >> 20 if memory.used <= memory.total else None  # all ones: NVML_VALUE_NOT_AVAILABLE
+        return first.total >> 20 if first else 0, 0, None  # a card that uses the system's memory (GB10) reports none
+    used_mib = memory.used >> 20 if memory.used <= memory.total else None  # NVML_VALUE_NOT_AVAILABLE has all bits set
     return memory.total >> 20, memory.reserved >> 20, used_mib
 
 
 def _read_busy(handle: Any) -> int | None:
-    """Return percent. It is only shown to people: a card without it is still healthy."""
+    """Return the utilization in percent, for people only; None if unreadable, which does not make the card unhealthy."""
     try:
         percent = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except pynvml.NVMLError:
@@ -236,29 +237,30 @@ def _read_busy(handle: Any) -> int | None:
 
 
 def _read_board(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[int | None, tuple[NvLink, ...]]:
-    """Return the card's place on an NVSwitch board and its links. They help to choose well: a card without them is still
-    healthy."""
+    """Return the card's module id on an NVSwitch board, and its NVLinks. Both only help to rank cards: a card without them is
+    still healthy."""
     try:
         module_id = ask(lambda: int(pynvml.nvmlDeviceGetModuleId(handle)), 0)
-        return module_id or None, read_links(handle)  # boards count from 1; NVML answers 0 for a card that is on none
+        return module_id or None, read_links(handle)  # module ids count from 1; 0 means a card on no board
     except pynvml.NVMLError as e:
         problems.append(f"cannot read module id and NVLinks of GPU {uuid}: NVML: {e}")
         return None, ()
 
 
-# What NVML answers for a slot without an instance, or for an instance that was destroyed during the reading.
+# NVML's errors for a slot without an instance, or for an instance that was destroyed during the reading.
 _NO_INSTANCE = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
 
 def _read_mig(host: _Host, card: Any, minor: int, card_mib: int, problems: list[str]) -> tuple[MigInstance, ...]:
-    """Return the instances that a container could be given."""
+    """Return the card's MIG instances that a container could get."""
     slots = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card))
     found = (_read_instance(host, card, slot, minor, card_mib, problems) for slot in slots)
     return tuple(instance for instance in found if instance)
 
 
 def _read_instance(host: _Host, card: Any, slot: int, minor: int, card_mib: int, problems: list[str]) -> MigInstance | None:
-    """Return None for a slot without an instance. An instance whose capability nodes are missing is added to the problems."""
+    """Return the MIG instance in a slot; None if the slot is empty. Add a problem, and return None, if its capability nodes are
+    missing."""
     try:
         handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, slot)
         uuid = str(pynvml.nvmlDeviceGetUUID(handle))
@@ -279,7 +281,7 @@ def _read_instance(host: _Host, card: Any, slot: int, minor: int, card_mib: int,
 def _put_at_positions(
     card: Any, uuid: GpuUuid, card_mib: int, instances: tuple[MigInstance, ...], problems: list[str]
 ) -> tuple[MigInstance, ...]:
-    """Return each position of a card that is divided on demand, with the instance that is there."""
+    """Return each position of a card that is divided on demand, with the position's instance if there is one."""
     positions = read_positions(card, uuid, card_mib=card_mib)
     there = {}
     for instance in instances:
@@ -310,8 +312,8 @@ def _cap_node(host: _Host, capability: str) -> CharDevice:
 def divide_card(
     host_root: Path, gpu: Gpu, granted: Collection[str], *, library: Path | None, driver_root: str = ""
 ) -> dict[str, str]:
-    """Remove the instances of the card that are not granted, and make those that are, with their device nodes. Return what
-    could not be done, by position. It can take seconds, and may be repeated. Raise HostError."""
+    """Remove the card's instances that are not granted, and make the granted ones, with their device nodes. Return a message
+    for each failed position. The call can take seconds, and may be repeated. Raise HostError."""
     host = _read_host(host_root, driver_root)
     with session_to(f"divide GPU {gpu.uuid}", library):
         card = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
@@ -330,7 +332,7 @@ def _make_cap_node(host: _Host, capability: str) -> None:
     """Make the device node of a capability, as nvidia-modprobe does: the driver itself makes none. Raise OSError."""
     minor, major = host.mig_minors.get(capability), host.majors.get(CAPS_DRIVER)
     if minor is None or major is None:
-        return  # `_cap_node` says what is missing
+        return  # `_cap_node` reports the missing entry
     path = host.device_root / CAPS[1:] / f"nvidia-cap{minor}"
     path.parent.mkdir(mode=0o755, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -339,8 +341,8 @@ def _make_cap_node(host: _Host, capability: str) -> None:
 
 
 def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[GpuProcess, ...] | None:
-    """Return the processes. A failure is a problem: a card that a pod without a grant uses would look free. Drivers before 510
-    do not report them."""
+    """Return the card's processes. A failure is a problem, because a card that a pod uses without a grant would seem free.
+    Drivers before 510 do not report processes."""
     try:
         return _list_processes(handle)
     except pynvml.NVMLError as e:
@@ -351,7 +353,7 @@ def _read_processes(handle: Any, uuid: GpuUuid, problems: list[str]) -> tuple[Gp
 
 
 def _list_processes(handle: Any) -> tuple[GpuProcess, ...]:
-    """Return the processes of a card. Clients of an MPS server are in a list of their own, and may be in both. Raise
+    """Return the processes of a card. NVML lists clients of an MPS server separately, and may list a process twice. Raise
     NVMLError."""
     found = [
         *pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
@@ -375,7 +377,7 @@ def _read_control(host: _Host, problems: list[str]) -> tuple[CharDevice, ...]:
 
 
 def find_bad_nodes(host_root: Path, minors: Iterable[int], *, driver_root: str = "") -> tuple[DeviceNodeError, ...]:
-    """Look at the driver's nodes and at those of these cards, without NVML. Raises OSError."""
+    """Check the device nodes of the driver and of cards with these minors, without NVML. Return the errors. Raise OSError."""
     host = _read_host(host_root, driver_root)
     cards = [(f"/dev/nvidia{minor}", "nvidia", minor) for minor in minors]
     return _read_nodes(host, (*_CONTROL, *cards))[1]
@@ -384,7 +386,7 @@ def find_bad_nodes(host_root: Path, minors: Iterable[int], *, driver_root: str =
 def _read_nodes(
     host: _Host, expected: Iterable[tuple[str, str, int]]
 ) -> tuple[tuple[CharDevice, ...], tuple[DeviceNodeError, ...]]:
-    """Return the nodes of these (path, driver, minor), and an error for each one that cannot be used."""
+    """Return the device nodes for these (path, driver, minor), and an error for each unusable node."""
     nodes, errors = [], []
     for path, driver, minor in expected:
         try:
@@ -395,10 +397,10 @@ def _read_nodes(
 
 
 def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Failure], problems: list[str]) -> list[Gpu]:
-    """Return the cards that the kernel module has and NVML did not read: lost, excluded, or all of them if no session opens."""
+    """Return the kernel module's cards that NVML did not read: lost or excluded cards, or all cards if no session opens."""
     silent = [bdf for bdf in read_kernel_card_addresses(host.root) if bdf not in answered]
     if len(silent) != len(failures):
-        # NVML does not count them all. Which failure is whose is not known then, nor any index, which could be another card's.
+        # NVML does not count all silent cards, so a failure or an index cannot be attributed to a card: it could be another's.
         reason = "; ".join(sorted({failure.reason for failure in failures})) or "NVML does not report it"
         failures = [_Failure(index=-1, reason=reason) for _ in silent]
     cards = []
@@ -429,8 +431,8 @@ def _read_unanswered(host: _Host, answered: set[PciAddress], failures: list[_Fai
 
 
 def _fabric_problem(handle: Any) -> list[str]:
-    """Describe what is wrong with the NVLink fabric of an NVSwitch board, for cards from Hopper on. CUDA fails with error 802
-    until Fabric Manager has set it up."""
+    """Return problems of an NVSwitch board's NVLink fabric, for cards from Hopper on. CUDA fails with error 802 until Fabric
+    Manager has set up the fabric."""
     info = pynvml.c_nvmlGpuFabricInfo_t()
     pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
     match info.state:

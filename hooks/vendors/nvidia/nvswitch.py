@@ -1,8 +1,8 @@
-"""Read how a board's NVSwitches may be divided: which GPUs, by module id, can be a partition of their own.
+"""Read a board's table of NVSwitch partitions: the sets of GPUs, by module id, that can form a separate partition.
 
-It takes the name of a shipped table, or the path of a file in the same form. It returns partitions in the order of the table.
-Refused, with the place: what is no such table, an id or a module that stands twice, a partition without modules. Fabric Manager
-has the table built in and tells it over a socket of its own, which a node need not open; so an operator names it.
+A table has a shipped name, or is a file of the same form. A file of another form is refused, as is a repeated id or module, or
+a partition without modules; the error names the place. An operator names the table, because Fabric Manager reports its built-in
+table only over its own socket, which a node need not open.
 
     {"board": "HGX H100", "source": "where it is from", "partitions": [{"id": 0, "modules": [1, 2, 3, 4, 5, 6, 7, 8]}, …]}
 
@@ -18,10 +18,10 @@ from hooks.model.inventory import Partition
 from lading.errors import ConfigError
 
 TABLES: Final = Path(__file__).parent / "partitions"
-_MOST: Final = 64  # partitions, and modules of one; as in the CRD. Two A100 boards have 31 partitions of 16 modules
+_MOST: Final = 64  # maximum partitions, and modules of a partition, as in the CRD. Two A100 boards: 31 partitions, 16 modules
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=4095)]
-_Module = Annotated[int, msgspec.Meta(ge=1, le=4095)]  # NVML counts from 1; 0 is a card that is on no board
+_Module = Annotated[int, msgspec.Meta(ge=1, le=4095)]  # NVML's module ids count from 1; 0 means a card on no board
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +40,8 @@ def shipped_tables() -> tuple[str, ...]:
 
 
 def read_partitions(table: str) -> tuple[Partition, ...]:
-    """Return the partitions. `table`: a shipped name, a path (anything with a slash), or empty for none. Raise ConfigError."""
+    """Return a table's partitions, in its order. `table`: a shipped name, a path (any text with a slash), or empty for none.
+    Raise ConfigError."""
     if not table:
         return ()
     path = Path(table) if "/" in table else TABLES / f"{table}.json"

@@ -1,8 +1,9 @@
-"""Divide a card on demand: the positions where MIG instances can be made, and making and removing them there.
+"""Divide a card on demand: list the positions where MIG instances can be made, and make and remove instances there.
 
-Only the cards that the node's configuration names are divided, and only while they are in MIG mode, which a person sets: some
-cards need a reset for it. All instances of such a card are Lading's, so what no grant holds is removed. What is offered are
-profiles of which as many instances fit as there are positions: others (`+me`) are also limited by what no position shows.
+Only cards named in the node's configuration are divided, and only while they are in MIG mode. A person sets this mode, because
+some cards need a reset for it. All instances of such a card belong to Lading, so an instance without a grant is removed. A
+profile is offered only if all its positions can have an instance at once. Other profiles (`+me`) have limits that positions do
+not show.
 
 Each instance is a GPU instance with one compute instance that fills it.
 
@@ -24,7 +25,7 @@ from lading.devices.mig import Span, position_name
 from lading.vocabulary import GpuUuid
 
 _NAMED: Final = "MIG "
-_MOST: Final = 32  # instances or positions of one profile; cards have 8 memory slices
+_MOST: Final = 32  # maximum instances or positions of a profile; cards have 8 memory slices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class Position:
     name: str
     profile: str
     profile_id: int
-    slices: int  # of compute
+    slices: int  # number of compute slices
     span: Span
     memory_mib: int
 
@@ -70,7 +71,7 @@ def _read_spans(card: Any, profile_id: int) -> list[Span]:
 
 
 def find_position(card: Any, gpu_instance: int, positions: Mapping[str, Position]) -> Position | None:
-    """Return where this GPU instance is. None if Lading would not have made it. Raise NVMLError."""
+    """Return the position of this GPU instance; None if Lading cannot have made the instance. Raise NVMLError."""
     info = pynvml.nvmlGpuInstanceGetInfo(pynvml.nvmlDeviceGetGpuInstanceById(card, gpu_instance))
     return _position_of(info, positions)
 
@@ -83,10 +84,10 @@ def _position_of(info: Any, positions: Mapping[str, Position]) -> Position | Non
 def divide(
     card: Any, positions: Mapping[str, Position], granted: Collection[str]
 ) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
-    """Remove the instances at positions that are not granted, then make those at positions that are, unless they are there.
+    """Remove the instances at positions that are not granted, then make the missing instances at granted positions.
 
-    Return the numbers of the granted ones (GPU instance, compute instance), and what could not be done, in words; both by
-    position. An instance that a process uses stays, and memory that another one has is not free. Raise NVMLError.
+    Return the granted instances' numbers (GPU instance, compute instance), and messages about failed steps, both by position.
+    An instance that a process uses cannot be removed, and its memory is not free for others. Raise NVMLError.
     """
     there: dict[str, Any] = {}
     numbers: dict[str, tuple[int, int]] = {}
@@ -117,7 +118,7 @@ def _make(card: Any, position: Position, handle: Any | None) -> tuple[int, int]:
     if handle is None:
         at = pynvml.c_nvmlGpuInstancePlacement_t(start=position.span.start, size=position.span.size)
         handle = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, position.profile_id, ctypes.byref(at))
-    compute = next(_compute_instances(handle), None)  # a GPU instance without one is left by a daemon that was killed
+    compute = next(_compute_instances(handle), None)  # a killed daemon leaves a GPU instance without a compute instance
     if compute is None:
         compute = pynvml.nvmlGpuInstanceCreateComputeInstance(handle, _whole_profile(handle, position.slices))
     return pynvml.nvmlGpuInstanceGetInfo(handle).id, pynvml.nvmlComputeInstanceGetInfo(compute).id
@@ -130,7 +131,7 @@ def _remove(handle: Any) -> None:
 
 
 def _instances(card: Any, positions: Collection[Position]) -> Iterator[tuple[Any, Any]]:
-    """Yield the GPU instances of these positions' profiles, each with what NVML says of it."""
+    """Yield the GPU instances of these positions' profiles, each with NVML's information about it."""
     for profile_id in sorted({position.profile_id for position in positions}):
         handles, count = (pynvml.c_nvmlGpuInstance_t * _MOST)(), ctypes.c_uint(_MOST)
         pynvml.nvmlDeviceGetGpuInstances(card, profile_id, handles, ctypes.byref(count))
@@ -145,7 +146,7 @@ def _compute_instances(gpu_instance: Any) -> Iterator[Any]:
 
 
 def _whole_profile(gpu_instance: Any, slices: int) -> int:
-    """Return the profile of a compute instance that fills the GPU instance. Raise NVMLError without one."""
+    """Return the profile of a compute instance that fills the GPU instance. Raise NVMLError if there is none."""
     for size, profile_id in _compute_profiles(gpu_instance):
         if size == slices:
             return profile_id
@@ -153,7 +154,7 @@ def _whole_profile(gpu_instance: Any, slices: int) -> int:
 
 
 def _compute_profiles(gpu_instance: Any) -> Iterator[tuple[int, int]]:
-    """Yield the slices and the number of each profile of compute instances."""
+    """Yield the number of slices and the id of each compute instance profile."""
     for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         with contextlib.suppress(pynvml.NVMLError):
             engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED

@@ -1,6 +1,6 @@
-"""Read what /proc says of the NVIDIA driver: majors, the kernel module's cards, the device minors of MIG capabilities.
+"""Read the NVIDIA driver's entries in /proc: majors, the kernel module's cards, the device minors of MIG capabilities.
 
-It needs no NVML, so it still names a card that NVML cannot speak to any more.
+This module needs no NVML, so it still identifies a card that does not answer NVML.
 
 Source: proc_devices(5); the driver's nv-procfs.c (gpus/<bdf>/information); NVIDIA's MIG user guide, "Device nodes and
 capabilities" (mig-minors, where `gpu<N>` is the card's device minor, not its index).
@@ -17,7 +17,7 @@ from lading.vocabulary import GpuUuid, PciAddress
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelCard:
     bdf: PciAddress
-    uuid: GpuUuid | None  # None: the module never got as far as to read it (`GPU-????????-…`)
+    uuid: GpuUuid | None  # None: the kernel module has not read the UUID (`GPU-????????-…`)
     minor: int | None
     model: str
 
@@ -31,7 +31,7 @@ def read_majors(host_root: Path) -> dict[str, int]:
             case [major, name] if major.isdecimal():
                 majors.setdefault(name, int(major))
             case _:
-                pass  # the heading, an empty line
+                pass  # the heading or an empty line
     if "nvidia-frontend" in majors:
         majors.setdefault("nvidia", majors["nvidia-frontend"])
     return majors
@@ -42,14 +42,14 @@ def is_driver_loaded(host_root: Path) -> bool:
 
 
 def mig_capabilities(minor: int, gpu_instance: int, compute_instance: int) -> tuple[str, str]:
-    """Return the names in `read_mig_minors` of an instance's two. `minor`: its card's."""
+    """Return the names of a MIG instance's two capabilities, as in `read_mig_minors`. `minor`: the device minor of its card."""
     of_gpu = f"gpu{minor}/gi{gpu_instance}"
     return f"{of_gpu}/access", f"{of_gpu}/ci{compute_instance}/access"
 
 
 def read_mig_minors(host_root: Path) -> dict[str, int]:
-    """Return `gpu0/gi1/access` and `gpu0/gi1/ci0/access` → N of /dev/nvidia-caps/nvidia-cap<N>. Lists every possible
-    instance."""
+    """Return N of /dev/nvidia-caps/nvidia-cap<N> by capability: `gpu0/gi1/access`, `gpu0/gi1/ci0/access`, … The driver lists
+    every possible instance."""
     minors = {}
     for line in (read_attribute(host_root / "proc/driver/nvidia-caps/mig-minors") or "").splitlines():
         name, _, minor = line.rpartition(" ")
@@ -65,7 +65,7 @@ def read_kernel_card_addresses(host_root: Path) -> tuple[PciAddress, ...]:
 
 
 def read_kernel_card(host_root: Path, bdf: PciAddress) -> KernelCard:
-    """Read a card. This wakes a sleeping card up, so use it only for cards that NVML does not answer for."""
+    """Read a card's entry. The read wakes a sleeping card, so use it only for cards that do not answer NVML."""
     text = read_attribute(host_root / "proc/driver/nvidia/gpus" / bdf / "information") or ""
     fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
     minor = fields.get("Device Minor", "")

@@ -1,6 +1,6 @@
-"""Set a card's clocks and its power limit after its last holder, as the node's configuration says.
+"""Set a card's clocks and its power limit after its last grant has ended, by the node's configuration.
 
-A lock of clocks cannot be read, so it is taken away without a look. What a card does not support was not changed either.
+NVML cannot read a lock of clocks, so they are always unlocked. A value that a card does not support was not changed either.
 Source: NVML API reference, "Device Commands".
 """
 
@@ -17,11 +17,11 @@ from lading.vocabulary import GpuUuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLimit:
-    watts: int | None = None  # None: the card's default
+    watts: int | None = None  # watts to set; None: the card's default limit
 
 
 def restore(cards: Iterable[GpuUuid], *, library: Path | None, clocks: bool, power_limit: PowerLimit | None) -> tuple[str, ...]:
-    """Return what could not be set, in words. Raise HostError."""
+    """Set clocks and power limits of these cards. Return a message for each failed step. Raise HostError."""
     problems: list[str] = []
     with session_to("set clocks and power limits", library):
         for uuid in sorted(cards):

@@ -1,4 +1,4 @@
-"""Sessions with NVML, one at a time: another thread's waits. And which of its errors say that something is not there.
+"""Open sessions with NVML, one at a time (other threads wait), and name the NVML errors that mean "not available".
 
 Source: NVML API reference, through nvidia-ml-py.
 """
@@ -18,13 +18,13 @@ from lading.errors import HostError
 T = TypeVar("T")
 
 UNSUPPORTED: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-UNKNOWN: Final = (*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)  # also a number that the card does not have
-WITHHELD: Final = (*UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION)  # also what is for administrators only
+UNKNOWN: Final = (*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)  # also the error for an index that the card lacks
+WITHHELD: Final = (*UNSUPPORTED, pynvml.NVML_ERROR_NO_PERMISSION)  # also the error for values that only administrators may read
 _ONE_SESSION: Final = threading.Lock()
 
 
 class LibraryError(HostError):
-    """The configured NVML library does not load."""
+    """Report that the configured NVML library does not load."""
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ def session(library: Path | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def session_to(what: str, library: Path | None) -> Iterator[None]:
-    """Open NVML until the end of the block, which does what these words say. Raise HostError with them."""
+    """Open NVML until the end of the block. `what` names the block's work for the HostError, as in "cannot {what}"."""
     try:
         with session(library):
             yield
@@ -52,8 +52,8 @@ def session_to(what: str, library: Path | None) -> Iterator[None]:
 
 @functools.cache
 def _load(library: Path) -> ctypes.CDLL:
-    """Load the library before pynvml does: it opens `libnvidia-ml.so.1`, and the loader returns a library of that SONAME that
-    is loaded already."""
+    """Load the library before pynvml loads its own: pynvml opens `libnvidia-ml.so.1`, and for this SONAME the loader returns
+    the library that is loaded already."""
     try:
         return ctypes.CDLL(str(library))
     except OSError as e:
@@ -61,7 +61,7 @@ def _load(library: Path) -> ctypes.CDLL:
 
 
 def ask(call: Callable[[], T], otherwise: T, *, absent: tuple[int, ...] = UNSUPPORTED) -> T:
-    """Return what NVML answers; `otherwise` if it answers one of the errors `absent`. Raise NVMLError."""
+    """Return the result of an NVML call; `otherwise` if the call fails with an error in `absent`. Raise other NVMLErrors."""
     try:
         return call()
     except pynvml.NVMLError as e:

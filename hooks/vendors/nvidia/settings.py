@@ -1,4 +1,4 @@
-"""The settings of the node's cards and of their driver: a part of those of the hook server."""
+"""Define and check the hook server's settings for NVIDIA cards and their driver."""
 
 import re
 from enum import StrEnum
@@ -26,7 +26,7 @@ class Clocks(StrEnum):
 
 
 class LimitsBy(StrEnum):
-    """Say what keeps a container with a share to its memory."""
+    """Name the mechanism that limits the memory of a container with a share."""
 
     AUTO = "auto"
     DRIVER = "driver"
@@ -101,11 +101,11 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resets_clocks(self) -> bool:
-        """Return whether the clocks of a card are reset after its last holder."""
+        """Return whether a card's clocks are reset after its last grant has ended."""
         return self.clocks is Clocks.DEFAULT
 
     def check_cards(self) -> None:
-        """Raise ConfigError for settings of the cards that do not go together."""
+        """Raise ConfigError for card settings that are invalid or contradict each other."""
         self._check_cdi()
         self._check_driver_mount()
         self._check_groups()
@@ -114,7 +114,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.read_partitions()
 
     def _check_cdi(self) -> None:
-        """Refuse settings with which no spec of use could be written."""
+        """Refuse settings with which Lading could not write a useful CDI spec."""
         if not self.writes_specs:
             return
         if not self.driver_root:
@@ -133,7 +133,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
         check_absolute(self, *(["driver_mount"] if self.driver_mount else []))
 
     def _check_groups(self) -> None:
-        """Refuse groups where Lading does not say what a container with a GPU gets."""
+        """Refuse driver groups where Lading does not decide which files a container with a GPU gets."""
         if not self.driver_groups or self.gpu_mode is GpuMode.DEVICES or self.writes_specs:
             return
         if self.by_cdi:
@@ -161,7 +161,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def read_power_limit(self) -> PowerLimit | None:
-        """Return what a card's power limit is set to after its last holder; None: it is kept. Raise ConfigError."""
+        """Return the power limit that a card gets after its last grant has ended; None: no change. Raise ConfigError."""
         if self.power_limit == _KEEP:
             return None
         if self.power_limit == "default":
@@ -173,7 +173,7 @@ class NvidiaSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def read_partitions(self) -> tuple[Partition, ...]:
-        """Return how the board's NVSwitches may be divided. Raise ConfigError."""
+        """Return the partitions of the board's NVSwitches. Raise ConfigError."""
         try:
             return read_partitions(self.nvswitch_partitions)
         except ConfigError as e:

@@ -1,9 +1,9 @@
 """Find the cards that kubelet already gives a container for a device plugin: Lading neither assigns nor hides these.
 
-A container's CRI devices, CDI names and `cdi.k8s.io/` annotations come from kubelet only; a pod cannot write them. Its
-environment a pod writes too, so a value counts only where the node is configured to coexist with a device plugin, and only a
-list of UUIDs does: `all`, `none` and indices are what images and people write. An entry may have the number of a replica behind
-its UUID (`GPU-0a1b::3`).
+A container's CRI devices, CDI names and `cdi.k8s.io/` annotations come from kubelet only; a pod cannot write them. A pod can
+write its environment. So a variable's value counts only if the node is configured to coexist with a device plugin, and the
+value is a list of UUIDs. Images and people write `all`, `none` and indices instead. An entry may have the number of a replica
+behind its UUID (`GPU-0a1b::3`).
 
 Source: NVIDIA k8s-device-plugin's device-list strategies (envvar, volume-mounts, cdi-annotations, cdi-cri).
 """
@@ -21,7 +21,7 @@ _CDI_ANNOTATION: Final = "cdi.k8s.io/"
 _UUIDS: Final = ("GPU-", "MIG-")
 _MOUNTS: Final = "/var/run/nvidia-container-devices"  # strategy volume-mounts: the variable's value, and a mount for each UUID
 
-# The same for the proxy, which is shown mounts too.
+# The registration gives the proxy the same rules; the proxy also sees mounts.
 SUPPLIED: Final[Mapping[str, Sequence[str]]] = {
     "device-prefixes": (_NODES,),
     "cdi-prefixes": (_CDI_VENDOR,),
@@ -32,13 +32,13 @@ SUPPLIED: Final[Mapping[str, Sequence[str]]] = {
 
 
 def supplied_by_kubelet(container: Container, *, coexist: bool) -> str:
-    """Return the first sign of a card from kubelet, for a message; empty without one."""
+    """Return the first sign of a card from kubelet, as text for a message; empty without a sign."""
     values = container.values_of(VISIBLE_DEVICES) if coexist else ()
     return supplied_card(container) or next((f"{VISIBLE_DEVICES}={value}" for value in values if is_supplied(value)), "")
 
 
 def supplied_card(container: Container) -> str:
-    """Return the first sign that only kubelet can write; empty without one."""
+    """Return the first sign of a card that only kubelet can write; empty without a sign."""
     for device in container.devices:
         if device.container_path.startswith(_NODES) or device.host_path.startswith(_NODES):
             return device.container_path
@@ -52,5 +52,5 @@ def supplied_card(container: Container) -> str:
 
 
 def is_supplied(value: str) -> bool:
-    """Return whether a value of the variable has a device plugin's form."""
+    """Return whether a value of NVIDIA_VISIBLE_DEVICES has a device plugin's form."""
     return value == _MOUNTS or all(entry.startswith(_UUIDS) and entry not in _UUIDS for entry in value.split(","))

@@ -1,4 +1,4 @@
-"""NVIDIA's cards behind the port `Vendor`: which module reads, injects, hides and recognises them."""
+"""Implement the port `Vendor` for NVIDIA's cards, by the modules that read, inject, hide and recognise them."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,12 +36,12 @@ _NO_LOG: Final = KernelLog(Path("/nonexistent"))
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
-    """The vendor, as a node's configuration sets it."""
+    """Represent NVIDIA as a vendor, by a node's configuration."""
 
     settings: NvidiaSettings = _DEFAULTS
-    partitions: tuple[Partition, ...] = ()  # of the board's NVSwitches; no file of the host has them
+    partitions: tuple[Partition, ...] = ()  # partitions of the board's NVSwitches; no file of the host lists them
     kernel_log: KernelLog = _NO_LOG
-    limits: LimitProbe | None = None  # of cards whose driver may limit memory; None: it is not asked to
+    limits: LimitProbe | None = None  # probe for cards whose driver can limit memory; None: the driver is not to limit it
 
     name: ClassVar[str] = NAME
     hidden_env: ClassVar[Mapping[str, str]] = {VISIBLE_DEVICES: VOID}
@@ -51,7 +51,7 @@ class Nvidia:
 
     @classmethod
     def of(cls, settings: NvidiaSettings, *, host_root: Path, has_shares: bool) -> Self:
-        """Make the vendor. `has_shares`: shares of its cards may be limited by the driver."""
+        """Make the vendor. `has_shares`: the node gives shares whose memory the driver may limit."""
         probes = has_shares and settings.memory_limits is not LimitsBy.LIBRARY
         return cls(
             settings=settings,
@@ -70,14 +70,14 @@ class Nvidia:
 
     @property
     def library(self) -> Path | None:
-        """Return the NVML to load, as it is there now; None: the dynamic loader's."""
+        """Return the current path of the NVML to load; None: the dynamic loader finds it."""
         if self.settings.nvml_library:
             return Path(self.settings.nvml_library)
         return find_nvml(Path(self.settings.driver_mount)) if self.settings.driver_mount else None
 
     def needed(self, host_root: Path) -> Iterator[Needed]:
         settings = self.settings
-        if len((library := Path(settings.nvml_library)).parts) > 1:  # else the loader looks for it
+        if len((library := Path(settings.nvml_library)).parts) > 1:  # else the loader searches for it
             yield Needed(path=library, what="nvml_library")
         if self._gives_files:
             what = "driver_mount" if settings.driver_mount else "driver_root"
@@ -110,7 +110,8 @@ class Nvidia:
         return VendorInventory(gpus=gpus, driver=driver, partitions=self.partitions, problems=problems)
 
     def _with_files(self, driver: Driver) -> tuple[Driver, tuple[str, ...]]:
-        """Return the driver with its files, in the form that its hooks need if there is the program for these."""
+        """Return the driver with its files, and problems. With `nvidia-cdi-hook`, hooks make the symlinks; without it, mounts
+        do."""
         root, cdi_hook, problems = self._seen_root, Path(self.settings.cdi_hook), list[str]()
         commands: frozenset[str] = frozenset()
         if self.settings.writes_specs:
@@ -163,7 +164,7 @@ class Nvidia:
         return f"no libcuda.so.{driver.version} below driver_root {self.settings.driver_root}: containers with GPUs are refused"
 
     def _unwritten(self, inventory: Inventory) -> str:
-        """Describe that cards have no CDI name, because a spec could not be written; empty if they have, or need none."""
+        """Return a problem if a CDI spec could not be written, so that cards have no CDI name; else empty."""
         specs, _ = self.render_specs(inventory)
         missing = sorted(name for spec in specs for name in spec.names if name not in inventory.cdi_names)
         return f"the CDI spec of {missing[0]} could not be written: containers with GPUs are refused" if missing else ""

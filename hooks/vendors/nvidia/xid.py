@@ -1,11 +1,11 @@
-"""Read critical Xids from the kernel log: a card with one is broken until its driver is loaded again or clears it.
+"""Read critical Xids from the kernel log: such a card is broken until its driver is reloaded or clears the error.
 
 NVML reports Xids to an open session only, and an open session blocks an upgrade of the driver. The kernel log needs no session.
 Only records of the kernel itself count, because root's processes can write to the log too.
 
-An Xid is critical if NVIDIA's catalog asks for a reset of the card or a reboot. Not critical are 109 (context switch timeout)
-and those that only end an application (13, 31, 43, 45, 68, 94, …): a program can cause these, and could make cards unhealthy.
-From R565 on the driver also reports which recovery a card needs (154), and when it needs none any more.
+An Xid is critical if NVIDIA's catalog requires a reset of the card or a reboot. Not critical are 109 (context switch timeout)
+and Xids that only end an application (13, 31, 43, 45, 68, 94, …). A program can cause these, and could make cards unhealthy.
+From R565 on, the driver also reports a card's needed recovery (154), and later that the card needs none.
 
 Source: NVIDIA, "Analyzing Xid Errors with the Xid Catalog" (immediate action); k8s-device-plugin (ignored Xids); Linux,
 Documentation/ABI/testing/dev-kmsg.
@@ -24,13 +24,13 @@ _XID: Final = re.compile(
 )
 _ACTION: Final = re.compile(r"recovery action changed from .* to 0x([0-9a-fA-F]+) \((.{1,40})\)")
 _LOADED: Final = re.compile(r"NVRM: loading NVIDIA UNIX")
-_KERNEL: Final = 8  # priorities of facility 0 are below
-_RECORD: Final = 8192  # bytes; the kernel's longest record
-_SHOWN: Final = 120
+_KERNEL: Final = 8  # priorities below 8 are of facility 0, the kernel
+_RECORD: Final = 8192  # bytes of the kernel's longest record
+_SHOWN: Final = 120  # maximum characters of a reason
 
 
 class Xids:
-    """Why each card is broken, as the log says so far. Keys are PCI addresses without the function."""
+    """Hold the reason for each broken card, by the log records so far. Keys are PCI addresses without the function."""
 
     def __init__(self) -> None:
         self.broken: dict[str, str] = {}
@@ -61,7 +61,7 @@ class Xids:
 
 
 class KernelLog:
-    """Read the log from where the last call stopped. Not reentrant. The first call may read megabytes: use a thread."""
+    """Read the kernel log on from the end of the last call. Not reentrant. The first call may read megabytes: use a thread."""
 
     def __init__(self, host_root: Path) -> None:
         self._path = host_root / "dev/kmsg"
@@ -69,7 +69,7 @@ class KernelLog:
         self._xids = Xids()
 
     def read(self) -> Xids:
-        """Return what the log says so far; nothing if there is no log. Raises OSError."""
+        """Return the Xids in the log so far; none if there is no log. Raise OSError."""
         if self._fd < 0:
             with contextlib.suppress(FileNotFoundError):
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -84,7 +84,7 @@ class KernelLog:
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                continue  # records were overwritten before they were read; go on with the oldest
+                continue  # unread records were overwritten; continue with the oldest record
             if not record:
                 return
             self._xids.add(record)

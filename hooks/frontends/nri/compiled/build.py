@@ -1,6 +1,6 @@
-"""Compile a static program that decides as the Python guard does: its rule, texts and version are those of that guard.
+"""Compile a static program that decides like the Python guard, with the same rule, texts and version.
 
-`texts.h` is made from what the Python guard answers.
+The header `texts.h` is generated from the Python guard's answers.
 """
 
 import json
@@ -26,8 +26,8 @@ STATIC: Final = ("-O2", "-static", "-s", "-Wl,--build-id=none")
 def compile_program(
     out: Path, compiler: Sequence[str], sources: Iterable[Path], texts: Mapping[str, str | int], *, flags: Sequence[str]
 ) -> None:
-    """Compile the sources, and the rule, into one file. `texts`: what the program has in `texts.h` besides the rule's. Raise
-    HostError with what the compiler said."""
+    """Compile the sources, and `rule.c`, into one file. `texts`: the program's values in `texts.h`, besides the rule's. Raise
+    HostError with the compiler's output."""
     every = [_HERE / "rule.c", *sources]
     folders = sorted({source.parent for source in every})
     with tempfile.TemporaryDirectory(prefix="lading-compiled-") as name:
@@ -62,7 +62,7 @@ def render_texts(more: Mapping[str, str | int]) -> str:
 
 
 def _refused(key: str) -> tuple[Status, str]:
-    """Return how the guard refuses a container, without a grant, of a pod with this annotation."""
+    """Return the guard's refusal of a container without a grant, in a pod with this annotation: status and message."""
     refusal = check_container(Sandbox(annotations={key: ""}), {}, GuardRules(prefixes=prefixes()))
     assert refusal is not None  # noqa: S101  the guard refuses both keys, or nothing is built
     return render_refusal(refusal.reason, refusal.message)

@@ -1,4 +1,4 @@
-"""`python -m hooks.frontends.nri.handler.build`: compile the runtime handler, a static program, for x86-64 and aarch64."""
+"""Compile the runtime handler, a static program, for x86-64 and aarch64: `python -m hooks.frontends.nri.handler.build`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ _TEXTS: Final = {"VERSION_MARK": VERSION_MARK}
 
 
 def build(out: Path, compiler: Sequence[str], *, flags: Sequence[str] = STATIC) -> None:
-    """Compile the handler. Raise HostError with what the compiler said."""
+    """Compile the handler. Raise HostError with the compiler's output."""
     compile_program(out, compiler, [_HERE / source for source in _SOURCES], _TEXTS, flags=flags)
 
 

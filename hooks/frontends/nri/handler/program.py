@@ -1,8 +1,8 @@
-"""The runtime handler's program as a file of the host, and which annotations of a pod containerd has to pass to it.
+"""Install the runtime handler's program on the host, and list the pod annotations that containerd must pass to the program.
 
-containerd copies annotations of a pod into its containers' configurations where they match `pod_annotations` of the handler
-(Go's path.Match). There the program cannot tell them from a plugin's. So every key below the guarded prefixes has to match, but
-not `lading.dev/grant`: with it, a pod's author could write its own.
+containerd copies a pod's annotations into its containers' configurations where they match the handler's `pod_annotations` (Go's
+path.Match). The program cannot tell such copies from annotations that a plugin added. So every key below the guarded prefixes
+has to match, except `lading.dev/grant`: otherwise a pod author could write a grant.
 """
 
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from hooks.frontends.nri.compiled.program import Program
 from lading.files import replace_file
 from lading.vocabulary import GRANT
 
-HANDLER: Final = "lading"  # of containerd's runtimes, and of the RuntimeClass
+HANDLER: Final = "lading"  # name in containerd's runtimes, and handler of the RuntimeClass
 PROGRAM: Final = "lading-runc"
 VERSION_MARK: Final = f"{PROGRAM} "
 RUNC: Final = Program(name=PROGRAM, what="runtime handler", mark=VERSION_MARK, package=Path(__file__).parent)
 
 
 def install(program: Path, folder: Path) -> Path:
-    """Put the program into a folder, in one step: containers' shims start it whenever they like. Return where. Raise HostError
-    if another file is there."""
+    """Put the program into a folder, atomically because containers' shims may start it at any moment. Return its path. Raise
+    HostError if a file of others is there."""
     path = folder / PROGRAM
     RUNC.check_ours(path)
     replace_file(path, RUNC.read(program), mode=0o755)

@@ -1,4 +1,4 @@
-"""`python -m hooks.frontends.nri.launched.build`: compile the launched guard, a static program, for x86-64 and aarch64."""
+"""Compile the launched guard, a static program, for x86-64 and aarch64: `python -m hooks.frontends.nri.launched.build`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ _TEXTS: Final[dict[str, str | int]] = {
 
 
 def build(out: Path, compiler: Sequence[str], *, flags: Sequence[str] = STATIC) -> None:
-    """Compile the guard. Raise HostError with what the compiler said."""
+    """Compile the guard. Raise HostError with the compiler's output."""
     compile_program(out, compiler, [_HERE / source for source in _SOURCES], _TEXTS, flags=flags)
 
 

@@ -1,7 +1,7 @@
-"""The launched guard as a file where the runtime finds it.
+"""Install the launched guard in the runtime's folder of plugins, and remove it.
 
-Whatever is executable in the runtime's folder of plugins, and is not named as a plugin, keeps containerd's CRI from starting.
-So a new file is written into a folder of its own within that one, which containerd does not look into, and renamed into place.
+An executable in that folder without a plugin's name (such as `99-ladingguard`) keeps containerd's CRI from starting. So a new
+file is written into a subfolder, which containerd does not scan, and then renamed into place.
 Source: containerd/nri, pkg/adaptation (discoverPlugins, ParsePluginName).
 """
 
@@ -26,7 +26,7 @@ _PLUGIN: Final = re.compile(r"[0-9]{2}-.*", re.DOTALL)
 
 
 def find_strays(folder: Path) -> tuple[str, ...]:
-    """Return the executables in a folder of plugins with whose names containerd does not start. Raise HostError."""
+    """Return the executables in a folder of plugins whose names keep containerd from starting. Raise HostError."""
     try:
         return tuple(sorted(one.name for one in folder.iterdir() if _is_executable(one) and not _PLUGIN.fullmatch(one.name)))
     except FileNotFoundError:
@@ -38,14 +38,14 @@ def find_strays(folder: Path) -> tuple[str, ...]:
 def _is_executable(path: Path) -> bool:
     try:
         mode = path.lstat().st_mode
-    except OSError:  # it is gone; containerd passes over it too
+    except OSError:  # the file was deleted meanwhile; containerd ignores it too
         return False
     return not stat.S_ISDIR(mode) and bool(mode & 0o111)
 
 
 def install(program: Path, folder: Path) -> Path:
-    """Put the program into the runtime's folder of plugins; it is made if it is not there. Return where. Raise HostError if
-    another file is there, or one with which containerd does not start."""
+    """Put the program into the runtime's folder of plugins, which is created if needed, and return its path. Raise HostError if
+    a file of others has its name, or if the folder has a file that keeps containerd from starting."""
     if strays := find_strays(folder):
         raise HostError(
             f"cannot install the guard: {folder / strays[0]} is executable and not named as a plugin (two digits, a dash and a "
@@ -64,13 +64,14 @@ def install(program: Path, folder: Path) -> Path:
 
 
 def remove(folder: Path) -> bool:
-    """Take the guard away. Return whether it was there. Raise HostError."""
+    """Remove the guard. Return whether it was there. Raise HostError."""
     return GUARD.remove(folder / PROGRAM)
 
 
 @contextlib.contextmanager
 def _aside(folder: Path) -> Iterator[Path]:
-    """Make a folder on the file system of the plugins, which may be a mount of its own, that containerd does not look into."""
+    """Make a temporary folder inside the plugins' folder, so that renames stay within one file system. containerd does not scan
+    subfolders."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o755)
         aside = Path(tempfile.mkdtemp(prefix=f".{NAME}-", dir=folder))
