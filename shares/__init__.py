@@ -1,1 +1,1 @@
-"""Enforce shares of cards on a node: a server that gives turns, and a library in the container that keeps to them."""
+"""Enforce shares of cards on a node: a server gives turns of a card, and a library in the container waits for them."""

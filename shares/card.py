@@ -1,12 +1,12 @@
-"""Give turns of one card to containers, one container at a time, and count for how long each had it. Pure, in nanoseconds.
+"""Give turns of one card to containers, one container at a time, and count each container's time. Pure, in nanoseconds.
 
-A container has several processes. All of them share its turn: each that wants to launch work gets the rest of it. The turn is
-over when the last of them has released it, which they do when their work on the device is done: so a kernel that outlasts the
-turn is charged to its container, and no other runs meanwhile. A process that says nothing any more loses its turn with the
-lease; what it reports later is charged then.
+A container's processes share its turn: each process that wants to launch work gets the rest of the turn. The turn is over when
+the last of them has released it, and a process releases it when its work on the device is done. So a GPU kernel that outlasts
+the turn is charged to its container, and no other container runs meanwhile. A silent process loses its turn at the end of the
+lease; time that it reports later is charged then.
 
-    free ─ choose ─▶ held ─ all processes released, or gone ─▶ free
-                       └─── no word until the lease is over ──▶ free, the owner is late
+    free ─ choose ─▶ held ─ all processes released or ended ─▶ free
+                       └─── no frame until the lease ends ───▶ free, the owner is late
 """
 
 from collections.abc import Hashable
@@ -16,14 +16,14 @@ from typing import Final, Generic, TypeVar
 from shares.policy.model import MS, SHORTEST_NS, TURN_NS, NotBefore, Policy, Share
 
 NO_END: Final = 2**63 - 1
-GRACE_NS: Final = 300 * MS  # after the end of a turn, for the last kernel
+GRACE_NS: Final = 300 * MS  # least time from the end of a turn to the end of its lease, for the last GPU kernel
 
-P = TypeVar("P", bound=Hashable)  # what stands for a process
+P = TypeVar("P", bound=Hashable)  # type of the values that identify processes
 
 
 @dataclass(frozen=True, slots=True)
 class Token(Generic[P]):
-    """Tell this process that it may launch work until then."""
+    """Tell this process that it may launch work until `until_ns`."""
 
     process: P
     until_ns: int
@@ -31,7 +31,7 @@ class Token(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class PageUpdate:
-    """Write this into the page of a container: the end of its turn (0: it has none), and how many others want the card."""
+    """Write the end of a container's turn (0: it has none), and the number of waiting containers, into the container's page."""
 
     container: str
     until_ns: int
@@ -43,11 +43,11 @@ Effects = list[Token[P] | PageUpdate]
 
 @dataclass(slots=True, kw_only=True)
 class _Container(Generic[P]):
-    wanting: dict[P, int] = field(default_factory=dict)  # and the estimate of the next burst, ns
-    holding: dict[P, int] = field(default_factory=dict)
-    held_ns: int = 0  # since it joined
-    late_from_ns: int | None = None  # the lease that it lost ended then …
-    late_to_ns: int = 0  # … and was charged up to here
+    wanting: dict[P, int] = field(default_factory=dict)  # processes that want the card: estimate of the next burst, ns
+    holding: dict[P, int] = field(default_factory=dict)  # processes that have a token: the same estimate
+    held_ns: int = 0  # charged time since the container joined
+    late_from_ns: int | None = None  # end of the turn whose lease the container lost; None: it lost none
+    late_to_ns: int = 0  # time up to which the lost turn was charged
     shown: PageUpdate | None = None
 
 
@@ -57,13 +57,13 @@ class Card(Generic[P]):
         self._containers: dict[str, _Container[P]] = {}
         self._holder = ""
         self._until_ns = 0
-        self._counted_ns = 0  # up to here the turn is charged
+        self._counted_ns = 0  # time up to which the turn is charged
         self._began_ns = 0
         self._wake_ns = NO_END
 
     @property
     def holder(self) -> str:
-        """Return whose turn it is; empty if the card is free."""
+        """Return the container that has the turn; empty if the card is free."""
         return self._holder
 
     def held_ns(self, container: str, now_ns: int) -> int:
@@ -72,7 +72,7 @@ class Card(Generic[P]):
         return self._containers[container].held_ns + running
 
     def count_waiters(self, container: str) -> int:
-        """Return how many other containers want the card and do not have it."""
+        """Return how many other containers want the card and do not have the turn."""
         return sum(name != container for name in self._waiting())
 
     def join(self, container: str, share: Share, now_ns: int) -> None:
@@ -90,7 +90,7 @@ class Card(Generic[P]):
         return self.look(now_ns)
 
     def want(self, container: str, process: P, estimate_ns: int, late_ns: int, now_ns: int) -> Effects[P]:
-        """Note that this process wants to launch work; if it holds a turn, it renews it."""
+        """Note that this process wants to launch work; a process that holds the turn renews it."""
         its = self._containers[container]
         self._settle(now_ns)
         self._charge_late(container, late_ns, now_ns)
@@ -101,7 +101,7 @@ class Card(Generic[P]):
         return self.look(now_ns)
 
     def release(self, container: str, process: P, late_ns: int, now_ns: int) -> Effects[P]:
-        """Note that this process has no work on the device, and wants none now."""
+        """Note that this process has no work on the device, and wants to launch none now."""
         its = self._containers[container]
         self._settle(now_ns)
         self._charge_late(container, late_ns, now_ns)
@@ -117,7 +117,7 @@ class Card(Generic[P]):
         return self.release(container, process, 0, now_ns) if container in self._containers else []
 
     def look(self, now_ns: int) -> Effects[P]:
-        """Return what changes now."""
+        """Charge and check the turn, choose the next turn if it is over, and return the effects."""
         self._settle(now_ns)
         effects: Effects[P] = []
         if self._holder:
@@ -126,11 +126,11 @@ class Card(Generic[P]):
             self._choose(now_ns)
         if self._holder:
             its = self._containers[self._holder]
-            if now_ns < self._until_ns:  # else those that want have to wait for the next turn
+            if now_ns < self._until_ns:  # else the processes that want the card wait for the next turn
                 its.holding |= its.wanting
                 effects += [Token(process, self._until_ns) for process in its.wanting]
                 its.wanting = {}
-        return [*self._pages(), *effects]  # a process that has its token looks into the page
+        return [*self._pages(), *effects]  # pages first, because a process with a token reads its page
 
     def stalled(self, now_ns: int) -> Effects[P]:
         """Start the turn anew, uncharged, after a time in which the server did not run: no process could renew or release."""
@@ -141,7 +141,7 @@ class Card(Generic[P]):
         return self.look(now_ns)
 
     def wake_ns(self) -> int:
-        """Return when `look` has to be called at the latest."""
+        """Return the latest time for the next call of `look`."""
         return self._wake_ns
 
     def _check_turn(self, now_ns: int) -> None:
@@ -163,7 +163,7 @@ class Card(Generic[P]):
                 self._policy.end(self._holder, now_ns)
             self._free(now_ns)
             return
-        # A waiter may fall due before the turn ends; it costs little to look again after the shortest turn.
+        # A waiting container may become due before the turn ends, and another check after the shortest turn costs little.
         due_ns = max(self._began_ns, now_ns) + SHORTEST_NS if others else NO_END
         self._wake_ns = min(due_ns, self._until_ns) if now_ns < self._until_ns else lease_ns
 
@@ -193,7 +193,7 @@ class Card(Generic[P]):
             self._counted_ns = now_ns
 
     def _charge_late(self, container: str, late_ns: int, now_ns: int) -> None:
-        """Charge what a process ran after the lease that its container lost, as far as it was not charged."""
+        """Charge the time that a process ran after its container lost the lease, unless that time was charged already."""
         its = self._containers[container]
         if its.late_from_ns is None:
             return
@@ -204,7 +204,7 @@ class Card(Generic[P]):
         its.late_from_ns = None
 
     def _waiting(self) -> list[str]:
-        """Return the containers that want the card and do not have it."""
+        """Return the containers that want the card and do not have the turn."""
         return [name for name, its in self._containers.items() if its.wanting and name != self._holder]
 
     def _pages(self) -> Effects[P]:

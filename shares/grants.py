@@ -1,6 +1,6 @@
 """Read the grants of shares that lading-hooks writes for this server: a folder for each container, with `grant.json`.
 
-Only root writes there. A file that cannot be read, or says what it must not, counts as no grant: its container gets no turn.
+Only root writes there. A file that is unreadable or invalid counts as no grant: its container gets no turn.
 """
 
 import os
@@ -15,7 +15,7 @@ MAX_BYTES: Final = 64 << 10
 
 
 class Version(NamedTuple):
-    """What tells one state of a file from another."""
+    """Identify one state of a file: a changed or replaced file has another version."""
 
     inode: int
     size: int
@@ -23,20 +23,20 @@ class Version(NamedTuple):
 
 
 def list_grants(folder: Path) -> dict[str, Version]:
-    """Return the containers' folders that have a grant, by name. Raises OSError if the folder cannot be read."""
+    """Return the version of each container's grant, by the name of its folder. Raise OSError if `folder` cannot be read."""
     found = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
                 status = os.stat(os.path.join(entry.path, FILE), follow_symlinks=False)  # noqa: PTH116, PTH118 -- each 100 ms
             except OSError:
-                continue  # being written, or removed
+                continue  # the file is being written or removed
             found[entry.name] = Version(status.st_ino, status.st_size, status.st_mtime_ns)
     return found
 
 
 def read_grant(path: Path) -> ShareGrant | str:
-    """Return the grant, or what is wrong with it."""
+    """Return the grant in this file, or an error message."""
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)

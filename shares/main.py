@@ -1,4 +1,4 @@
-"""`lading-shares`: the share server of a node, and `lading-shares status`."""
+"""Run `lading-shares`, the share server of a node, and the command `lading-shares status`."""
 
 import argparse
 import asyncio
@@ -50,13 +50,13 @@ def _serve(argv: Sequence[str]) -> None:
 
 
 def check(settings: Settings) -> None:
-    """Check what is a setting's own form. Raises ConfigError."""
+    """Check the form of each address in the settings. Raise ConfigError."""
     parse_endpoint(settings.listen)
     parse_address(settings.metrics)
 
 
 async def run(settings: Settings, log: Log) -> None:
-    """Run until a signal."""
+    """Serve shares until a signal to stop."""
     path = parse_endpoint(settings.listen)
     shares = Shares(Path(settings.shares_dir), policy=POLICIES[settings.policy], log=log, host_root=Path(settings.host_root))
     metrics = Metrics(shares.usage, lambda: shares.refused)

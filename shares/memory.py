@@ -1,7 +1,7 @@
-"""Count the device memory that the processes of one container use of one card, in bytes. Never more than the limit is allowed.
+"""Count the memory of one card that the processes of one container use, in bytes, and allow no more than the limit.
 
-The amounts are kept by connection: a process that ends gives back what it had, however it ended. One that only lost its
-connection holds its memory still: its amount stays until it is back, or has ended.
+Amounts are counted for each connection: a process that ends, in whatever way, gives its amount back. A process that only lost
+its connection still holds its memory: its amount stays until it is connected again, or has ended.
 """
 
 from collections.abc import Hashable
@@ -24,7 +24,7 @@ class Memory:
         return True
 
     def subtract(self, process: Hashable, amount: int) -> None:
-        """Count less; a process cannot give back more than it has."""
+        """Count an amount as freed. The process's sum does not go below 0."""
         self._held[process] = max(0, self._held.get(process, 0) - amount)
 
     def gone(self, process: Hashable) -> None:

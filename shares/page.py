@@ -1,12 +1,12 @@
-"""The page that the server shares with the processes of one container: when its turns end, and how much memory it uses.
+"""Share a page of memory with the processes of one container: the ends of its turns, and the card memory that it uses.
 
-A process looks at it before each launch, which costs no call. It is a memfd that only the server can write: a process that
-opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE, Linux 5.1).
+A process reads the page before each launch of GPU work, without a system call. The page is a memfd that only the server can
+write: a process that opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE, Linux 5.1).
 
     0   u32 magic  u16 version  u16 devices  i64 beat: the server's clock, each 100 ms
     64  for each device 64 bytes:
         u8 uuid[16]  i64 until  i32 waiters  i32 request  i32 limit (both ppm)  i32 processes  i64 limit  i64 used (both bytes)
-        i32 informs: 1 if the driver keeps to the limit, so that the library only tells it
+        i32 informs: 1 if the driver enforces the memory limit, so that the library only reports allocations
 """
 
 import fcntl
@@ -37,7 +37,7 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | _F_SEAL_FUTURE_WRITE
 
 
 class DeviceShare(NamedTuple):
-    """The share of one card, as a page shows it."""
+    """Hold the share of one card, as a page shows it."""
 
     uuid: GpuUuid
     request_ppm: int
@@ -47,7 +47,7 @@ class DeviceShare(NamedTuple):
 
 class SharedPage:
     def __init__(self, devices: Sequence[DeviceShare]) -> None:
-        """Create the page. Raises OSError, also where the kernel knows no such seal."""
+        """Create the page. Raise OSError, also where the kernel lacks F_SEAL_FUTURE_WRITE."""
         self.fd = os.memfd_create("lading-shares", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, SIZE)
         self._map = mmap.mmap(self.fd, SIZE)
@@ -72,7 +72,7 @@ class SharedPage:
         _PROCESSES.pack_into(self._map, _at(device) + _INFORMS_AT, int(informs))
 
     def show_processes(self, number: int) -> None:
-        """Show how many processes are connected: while the server is away, each may use its part of what is left."""
+        """Show how many processes are connected. Without a server, each may use its part of the remaining memory."""
         for device in range(self._devices):
             _PROCESSES.pack_into(self._map, _at(device) + _PROCESSES_AT, number)
 

@@ -1,8 +1,8 @@
-"""Tell whether a process that connected is in a cgroup of the pod that a socket is for.
+"""Check that a connected process is in a cgroup of the socket's pod.
 
-The socket is mounted into one container only; but a process of the host, or of a pod that mounts the host's folders, could
-reach it too. The kernel keeps the peer's process ID of connect(2). Where it has SO_PEERPIDFD (Linux 6.5), a process ID that
-another process got meanwhile is noticed.
+Each socket is mounted into one container only. A process of the host, or of a pod that mounts the host's folders, could reach
+the socket too. The kernel keeps the peer's process ID from connect(2). With SO_PEERPIDFD (Linux 6.5), the check also detects
+that the peer ended and another process got its ID.
 """
 
 import os
@@ -20,7 +20,7 @@ _SO_PEERPIDFD: Final = 77  # asm-generic/socket.h; not in Python's socket
 
 
 def find_stranger(connection: socket.socket, pod: PodUid, host_root: Path) -> str:
-    """Return who connected, in words, if that is no process of the pod; empty if it is one."""
+    """Return a description of the connected process if it is not in the pod, such as "process 7 of no pod"; else empty."""
     pid = peer_credentials(connection).pid
     try:
         cgroup = read_cgroups(host_root, [pid]).get(pid, "")
@@ -38,7 +38,7 @@ def _has_ended(connection: socket.socket) -> bool:
     try:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:
-        return False  # an older kernel
+        return False  # a kernel before 6.5 cannot tell
     try:
         ended, _, _ = select.select([pidfd], [], [], 0)
         return bool(ended)

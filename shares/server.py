@@ -3,11 +3,11 @@
     grant.json ─ look_at_grants, each 100 ms ─▶ _Container (socket, page, memory)
     library ─ frames ─▶ _Process ─▶ Card ─ effects ─▶ tokens to processes, ends of turns into pages
 
-All runs on one event loop, and nothing waits: a client that does not read its frames is disconnected. A restart loses nothing
-that matters: clients come back, say what memory they hold, and ask anew.
+The server runs on one event loop and never waits for a client: a client that does not read its frames is disconnected. After a
+restart, clients reconnect, report the memory that they hold, and request turns again.
 
-A process that loses its connection while it runs may allocate its part of what its container has left, without asking. So until
-it is back and has said what it holds, its container gets no memory, for a bounded time.
+A process that loses its connection may, without a request, allocate its part of its container's remaining memory. So the server
+allows its container no memory until the process reconnects and reports its memory, for at most `LOST_NS`.
 """
 
 import asyncio
@@ -35,12 +35,12 @@ from shares.wire import SIZE, Frame, Kind, WireError, WireRefusal, pack, unpack
 
 BEAT_S: Final = 0.1
 STALL_NS: Final = 600 * MS
-MAX_PROCESSES: Final = 64  # of one container, at a time
-MAX_POSTPONED: Final = 1024  # requests of one process, each of a thread that waits
-MAX_ESTIMATE_NS: Final = 60_000 * MS  # of a burst: a client cannot keep its lease for longer than twice this
-SETTLE_NS: Final = 1000 * MS  # after a time without a server, in which clients come back: they dial each 200 ms
-LOST_NS: Final = 5_000 * MS  # for so long is a process waited for that lost its connection and runs
-LOOK_AGAIN_NS: Final = 50 * MS  # whether it is back
+MAX_PROCESSES: Final = 64  # maximum connected processes of one container
+MAX_POSTPONED: Final = 1024  # maximum postponed memory requests of one process; each has a waiting thread in the process
+MAX_ESTIMATE_NS: Final = 60_000 * MS  # longest estimate of a burst: a client cannot keep its lease for longer than twice this
+SETTLE_NS: Final = 1000 * MS  # time for clients to reconnect after a time without a server; they dial each 200 ms
+LOST_NS: Final = 5_000 * MS  # time to wait for a running process that lost its connection
+LOOK_AGAIN_NS: Final = 50 * MS  # interval between two checks whether a lost process is connected again
 MAX_LATE_NS: Final = 600_000 * MS
 _MIB: Final = 1 << 20
 _PERCENT: Final = MILLION // 100
@@ -48,16 +48,16 @@ _PERCENT: Final = MILLION // 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The use that a container makes of a card now."""
+    """Hold a container's current use of a card."""
 
     grant: ShareGrant
     uuid: GpuUuid
-    held_ns: int  # of the card's time, since its grant or this server's start
+    held_ns: int  # time for which the container had the card, since its grant or this server's start
     used_bytes: int
     limit_bytes: int
-    process_ids: tuple[int, ...]  # that are connected and launch work, as the host counts them
+    process_ids: tuple[int, ...]  # host process IDs of the connected processes that launch work
     has_turn: bool
-    waiters: int  # other containers that want the card
+    waiters: int  # number of other containers that want the card
 
 
 class Shares:
@@ -71,8 +71,8 @@ class Shares:
         clock: Callable[[], int] = time.monotonic_ns,
         open_process: Callable[[int], int] = os.pidfd_open,
     ) -> None:
-        """Create the server. `policy` makes the policy of one card. `open_process` returns a descriptor that can be read when
-        the process has ended; OSError if it has."""
+        """Create the server. `policy` makes the policy of one card. `open_process` returns a descriptor that becomes readable
+        when the process ends; it raises OSError if the process has ended."""
         self._folder = folder
         self._make_policy = policy
         self._log = log
@@ -82,14 +82,14 @@ class Shares:
         self._cards: dict[GpuUuid, _CardLoop] = {}
         self._containers: dict[str, _Container] = {}
         self._seen: dict[str, Version] = {}
-        self._unserved: dict[str, str] = {}  # containers that are tried again, and why
+        self._unserved: dict[str, str] = {}  # error by container, for containers that are tried again
         self._beating: asyncio.Task[None] | None = None
         self._beat_ns = clock()
-        self.problem = ""  # why the folder cannot be read
-        self.refused = 0  # processes
+        self.problem = ""  # reason why the folder of grants cannot be read; empty if it can
+        self.refused = 0  # number of refused processes
 
     def start(self) -> None:
-        """Take the grants that are there, and follow the folder from now on."""
+        """Serve the existing grants, and follow the folder of grants from now on."""
         self._look_at_grants()
         self._beating = asyncio.create_task(self._beat())
 
@@ -135,21 +135,21 @@ class Shares:
         self._note_neighbours()
 
     def _note_neighbours(self) -> None:
-        """Leave the limit of memory to the driver where it is a container's alone: the driver's is for all shares that a pod
-        has of a card."""
+        """Leave the memory limit to the driver where only one container of the pod has a share of the card: the driver's limit
+        is for all shares of a pod together."""
         sharers = Counter((one.grant.pod, gpu.uuid) for one in self._containers.values() for gpu in one.grant.gpus)
         for container in self._containers.values():
             container.show_informs(sharers)
 
     def _take(self, name: str) -> bool:
-        """Serve a container. Return whether to leave it at that until its grant changes."""
+        """Serve a container. Return whether its grant is done with; False: try again."""
         grant = read_grant(self._folder / name / FILE)
         if isinstance(grant, str):
             self._log.error(Event.SHARE_REFUSED, grant)
             return True
         try:
             self._containers[name] = _Container(self, name, grant)
-        except OSError as e:  # as when descriptors are short: logged once, and tried again
+        except OSError as e:  # such as no free descriptors: logged once, and tried again
             why = f"cannot serve {self._folder / name}: {e.strerror}"
             if self._unserved.get(name) != why:
                 self._log.error(Event.SHARE_REFUSED, why)
@@ -167,7 +167,7 @@ class Shares:
                 if not self._cards[gpu.uuid].members:
                     self._cards.pop(gpu.uuid).close()
 
-    # For containers and processes
+    # Used by containers and processes
 
     @property
     def folder(self) -> Path:
@@ -177,7 +177,7 @@ class Shares:
         return self._clock()
 
     def notice_stall(self, now_ns: int) -> None:
-        """Notice a time in which this server did not run, before the next beat does: clients may have lost it meanwhile."""
+        """Detect, before the next beat, that this server did not run for a time: clients may have lost it meanwhile."""
         if now_ns - self._beat_ns > STALL_NS:
             for container in self._containers.values():
                 container.settled_ns = now_ns + SETTLE_NS
@@ -197,11 +197,11 @@ class Shares:
 
 
 class _CardLoop:
-    """A card on the event loop: it carries out effects, and looks again when the card says so."""
+    """Run a card on the event loop: carry out its effects, and check it again at the time that it requests."""
 
     def __init__(self, card: "Card[_Process]", clock: Callable[[], int]) -> None:
         self.card = card
-        self.members: dict[str, tuple[_Container, int]] = {}  # by name, with the index of the card in its grant
+        self.members: dict[str, tuple[_Container, int]] = {}  # containers by name, with the card's index in their grants
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
 
@@ -231,14 +231,14 @@ class _CardLoop:
 
 class _Container:
     def __init__(self, shares: Shares, name: str, grant: ShareGrant) -> None:
-        """Listen for its processes. Raises OSError."""
+        """Listen for the container's processes. Raise OSError."""
         self.shares = shares
         self.name = name
         self.grant = grant
         self.memory = [Memory(gpu.memory_mib * _MIB) for gpu in grant.gpus]
-        self.informs = [False for _ in grant.gpus]  # by card: memory is counted, and nothing is refused
+        self.informs = [False for _ in grant.gpus]  # True for each card whose memory is only counted, and never refused
         self.processes: set[_Process] = set()
-        self._lost: dict[_Process, int] = {}  # those that run, with a descriptor of each; their memory counts
+        self._lost: dict[_Process, int] = {}  # running processes without a connection, with a pidfd; their memory counts
         self._lost_until_ns = 0
         wanted = [
             Share(request_ppm=gpu.request_percent * _PERCENT, limit_ppm=gpu.limit_percent * _PERCENT) for gpu in grant.gpus
@@ -248,7 +248,7 @@ class _Container:
             for gpu, share in zip(grant.gpus, wanted, strict=True)
         ]
         self._listener, had_server = _listen(shares.folder / name)
-        # Until then no memory is given: processes that used the server before this one have to say first what they hold.
+        # No memory is allowed until this time: clients of the server's predecessor have to report their memory first.
         self.settled_ns = shares.now_ns() + SETTLE_NS if had_server else 0
         try:
             self.page = SharedPage(shown)
@@ -263,11 +263,11 @@ class _Container:
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     def settles_ns(self) -> int:
-        """Return when it can be given memory, as far as is known."""
+        """Return the earliest time when the container may be allowed memory, by the current state."""
         return max(self.settled_ns, self._lost_until_ns if self._lost else 0)
 
     def lose(self, process: "_Process") -> bool:
-        """Keep the memory of a process that lost its connection, and return whether it runs."""
+        """Keep counting the memory of a process that lost its connection, if it runs. Return whether it runs."""
         try:
             descriptor = self.shares.open_process(process.pid)
         except OSError:
@@ -280,7 +280,7 @@ class _Container:
         return True
 
     def found(self, pid: int, frame: Frame) -> None:
-        """Take the first frames of a process that is back: what it holds of each card, instead of what it held."""
+        """Take the first frames of a reconnected process: it reports its memory on each card, which replaces the old amount."""
         for process in [process for process in self._lost if process.pid == pid]:
             process.to_be_told.discard(frame.device)
             if frame.kind is not Kind.ADD or not frame.b or not process.to_be_told:
@@ -289,7 +289,7 @@ class _Container:
                 self.memory[frame.device].gone(process)
 
     def forget(self, process: "_Process") -> None:
-        """Give back what a process had that has ended, or is back."""
+        """Free the amounts of a process that has ended or has reconnected."""
         if (descriptor := self._lost.pop(process, None)) is not None:
             asyncio.get_running_loop().remove_reader(descriptor)
             os.close(descriptor)
@@ -317,7 +317,7 @@ class _Container:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # the client went, or out of descriptors: it dials again
+        except OSError:  # the client disconnected, or no descriptor is free: the client dials again
             return
         connection.setblocking(False)
         process = _Process(self, connection)
@@ -330,7 +330,7 @@ class _Container:
             process.start()
 
     def show_informs(self, sharers: Mapping[tuple[PodUid, GpuUuid], int]) -> None:
-        """`sharers`: containers of a pod with a share of a card."""
+        """Show on the page for which cards the driver limits memory. `sharers`: number of containers, by pod and card."""
         informs = [gpu.driver_limits and sharers[self.grant.pod, gpu.uuid] == 1 for gpu in self.grant.gpus]
         if informs != self.informs:
             self.informs = informs
@@ -344,7 +344,7 @@ class _Container:
         asyncio.get_running_loop().remove_reader(self._listener)
         self._listener.close()
         for process in self.processes:
-            process.hang_up()  # the page keeps what they hold: until a server is back, they go by it
+            process.hang_up()  # the page keeps the used memory: the processes go by it until a server is back
         self.processes.clear()
         for process in list(self._lost):
             descriptor = self._lost.pop(process)
@@ -359,17 +359,17 @@ class _Container:
 
 
 class _Process:
-    """One connection: a process of the container, from its first frame to its end."""
+    """Serve one connection, of one process of the container."""
 
     def __init__(self, container: _Container, connection: socket.socket) -> None:
         self.container = container
         self.pid = peer_credentials(connection).pid
-        self.launches = False  # it is to launch work, and does not only ask
+        self.launches = False  # the process launches work, and does not only query
         self._connection = connection
         self._buffer = bytearray()
         self._greeted = False
         self._postponed = 0
-        self.to_be_told = set(range(len(container.cards)))  # cards of which it has not said, when it is back, what it holds
+        self.to_be_told = set(range(len(container.cards)))  # after a reconnect, the cards whose memory it has not reported
 
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._connection, self._read)
@@ -381,7 +381,7 @@ class _Process:
         self._connection.close()
 
     def send(self, frame: Frame) -> None:
-        """Send a frame. A client that does not read is disconnected at its next word, or when the loop is back."""
+        """Send a frame. If the client's buffer is full, because it does not read, it is disconnected soon after."""
         try:
             sent = self._connection.send(pack(frame))
         except OSError:
@@ -394,7 +394,7 @@ class _Process:
         self._connection.close()
 
     def close(self) -> None:
-        """Disconnect the process, and give back what it had."""
+        """Disconnect the process, and free its turn. Free its memory too, unless it still runs (`lose`)."""
         container = self.container
         if self not in container.processes:
             return
@@ -478,8 +478,9 @@ class _Process:
 
 
 def _listen(folder: Path) -> tuple[socket.socket, bool]:
-    """Return a socket in this folder, and whether a server had one there before. Every user may connect to it: processes of a
-    container may have any user ID. It is bound by the folder's descriptor, because a socket's path has 107 bytes at most."""
+    """Return a socket in this folder, and whether an earlier server had a socket there. Every user may connect, because a
+    container's processes may have any user ID. The socket is bound by way of the folder's descriptor, because a socket's path
+    has 107 bytes at most."""
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

@@ -1,6 +1,6 @@
-"""What containers use of their shares now: as JSON on a socket, as a table for people, and as metrics.
+"""Show containers' current use of their shares: as JSON on a socket, as a table for people, and as metrics.
 
-Only root can connect to the socket (lading/sockets.py); what it sends is in lading/sharestatus.py.
+Only root can connect to the socket (lading/sockets.py); lading/sharestatus.py defines the JSON.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def _use(one: Usage) -> ContainerUse:
 
 
 async def answer(listener: socket.socket, usage: Callable[[], Sequence[Usage]]) -> asyncio.Server:
-    """Answer each connection with the use at that moment."""
+    """Answer each connection with the containers' use at that moment."""
     return await serve(lambda: _Answer(usage), listener)
 
 
@@ -82,7 +82,8 @@ def render_table(uses: Sequence[ContainerUse]) -> str:
 
 
 class Metrics:
-    """The registry of the daemon. A node has a few hundred containers with shares at most, and series end with their grants."""
+    """Hold the daemon's metrics. A node has at most a few hundred containers with shares, and their series end with their
+    grants."""
 
     def __init__(self, usage: Callable[[], Sequence[Usage]], refused: Callable[[], int]) -> None:
         self.registry = CollectorRegistry(auto_describe=True)

@@ -1,4 +1,4 @@
-"""The frames between the share server and the library in a container: 32 bytes each, little-endian, on a stream socket.
+"""Encode the frames between the share server and a container's library: 32 bytes, little-endian, on a stream socket.
 
     u8 version  u8 type  u16 device  u32 seq  i64 a  i64 b  i64 c
 
@@ -16,14 +16,14 @@ _FRAME: Final = struct.Struct("<BBHIqqq")
 
 
 class Kind(IntEnum):
-    HELLO = 1  # a: pid as the client sees it, b: its CLOCK_MONOTONIC, c: 1 if it launches work, 0 if it only asks
-    WANT = 2  # a: estimate of the next burst, c: what ran after the lease ended
-    RELEASE = 3  # c: as above
-    ADD = 4  # a: bytes, b: 1 if it holds them already (after the server came back): never refused
-    SUB = 5  # a: bytes
-    WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices; with the descriptor of the page
-    TOKEN = 129  # a: nanoseconds from now, c: until, by the server's clock
-    VERDICT = 130  # seq of the ADD; a: 1 or 0, b: bytes used, c: limit
+    HELLO = 1  # a: pid in the client's namespace, b: client's CLOCK_MONOTONIC, c: 1 if it launches work, 0 if it only queries
+    WANT = 2  # a: estimate of the next burst, ns; c: time that work ran after the lease ended, ns
+    RELEASE = 3  # c: time that work ran after the lease ended, ns
+    ADD = 4  # a: bytes; b: 1 if they are allocated already (reported after a reconnect), which is never refused
+    SUB = 5  # a: bytes freed
+    WELCOME = 128  # a: the server's CLOCK_MONOTONIC, b: number of devices; sent with the descriptor of the page
+    TOKEN = 129  # a: length of the turn in ns, c: its end by the server's clock
+    VERDICT = 130  # seq of the ADD; a: 1 allowed, 0 refused; b: bytes used; c: limit in bytes
     REFUSED = 131  # a: a WireRefusal
 
 
@@ -31,13 +31,13 @@ FROM_CLIENT: Final = frozenset({Kind.HELLO, Kind.WANT, Kind.RELEASE, Kind.ADD, K
 
 
 class WireRefusal(IntEnum):
-    OTHER_POD = 1  # the peer is not in a cgroup of the pod that the grant is for
-    TOO_MANY = 2  # connections of this container
+    OTHER_POD = 1  # the peer is not in a cgroup of the grant's pod
+    TOO_MANY = 2  # the container has too many connections
     NO_GRANT = 3
 
 
 class WireError(Exception):
-    """A frame that no client of this version sends: the connection is closed."""
+    """Report a frame that no client of this version sends. The server closes the connection."""
 
 
 class Frame(NamedTuple):
@@ -54,7 +54,7 @@ def pack(frame: Frame) -> bytes:
 
 
 def unpack(data: bytes, devices: int) -> Frame:
-    """Return one frame of a client of a container with so many devices. Raises WireError."""
+    """Decode one frame from a client. `devices`: number of cards in its container's grant. Raise WireError."""
     version, kind, device, seq, a, b, c = _FRAME.unpack(data)
     if version != VERSION:
         raise WireError(f"version {version}; this server speaks {VERSION}")

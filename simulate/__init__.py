@@ -1,1 +1,1 @@
-"""A recorded cluster and its pods, replayed through the code that serves kube-scheduler: `lading-central simulate`."""
+"""Replay a recorded cluster and its pods through the code that serves kube-scheduler: `lading-central simulate`."""

@@ -1,4 +1,4 @@
-"""Run `lading-central simulate`: that command starts this module, because central does not import this package."""
+"""Run `lading-central simulate`: the command starts this module as a process, because central does not import this package."""
 
 import sys
 

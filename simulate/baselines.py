@@ -1,18 +1,18 @@
-"""Policies to compare with: random, first fit, best fit, dot product, and FGD as published. Of the replay only.
+"""Define baselines to compare with, for replays only: random, first fit, best fit, dot product, and FGD as published.
 
-Each is as its authors run it in their simulator, which decides what it is worth: scores are whole numbers from 0 to 100, and
-of equal ones the first node in the order of the run is taken, so that coarse scores become first-fit among ties.
+Each policy works as in its authors' simulator. Scores are whole numbers from 0 to 100. Among equal scores, the first node in
+the order of the run is taken, so that ties become first-fit.
 
-    random       any node that fits, any card with room for a share
-    first-fit    the first node that fits, its first card with room for a share
-    best-fit     the least left of cpu and of GPUs, each by the largest node (128 cores, 8 GPUs) and half of the score; a share
-                 goes to the card with the least left
-    dot-product  the least product of what the pod asks for and what the node has free, of cpu and GPUs by the largest node
-                 (Grandl et al., Tetris, SIGCOMM 2014, as the paper's simulator has it); a share as in best-fit
-    fgd          int(100 * sigmoid(d / 1000)), d the milli of fragment (fragments.py) that the placement takes away; a share
-                 goes to the card where that is largest
+    random       any node that fits, any card with enough left for a share
+    first-fit    the first node that fits, its first card with enough left for a share
+    best-fit     the least left of cpu and of GPUs, each relative to the largest node (128 cores, 8 GPUs) and half of the
+                 score; a share goes to the card with the least left
+    dot-product  the least product of the pod's request and the node's free capacity, of cpu and GPUs relative to the largest
+                 node (Grandl et al., Tetris, SIGCOMM 2014, as in the paper's simulator); a share as in best-fit
+    fgd          int(100 * sigmoid(d / 1000)), d the milli of fragment (fragments.py) that the placement removes; a share
+                 goes to the card with the largest d
 
-Whole cards are always the lowest ones. None of them knows of VFs or of where cards are. Source: pkg/simulator/plugin of the
+Whole cards are always the lowest ones. The baselines ignore VFs and the positions of cards. Source: pkg/simulator/plugin of the
 paper's simulator.
 """
 
@@ -32,21 +32,21 @@ _LARGEST_GPU_MILLI: Final = 8 * FULL
 
 
 class Player(Protocol):
-    """A policy during one replay."""
+    """Represent a policy during one replay."""
 
     def place(self, kind: int, pod: int) -> Placed | None:
-        """Return where a pod of this kind goes; None if it fits nowhere. `pod`: its number, the same each time it is asked
-        about."""
+        """Return the placement of a pod of this kind; None if it fits nowhere. `pod` is the pod's number, the same in each call
+        for it."""
 
     def ended(self, pod: int) -> None:
-        """Record that a pod that was placed has ended."""
+        """Record that a placed pod has ended."""
 
     def changed(self, node: int) -> None:
-        """Record that the cluster's bookings of the node changed."""
+        """Record that the cluster's bookings of this node changed."""
 
 
 class _Fit:
-    """A policy that decides by what the cluster has booked alone."""
+    """Place pods by the bookings of the cluster alone."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -56,11 +56,11 @@ class _Fit:
         return self._choose(kind, nodes) if len(nodes) else None
 
     def _choose(self, kind: int, nodes: Numbers) -> Placed:
-        """Choose one of the nodes where the pod fits."""
+        """Choose one of these nodes, all of which the pod fits."""
         raise NotImplementedError
 
     def _on(self, node: int, kind: int) -> Placed:
-        """Place a pod on the lowest cards, and a share on the card with the least left."""
+        """Place whole cards on the lowest ones, and a share on the card with the least left."""
         cluster, asked = self._cluster, self._cluster.kinds.all[kind]
         cards = cluster.free_cards(node, kind)
         if asked.share:
@@ -93,7 +93,7 @@ class FirstFit(_Fit):
 
 
 class _Packing(_Fit):
-    """A policy of cpu and GPUs: the first node of those with the highest score."""
+    """Choose the first node with the highest score of cpu and GPUs."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
@@ -106,7 +106,8 @@ class _Packing(_Fit):
         return self._on(int(nodes[(good * HIGHEST).astype(np.int64).argmax()]), kind)
 
     def _score(self, asked_cpu: float, asked_gpu: float, cpu: Floats, gpu: Floats) -> Floats:
-        """Return from 0 to 1 how good each node is. `cpu`, `gpu`: what is free there; all as parts of the largest node."""
+        """Return a score from 0 to 1 for each node. `cpu` and `gpu` are the free amounts there; all amounts are parts of the
+        largest node."""
         raise NotImplementedError
 
     def changed(self, node: int) -> None:
@@ -124,7 +125,7 @@ class DotProduct(_Packing):
 
 
 class Fgd:
-    """One score for each kind and node; only the node that changed is looked at again, for all kinds at once."""
+    """Keep a score for each kind and node; after a change, only the changed node is scored again, for all kinds at once."""
 
     def __init__(self, cluster: Cluster, fragments: Fragments) -> None:
         self._cluster = cluster
@@ -133,12 +134,12 @@ class Fgd:
         self._sharing = np.flatnonzero(kinds.share)
         self._others = np.flatnonzero(kinds.share == 0)
         self._scores: NDArray[np.int8] = np.zeros(cluster.fits.shape, dtype=np.int8)
-        self._cards: NDArray[np.int8] = np.zeros(cluster.fits.shape, dtype=np.int8)  # for a share
+        self._cards: NDArray[np.int8] = np.zeros(cluster.fits.shape, dtype=np.int8)  # best card for a share
         for node in range(len(cluster.nodes)):
             self.changed(node)
 
     def place(self, kind: int, pod: int) -> Placed | None:
-        node = int(self._scores[kind].argmax())  # the first of the highest
+        node = int(self._scores[kind].argmax())  # the first node with the highest score
         if not self._cluster.fits[kind, node]:
             return None
         asked = self._cluster.kinds.all[kind]
@@ -157,7 +158,7 @@ class Fgd:
         full, cards = free == FULL, int(np.count_nonzero(free == FULL))
         alone = slice(node, node + 1)
         before = self._fragments.of_nodes(cluster.model[alone], cluster.cpu_milli[alone], cluster.free[alone])[0]
-        level = self._fragments.levels(cluster.cpu_milli[node] - kinds.cpu_milli)  # if that kind were placed here
+        level = self._fragments.levels(cluster.cpu_milli[node] - kinds.cpu_milli)  # cpu levels after placing each kind here
         started = self._fragments.started(model, level[:, None], free) * ~full  # [kind, card]
         kept = started.sum(axis=1)
 
@@ -176,11 +177,11 @@ class Fgd:
             + self._fragments.unstarted(model, its_level, np.maximum(cards - full, 0))
         )
         scores = np.where(rest >= 0, whole_score(before - after), -1)
-        best = scores.argmax(axis=1)  # the lowest of the best cards
+        best = scores.argmax(axis=1)  # `argmax` takes the lowest of the best cards
         self._cards[some, node] = best
         self._scores[some, node] = np.where(fits[some], scores[np.arange(len(some)), best], -1)
 
 
 def whole_score(less_milli: Floats) -> NDArray[np.int8]:
-    """Return the score of FGD for placements that reduce the fragment by so many milli, rounded down to a whole number."""
+    """Return FGD's score of placements that reduce the fragment by `less_milli`, rounded down to a whole number."""
     return (HIGHEST / (1.0 + np.exp(-less_milli / 1000.0))).astype(np.int8)

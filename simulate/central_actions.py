@@ -1,9 +1,9 @@
-"""Attend to the pods that wait as central does: keep room together for those that waited for long, and evict for priorities.
+"""Handle waiting pods as central does: reserve a node's capacity for pods that waited for long, and evict for priorities.
 
-It takes a policy of the product and pods that were refused. Central's own code decides: for whom the room of which node is kept
-(controllers/patience.py), and which pods of lower priority are evicted on which node (scheduling/preempt.py). Both become
-nominations in the policy's ledger, which its next placements follow. Time is in units; central's clock runs UNIT_S seconds in
-each, so that LOOK is the time after which kube-scheduler asks again about a pod that was refused.
+Take a policy of the product and refused pods. Central's own code decides for whom a node is reserved (controllers/patience.py),
+and which pods of lower priority are evicted (scheduling/preempt.py). Both become nominations in the policy's ledger, which the
+next placements follow. Time is in units. Central's clock runs UNIT_S seconds in each unit, so that LOOK is the time after which
+kube-scheduler retries a refused pod.
 """
 
 import math
@@ -26,7 +26,7 @@ LOOK: Final = 0.05
 
 class CentralActions:
     def __init__(self, cluster: Cluster, product: Product, patience: float) -> None:
-        """Begin. `patience`: in units; 0: no room is kept."""
+        """Create the actions. `patience` is in units; 0 means that nothing is reserved."""
         self._product = product
         self._scheduler = product.scheduler
         self._now_s = 0.0
@@ -41,28 +41,29 @@ class CentralActions:
 
     @property
     def kept(self) -> Mapping[int, int]:
-        """Return the nodes of which room is kept, each with the number of the pod. Raise AssertionError if they are more than
-        central may keep."""
+        """Return the reserved nodes, each with the number of its pod. Raise AssertionError if there are more than central may
+        reserve."""
         claims = [claim for claim in self._scheduler.ledger.nominations() if not claim.evicts]
         if len(claims) > self._most_kept:
             raise AssertionError(f"room of {len(claims)} nodes is kept, and {self._most_kept} are the most")
         return {self._product.row_of[claim.node]: number_of(claim.holder.pod) for claim in claims}
 
     def refused(self, kind: int, pod: int, now: float) -> None:
-        """Record that the pod fits nowhere, once more or for the first time."""
+        """Record that the pod fits nowhere."""
         self._now_s = now * UNIT_S
         pending = self._pending(kind, pod)
         self._scheduler.pending.refused(pending, self._now_s)
         self._patience.refused(pending, list(self._product.able(kind)))
 
     def look(self, now: float) -> None:
-        """Keep the room that nodes have now; end what was kept on other nodes."""
+        """Reserve nodes by their current free capacity, and end other reservations."""
         self._now_s = now * UNIT_S
         complete(self._patience.look())
         self._scheduler.ledger.expire(self._now_s)
 
     def evict_for(self, kind: int, pod: int) -> Sequence[int]:
-        """Return the numbers of the pods that have to end so that this one fits, which was refused. Its room is held for it."""
+        """Return the numbers of the victims that make this refused pod fit; empty if there are none. Their devices are held for
+        the pod."""
         pending = self._pending(kind, pod)
         *_, found = (None, *plans(self._scheduler, pending, list(self._product.able(kind))))
         if found is None:

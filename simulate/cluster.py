@@ -1,9 +1,9 @@
-"""Keep what is free on every node, as arrays, and where each kind of pod fits, while pods are placed and end.
+"""Keep the free capacity of every node, as arrays, and where each kind of pod fits, while pods are placed and end.
 
-It is the referee of a replay. Every policy's placements are booked here, whatever the policy keeps for itself, and one that
-takes more than there is ends the replay. A node has room for a pod by its cpu and memory, which kube-scheduler checks, and by
-the model of its cards, by one card for a share, and by that many free ones for whole cards; by VFs and by where devices are, if
-a pod asks for that (places.py).
+The cluster is the referee of a replay. The placements of every policy are booked here, whatever the policy records itself, and
+a placement beyond the free capacity ends the replay. A pod fits by the cpu and memory that kube-scheduler checks, the model of
+cards, and a card for its share or enough free whole cards. VFs and the positions of devices count if a pod requests them
+(places.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ NO_CARD: Final = -1
 
 
 class Kinds:
-    """The distinct kinds of one workload as columns; a pod is identified by the number of its kind."""
+    """Hold the distinct kinds of pods of one workload as columns; a pod is identified by the number of its kind."""
 
     def __init__(self, kinds: Sequence[TracePod], models: Sequence[str]) -> None:
         self.all = tuple(kinds)
@@ -31,16 +31,16 @@ class Kinds:
         self.memory_mib: Numbers = np.array([kind.memory_mib for kind in kinds], dtype=np.int64)
         self.share: Numbers = np.array([kind.share for kind in kinds], dtype=np.int64)
         self.whole: Numbers = np.array([kind.whole for kind in kinds], dtype=np.int64)
-        # [model, kind]; a pod that asks for no card fits on nodes of any model
+        # The array is [model, kind]. A pod without a card has no models, and suits nodes of any model.
         self.suits = np.array([[not kind.models or model in kind.models for kind in kinds] for model in models])
 
 
 class OverCapacityError(AssertionError):
-    """A policy placed a pod where there is no room for it."""
+    """Report a policy that placed a pod beyond the free capacity."""
 
 
 class Placed(NamedTuple):
-    """The placement of one pod by a policy."""
+    """Represent the placement of one pod by a policy."""
 
     node: int
     cards: Sequence[int]
@@ -48,8 +48,8 @@ class Placed(NamedTuple):
 
 
 class Cluster:
-    """`nodes` in the order of the run; a node is identified by its place in it, a card by its place on the node. `partition`:
-    the cluster's setting."""
+    """Book the pods of one replay. `nodes` are in the order of the run. A node is identified by its index in `nodes`, a card by
+    its index on the node. `partition` is the cluster's setting for NVSwitch partitions."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Cluster:
         self.cpu_milli: Numbers = np.array([node.cpu_milli for node in nodes], dtype=np.int64)
         self.memory_mib: Numbers = np.array([node.memory_mib for node in nodes], dtype=np.int64)
         self.partition = partition
-        self.free: Numbers = np.full((len(nodes), width), NO_CARD, dtype=np.int64)  # milli of each card
+        self.free: Numbers = np.full((len(nodes), width), NO_CARD, dtype=np.int64)  # free milli of each card, [node, card]
         for number, node in enumerate(nodes):
             self.free[number, node.cards] = FULL
         self.capacity = int(sum(node.gpus for node in nodes) * FULL)
         self.allocated = 0
         self._places, self._somewhere = self._where_it_counts(partition)
         self._fits = np.zeros((len(kinds), len(nodes)), dtype=np.bool_)
-        self._changed = set(range(len(nodes)))  # since it was asked where pods fit
+        self._changed = set(range(len(nodes)))  # nodes changed since `fits` was last read
 
     def percent(self, milli: float) -> float:
         return 100 * milli / self.capacity
@@ -87,21 +87,20 @@ class Cluster:
         return self._fits
 
     def free_cards(self, node: int, kind: int) -> list[int]:
-        """Return the cards that suit this pod, lowest first: with room for its share, or wholly free."""
+        """Return the cards that suit this kind of pod, lowest first: with enough left for its share, or wholly free."""
         least = self.kinds.all[kind].share or FULL
         return [card for card, free in enumerate(self.free[node].tolist()) if free >= least]
 
     @property
     def vf_allocation(self) -> float | None:
-        """Return the percentage of the VFs that may be given which are allocated; None if no pod requests a VF, or there is
-        none."""
+        """Return the allocated percentage of the usable VFs; None if no pod requests a VF, or there is none."""
         places = self._places
         if places is None or not places.vfs or not any(kind.vfs for kind in self.kinds.all):
             return None
         return 100 * places.vfs_taken / places.vfs
 
     def take(self, node: int, kind: int, cards: Sequence[int], vfs: Collection[PciAddress] = ()) -> None:
-        """Book a pod that was placed there."""
+        """Book a pod that was placed on this node. Raise OverCapacityError."""
         asked = self.kinds.all[kind]
         each = asked.gpu_milli
         enough = self.cpu_milli[node] >= asked.cpu_milli and self.memory_mib[node] >= asked.memory_mib
@@ -118,7 +117,7 @@ class Cluster:
         self._changed.add(node)
 
     def give_back(self, node: int, kind: int, cards: Sequence[int], vfs: Collection[PciAddress] = ()) -> None:
-        """Book the end of a pod that was placed there."""
+        """Book the end of a pod that was placed on this node."""
         asked = self.kinds.all[kind]
         self.cpu_milli[node] += asked.cpu_milli
         self.memory_mib[node] += asked.memory_mib
@@ -143,7 +142,7 @@ class Cluster:
                 self._fits[kind, node] = self._places.fits(node, kinds.all[kind], self.free_cards(node, kind))
 
     def _where_it_counts(self, partition: PartitionPolicy) -> tuple[Places | None, Sequence[int]]:
-        """Return the places, and the numbers of the kinds of pods for which the place of a device counts. Mostly there are
+        """Return the places, and the numbers of the kinds of pods for which the position of a device counts; mostly there are
         none."""
         if partition is not PartitionPolicy.HONOR and not any(kind.is_somewhere for kind in self.kinds.all):
             return None, ()

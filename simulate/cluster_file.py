@@ -1,13 +1,13 @@
-"""Read a cluster from what its nodes report: a JSON file that names a NodeDevices for each kind of node.
+"""Read a cluster from the reports of its nodes: a JSON file that names a NodeDevices for each kind of node.
 
     {"nvswitch_partition": "prefer",                             optional; central's setting
      "nodes": [{"name": "h100", "count": 16, "devices": "dgx-h100.json", "cpu_milli": 112000, "memory_mib": 2097152}, …]}
 
 `devices` is a file beside this one, with a NodeDevices object as `kubectl get nodedevices NODE -o json` prints it, or its
-status alone. The nodes are `h100-1` to `h100-16`. A replay begins without pods on them: what was held, used or cordoned when
-the report was written does not count; what was unhealthy is not given. It returns nodes of a Trace, and the setting. Errors
-name file, entry, key and value: keys that are missing or unknown, numbers out of range, reports that cannot be read or are
-without devices, and several models of cards on one node, which the replay does not support.
+status alone. The nodes in the example are `h100-1` to `h100-16`. A replay begins without pods: devices that were held, used or
+cordoned in the report are free, but unhealthy ones are not given. Return nodes of a Trace, and the setting. Errors name file,
+entry, key and value. They cover missing or unknown keys, numbers out of range, reports that are unreadable or without devices,
+and nodes with several models of cards.
 """
 
 import json
@@ -26,11 +26,11 @@ from simulate.trace import MOST, TraceNode, may_be_given, not_utf8
 
 _KEYS: Final = ("name", "count", "devices", "cpu_milli", "memory_mib")
 _SETTING: Final = "nvswitch_partition"
-_REPORTED: Final = frozenset({"gpus", "pfs"})  # by which the status of a NodeDevices is told
-_MOST_NODES: Final = 20_000  # of one entry
-# Up to which the choice of devices on a node is exact (docs/reference.md), so that the referee can demand it.
+_REPORTED: Final = frozenset({"gpus", "pfs"})  # keys that identify the status of a NodeDevices
+_MOST_NODES: Final = 20_000  # maximum count of one entry
+# Maximum cards of a node. Up to it the choice of devices is exact (docs/reference.md), as the referee requires.
 MOST_GPUS: Final = 16
-_LEAST_MIB: Final = 100  # of a card, so that a percent of it is something
+_LEAST_MIB: Final = 100  # least memory of a card, so that a percent is at least 1 MiB
 _SHOWN: Final = 80
 
 
@@ -40,7 +40,7 @@ class Described(NamedTuple):
 
 
 def read_cluster(path: Path) -> Described:
-    """Read the file. Raise ConfigError."""
+    """Read the cluster file. Raise ConfigError."""
     content = _read_json(path, f"cannot read {path}")
     if _is_report(content):
         example = dict(zip(_KEYS, ("n", 1, path.name, 64_000, 262_144), strict=True))
@@ -69,7 +69,7 @@ def read_cluster(path: Path) -> Described:
 
 
 def _is_report(content: object) -> bool:
-    """Return whether the content is a NodeDevices object, or its status."""
+    """Return whether the content is a NodeDevices object, or the status of one."""
     if not isinstance(content, dict) or "nodes" in content:
         return False
     return content.get("kind") == KIND or not _REPORTED.isdisjoint(content)
@@ -140,7 +140,7 @@ def _read_json(path: Path, failed: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """An object of the file, and where it stands."""
+    """Hold a JSON object of the file, and its position for error messages."""
 
     path: Path
     entry: str

@@ -1,4 +1,4 @@
-"""`lading-central simulate`: reads nodes and pods, replays them, prints what came of it."""
+"""Run `lading-central simulate`: read nodes and pods, replay them, and print the results."""
 
 import json
 import sys
@@ -23,14 +23,14 @@ from simulate.stream import Departures, Durations
 from simulate.table import render_stays, render_table
 from simulate.trace import Trace, read_lifetimes, read_nodes, read_pods
 
-_PREFIX: Final = "openb_pod_list_"  # of the published files of pods
+_PREFIX: Final = "openb_pod_list_"  # prefix of the published files of pods, not shown
 _SHOWN: Final = 80
 _LISTED: Final = 3
-_INTERRUPTED: Final = 130  # as a shell says it of SIGINT
+_INTERRUPTED: Final = 130  # a shell's exit status for SIGINT: 128 + 2
 
 
 def simulate(argv: Sequence[str]) -> None:
-    """Run the command. Raise ConfigError."""
+    """Run the command with these arguments. Raise ConfigError."""
     options = parse_flags(argv)
     trace = _read(options)
     check_knows(options.policies, trace, options.departures)
@@ -84,7 +84,7 @@ def _read(options: Options) -> Trace:
 
 
 def read_trace(nodes: Path, pods: Path) -> Trace:
-    """Read a trace. By their suffix, nodes are a cluster file (.json) or a CSV. Raise ConfigError."""
+    """Read a trace. The suffix of `nodes` tells a cluster file (.json) from a CSV. Raise ConfigError."""
     if nodes.suffix == ".json":
         described = read_cluster(nodes)
         return Trace(nodes=described.nodes, pods=read_pods(pods), partition=described.partition)
@@ -98,7 +98,7 @@ def read_trace(nodes: Path, pods: Path) -> Trace:
 
 
 def check_knows(policies: Sequence[AnyPolicy], trace: Trace, game: Departures | None = None) -> None:
-    """Check that the baselines support all that these pods require, and what `game` says of those that wait. Raise
+    """Check that all policies support the features that the pods and `game` need, because baselines ignore some. Raise
     ConfigError."""
     baseline = next((policy for policy in policies if isinstance(policy, Baseline)), None)
     if baseline is None:
@@ -119,7 +119,7 @@ def check_knows(policies: Sequence[AnyPolicy], trace: Trace, game: Departures | 
 
 
 def warn_of_models(trace: Trace) -> None:
-    """Warn once on stderr of the pods that fit nowhere under any policy."""
+    """Warn once on stderr about pods that fit nowhere under any policy."""
     nowhere = nodeless_models(trace)
     if nowhere:
         listed = first_few([f"{models!r:.{_SHOWN}}" for models, _ in nowhere.most_common()], _LISTED)
@@ -131,7 +131,7 @@ def warn_of_models(trace: Trace) -> None:
 
 
 def write_pictures(folder: Path, pictures: Mapping[str, str]) -> None:
-    """Write the pictures, by the names of their files. Raise HostError."""
+    """Write the pictures to a folder, by file name. Raise HostError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, picture in pictures.items():

@@ -1,7 +1,7 @@
-"""Summarize replays with departures: means over seeds, how long pods waited by class, differences to FGD paired by seed.
+"""Summarize replays with departures: means over seeds, waits of pods by class, differences to FGD paired by seed.
 
-It takes stays of several policies on the same seeds, hence on the same stream of pods. It returns a StayReport for each policy,
-and all of them as JSON. Times are in units (stream.py). The waits of a class are those of all its pods, of all seeds together.
+Take stays of several policies on the same seeds, hence on the same stream of pods. Return a StayReport for each policy, and all
+reports as JSON. Times are in units (stream.py). The waits of a class are those of all its pods, of all seeds together.
 """
 
 import math
@@ -15,7 +15,7 @@ from simulate.report import Difference, class_order, difference_of, group_by_pol
 from simulate.stream import Departures
 from simulate.trace import Trace
 
-# By key of the JSON: the classes of pods, without regard to VFs.
+# The classes of pods in each delay of the JSON, by key; a class with VFs counts as the class without.
 _DELAYS: Final[Mapping[str, Collection[str]]] = {
     "delay_8gpu": {"8 GPUs"},
     "delay_4gpu": {"4 GPUs"},
@@ -26,7 +26,7 @@ _DELAYS: Final[Mapping[str, Collection[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """The waits of the pods of one class, in units."""
+    """Hold statistics of the waits of one class of pods, in units."""
 
     mean: float
     p50: float
@@ -37,19 +37,19 @@ class Delay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StayReport:
-    """The figures of one policy; means over its seeds, in percent of the GPUs."""
+    """Hold the figures of one policy: means over its seeds, in percent of the GPUs."""
 
     policy: AnyPolicy
-    prior: Prior | None  # None: no policy that expects any pods
+    prior: Prior | None  # None: the policy does not use a prior
     stays: tuple[Stay, ...]
     allocated: float
     queued: float
-    delays: Mapping[str, Delay]  # by class of pod
-    to_fgd: tuple[Difference, Difference] | None  # allocated, queued; None for FGD itself, and without it
+    delays: Mapping[str, Delay]  # waits in units, by class of pod
+    to_fgd: tuple[Difference, Difference] | None  # allocated, queued; None for FGD itself, and in a replay without FGD
 
 
 def make_stay_reports(stays: Sequence[Stay], prior: Prior) -> list[StayReport]:
-    """Return one report for each policy, in the order in which the policies first appear. `prior` is the one of all stays."""
+    """Return one report for each policy, in the order in which the policies first appear. All stays have the same `prior`."""
     by_policy = group_by_policy(stays)
     return [_report(policy, its, prior, by_policy.get(Baseline.FGD)) for policy, its in by_policy.items()]
 
@@ -68,7 +68,7 @@ def _report(policy: AnyPolicy, stays: Sequence[Stay], prior: Prior, fgd: Sequenc
 
 
 def delay_of(waits: Sequence[float]) -> Delay:
-    """Return the figures of one pod or more; percentiles by nearest rank."""
+    """Return the statistics of at least one wait; percentiles are by nearest rank."""
     ordered = sorted(waits)
     p50, p99 = (ordered[math.ceil(part * len(ordered)) - 1] for part in (0.5, 0.99))
     return Delay(mean=fmean(ordered), p50=p50, p99=p99, longest=ordered[-1], pods=len(ordered))
@@ -83,7 +83,7 @@ def _differences(stays: Sequence[Stay], fgd: Sequence[Stay]) -> tuple[Difference
 
 
 def mean_moments(stays: Sequence[Stay]) -> list[Moment]:
-    """Return the mean of the curves."""
+    """Return the mean of the stays' curves."""
     return [
         Moment(
             at=moments[0].at,
@@ -105,7 +105,7 @@ def render_policies(reports: Sequence[StayReport]) -> dict[str, Any]:
 
 
 def load_key(load: float) -> str:
-    """Return the load with two digits, or as many as it has."""
+    """Return the load as text with two decimals, or with all its decimals if it has more."""
     text = f"{load:.2f}"
     return text if float(text) == load else repr(load)
 
@@ -130,7 +130,7 @@ def _figures(allocated: float, queued: float, stays: Sequence[Stay]) -> dict[str
 
 
 def _mean_wait(stays: Sequence[Stay], classes: Collection[str]) -> float | None:
-    """Return the mean wait of the pods of these classes; None if there is none."""
+    """Return the mean wait of the pods of these classes; None if there are none."""
     waits = [
         wait for stay in stays for label, its in stay.waits.items() if label.partition(" + ")[0] in classes for wait in its
     ]

@@ -1,13 +1,13 @@
 """Run one replay with departures: pods arrive, wait if they fit nowhere, run, and end.
 
-It takes a trace, a policy, a seed, and how pods come and go. It returns a Stay: how much of the GPUs was allocated and how much
-was waited for, as means over time, and how long the pods of each class waited. Waiting pods are tried in the order of their
-arrival whenever a pod ends, those of higher priority first; a pod that fits passes one that does not, as with kube-scheduler.
-For a policy of the product, central's own code evicts pods for those of higher priority, and keeps room together for pods that
-waited for the patience (central_actions.py). An evicted pod ends at once, and comes back as a new one that runs in full.
+Take a trace, a policy, a seed, and the process of arrivals and departures. Return a Stay: the allocated and the waiting part of
+the GPUs, as means over time, and the waits of the pods of each class. Whenever a pod ends, waiting pods are tried by priority,
+then in the order of their arrival. A pod that fits passes one that does not, as with kube-scheduler. Under a policy of the
+product, central's own code evicts pods for those of higher priority. It also reserves nodes for pods that waited longer than
+the patience (central_actions.py). An evicted pod ends at once, and returns as a new pod that runs its full duration.
 
-The Cluster books every placement and every end, and ends the replay at a placement for which there is no room, or at a pod that
-fits and is refused, except where the room is kept for another pod.
+The Cluster books every placement and every end. A placement beyond the free capacity ends the replay. So does the refusal of a
+pod that fits, unless the capacity is reserved for another pod.
 """
 
 import heapq
@@ -28,8 +28,8 @@ from simulate.replay import TOLD, TurnedAwayError, without_collections
 from simulate.stream import SPANS, Departures, draw_stream
 from simulate.trace import Trace, TracePod
 
-POINTS: Final = 200  # of a curve
-FIRST_AGAIN: Final = 1 << 40  # pods that come back after an eviction come after all others
+POINTS: Final = 200  # number of points of a curve
+FIRST_AGAIN: Final = 1 << 40  # first number of evicted pods that return: they come after all others
 
 
 class _Waiting(NamedTuple):
@@ -42,9 +42,9 @@ _InLine = tuple[int, _Waiting, int]
 
 
 class _Run(NamedTuple):
-    """A pod that runs."""
+    """Represent a running pod."""
 
-    at: float  # when it ends
+    at: float  # time at which the pod ends, in units
     number: int
     kind: int
     where: Placed
@@ -84,20 +84,20 @@ class _Running:
         self._cluster = cluster
         self._player = player
         self._record = record
-        self._ends: list[_Run] = []  # a heap; of evicted pods too
-        self._runs: dict[int, _Run] = {}  # by number of the pod
-        self._waiting: dict[int, deque[_Waiting]] = defaultdict(deque)  # by kind
-        self._again = FIRST_AGAIN  # the number of the next pod that comes back after an eviction
+        self._ends: list[_Run] = []  # heap of runs by their end; it includes evicted pods
+        self._runs: dict[int, _Run] = {}  # running pods, by number
+        self._waiting: dict[int, deque[_Waiting]] = defaultdict(deque)  # waiting pods, by kind
+        self._again = FIRST_AGAIN  # last number given to an evicted pod that returned
         self._central: CentralActions | None = None
         self._look_at = math.inf
-        self._kept: Mapping[int, int] = {}  # nodes of which room is kept, with the numbers of the pods
+        self._kept: Mapping[int, int] = {}  # reserved nodes, with the numbers of the pods
 
     def attend(self, central: CentralActions) -> None:
-        """Let central attend to the pods that wait."""
+        """Let central's code handle the waiting pods."""
         self._central, self._look_at = central, LOOK
 
     def advance(self, until: float) -> None:
-        """End the pods that end before, and place the pods that wait for their room."""
+        """Advance the time to `until`: end the pods that are due, and place waiting pods in the freed capacity."""
         while (at := min(self._ends[0].at if self._ends else math.inf, self._look_at)) <= until:
             self._record.pass_time(at)
             if at == self._look_at:
@@ -126,8 +126,8 @@ class _Running:
         self._player.changed(run.where.node)
 
     def _fill(self, node: int, now: float) -> None:
-        """Place pods that waited. Only this node has more room than when they were refused."""
-        passed: set[int] = set()  # kinds that fit there, except for the room that is kept
+        """Place waiting pods on this node, the only node with more free capacity than when they were refused."""
+        passed: set[int] = set()  # kinds for which only reserved capacity is left
         while heads := [self._in_line(kind) for kind in self._waiting if self._cluster.fits[kind, node] and kind not in passed]:
             _, pod, kind = self._with_room_kept(node, heads) or min(heads)
             if self._place(kind, pod, now):
@@ -138,17 +138,17 @@ class _Running:
                 raise AssertionError(f"pod {pod.number} fits and was not placed")
 
     def _in_line(self, kind: int) -> _InLine:
-        """Return the first pod of the kind, after what orders it among others, and the kind."""
+        """Return the sort key of the kind's first pod, the pod, and the kind."""
         return -self._cluster.kinds.all[kind].priority, self._waiting[kind][0], kind
 
     def _with_room_kept(self, node: int, heads: Sequence[_InLine]) -> _InLine | None:
-        """Return the pod of one of these kinds for which the room there is kept; None if there is none."""
+        """Return the pod of one of these kinds for which the node is reserved; None if there is none."""
         number = self._kept.get(node)
         kept = ((order, pod, kind) for order, _, kind in heads for pod in self._waiting[kind] if pod.number == number)
         return None if number is None else next(kept, None)
 
     def _leave(self, kind: int, pod: _Waiting, now: float) -> None:
-        """Take the pod out of the queue: it was placed."""
+        """Remove a placed pod from the queue."""
         self._waiting[kind].remove(pod)
         self._record.queued -= self._cluster.kinds.all[kind].milli
         if not self._waiting[kind]:
@@ -169,10 +169,10 @@ class _Running:
         self._record.waited(self._cluster.kinds.all[kind], pod.since, now)
         return True
 
-    # ---- what central does for pods that wait
+    # ---- central's actions for waiting pods
 
     def _ask_again(self, now: float) -> None:
-        """Ask about all pods that wait, as kube-scheduler does after a while."""
+        """Try all waiting pods again, as kube-scheduler does after a while."""
         for _, _, kind in sorted(map(self._in_line, self._waiting)):
             for pod in tuple(self._waiting.get(kind, ())):
                 if self._central is not None and pod in self._waiting.get(kind, ()):
@@ -184,7 +184,8 @@ class _Running:
         return kind in self._waiting and self._waiting[kind][0] is pod
 
     def _evict_for(self, kind: int, pod: _Waiting, now: float) -> None:
-        """Evict pods for this one if it is the first of its kind: for others of the kind there are none either."""
+        """Evict pods for this one if it is the first of its kind, because no other pod of the kind would find victims
+        either."""
         if self._central is None or not self._is_first(kind, pod):
             return
         victims = [self._runs[number] for number in self._central.evict_for(kind, pod.number)]
@@ -200,7 +201,7 @@ class _Running:
             self.arrive(victim.kind, _Waiting(self._again, now, victim.runs))
 
     def _look(self, now: float) -> None:
-        """Let central keep room as things are now; place pods in the room that is no longer kept."""
+        """Let central reserve capacity in the current state, and place pods where a reservation ended."""
         if self._central is not None:
             before = self._kept
             self._central.look(now)
@@ -209,7 +210,7 @@ class _Running:
                 self._fill(node, now)
 
     def stay(self, policy: AnyPolicy, seed: int) -> Stay:
-        """Return the figures. Pods that still wait count with their wait so far."""
+        """Return the figures; pods that still wait count with their wait so far."""
         for kind, pods in self._waiting.items():
             for pod in pods:
                 self._record.waited(self._cluster.kinds.all[kind], pod.since, self._record.now)
@@ -221,7 +222,7 @@ class _Record:
         self._cluster = cluster
         self._span = SPANS[game.durations]
         self.now = 0.0
-        self.queued = 0  # milli that waiting pods ask for
+        self.queued = 0  # milli requested by waiting pods
         self._allocated = self._queued = 0.0  # milli times units, after the warm-up
         self._waits: dict[str, list[float]] = defaultdict(list)
         self._curve: list[Moment] = []

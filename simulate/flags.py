@@ -1,4 +1,4 @@
-"""The flags of `lading-central simulate`: text in, Options out. A refusal names flag, value, and what would be right."""
+"""Parse the flags of `lading-central simulate` into Options. An error names flag, value, and possible values."""
 
 import argparse
 import math
@@ -16,11 +16,11 @@ from simulate.model import AnyPolicy, Baseline, Prior
 from simulate.stream import Departures, Durations
 
 POLICIES: Final[dict[str, AnyPolicy]] = {policy.value: policy for policy in (*Policy, *Baseline)}
-_ALIASES: Final[dict[str, AnyPolicy]] = {"bestfit": Baseline.BEST_FIT}  # as bench.placement's JSON has it
+_ALIASES: Final[dict[str, AnyPolicy]] = {"bestfit": Baseline.BEST_FIT}  # name in bench.placement's JSON
 _MOST_SEEDS: Final = 1000
 _MOST_RATIO: Final = 10.0
-_MOST_PATIENCE: Final = 100.0  # longer than any replay
-_MOST_LOAD: Final = 2.0  # beyond it, nearly all pods wait until the end
+_MOST_PATIENCE: Final = 100.0  # in units; longer than any replay
+_MOST_LOAD: Final = 2.0  # at a higher load, nearly all pods wait until the end
 _RATIO: Final = "1.3"
 _LOAD: Final = "0.95"
 _WHOLE: Final = re.compile(r"-?[0-9]{1,18}")
@@ -31,23 +31,23 @@ _SHOWN: Final = 80
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     nodes: Path
-    every: int  # so that one node of so many is taken
+    every: int  # take every n-th node; 1: all
     pods: Path
     durations_from: Path | None
     policies: Sequence[AnyPolicy]
     prior: Prior
-    prior_from: Path | None  # the pods of Prior.OTHER
+    prior_from: Path | None  # file with the expected pods of Prior.OTHER
     seeds: Sequence[int]
     ratio: float
     departures: Departures | None  # None: no pod ends
-    gangs: Sequence[Rules]  # under which pods with several GPUs start together; none: each pod is alone
+    gangs: Sequence[Rules]  # rules to start gangs of pods with several GPUs; empty: no gangs
     jobs: int
     pictures: Path | None
     as_json: bool
 
 
 def parse_flags(argv: Sequence[str]) -> Options:
-    """Parse the flags. Raise ConfigError; argparse ends the command at what it cannot parse."""
+    """Parse the flags. Raise ConfigError; argparse exits on a flag that it cannot parse."""
     args = _parser().parse_args(argv)
     policies, gangs = _policies(args.policy or [Policy.FRAGMENTATION.value]), _gangs(args)
     if gangs and (len(policies) > 1 or not isinstance(policies[0], Policy)):
@@ -57,7 +57,7 @@ def parse_flags(argv: Sequence[str]) -> Options:
         )
     if not 1 <= args.seeds <= _MOST_SEEDS:
         raise ConfigError(f"--seeds {args.seeds}: from 1 to {_MOST_SEEDS} are possible")
-    if args.seed < 0:  # Python's random numbers are of its absolute value
+    if args.seed < 0:  # Python's random numbers depend on the absolute value of the seed only
         raise ConfigError(f"--seed {args.seed}: 0 or more is possible")
     if args.jobs is not None and args.jobs < 1:
         raise ConfigError(f"--jobs {args.jobs}: 1 or more is possible", hint="without --jobs there are as many as CPUs")
@@ -82,7 +82,7 @@ def parse_flags(argv: Sequence[str]) -> Options:
 
 
 def _gangs(args: argparse.Namespace) -> Sequence[Rules]:
-    """Return the rules, each once."""
+    """Return the rules of --gangs without duplicates. Raise ConfigError."""
     if args.gangs is None:
         return ()
     by_name = {rules.value: rules for rules in Rules}
@@ -224,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _whole(text: str) -> int:
-    """Parse a whole number. For an invalid one argparse names the flag and the text."""
+    """Parse a whole number; for an invalid one, argparse names the flag and the text."""
     if not _WHOLE.fullmatch(text):  # int() would read 1_0 as 10
         raise argparse.ArgumentTypeError(f"a whole number is needed, and this is {text!r:.{_SHOWN}}")
     return int(text)

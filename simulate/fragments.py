@@ -1,11 +1,11 @@
-"""Compute how much of what is free on a node pods of the workload could not use: the F of *Beware of Fragmentation*, by tables.
+"""Compute by tables the free GPU capacity that pods of the workload could not use: the F of *Beware of Fragmentation*.
 
-For one type of pod, a card's free part is a fragment if the pod could not take it there: the node lacks cpu for it, is of
-another model, has no card or not enough free cards for it, or this card has less left than the pod asks. F of a node is the
-mean over the typical pods by how often they come, in milli of a card; for a pod without GPUs all that is free is a fragment.
+For one type of pod, a card's free part is a fragment if the pod could not take it. Either the node lacks cpu or enough free
+cards, or is of another model, or this card has too little left. F of a node is the mean over the typical pods, weighted by
+frequency, in milli of a card; for a pod without GPUs, all free capacity is a fragment.
 
-So each card counts `free * (1 - P)`, with P the share of typical pods that could take it, which depends on the node's cpu and
-model, on what is free of the card, and for whole cards on how many are free. Two tables say that without a loop over types:
+So each card counts `free * (1 - P)`, where P is the share of typical pods that could take it. P depends on the node's cpu and
+model, on the card's free part, and for whole cards on the number of free cards. Two tables give P without a loop over types:
 `_sharing[model, cpu, free]` and `_whole[model, cpu, cards free]`.
 
 Source: section 4 of the paper, and pkg/utils/frag.go of its simulator: memory of the node does not count; typical are the most
@@ -21,14 +21,14 @@ from simulate.cluster import Floats, Numbers
 from simulate.trace import FULL, PERCENT, TracePod
 
 _POPULAR: Final = 0.95
-_STEPS: Final = FULL // PERCENT  # what is free of a card is told in percent
+_STEPS: Final = FULL // PERCENT  # number of percents in which a card's free part is indexed
 
 Typical = tuple[int, int, int, tuple[str, ...]]  # cpu milli, share, whole cards, models
 
 
 def typical_pods(pods: Sequence[TracePod]) -> dict[Typical, float]:
-    """Return the most frequent types with their frequencies; together 1. Of equal ones the larger comes first, as the original
-    sorts."""
+    """Return the most frequent types of pods with their frequencies, which add up to 1. Of equally frequent types, the larger
+    comes first, as in the original simulator."""
     counts: dict[Typical, int] = {}
     for pod in pods:
         kind = pod.cpu_milli, pod.share, pod.whole, pod.models
@@ -42,11 +42,11 @@ def typical_pods(pods: Sequence[TracePod]) -> dict[Typical, float]:
 
 
 class Fragments:
-    """`models`, `most_cards`: of the cluster's nodes."""
+    """Compute the fragments of nodes. `models` and `most_cards` are those of the cluster's nodes."""
 
     def __init__(self, typical: Mapping[Typical, float], models: Sequence[str], most_cards: int) -> None:
         self._cpu: Numbers = np.unique(np.array([cpu for cpu, *_ in typical], dtype=np.int64))
-        levels = len(self._cpu) + 1  # how many of the cpu amounts asked for a node has
+        levels = len(self._cpu) + 1  # level of a node: the number of requested cpu amounts that it has
         self._sharing: Floats = np.zeros((len(models), levels, _STEPS + 1))
         self._whole: Floats = np.zeros((len(models), levels, most_cards + 1))
         for (cpu, share, whole, wanted), weight in typical.items():
@@ -59,7 +59,7 @@ class Fragments:
                         self._whole[number, level:, whole:] += weight
 
     def of_nodes(self, model: Numbers, cpu_milli: Numbers, free: Numbers) -> Floats:
-        """Return the fragment of each node, in milli. `free` is [node, card] in milli, negative where there is no card."""
+        """Return the fragment of each node, in milli. `free` is [node, card] in milli, negative for absent cards."""
         level = self.levels(cpu_milli)
         free = np.maximum(free, 0)
         full = free == FULL
@@ -69,15 +69,15 @@ class Fragments:
         return lost
 
     def levels(self, cpu_milli: Numbers) -> Numbers:
-        """Return the levels in the tables for nodes with this much cpu left."""
+        """Return the table index for nodes with this much cpu left."""
         return self._cpu.searchsorted(cpu_milli, side="right")
 
     def started(self, model: int, level: Numbers, free: Numbers) -> Floats:
-        """Return the fragment on each card of which something is taken, in milli."""
+        """Return the fragment on each partly used card, in milli."""
         lost: Floats = free * (1.0 - self._sharing[model, level, free // PERCENT])
         return lost
 
     def unstarted(self, model: int, level: Numbers, cards: Numbers) -> Floats:
-        """Return the fragment on so many cards that are wholly free, in milli."""
+        """Return the fragment on `cards` wholly free cards, in milli."""
         lost: Floats = cards * FULL * (1.0 - self._sharing[model, level, _STEPS] - self._whole[model, level, cards])
         return lost

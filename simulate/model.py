@@ -1,4 +1,4 @@
-"""The requests and the answers of a replay, as values."""
+"""Define the policies, priors and results of a replay, as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Baseline(StrEnum):
 
 
 class Prior(StrEnum):
-    """The knowledge that the policy fragmentation has of the pods that will come."""
+    """Name the initial knowledge of the policy fragmentation about the pods that will arrive."""
 
-    WORKLOAD = "workload"  # how often each kind comes, and whether pods end, from the first pod on
-    ONLINE = "online"  # what has come and ended so far
-    OTHER = "other"  # at first how often each kind of another workload comes, then more and more what has come and ended
+    WORKLOAD = "workload"  # the frequency of each kind, and whether pods end, are known from the first pod on
+    ONLINE = "online"  # only the pods that have arrived and ended so far
+    OTHER = "other"  # at first the frequencies of another workload, then more and more as with ONLINE
 
 
 AnyPolicy = Policy | Baseline
@@ -28,11 +28,11 @@ AnyPolicy = Policy | Baseline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A point of a run, in percent of the capacity."""
+    """Represent a point of a run's curve, in percent of the capacity."""
 
-    asked: float  # by all pods that have arrived
+    asked: float  # requested by all pods that have arrived
     allocated: float
-    fragments: float  # free, and of no use to typical pods (fragments.py)
+    fragments: float  # free GPU capacity that typical pods cannot use (fragments.py)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,34 +40,35 @@ class Run:
     policy: AnyPolicy
     seed: int
     at_end: float  # percent allocated
-    arrived: Mapping[str, int]  # by class of pod
+    arrived: Mapping[str, int]  # number of pods, by class of pod
     failed: Mapping[str, int]
-    curve: tuple[Point, ...]  # one for each percent that was asked for
-    decision_s: float  # of one pod, on average
+    curve: tuple[Point, ...]  # one point for each requested percent
+    decision_s: float  # mean seconds for the decision about one pod
     vf_allocation: float | None = None  # percent of the VFs, at the end; None if no pod requests one
 
     def at(self, asked: int) -> float:
-        """Return the percentage allocated when arrivals had asked for so many percent; at the end where they never do."""
+        """Return the percentage allocated when arrived pods had requested `asked` percent; the percentage at the end if they
+        never do."""
         return self.curve[asked].allocated if asked < len(self.curve) else self.at_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A point of a curve over time: percentages of the capacity, at a time in units."""
+    """Represent a point of a curve over time: percentages of the capacity, at a time in units."""
 
     at: float
     allocated: float
-    queued: float  # what waiting pods ask for
+    queued: float  # requested by waiting pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """The figures of one replay with departures, without its warm-up."""
+    """Hold the figures of one replay with departures, without its warm-up."""
 
     policy: AnyPolicy
     seed: int
     allocated: float  # percent of the GPUs, mean over time
-    queued: float  # the same of what waiting pods ask for
+    queued: float  # percent of the GPUs that waiting pods request, mean over time
     waits: Mapping[str, tuple[float, ...]]  # units that pods waited, by class of pod
     curve: tuple[Moment, ...]
-    evicted: int = 0  # pods, for others of higher priority
+    evicted: int = 0  # number of pods evicted for pods of higher priority

@@ -1,11 +1,10 @@
-"""The trace's nodes and pods as Kubernetes objects, as manifests that an API server takes and central reads.
+"""Render the trace's nodes and pods as Kubernetes manifests that an API server accepts and central reads.
 
-A node is its Node and its NodeDevices. Of a node of a CSV file these are cards of one model, with nothing known of where they
-sit; every card has 16,000 MiB, a multiple of 100, so that a share in percent takes that very part of its memory too. A node
-that a report describes has all that stands there, but for identities that are the cluster's: each GPU and MIG instance gets a
-UUID by the number of its node and its place there. A pod has one container: `gpu_milli` below 1000 is asked as
-`lading.dev/gpu-core` in percent, whole cards as `lading.dev/gpu`, `gpu_spec` as `lading.dev/gpu-model`, VFs as
-`lading.dev/rdma`, and the rest as the annotations of the same names.
+A node becomes a Node and a NodeDevices. A node of a CSV file has cards of one model at unknown positions. Each card has 16,000
+MiB, a multiple of 100, so that a share in percent is a whole number of MiB too. A node described by a report has everything in
+the report, except for UUIDs: each GPU and MIG instance gets one from the number of its node and its index there. A pod has one
+container. A `gpu_milli` below 1000 becomes `lading.dev/gpu-core` in percent, whole cards `lading.dev/gpu`, `gpu_spec`
+`lading.dev/gpu-model`, VFs `lading.dev/rdma`, and other columns the annotations of the same names.
 """
 
 from typing import Any, Final
@@ -27,7 +26,7 @@ from lading.vocabulary import (
 from simulate.trace import PERCENT, TraceNode, TracePod
 
 CARD_MIB: Final = 16_000
-_MOST_PODS: Final = 1000  # no constraint of the replay: more than any node gets
+_MOST_PODS: Final = 1000  # no limit for the replay: more pods than any node gets
 CONTAINER: Final = "main"
 NAMESPACE: Final = "replay"
 
@@ -39,12 +38,12 @@ def gpu_uuid(node: int, card: int) -> GpuUuid:
 
 
 def card_of(uuid: str) -> int:
-    """Return the place of a card on its node."""
+    """Return the index of a card on its node."""
     return int(uuid[-12:], 16)
 
 
 def render_devices(number: int, node: TraceNode) -> Manifest:
-    """Return the NodeDevices manifest of a node. `number` is the node's, different from that of all others."""
+    """Return the NodeDevices manifest of a node. `number` must be unique for each node."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,
@@ -67,7 +66,7 @@ def _cards_alone(number: int, node: TraceNode) -> Manifest:
 
 
 def _renamed(number: int, devices: Status) -> Status:
-    """Return the devices with UUIDs that no devices of another node have."""
+    """Return the devices with UUIDs that are unique in the cluster."""
     uuids = {gpu.uuid: gpu_uuid(number, card) for card, gpu in enumerate(devices.gpus)}
 
     def renamed(gpu: Gpu) -> Gpu:
@@ -94,7 +93,7 @@ def render_node(node: TraceNode) -> Manifest:
 
 
 def render_pod(name: str, pod: TracePod, *, policy: str = "") -> Manifest:
-    """Return the manifest of a pod. `policy` is the value of its annotation; if it is empty, the pod has none, and the
+    """Return the manifest of a pod. `policy` is the value of its annotation; if it is empty, there is no annotation, and the
     cluster's default applies."""
     limits = {}
     if pod.share:

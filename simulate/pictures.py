@@ -1,8 +1,9 @@
-"""Curves of replays as SVG: pure, lines of numbers in, text out. Readable on light and on dark paper, and without colours.
+"""Draw curves of replays as SVG: a pure conversion of numbers to text, readable on light and dark backgrounds, and without
+colours.
 
-One line a policy, its name at the line's end: names that would overlap are moved apart, in the order of the lines. The first
-six colours are those of Okabe and Ito, which people who see fewer colours can tell apart; dashes tell all lines apart without
-any.
+Each policy has one line, with its name at the end: names that would overlap are moved apart, in the order of the lines. The
+first six colours are those of Okabe and Ito, which people with colour blindness can distinguish; dashes distinguish all lines
+without colours.
 """
 
 import math
@@ -28,11 +29,11 @@ _INKS: Final = (
     ("#8f2d2d", "#e0736f"),
     ("#5b3fa0", "#a98ff0"),
 )
-# As many as there are policies, and inks.
+# One pattern of dashes for each policy, and for each of `_INKS`.
 _DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "14 4", "9 3 2 3 2 3", "4 2", "14 3 2 3")
 _LINE_HEIGHT: Final = 17.0
 _TICKS: Final = 6
-_DIFFERENT_FROM: Final = 70.0  # until then, every policy places nearly all
+_DIFFERENT_FROM: Final = 70.0  # requested percent up to which every policy places nearly all pods
 
 Line = Sequence[tuple[float, float]]
 
@@ -40,14 +41,14 @@ Line = Sequence[tuple[float, float]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     title: str
-    across: str  # what x is
-    upward: str  # what y is
-    lines: Mapping[str, Line]  # by name, the most important first
-    x_from: float = 0.0  # what lies before is cut off
+    across: str  # label of the x axis
+    upward: str  # label of the y axis
+    lines: Mapping[str, Line]  # lines by the policy's name, the most important first
+    x_from: float = 0.0  # least x; points before it are cut off
 
 
 def draw_arrivals(what: str, reports: Sequence[Report]) -> dict[str, str]:
-    """Return pictures by the names of their files: fragments, and what is allocated from where the policies begin to differ."""
+    """Return pictures by file name: fragments, and the allocated part from where the policies begin to differ."""
     curves = {report.policy.value: mean_curve(report.runs) for report in reports}
     prior = named_prior(report.prior for report in reports)
     across = "GPUs asked for by all pods that have arrived, percent of the cluster"
@@ -69,7 +70,7 @@ def draw_arrivals(what: str, reports: Sequence[Report]) -> dict[str, str]:
 
 
 def draw_departures(what: str, reports: Sequence[StayReport], game: Departures) -> dict[str, str]:
-    """Return pictures by the names of their files: what is allocated and what is waited for, over time."""
+    """Return pictures by file name: the allocated and the queued GPUs over time."""
     curves = {report.policy.value: mean_moments(report.stays) for report in reports}
     of = (
         f"{what}, load {load_key(game.load)}, durations {game.durations.value}{named_prior(report.prior for report in reports)}"
@@ -110,7 +111,7 @@ def draw(picture: Picture) -> str:
 
 
 class _Frame:
-    """The scale of a picture: the place of each value on the paper."""
+    """Map values to coordinates on the picture."""
 
     def __init__(self, across: Sequence[float], upward: Sequence[float], x_least: float, x_most: float) -> None:
         self.across = [tick for tick in across if x_least <= tick <= x_most]
@@ -142,7 +143,7 @@ def _axes(frame: _Frame, picture: Picture) -> list[str]:
 
 
 def _ticks(least: float, most: float) -> list[float]:
-    """Return round numbers from below the least to above the most."""
+    """Return round numbers from at most `least` to at least `most`, as ticks of an axis."""
     span = max(most - least, 1e-9)
     rough = span / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
@@ -152,7 +153,7 @@ def _ticks(least: float, most: float) -> list[float]:
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
-    """Move the heights so that no two are closer than a line of text, in their order, and none is below the frame."""
+    """Move the heights apart, so that no two are closer than a line of text, in their order, and none is below the frame."""
     moved: dict[str, float] = {}
     before = -math.inf
     for name in sorted(heights, key=lambda name: heights[name]):

@@ -1,12 +1,12 @@
-"""Find by counting where a pod with rules for the places of its devices fits: the referee of VFs, topologies and partitions.
+"""Find by counting whether a pod fits by the positions of its devices: the referee of VFs, topologies and partitions.
 
-The fit of the product searches for the best devices. Whether there are any at all is a matter of counting for a pod of one
-container: enough free cards and VFs in one of the groups that its topology means, and what its `rdma-policy` or the cluster's
-partitions want beside. So it is counted here, and a placement is checked by the rules of docs/reference.md, without any of that
-search. What the groups are, which devices are below one switch or in one NUMA node, is the product's own word: of a node's
-distances there is one definition (fit/topology.py).
+The fit of the product searches for the best devices. For a pod of one container, counting is enough to decide whether there are
+any. It counts the free cards and VFs in one of the groups of its topology, and checks its `rdma-policy` and the cluster's
+partitions. So the referee counts, and checks a placement by the rules of docs/reference.md, without that search. Only the
+groups themselves (the devices below one switch, or in one NUMA node) come from the product: distances within a node have one
+definition (fit/topology.py).
 
-It takes nodes, and what of their cards is free. It returns whether a pod fits, and the VFs that were taken.
+Take nodes, and the free parts of their cards. Return whether a pod fits, and book the VFs of placements.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -27,22 +27,23 @@ from simulate.trace import TraceNode, TracePod
 
 
 class _Group(NamedTuple):
-    """A group of devices in one place; of VFs those that may be given."""
+    """Represent a group of devices in one place, with all cards and the usable VFs."""
 
     cards: frozenset[int]
     vfs: frozenset[PciAddress]
 
 
 class _Board(NamedTuple):
-    """The groups of devices of nodes that are built alike."""
+    """Hold the groups of devices of nodes that are built alike."""
 
     groups: Mapping[Scope, Sequence[_Group]]
-    ports: Sequence[frozenset[PciAddress]]  # of each PF that has some: its VFs that may be given
-    partitions: Collection[frozenset[int]] | None  # None: there are none to honor
+    ports: Sequence[frozenset[PciAddress]]  # usable VFs of each PF that has some
+    partitions: Collection[frozenset[int]] | None  # None: partitions are not required
 
 
 class Places:
-    """A node is identified by its place in `nodes`. `partition`: the cluster's setting."""
+    """Book the VFs of all nodes, and judge positions. A node is identified by its index in `nodes`; `partition` is the
+    cluster's setting."""
 
     def __init__(self, nodes: Sequence[TraceNode], partition: PartitionPolicy) -> None:
         boards: dict[Hashable, _Board] = {}
@@ -57,19 +58,19 @@ class Places:
         self.vfs_taken = 0
 
     def concern(self, pod: TracePod) -> bool:
-        """Return whether more than the free cards decides where the pod fits."""
+        """Return whether the positions of devices also decide where the pod fits."""
         return pod.is_somewhere or (pod.whole > 0 and any(board.partitions is not None for board in self._boards))
 
     def fits(self, node: int, pod: TracePod, cards: Collection[int]) -> bool:
-        """Return whether the pod fits on the node. Each of `cards` has room for it; the model, cpu and memory are not looked
-        at."""
+        """Return whether the pod fits on the node. Each of `cards` must have enough free; model, cpu and memory are not
+        checked."""
         board, free = self._boards[node], self._free[node]
         if pod.vfs and pod.rdma_policy is RdmaPolicy.PER_SWITCH:
             switches = [switch.cards for switch in board.groups[Scope.SWITCH] if len(switch.vfs & free) >= pod.vfs]
             cards = frozenset(cards) & frozenset().union(*switches)
         if pod.vfs and pod.rdma_policy is RdmaPolicy.PER_PF:
             has_vfs = bool(board.ports) and all(len(port & free) >= pod.vfs for port in board.ports)
-            return has_vfs and _suffice(board, pod, cards)  # wherever these are
+            return has_vfs and _suffice(board, pod, cards)  # the scope does not restrict VFs of every PF
         counted = 0 if pod.rdma_policy is RdmaPolicy.PER_SWITCH else pod.vfs
         return any(
             len(group.vfs & free) >= counted and _suffice(board, pod, group.cards.intersection(cards))
@@ -77,8 +78,8 @@ class Places:
         )
 
     def take(self, node: int, pod: TracePod, cards: Collection[int], vfs: Collection[PciAddress]) -> bool:
-        """Take the devices. Return False, and take nothing, if they are not what the pod asked for, or not free. Whether the
-        cards are free is not checked."""
+        """Book the devices. Return False, and book nothing, if they are not those requested, or if VFs are not free. Whether
+        the cards are free is not checked."""
         board, free, taken = self._boards[node], self._free[node], frozenset(vfs)
         if not taken <= free or len(taken) != len(vfs) or not _as_asked(board, pod, frozenset(cards), taken):
             return False

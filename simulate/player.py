@@ -1,4 +1,4 @@
-"""Make the policy of a replay by its name."""
+"""Create the policy of a replay by its name."""
 
 from central.request.model import Policy
 from simulate.baselines import BestFit, DotProduct, Fgd, FirstFit, Player, RandomFit

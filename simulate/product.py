@@ -1,10 +1,10 @@
-"""A policy of the product in a replay: the ledger, the choice of a node and the fit that answer kube-scheduler, and no loop.
+"""Run a policy of the product in a replay: the ledger, choice of a node and fit that answer kube-scheduler, without event loop.
 
-For each pod happens what decides in a cluster: kube-scheduler leaves the nodes with enough cpu and memory, the Scheduler names
-the best of them, the fit says with which cards, and the ledger counts the pod there. What is left out is what comes to the same
-where pods come one by one and every Binding succeeds: predictions, reservations and the words between the two daemons (a test
-plays that too, and finds the same placements). A pod without devices goes where the Scheduler says, or where kube-scheduler's
-own LeastAllocated puts it.
+Each pod is decided as in a cluster. kube-scheduler leaves the nodes with enough cpu and memory, and the Scheduler names the
+best of them. The fit chooses the cards, and the ledger counts the pod there. Predictions, reservations and the messages between
+the two daemons are left out. They make no difference where pods arrive one by one and every Binding succeeds (a test replays
+with them too, and finds the same placements). A pod without devices goes to the Scheduler's node, or else to that of
+kube-scheduler's own LeastAllocated.
 """
 
 from collections import Counter
@@ -38,13 +38,13 @@ from simulate.model import Prior
 from simulate.objects import NAMESPACE, card_of, render_devices, render_node, render_pod
 from simulate.trace import Trace, TracePod
 
-VERSION: Final = "1"  # of the lists that a cluster begins with
+VERSION: Final = "1"  # resource version of the initial lists of objects
 _UID: Final = "uid-"
 
 
 class Product:
     def __init__(self, cluster: Cluster, policy: Policy, forecast: Forecast) -> None:
-        """Create the policy. `forecast`: what the policy fragmentation knows and learns."""
+        """Create the policy. `forecast` holds the expected pods of the policy fragmentation."""
         self._cluster = cluster
         self._names = np.array([node.name for node in cluster.nodes], dtype=object)
         self.row_of = {name: row for row, name in enumerate(self._names)}
@@ -74,24 +74,24 @@ class Product:
         return placed
 
     def able(self, kind: int) -> Collection[str]:
-        """Return the nodes with enough cpu and memory, which kube-scheduler asks central about."""
+        """Return the nodes with enough cpu and memory, about which kube-scheduler asks central."""
         return self._able(self._has_cpu_and_memory(kind))
 
     def pending(self, kind: int, pod: int) -> Pending:
-        """Return the pod as it waits."""
+        """Return the pod as a pending pod."""
         uid = uid_of(pod)
         metadata = msgspec.structs.replace(self._pods[kind].metadata, name=uid, uid=uid, creation_timestamp=f"{pod:012d}")
         return pending_of(msgspec.structs.replace(self._pods[kind], metadata=metadata), self._shapes[kind].request)
 
     def ended(self, pod: int) -> None:
-        """End the pod as kubelet does: it is terminal before it is removed."""
+        """End the pod as kubelet does: the pod is terminal before it is removed."""
         record = self._ledger.pod(uid_of(pod))
         if record is not None:
             self._ledger.facts.set_pod(replace(record, version=record.version + 1, terminal=True))
         self._ledger.facts.remove_pod(uid_of(pod))
 
     def changed(self, node: int) -> None:
-        """Do nothing: the ledger knows already."""
+        """Do nothing, because the ledger already has the change."""
 
     def _place(self, kind: int, uid: PodUid, names: Collection[str], namespace: str) -> Placed | None:
         shape = self._shapes[kind]
@@ -155,13 +155,13 @@ def uid_of(pod: int) -> PodUid:
 
 
 def number_of(uid: PodUid) -> int:
-    """Return the number of the pod that has this uid."""
+    """Return the number of the pod with this UID."""
     return int(uid.removeprefix(_UID))
 
 
 class _Able(Collection[str]):
-    """The nodes that kube-scheduler leaves. Their names are made once they are read, which is a part of a decision that no
-    scheduler has."""
+    """Hold the nodes that kube-scheduler leaves. Their names are created only when they are read, because this cost is not part
+    of a real scheduler's decision."""
 
     def __init__(self, names: NDArray[np.object_], row_of: Mapping[str, int], able: NDArray[np.bool_]) -> None:
         self._names = names
@@ -180,7 +180,7 @@ class _Able(Collection[str]):
 
 
 def read_pod(pod: TracePod) -> Pod:
-    """Read a pod as central does, without an identity."""
+    """Return the pod as central reads it from the API server, without an identity."""
     return msgspec.convert(render_pod("", pod), Pod)
 
 
@@ -193,7 +193,7 @@ def shape_of(pod: Pod) -> Shape:
 
 
 def start_ledger(cluster: Cluster) -> Ledger:
-    """Return a ledger with all nodes, without pods."""
+    """Return a ledger with all nodes of the cluster, without pods."""
     ledger = Ledger()
     reports = [render_devices(row, node) for row, node in enumerate(cluster.nodes)]
     NodeFeed(ledger).replaced([msgspec.convert(render_node(node), Node) for node in cluster.nodes], VERSION)
@@ -202,7 +202,7 @@ def start_ledger(cluster: Cluster) -> Ledger:
 
 
 def forecast_of(trace: Trace, prior: Prior, *, pods_end: bool = False) -> Forecast:
-    """Return what the policy fragmentation knows at first. It learns, except with the workload's own pods as its prior; then it
+    """Return the initial forecast of the policy fragmentation. It learns, unless its prior is the replayed workload; then it
     also knows whether pods end."""
     match prior:
         case Prior.WORKLOAD:

@@ -1,4 +1,4 @@
-"""Show on stderr how far a long command is: a bar on a terminal, else a line every few seconds."""
+"""Show the progress of a long command on stderr: a bar on a terminal, else a line every few seconds."""
 
 import sys
 import time

@@ -1,8 +1,8 @@
-"""Run one replay: the pods of one seed arrive one by one under one policy, and no pod leaves.
+"""Run one replay: the pods of one seed arrive one by one under one policy, and no pod ends.
 
-It takes a trace, a policy and a seed. It returns a Run: how much of the GPUs was allocated as arrivals went on, and which pods
-did not fit. Every placement is booked in the Cluster, which ends the replay at one for which there is no room. A policy that
-refuses a pod that fits ends the replay too: no policy gets a better result by refusing difficult pods.
+Take a trace, a policy and a seed. Return a Run: the allocated part of the GPUs as pods arrive, and the pods that did not fit.
+Every placement is booked in the Cluster, which ends the replay if the free capacity is exceeded. A policy that refuses a pod
+that fits ends the replay too: no policy gets a better result by refusing difficult pods.
 """
 
 import gc
@@ -19,12 +19,12 @@ from simulate.model import AnyPolicy, Point, Prior, Run
 from simulate.player import make_player
 from simulate.trace import Trace, TracePod
 
-STEP: Final = 0.01  # of the capacity asked for, between two points of a curve
-TOLD: Final = 64  # arrivals between two words of progress
+STEP: Final = 0.01  # requested part of the capacity between two points of a curve
+TOLD: Final = 64  # number of arrivals between two reports of progress
 
 
 class TurnedAwayError(AssertionError):
-    """A policy refused a pod that fits on a node."""
+    """Report a policy that refused a pod that fits on a node."""
 
 
 @contextmanager
@@ -90,7 +90,7 @@ class _Record:
         self._draw_to(self._asked / self._cluster.capacity)
 
     def run(self, policy: AnyPolicy, seed: int, ratio: float, decision_s: float) -> Run:
-        self._draw_to(ratio)  # which the last pod, or the next one, would have passed
+        self._draw_to(ratio)  # draws the points up to the end, which the next pod would have passed
         return Run(
             policy=policy,
             seed=seed,

@@ -1,8 +1,8 @@
-"""Sum up the runs of one or several policies: means over seeds, differences paired by seed, failures by class of pod.
+"""Summarize the runs of one or several policies: means over seeds, differences paired by seed, failures by class of pod.
 
-It takes runs of several policies on the same seeds, hence on the same arrivals. It returns a Report for each policy, all of
-them as JSON, and which pods no policy could have placed. A difference to FGD is the mean over seeds of this policy's figure
-less FGD's on the same arrivals, with the standard error of that mean.
+Take runs of several policies on the same seeds, hence on the same arrivals. Return a Report for each policy, all reports as
+JSON, and the pods that no policy could have placed. A difference to FGD is the mean over seeds of this policy's figure less
+FGD's on the same arrivals, with the standard error of that mean.
 """
 
 import math
@@ -17,38 +17,38 @@ from simulate.model import AnyPolicy, Baseline, Point, Prior, Run, Stay
 from simulate.trace import Trace
 
 Result = TypeVar("Result", Run, Stay)
-ASKED: Final = (80, 90, 100)  # percent of the GPUs, of which the JSON has figures beside those at the end
+ASKED: Final = (80, 90, 100)  # requested percent of the GPUs with figures in the JSON, beside the end
 
 
 class Difference(NamedTuple):
-    """A difference in percentage points."""
+    """Represent a difference in percentage points."""
 
     mean: float
-    error: float | None  # of that mean; None for one seed
+    error: float | None  # standard error of the mean; None for one seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The figures of one policy; means over its seeds, in percent."""
+    """Hold the figures of one policy: means over its seeds, in percent."""
 
     policy: AnyPolicy
-    prior: Prior | None  # None: no policy that expects any pods
+    prior: Prior | None  # None: the policy does not use a prior
     runs: tuple[Run, ...]
     at_end: float
-    vf_allocation: float | None  # at the end; None if no pod requests one
-    placed: float  # of all pods
-    arrived: Mapping[str, float]  # pods of each class
-    failures: Mapping[str, float]  # of the class
-    to_fgd: tuple[Difference, Difference] | None  # at capacity and at the end; None for FGD itself, and without it
+    vf_allocation: float | None  # percent of the VFs at the end; None if no pod requests one
+    placed: float  # percent of all pods
+    arrived: Mapping[str, float]  # mean number of pods, by class
+    failures: Mapping[str, float]  # percent of the pods of a class, by class
+    to_fgd: tuple[Difference, Difference] | None  # at 100 % and at the end; None for FGD itself, and in a replay without FGD
     decision_ms: float
 
     def at(self, asked: int) -> float:
-        """Return the percentage allocated when arrivals had asked for so many percent."""
+        """Return the percentage allocated when arrived pods had requested `asked` percent."""
         return fmean(run.at(asked) for run in self.runs)
 
 
 def make_reports(runs: Sequence[Run], prior: Prior) -> list[Report]:
-    """Return one report for each policy, in the order in which the policies first appear. `prior` is the one of all runs."""
+    """Return one report for each policy, in the order in which the policies first appear. All runs have the same `prior`."""
     by_policy = group_by_policy(runs)
     return [_report(policy, its, prior, by_policy.get(Baseline.FGD)) for policy, its in by_policy.items()]
 
@@ -61,7 +61,7 @@ def group_by_policy(runs: Sequence[Result]) -> dict[AnyPolicy, list[Result]]:
 
 
 def prior_of(policy: AnyPolicy, prior: Prior) -> Prior | None:
-    """Return the prior of the policy that has one."""
+    """Return the prior if the policy uses one, else None."""
     return prior if policy is Policy.FRAGMENTATION else None
 
 
@@ -99,7 +99,7 @@ def _differences(runs: Sequence[Run], fgd: Sequence[Run]) -> tuple[Difference, D
 
 
 def difference_of(by_seed: Sequence[float]) -> Difference:
-    """Return the mean of the differences of one seed or more, and its standard error, which is None for one seed."""
+    """Return the mean of the differences of all seeds, and its standard error, which is None for one seed."""
     return Difference(fmean(by_seed), stdev(by_seed) / math.sqrt(len(by_seed)) if len(by_seed) > 1 else None)
 
 
@@ -110,7 +110,7 @@ def class_order(label: str) -> tuple[bool, bool, int, str]:
 
 
 def mean_curve(runs: Sequence[Run]) -> list[Point]:
-    """Return the mean of the curves, up to the end of the shortest one."""
+    """Return the mean of the runs' curves, up to the end of the shortest one."""
     return [
         Point(
             asked=points[0].asked,
@@ -122,13 +122,13 @@ def mean_curve(runs: Sequence[Run]) -> list[Point]:
 
 
 def named_prior(priors: Iterable[Prior | None]) -> str:
-    """Return the prior as words to add at the end of a title; empty if there is none."""
+    """Return the prior as text to add to the end of a title; empty if there is none."""
     return next((f"; prior {prior.value}" for prior in priors if prior is not None), "")
 
 
 def as_json(reports: Sequence[Report], trace: Trace, *, ratio: float) -> dict[str, Any]:
     """Return the first policy's figures, with those of the other policies under `others`. Figures at the end of arrivals have
-    the ratio in percent as their key, like "130"."""
+    the arrival ratio in percent as their key, such as "130"."""
     at_end = percent_of(ratio)
     first, *others = [_render(report, at_end) for report in reports]
     whole = {**first, "arrival_ratio": ratio, **name_nodeless(trace)}
@@ -136,19 +136,19 @@ def as_json(reports: Sequence[Report], trace: Trace, *, ratio: float) -> dict[st
 
 
 def name_nodeless(trace: Trace) -> dict[str, Any]:
-    """Return what the JSON says of pods whose models no node has; nothing if there are none."""
+    """Return the JSON entry about pods whose models no node has; empty if there are none."""
     nowhere = nodeless_models(trace)
     return {"models_without_nodes": dict(nowhere)} if nowhere else {}
 
 
 def nodeless_models(trace: Trace) -> Counter[str]:
-    """Count the pods by their models, if no node has one of these: such pods fit nowhere."""
+    """Count the pods whose models no node has, by models: such pods fit nowhere."""
     there = {node.model for node in trace.nodes}
     return Counter("|".join(pod.models) for pod in trace.pods if pod.models and there.isdisjoint(pod.models))
 
 
 def render_allocation(of: Report | Run, at_end: str) -> dict[str, float]:
-    """Return the percentage allocated, by what arrivals had asked for, in percent."""
+    """Return the percentage allocated, by the requested percentage."""
     return {str(asked): of.at(asked) for asked in ASKED} | {at_end: of.at_end}
 
 

@@ -1,4 +1,4 @@
-"""Run all replays that were asked for, on several processes, and say how far they are."""
+"""Run all requested replays on several processes, and report their progress."""
 
 import multiprocessing
 import signal
@@ -22,13 +22,13 @@ Found = TypeVar("Found")
 
 
 class Task(Protocol[Result_co]):
-    """One replay."""
+    """Represent one replay."""
 
     def expect_pods(self, trace: Trace) -> float:
-        """Return about how many pods arrive, for the progress."""
+        """Return about how many pods will arrive, for the progress."""
 
     def run(self, trace: Trace, tell: Callable[[int], None]) -> Result_co:
-        """Run the replay. Call `tell` with the number of arrivals that were replayed since the last call."""
+        """Run the replay. Call `tell` with the number of arrivals since the last call."""
 
 
 class ArrivalsTask(NamedTuple):
@@ -68,10 +68,10 @@ def run_all(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, what: str)
 
 def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Callable[[int], None]) -> list[Found]:
     """Run the tasks on `jobs` processes, and return the results in the order of the tasks. Call `tell` with the number of
-    arrivals that were replayed since the last call."""
+    arrivals since the last call."""
     if jobs <= 1 or len(tasks) <= 1:
         return [task.run(trace, tell) for task in tasks]
-    # A fork of this process would have what its other threads hold, and locks that they never release.
+    # A fork of this process would copy locks that other threads hold, and never release them.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     arrived, stopped = context.Value("q", 0), context.Event()
@@ -87,7 +87,7 @@ def run_tasks(trace: Trace, tasks: Sequence[Task[Found]], *, jobs: int, tell: Ca
                 now = arrived.value
                 tell(now - told)
                 told = now
-        except BaseException:  # one failed, or Ctrl-C was pressed: none of the others has to come to its end
+        except BaseException:  # a task failed, or Ctrl-C was pressed: cancel all other tasks
             stopped.set()
             pool.shutdown(cancel_futures=True)
             raise

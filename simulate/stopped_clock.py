@@ -1,4 +1,4 @@
-"""Run central's own loops while the simulated clock stands still: they never wait then."""
+"""Run central's own coroutines to their end while the simulated clock stands still; none of them may wait."""
 
 from collections.abc import Coroutine
 from typing import Any

@@ -1,9 +1,9 @@
-"""Draw the pods of a replay with departures: when each arrives, and for how long it runs.
+"""Draw the pods of a replay with departures: the time of each arrival, and the duration of each pod.
 
-Pods are drawn from the workload at random with replacement, and arrive by a Poisson process at an *offered load*: the GPUs that
-the pods would hold on average if none had to wait, as a part of all GPUs. Durations are exponential with one mean for all pods,
-or those of the trace, each between LEAST_S and MOST_S. Times are in *units*: the mean duration, weighted by the GPUs that a pod
-asks for. The same seed gives the same stream for every policy.
+Pods are drawn from the workload at random with replacement. They arrive by a Poisson process at an *offered load*: the GPUs
+that the pods would hold on average if none had to wait, as a part of all GPUs. Durations are exponential with one mean for all
+pods, or those of the trace, each between LEAST_S and MOST_S. Times are in *units*: the mean duration, weighted by the requested
+GPUs. The same seed gives the same stream for every policy.
 """
 
 import random
@@ -24,23 +24,23 @@ class Durations(StrEnum):
 
 
 class Span(NamedTuple):
-    """How long a replay takes, in units."""
+    """Hold the length of a replay, in units."""
 
     end: float
-    warm_up: float  # from the beginning, of which no figure comes
+    warm_up: float  # initial time without figures
 
 
-# Durations of a trace differ by orders of magnitude, so that it takes longer until pods of all durations end.
+# A trace needs a longer warm-up: its durations differ by orders of magnitude, and pods of all durations must have ended.
 SPANS: Final = {Durations.EXPONENTIAL: Span(12.0, 3.0), Durations.TRACE: Span(16.0, 6.0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departures:
-    """How pods come and go."""
+    """Define how pods arrive and end."""
 
     durations: Durations
-    load: float  # offered, of the GPUs: 1.0 is all of them
-    patience: float = 0.0  # units until the room of a node is kept for a pod that waits; 0: never
+    load: float  # offered load, as a part of the GPUs; 1.0: all of them
+    patience: float = 0.0  # units of waiting until a node is reserved for a pod; 0: never
 
 
 class Arrival(NamedTuple):
@@ -50,10 +50,10 @@ class Arrival(NamedTuple):
 
 
 def draw_stream(trace: Trace, game: Departures, seed: int) -> Iterator[Arrival]:
-    """Yield the pods that arrive, in the order of time. For durations of the trace, it must have lifetimes."""
+    """Yield the arriving pods in the order of time. Durations from the trace require a trace with lifetimes."""
     chance = random.Random(f"stream {seed}")  # noqa: S311  (a replay, nothing secret)
     pods, held = trace.pods, sum(pod.milli for pod in trace.pods)
-    rate = trace.pods_for(game.load)  # in a unit
+    rate = trace.pods_for(game.load)  # pods per unit of time
     runs = [min(MOST_S, max(LEAST_S, seconds)) for seconds in trace.lifetimes]
     unit_s = sum(pod.milli * seconds for pod, seconds in zip(pods, runs, strict=True)) / held if runs else 1.0
     at = chance.expovariate(rate)

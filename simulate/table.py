@@ -1,4 +1,4 @@
-"""Reports as text: a table of policies, and one of the classes of pods: which did not fit, or how long they waited.
+"""Render reports as text: a table of policies, and one of the classes of pods with failures or waits.
 
 POLICY          100 %   130 %   TO FGD, 100 %    130 %           PLACED   A DECISION
 fragmentation   95.74   95.93   +0.51 ± 0.03     +0.54 ± 0.02    88.2 %   0.21 ms
@@ -14,7 +14,7 @@ from simulate.report import Difference, Report, named_prior, percent_of
 from simulate.stream import SPANS, Departures
 from simulate.trace import FULL, Trace
 
-FAR: Final = 5.0  # points beyond FGD's: marked, for these pods may have been starved for the sake of others
+FAR: Final = 5.0  # percentage points above FGD's failures; such a class is marked, because it may be starved
 
 
 def render_table(reports: Sequence[Report], trace: Trace, *, ratio: float) -> str:
@@ -79,13 +79,13 @@ def _stays(reports: Sequence[StayReport]) -> Iterator[Sequence[str]]:
 
 def _delays(reports: Sequence[StayReport]) -> Iterator[Sequence[str]]:
     yield "CLASS", "PODS", *(report.policy.value.upper() for report in reports)
-    for label, delay in reports[0].delays.items():  # the same pods arrive under each policy
+    for label, delay in reports[0].delays.items():  # all policies have the same pods
         delays = [report.delays[label] for report in reports]
         yield label, f"{delay.pods / len(reports[0].stays):.0f}", *(f"{one.mean:.3f} / {one.p99:.3f}" for one in delays)
 
 
 def align(rows: Iterator[Sequence[str]]) -> list[str]:
-    """Return the rows as lines, with columns as wide as they need to be; the first is text, the others are numbers."""
+    """Return the rows as lines with aligned columns; the first column is text, the others are numbers."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [

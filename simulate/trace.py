@@ -1,12 +1,13 @@
-"""A cluster and a workload from two CSV files, as Alibaba's `cluster-trace-gpu-v2023` has them.
+"""Read a cluster and a workload from two CSV files in the format of Alibaba's `cluster-trace-gpu-v2023`.
 
     nodes  sn,cpu_milli,memory_mib,gpu,model
     pods   cpu_milli,memory_mib,num_gpu,gpu_milli[,gpu_spec][,rdma][,rdma_policy][,topology][,priority]
 
-Columns may stand in any order, others are not read. `gpu_milli` is of each GPU: 1000 is a whole one, less is a share and only
-with `num_gpu` 1; `gpu_spec` lists models with `|` between, empty is any; `rdma` counts VFs, `rdma_policy` and `topology` are as
-the annotations, empty is the default; `priority` counts where pods end. It returns nodes and pods. It refuses what it cannot
-replay exactly, and names file, line, column and value; one example is a share that is not a whole percent.
+Columns may be in any order; other columns are ignored. `gpu_milli` is the request of each GPU: 1000 is a whole one, less is a
+share and possible only with `num_gpu` 1. `gpu_spec` lists models separated by `|`; empty means any. `rdma` is a number of VFs.
+`rdma_policy` and `topology` have the values of the annotations; empty means the default. `priority` is used where pods end.
+Return nodes and pods. Refuse values that cannot be replayed exactly, such as a share that is not a whole percent, with file,
+line, column and value.
 """
 
 import csv
@@ -23,7 +24,7 @@ from lading.errors import ConfigError
 from lading.nodedevices import Gpu, Status
 
 FULL: Final = 1000  # milli of a whole card
-PERCENT: Final = 10  # milli; a share of compute is asked for in whole percent
+PERCENT: Final = 10  # milli in a percent; a share of compute is requested in whole percent
 MOST: Final = {
     "cpu_milli": 10**9,
     "memory_mib": 2**31 - 1,
@@ -31,7 +32,7 @@ MOST: Final = {
     "num_gpu": 64,
     "gpu_milli": FULL,
     "rdma": 1024,
-    "priority": 10**9,  # of a PriorityClass that is not the system's
+    "priority": 10**9,  # maximum of a PriorityClass other than the system's
     **dict.fromkeys(("creation_time", "scheduled_time", "deletion_time"), 10**12),
 }
 _NODE_COLUMNS: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -45,34 +46,34 @@ class TraceNode:
     name: str
     cpu_milli: int
     memory_mib: int
-    gpus: int  # that may be given
+    gpus: int  # number of usable cards
     model: str
-    devices: Status | None = None  # what it reports; None: so many cards, with nothing known of where they sit
+    devices: Status | None = None  # the node's report; None: `gpus` cards at unknown positions
 
     @property
     def cards(self) -> Sequence[int]:
-        """Return the places in the node's report of the GPUs that may be given."""
+        """Return the indices of the usable GPUs in the node's report."""
         if self.devices is None:
             return range(self.gpus)
         return [place for place, gpu in enumerate(self.devices.gpus) if may_be_given(gpu)]
 
 
 def may_be_given(gpu: Gpu) -> bool:
-    """Return whether the card may be given, as a whole or in shares. A card in MIG mode serves only pods that ask for its
+    """Return whether the card may be given, as a whole or in shares. A card in MIG mode serves only pods that request its
     instances, and no pod of a trace does."""
     return not gpu.mig_enabled and not gpu.unhealthy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracePod:
-    """The request of a pod; equal ones are of one *kind*."""
+    """Represent the request of a pod; pods with equal requests are of one *kind*."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
     gpus: int = 0
-    gpu_milli: int = 0  # of each of them; 0 where there are none
-    models: tuple[str, ...] = ()  # one of these; none: any
-    vfs: int = 0  # as the policy counts them
+    gpu_milli: int = 0  # requested milli of each GPU; 0 without GPUs
+    models: tuple[str, ...] = ()  # accepted models; empty: any
+    vfs: int = 0  # number of VFs, counted by the RDMA policy
     rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST
     scope: Scope = Scope.ANY
     priority: int = 0
@@ -83,27 +84,27 @@ class TracePod:
 
     @property
     def is_somewhere(self) -> bool:
-        """Return whether more than the free cards decides if the pod fits: it asks for VFs, or for devices in one place."""
+        """Return whether the positions of devices also decide if the pod fits: it requests VFs, or devices in one place."""
         return self.vfs > 0 or self.scope is not Scope.ANY
 
     @property
     def share(self) -> int:
-        """Return the milli of one card that the pod asks for; 0 for a pod that asks for whole cards or for none."""
+        """Return the requested milli of one card; 0 for a pod that requests whole cards or none."""
         return self.gpu_milli if self.gpu_milli < FULL else 0
 
     @property
     def whole(self) -> int:
-        """Return the number of whole cards that the pod asks for."""
+        """Return the number of requested whole cards."""
         return self.gpus if self.gpu_milli == FULL else 0
 
     @property
     def milli(self) -> int:
-        """Return what the pod asks for of all its cards together, in milli."""
+        """Return the requested milli of all cards together."""
         return self.gpus * self.gpu_milli
 
     @property
     def label(self) -> str:
-        """Return the class of pods under which failures are reported."""
+        """Return the class of pods under which failures and waits are reported."""
         if not self.gpus:
             return "VFs only" if self.vfs else "cpu only"
         if self.share:
@@ -117,22 +118,22 @@ class TracePod:
 class Trace:
     nodes: tuple[TraceNode, ...]
     pods: tuple[TracePod, ...]
-    partition: PartitionPolicy = PartitionPolicy.PREFER  # the cluster's setting for whole cards where there are NVSwitches
-    lifetimes: tuple[float, ...] = ()  # seconds, by pod; none where they are not needed
+    partition: PartitionPolicy = PartitionPolicy.PREFER  # the cluster's setting for NVSwitch partitions
+    lifetimes: tuple[float, ...] = ()  # seconds, by pod; empty if not needed
     expected: tuple[TracePod, ...] = ()  # pods of another workload, for Prior.OTHER
 
     @property
     def capacity(self) -> int:
-        """Return the milli of all cards."""
+        """Return the milli of all usable cards."""
         return sum(node.gpus for node in self.nodes) * FULL
 
     def pods_for(self, load: float) -> float:
-        """Return how many of the pods, on average, ask together for so many times the capacity."""
+        """Return the mean number of pods that together request `load` times the capacity."""
         return load * self.capacity * len(self.pods) / sum(pod.milli for pod in self.pods)
 
 
 def read_nodes(path: Path) -> tuple[TraceNode, ...]:
-    """Read the nodes. Raise ConfigError."""
+    """Read the nodes from a CSV file. Raise ConfigError."""
     nodes: dict[str, TraceNode] = {}
     for row in _rows(path, _NODE_COLUMNS):
         node = TraceNode(
@@ -198,10 +199,11 @@ def _pod(row: "_Row") -> TracePod:
 
 
 def read_lifetimes(path: Path, pods: Sequence[TracePod], named: Path | None = None) -> tuple[float, ...]:
-    """Return for how many seconds each pod of the file ran: from `scheduled_time`, if it was scheduled, or `creation_time`, to
-    `deletion_time`. `pods`: what was read from it. `named`: another file of pods, from which the lifetimes
-    are taken by `name`; a pod that is not in it runs as long as the next in turn that asks for as many GPUs there. Raise
-    ConfigError."""
+    """Return the seconds that each pod of the file ran: from `scheduled_time`, or `creation_time` if it was never scheduled, to
+    `deletion_time`. Raise ConfigError.
+
+    `pods` are the pods read from the file. `named` is another file of pods, from which lifetimes are taken by `name`. A pod
+    absent there gets the lifetime of the next pod in turn there that requests as many GPUs."""
     if named is None:
         return tuple(map(_lifetime, _rows(path, _TIMES)))
     by_name: dict[str, float] = {}
@@ -242,14 +244,15 @@ class _Row:
 
     def number(self, column: str) -> int:
         value, most = self.cells[column].strip(), MOST[column]
-        # Pandas writes a column with a gap in it as floats.
+        # Pandas writes a column with a missing value as floats, such as 8.0.
         digits = value.removesuffix(".0")
         if not (digits.isascii() and digits.isdecimal()) or len(digits) > len(str(most)) or int(digits) > most:
             raise self.error(column, f"a whole number from 0 to {most} is needed")
         return int(digits)
 
     def choice(self, column: str, default: E) -> E:
-        """Return the value of a column, one of the words of the default's type; the default if the column is empty."""
+        """Return the value of a column as a member of the default's type; the default if the column is empty. Raise
+        ConfigError."""
         value = self.optional(column)
         words: dict[str, E] = {choice.value: choice for choice in type(default)}
         if value and value not in words:
@@ -297,6 +300,6 @@ def _read_text(path: Path) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as e:
         raise not_utf8(failed, content, e.start) from e
-    if b"\0" in content:  # every second byte of plain letters in UTF-16
+    if b"\0" in content:  # a file in UTF-16: every second byte of ASCII letters is 0
         raise not_utf8(failed, content, content.index(b"\0"))
     return text

@@ -1,1 +1,1 @@
-"""Build the library that takes the place of libcuda.so.1 in a container; its sources are beside this file."""
+"""Build the libraries that replace libcuda.so.1 and NVML in a container; their C sources are in this folder."""

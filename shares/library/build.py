@@ -1,4 +1,4 @@
-"""`python -m shares.library.build`: compile the libraries for x86-64 and aarch64, glibc 2.17 and newer."""
+"""Compile the containers' libraries for x86-64 and aarch64, glibc 2.17 and newer: `python -m shares.library.build`."""
 
 import shutil
 import tempfile
@@ -11,7 +11,7 @@ from lading.sharegrant import REAL_LIBRARIES
 
 CUDA: Final = "libcuda.so.1"
 NVML: Final = "libnvidia-ml.so.1"
-SOCKET: Final = Path("/run/lading/gpu/s.sock")  # in a container
+SOCKET: Final = Path("/run/lading/gpu/s.sock")  # the share server's socket, as a container sees it
 HERE: Final = Path(__file__).parent
 SOURCES: Final = {
     CUDA: ("compute.c", "connect.c", "link.c", "memory.c", "resolve.c"),
@@ -24,14 +24,15 @@ _FLAGS: Final = (
 
 
 def build(out: Path, compiler: Sequence[str], *, real: Path | None = None, socket: Path = SOCKET) -> None:
-    """Compile the library that `out` names, CUDA or NVML. `real`: the driver's, as it is found where the library is used.
+    """Compile the library that `out` names, CUDA or NVML. `real`: path of the driver's library inside a container.
 
-    Raises HostError with what the compiler said.
+    Raise HostError with the compiler's output.
     """
     soname = out.name
     real = real or Path(REAL_LIBRARIES, soname)
     with tempfile.TemporaryDirectory(prefix="lading-library-") as name:
-        # The loader takes a name with a slash as a path: so the real library is found by its path alone, whatever its SONAME.
+        # The loader takes a SONAME with a slash as a path. A stub with such a SONAME makes it load the driver's library by
+        # path.
         stub = Path(name) / "real.so"
         run_compiler([*compiler, "-shared", "-fPIC", f"-Wl,-soname,{real}", "-x", "c", "/dev/null", "-o", str(stub)])
         defines = [f'-DREAL_LIBRARY="{real}"', f'-DSOCKET_PATH="{socket}"']

@@ -1,1 +1,1 @@
-"""Decide whose turn a card is: pure, in nanoseconds, with the time as a parameter."""
+"""Decide which container gets the next turn of a card. Pure: times are nanoseconds, and the current time is a parameter."""

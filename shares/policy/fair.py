@@ -1,10 +1,10 @@
 """Share out a card by start-time fair queueing, with a token bucket for limits.
 
-Each container has a virtual time, which its turns advance by their length divided by its request. The one with the least goes
-first, so that in the long run each has its request, and what others leave goes to all in proportion to their requests. A
-container that was away gets no credit for its absence: it comes back with the least virtual time of those who are active, and
-before them.
-A limit is a bucket of the card's time that fills at the rate of the limit: one whose bucket is nearly empty has to wait.
+Each container has a virtual time. A turn advances it by the turn's length divided by the container's request. For example, with
+a request of 25 %, a turn of 50 ms adds 200 ms. The container with the least virtual time goes first. So in the long run each
+gets its request, and unused time is divided in proportion to the requests. An inactive container gets no credit for its
+absence. When it returns, it starts with the least virtual time of the active containers, and goes before them. A limit is a
+bucket of the card's time that fills at the rate of the limit: a container with a nearly empty bucket waits.
 
 Source: Goyal, Vin, Cheng: Start-time Fair Queueing (SIGCOMM 1996).
 """
@@ -15,9 +15,9 @@ from typing import Final
 
 from shares.policy.model import MILLION, MS, SHORTEST_NS, TURN_NS, Next, NotBefore, Share
 
-AWAY_NS: Final = 20 * MS  # who comes back sooner was between two bursts, and keeps its virtual time
-DEPTH_NS: Final = 500 * MS  # of the bucket of a limit of a whole card
-OVERTAKE_NS: Final = 10 * MS  # of the card's time: by so much must one who waits be behind to end a turn early
+AWAY_NS: Final = 20 * MS  # a container inactive for less is between two bursts, and keeps its virtual time
+DEPTH_NS: Final = 500 * MS  # depth of the bucket for a limit of 100 %; a limit of 50 % has half of this
+OVERTAKE_NS: Final = 10 * MS  # card time by which a waiting container must be behind the holder to end its turn early
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,16 +25,16 @@ class _Account:
     share: Share
     virtual_ns: int
     active: bool = False
-    left_ns: int = 0  # when it was last active
-    had_ns: int = 0  # when it last had the card
-    bucket_ns: int  # of the card's time that it may use at once
-    filled_ns: int  # when the bucket was last filled
+    left_ns: int = 0  # time when the container was last active
+    had_ns: int = 0  # time when the container last had the card
+    bucket_ns: int  # card time that the container may use at once, by its limit
+    filled_ns: int  # time when the bucket was last filled
 
 
 class Fair:
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
-        self._last_ns = 0  # the virtual time of the last one that was active
+        self._last_ns = 0  # greatest virtual time of a container that became inactive
 
     def join(self, name: str, share: Share, now_ns: int) -> None:
         self._accounts[name] = _Account(share=share, virtual_ns=self._least(), bucket_ns=_depth(share), filled_ns=now_ns)
@@ -84,12 +84,12 @@ class Fair:
             account.virtual_ns = most
 
     def _least(self) -> int:
-        """Return the least virtual time of those who are active, or were last."""
+        """Return the least virtual time of the active containers; without any, that of the last active container."""
         return min((account.virtual_ns for account in self._accounts.values() if account.active), default=self._last_ns)
 
     def _order(self, name: str) -> tuple[int, int, str]:
-        """Return the order in which it is chosen, the least first. Of those who are equally far, the one that has been without
-        the card for longest: so one who comes back waits for one turn at most."""
+        """Return a container's sort key: the least is chosen first. Of equal virtual times, the container without the card for
+        longest goes first, so that a returning container waits for at most one turn."""
         account = self._accounts[name]
         return account.virtual_ns, account.had_ns, name
 
@@ -98,7 +98,7 @@ class Fair:
         return account.virtual_ns + OVERTAKE_NS * MILLION // account.share.weight_ppm < self._accounts[holder].virtual_ns
 
     def _ready(self, name: str, now_ns: int) -> int:
-        """Return when its bucket holds enough for the shortest turn."""
+        """Return the time when the container's bucket holds enough for the shortest turn."""
         account = self._accounts[name]
         if account.share.limit_ppm >= MILLION:
             return now_ns

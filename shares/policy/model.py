@@ -1,4 +1,4 @@
-"""What a policy of turns is asked, and what it answers."""
+"""Define the interface of a policy, which decides the turns of a card, and its answers."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Final, Protocol
 MS: Final = 1_000_000  # nanoseconds
 MILLION: Final = 1_000_000  # parts per million of one card
 TURN_NS: Final = 50 * MS
-SHORTEST_NS: Final = 10 * MS  # of a turn: shorter ones are lost in draining the device and asking anew
-LEAST_PPM: Final = 1_000  # the weight of a container without a guarantee
+SHORTEST_NS: Final = 10 * MS  # shortest turn; a shorter one would be spent on draining the device and requesting the next turn
+LEAST_PPM: Final = 1_000  # least weight, which a container without a guarantee has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The compute of one card that a container has, in parts per million."""
+    """Hold a container's share of the compute of one card, in parts per million."""
 
-    request_ppm: int  # guaranteed
-    limit_ppm: int = MILLION  # what it may use while others leave it
+    request_ppm: int  # guaranteed part
+    limit_ppm: int = MILLION  # maximum part, which the container may use while others do not
 
     @property
     def weight_ppm(self) -> int:
@@ -25,7 +25,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Whose turn is next, and for how long at most."""
+    """Name the container that gets the next turn, and the turn's maximum length."""
 
     name: str
     quota_ns: int
@@ -33,7 +33,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class NotBefore:
-    """None of those who wait may run before this moment."""
+    """Hold the time before which no waiting container may run."""
 
     at_ns: int
 
@@ -46,11 +46,11 @@ class Policy(Protocol):
     def leave(self, name: str) -> None: ...
 
     def begin(self, name: str, estimate_ns: int, now_ns: int) -> None:
-        """Note that this container wants the card, or has it, from now on. `estimate_ns`: of its next burst of work."""
+        """Note that this container wants the card, or has it, from now on. `estimate_ns`: length of its next burst of work."""
         ...
 
     def end(self, name: str, now_ns: int) -> None:
-        """Note that it neither wants nor has the card from now on."""
+        """Note that this container neither wants nor has the card from now on."""
         ...
 
     def charge(self, name: str, began_ns: int, ended_ns: int) -> None:
@@ -59,7 +59,7 @@ class Policy(Protocol):
         ...
 
     def choose(self, waiting: Collection[str], now_ns: int) -> Next | NotBefore:
-        """Choose among those who wait, of whom there is at least one."""
+        """Choose the next turn among the waiting containers, of which there is at least one."""
         ...
 
     def longest(self, name: str, now_ns: int) -> int | None:
@@ -67,9 +67,10 @@ class Policy(Protocol):
         ...
 
     def is_due(self, waiting: Collection[str], holder: str, now_ns: int) -> bool:
-        """Return whether one who waits should have the card before the turn of its holder, counted until now, is over."""
+        """Return whether a waiting container should get the card before the holder's turn is over. The turn must be charged
+        until now."""
         ...
 
     def forgive(self, now_ns: int) -> None:
-        """Forget differences in use: the time that passed says nothing, because turns were not given in it."""
+        """Forget differences in use, after a time in which no turns were given."""
         ...

@@ -1,8 +1,8 @@
-"""Share out a card by what each container used of it within a sliding window: the algorithm of Gemini.
+"""Share out a card by each container's use within a sliding window of 10 s: the algorithm of Gemini.
 
-Who is furthest below its request goes first; where all have theirs, the one with the least use. One who used its limit within
-the window has to wait until that leaves the window. Kept so that the behaviour of the paper can be had and compared: a
-container that comes back after it was away may make the others wait for half the window.
+The container furthest below its request goes first; if all have their requests, the container with the least use. A container
+that used its limit within the window waits until old use leaves the window. This policy exists to reproduce and compare the
+paper's behaviour. A container that returns after an absence may make the others wait for half the window.
 
 Source: Chen et al.: Gemini: Enabling Multi-Tenant GPU Sharing Based on Kernel Burst Estimation (IEEE TCC 2021); its scheduler.
 """
@@ -15,7 +15,7 @@ from typing import Final
 from shares.policy.model import MILLION, MS, Next, NotBefore, Share
 
 WINDOW_NS: Final = 10_000 * MS
-QUOTA_NS: Final = 250 * MS  # while no burst was measured
+QUOTA_NS: Final = 250 * MS  # length of a turn before a burst was measured
 LEAST_QUOTA_NS: Final = 100 * MS
 
 
@@ -25,17 +25,17 @@ class _Account:
     joined_ns: int
     quota_ns: int = QUOTA_NS
     estimate_ns: int = 0
-    turns: deque[tuple[int, int]] = field(default_factory=deque)  # began and ended, oldest first
+    turns: deque[tuple[int, int]] = field(default_factory=deque)  # begin and end of each turn in ns, oldest first
 
     def used_ns(self, now_ns: int) -> int:
-        """Return its use within the window."""
+        """Return the container's use of the card within the window."""
         since = now_ns - WINDOW_NS
         while self.turns and self.turns[0][1] <= since:
             self.turns.popleft()
         return sum(ended - max(began, since) for began, ended in self.turns)
 
     def measured_ns(self, now_ns: int) -> int:
-        """Return the part of the window in which it was there."""
+        """Return the part of the window since the container joined."""
         return min(WINDOW_NS, now_ns - self.joined_ns)
 
 
@@ -53,7 +53,7 @@ class Window:
         self._accounts[name].estimate_ns = estimate_ns
 
     def end(self, name: str, now_ns: int) -> None:
-        """Absence makes no difference: use leaves the window."""
+        """Do nothing: absence counts only in that old use leaves the window."""
 
     def charge(self, name: str, began_ns: int, ended_ns: int) -> None:
         turns = self._accounts[name].turns
@@ -75,10 +75,10 @@ class Window:
         return False
 
     def forgive(self, now_ns: int) -> None:
-        """Forget nothing: use leaves the window."""
+        """Do nothing: old use leaves the window by itself."""
 
     def _rank(self, name: str, now_ns: int) -> tuple[int, float] | None:
-        """Return the order in which it is chosen, the least first; None if it used its limit."""
+        """Return a container's sort key: the least is chosen first. None if the container used its limit."""
         account = self._accounts[name]
         used, measured = account.used_ns(now_ns), account.measured_ns(now_ns)
         if not used:
@@ -89,14 +89,15 @@ class Window:
         return (1, -missing / (missing + used)) if missing > 0 else (2, float(used))
 
     def _below_limit(self, name: str, now_ns: int) -> int:
-        """Return when it may be below its limit again: the window grows until it is whole, then its oldest use leaves it."""
+        """Return the time when the container may be below its limit again: a new container's window grows, and the oldest use
+        leaves a full window."""
         account = self._accounts[name]
         grown_ns = account.joined_ns + account.used_ns(now_ns) * MILLION // account.share.limit_ppm
         left_ns = account.turns[0][0] + WINDOW_NS
         return max(now_ns, min(grown_ns, left_ns) if now_ns < account.joined_ns + WINDOW_NS else left_ns) + MS
 
     def _next_quota(self, account: _Account) -> int:
-        """Return half the burst that is expected and half the quota before, so that bursts fit into turns."""
+        """Return the next turn's length: the mean of the expected burst and the last quota, so that bursts fit into turns."""
         if account.estimate_ns:
             most = max(account.share.limit_ppm * WINDOW_NS // MILLION, LEAST_QUOTA_NS)
             account.quota_ns = min(max((account.estimate_ns + account.quota_ns) // 2, LEAST_QUOTA_NS), most)

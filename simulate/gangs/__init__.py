@@ -1,1 +1,1 @@
-"""Replays with gangs: jobs whose pods start together, wait, run and end together, under several rules of starting them."""
+"""Replay gangs under several rules of starting them: jobs whose pods start together, wait, run and end together."""

@@ -1,7 +1,7 @@
-"""Keep what each job holds and which jobs run, and measure it: the same books for all rules.
+"""Book the devices of each job and the running jobs, and measure them: the same books for all rules.
 
-Every placement is booked in the Cluster too, which ends the replay at one for which there is no room. A rule takes pods through
-`place`, or by itself through `book`; a job of which all pods are placed runs from `start` on.
+Every placement is booked in the Cluster too, which ends the replay if the free capacity is exceeded. Rules place pods through
+`place`, or choose the placement and call `book`; a job whose pods are all placed runs from `start` on.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from simulate.replay import TurnedAwayError
 
 
 class Held(NamedTuple):
-    pod: int  # its number, for the policy
+    pod: int  # number of the pod, for the policy
     where: Placed
 
 
@@ -26,20 +26,20 @@ class Books:
         self.cluster = cluster
         self._product = product
         self._times = times
-        self._held: dict[int, list[Held]] = defaultdict(list)  # by job
+        self._held: dict[int, list[Held]] = defaultdict(list)  # placed pods, by number of the job
         self._numbers = 0
         self._ends: list[tuple[float, Job]] = []
         self._waiting: dict[int, Job] = {}
         self._measured_s = 0.0
-        self.running = 0  # milli of jobs that run
+        self.running = 0  # milli of running jobs
         self._sums = [0.0, 0.0, 0.0]  # milli times seconds, after the warm-up: running, idle, queued
         self._waits: dict[str, list[float]] = defaultdict(list)
         self._had: dict[str, float] = defaultdict(float)
         self._wanted: dict[str, float] = defaultdict(float)
-        self._runs_of: dict[str, int] = defaultdict(int)  # milli that run now, by tenant
+        self._runs_of: dict[str, int] = defaultdict(int)  # milli of running jobs, by tenant
         self.given_back = 0
 
-    # ---- what jobs hold
+    # ---- placed pods
 
     def arrive(self, job: Job) -> None:
         self._waiting[job.number] = job
@@ -47,24 +47,24 @@ class Books:
         self._wanted[job.tenant] += job.milli * max(0.0, until - max(self._times.warm_up_s, job.at))
 
     def missing(self, job: Job) -> int:
-        """Return how many of its pods are not placed."""
+        """Return the number of the job's pods that are not placed."""
         return job.members - len(self._held.get(job.number, ()))
 
     def holds(self, job: Job) -> bool:
         return bool(self._held.get(job.number))
 
     def runs(self, job: Job) -> bool:
-        """Return whether all its pods are placed, and it has not ended."""
+        """Return whether all pods of the job are placed, and it has not ended."""
         return job.number not in self._waiting and self.holds(job)
 
     def next_pod(self) -> int:
-        """Return a number that no pod had."""
+        """Return a new, unique number for a pod."""
         self._numbers += 1
         return self._numbers
 
     def place(self, job: Job, *, sees_all: bool = True) -> bool:
-        """Place one more pod of the job where the policy wants it. Return whether it fits. `sees_all`: the policy keeps no room
-        for others, so that it has to place what fits."""
+        """Place one more pod of the job by the policy, and return whether it fits. `sees_all`: the policy has no reservations
+        for other pods, so that it must place a pod that fits."""
         if not self.cluster.fits[job.kind].any():
             return False
         pod = self.next_pod()
@@ -77,22 +77,22 @@ class Books:
         return True
 
     def book(self, job: Job, pod: int, where: Placed) -> None:
-        """Book a pod that was placed."""
+        """Book a pod that the rules placed."""
         self.cluster.take(where.node, job.kind, where.cards, where.vfs)
         self._product.changed(where.node)
         self._held[job.number].append(Held(pod, where))
 
     def give_back(self, job: Job) -> None:
-        """Give back all that the job holds, whether or not it runs."""
+        """Release all devices of the job, whether or not it runs."""
         for pod, where in self._held.pop(job.number, ()):
             self.cluster.give_back(where.node, job.kind, where.cards, where.vfs)
             self._product.ended(pod)
             self._product.changed(where.node)
 
-    # ---- which jobs run
+    # ---- running jobs
 
     def start(self, job: Job, now: float) -> None:
-        """Start a job of which all pods are placed."""
+        """Start a job whose pods are all placed. Raise AssertionError."""
         if self.missing(job):
             raise AssertionError(f"job {job.number} was started, and {self.missing(job)} of its {job.members} pods are missing")
         del self._waiting[job.number]
@@ -102,7 +102,7 @@ class Books:
         self._waited(job, now)
 
     def end_due(self, now: float) -> Iterator[Job]:
-        """End the jobs whose time is over, and yield them."""
+        """End the jobs whose time is over, and yield each."""
         while self._ends and self._ends[0][0] <= now:
             _, job = heapq.heappop(self._ends)
             self.running -= job.milli
@@ -113,7 +113,7 @@ class Books:
     # ---- figures
 
     def pass_time(self, now: float) -> None:
-        """Count the time since the last call, in which nothing changed."""
+        """Count the time since the last call; nothing may have changed in it."""
         seconds = max(0.0, now - max(self._measured_s, self._times.warm_up_s))
         self._measured_s = now
         if not seconds:
@@ -125,7 +125,7 @@ class Books:
             self._had[tenant] += milli * seconds
 
     def stay(self, rules: Rules, seed: int) -> GangStay:
-        """Return the figures. Jobs that still wait count with their wait so far."""
+        """Return the figures; jobs that still wait count with their wait so far."""
         for job in self._waiting.values():
             self._waited(job, self._measured_s)
         whole = self.cluster.capacity * (self._times.end_s - self._times.warm_up_s) / 100

@@ -1,11 +1,11 @@
 """Start gangs by central's own code: its ledger, scheduler, planner and keeper of gangs, on the clock of the replay.
 
-    pod of a gang ─▶ GangFeed, filter ─▶ GangKeeper.look: order, plan, patience, room that is kept ─▶ filter names the node
+    pod of a gang ─▶ GangFeed, filter ─▶ GangKeeper.look: order, plan, patience, reservations ─▶ filter names the node
                   ─▶ barrier ─▶ reserve ─▶ bound
 
-Here are only the parts of kube-scheduler, which asks again about pods that it was told to requeue, and about all after a job
-ended, and of the watches. In each step gangs are planned before pods alone are tried, because a plan holds its room at once,
-and a pod that is woken is asked about later. No pod has a priority: none is evicted.
+This module has only the parts of kube-scheduler and of the watches. kube-scheduler asks again about requeued pods, and about
+all pods after a job ended. In each step, gangs are planned before single pods are tried: a plan holds its devices at once, but
+requeued pods are tried later. All pods have the same priority, so that none is evicted.
 """
 
 from collections.abc import Collection, Iterable
@@ -34,7 +34,7 @@ PATIENCE_S: Final = 600.0  # central's default
 
 
 class _NoEvictions:
-    """Evict nothing: all pods have one priority."""
+    """Refuse all evictions, because all pods have one priority."""
 
     def protection(self) -> Protection | None:
         return None
@@ -45,12 +45,12 @@ class _NoEvictions:
 
 class _Member(msgspec.Struct, frozen=True):
     job: Job
-    number: int  # of the pod, for the policy
+    number: int  # number of the pod, for the policy
     pod: Pod
 
 
 class ByPlan:
-    """Lading's."""
+    """Start gangs by Lading's planner."""
 
     def __init__(self, books: Books, product: Product) -> None:
         self._books = books
@@ -58,8 +58,8 @@ class ByPlan:
         self._scheduler = product.scheduler
         self._now = 0.0
         self._members: dict[PodUid, _Member] = {}
-        self._of: dict[int, list[PodUid]] = {}  # members, by job
-        self._alone: dict[str, dict[int, Job]] = {}  # jobs of one pod that wait, by tenant
+        self._of: dict[int, list[PodUid]] = {}  # UIDs of a gang's members, by job
+        self._alone: dict[str, dict[int, Job]] = {}  # waiting jobs of one pod, by tenant and number
         self._to_ask: dict[PodUid, None] = {}
         self._feed = GangFeed(self._scheduler.gangs, self._scheduler.ledger, now=lambda: self._now)
         self._keeper = GangKeeper(
@@ -101,20 +101,20 @@ class ByPlan:
                 self._bind(gang, now)
         self._place_alone(now)
 
-    # ---- what kube-scheduler does
+    # ---- kube-scheduler's part
 
     def _requeue(self, uids: Iterable[PodUid]) -> None:
         self._to_ask.update(dict.fromkeys(uid for uid in uids if uid in self._members))
 
     def _ask(self, uid: PodUid) -> str:
-        """Ask about one pod. Return its node; empty: it is refused."""
+        """Filter one pod, and return its node; empty if it is refused."""
         member = self._members.get(uid)
         if member is None:
             return ""
         return next(iter(self._scheduler.filter(member.pod, list(self._product.able(member.job.kind))).fitting), "")
 
     def _bind(self, gang: Gang, now: float) -> None:
-        """Ask about all members of the plan, send them to bind, and bind them once the barrier opens."""
+        """Filter all members of the plan, let them enter the barrier, and bind them once it opens."""
         nodes = {uid: self._ask(uid) for uid in [*gang.plan]}
         if not all(nodes.values()):
             self._requeue(nodes)
@@ -155,7 +155,7 @@ class ByPlan:
         self._books.book(member.job, member.number, Placed(row, sorted(map(card_of, taken.gpus)), taken.vfs))
 
     def _place_alone(self, now: float) -> None:
-        """Place them in the order of central's line: the tenant with the least first, then the oldest."""
+        """Place single pods in the order of central's queue: the tenant with the least first, then the oldest."""
         full: set[int] = set()  # kinds that fit nowhere now
         while job := self._next_alone(full):
             if self._books.place(job, sees_all=False):
@@ -179,7 +179,7 @@ class ByPlan:
             namespace=job.tenant,
             name=uid,
             uid=uid,
-            creation_timestamp=f"{number:012d}",  # in the order of age
+            creation_timestamp=f"{number:012d}",  # sorts by age
             annotations={**pod.metadata.annotations, GANG: f"job-{job.number}", GANG_MIN: str(job.members)},
         )
         return _Member(job, number, msgspec.structs.replace(pod, metadata=metadata))

@@ -1,11 +1,11 @@
-"""Draw the jobs of a replay with gangs: the pods of a workload, of which those with several GPUs are joined to gangs.
+"""Draw the jobs of a replay with gangs: the pods of a workload, where pods with several GPUs are joined to gangs.
 
 Pods are drawn as in a replay without gangs (simulate/stream.py): at random with replacement, at the times of a Poisson process.
 Each belongs to one of four tenants, which want unequal parts. A pod with several GPUs is joined with equal ones to a gang of 2,
-4 or 8. So that the joined pods arrive as often as the single ones would, a gang of n is kept with a chance of 1/n. A gang takes
-half of the places at most that its pods have on the empty cluster.
+4 or 8. A gang of n is kept with a probability of 1/n, so that the joined pods arrive as often as single ones would. A gang
+takes at most half of the places for its pods on the empty cluster.
 
-A gang runs for the mean of the durations that its pods would have. So the offered load is that of the pods alone.
+A gang runs for the mean of the durations that its pods would have, so that the offered load is that of single pods.
 """
 
 import random
@@ -18,18 +18,18 @@ from simulate.gangs.model import Job
 from simulate.stream import LEAST_S, MOST_S, Departures, Durations, Span
 from simulate.trace import Trace, TraceNode, TracePod
 
-TENANTS: Final[Mapping[str, int]] = {"a": 4, "b": 3, "c": 2, "d": 1}  # tenths of the pods that each starts
-SIZES: Final = (2, 4, 8)  # of gangs, with equal chances
-# In units. Shorter than without gangs: to plan for those that wait takes most of the time of a replay.
+TENANTS: Final[Mapping[str, int]] = {"a": 4, "b": 3, "c": 2, "d": 1}  # tenths of the pods that each tenant starts
+SIZES: Final = (2, 4, 8)  # sizes of gangs, with equal probability
+# Spans in units. They are shorter than without gangs, because planning for waiting gangs takes most of a replay's time.
 SPANS: Final = {Durations.EXPONENTIAL: Span(8.0, 2.0), Durations.TRACE: Span(12.0, 4.0)}
-EXPONENTIAL_UNIT_S: Final = 6000.0  # the mean duration; that of the published trace, cut off at 6 h, is of this size
+EXPONENTIAL_UNIT_S: Final = 6000.0  # mean duration; close to the mean of the published trace, cut off at 6 h
 
 
 class Times:
-    """The durations of a replay, in seconds."""
+    """Hold the durations of a replay, in seconds."""
 
     def __init__(self, trace: Trace, game: Departures) -> None:
-        self._runs: dict[int, list[float]] = defaultdict(list)  # by the GPUs that a pod asks for
+        self._runs: dict[int, list[float]] = defaultdict(list)  # durations, by requested number of GPUs
         self.unit_s = EXPONENTIAL_UNIT_S
         if game.durations is Durations.TRACE:
             runs = [min(MOST_S, max(LEAST_S, seconds)) for seconds in trace.lifetimes]
@@ -41,7 +41,7 @@ class Times:
         self.end_s, self.warm_up_s = span.end * self.unit_s, span.warm_up * self.unit_s
 
     def draw(self, pod: TracePod, members: int, chance: random.Random) -> float:
-        """Return for how long a job of so many of these pods runs."""
+        """Draw the run time of a job of `members` such pods, in seconds."""
         known = self._runs.get(pod.gpus)
         return fmean(chance.choice(known) if known else chance.expovariate(1 / self.unit_s) for _ in range(members))
 
@@ -61,7 +61,7 @@ def draw_jobs(trace: Trace, game: Departures, times: Times, seed: int) -> Iterat
 
 
 def most_at_once(pod: TracePod, nodes: Sequence[TraceNode]) -> int:
-    """Return how many such pods, of whole cards, fit on the empty nodes."""
+    """Return the number of such pods, with whole cards, that fit on the empty nodes."""
     suited = (node for node in nodes if not pod.models or node.model in pod.models)
     return sum(
         min(

@@ -1,4 +1,4 @@
-"""The requests and the answers of a replay with gangs, as values."""
+"""Define the jobs, rules and results of a replay with gangs, as values."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from simulate.trace import TracePod
 
 
 class Rules(StrEnum):
-    """The ways of starting gangs; simulate/gangs/rules.py and central.py."""
+    """Name the rules of starting gangs (simulate/gangs/rules.py and central.py)."""
 
     LADING = "lading"
     GREEDY = "greedy"
@@ -18,11 +18,11 @@ class Rules(StrEnum):
 
 
 class Job(NamedTuple):
-    """Equal pods that start and end together; one pod alone is a job too. Times in seconds."""
+    """Represent equal pods that start and end together, or one single pod. Times are in seconds."""
 
-    number: int  # in the order of arrival, from 1
+    number: int  # number in the order of arrival, from 1
     at: float
-    kind: int  # of its pods, by their number in the replay
+    kind: int  # number of the pods' kind in the replay
     pod: TracePod
     members: int
     runs: float
@@ -30,7 +30,7 @@ class Job(NamedTuple):
 
     @property
     def milli(self) -> int:
-        """Return the milli of cards of all its pods."""
+        """Return the requested milli of cards of all pods of the job."""
         return self.members * self.pod.milli
 
     @property
@@ -43,26 +43,26 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangStay:
-    """The figures of one replay, without its warm-up. Percentages of the GPUs are means over time."""
+    """Hold the figures of one replay, without its warm-up. Percentages of the GPUs are means over time."""
 
     rules: Rules
     seed: int
-    running: float  # percent of the GPUs, of jobs of which all pods are placed
-    idle: float  # percent, held by pods whose gang is not whole
-    queued: float  # percent, that jobs ask for which do not run
+    running: float  # percent of the GPUs that running jobs hold
+    idle: float  # percent of the GPUs that pods of incomplete gangs hold
+    queued: float  # percent of the GPUs that waiting jobs request
     waits: Mapping[str, tuple[float, ...]]  # minutes until all pods were placed, by class of job
-    had: Mapping[str, float]  # percent of the GPUs, of jobs that run, by tenant
-    wanted: Mapping[str, float]  # what its jobs would have had without waits
-    given_back: int  # how often a gang gave back what it held, because it was not whole in time
+    had: Mapping[str, float]  # percent of the GPUs that running jobs hold, by tenant
+    wanted: Mapping[str, float]  # percent that the jobs would have held without waits, by tenant
+    given_back: int  # number of times that an incomplete gang released its devices after a timeout
 
     @property
     def served(self) -> Mapping[str, float]:
-        """Return what each tenant had, as a part of what it wanted."""
+        """Return the part of its wanted GPUs that each tenant had."""
         return {tenant: self.had[tenant] / wanted for tenant, wanted in self.wanted.items() if wanted}
 
     @property
     def of_due(self) -> Mapping[str, float]:
-        """Return what each tenant had, as a part of what it would have had if all that tenants had were divided fairly."""
+        """Return the part of its fair share of all held GPUs that each tenant had."""
         due = divide_fairly(sum(self.had.values()), self.wanted)
         return {tenant: self.had[tenant] / amount for tenant, amount in due.items() if amount}
 
@@ -72,12 +72,12 @@ class GangStay:
 
     @property
     def unfairness(self) -> float:
-        """Return by how much the best treated tenant is treated better than the worst: 1 is fair."""
+        """Return the ratio of the best treated tenant's part of its fair share to the worst treated one's: 1 is fair."""
         return _most_by_least(self.of_due.values())
 
 
 def divide_fairly(total: float, wanted: Mapping[str, float]) -> dict[str, float]:
-    """Return equal parts, but to no tenant more than it wants: what is left by those is divided among the others."""
+    """Return equal parts of the total, but to no tenant more than it wants: the remainder is divided among the others."""
     parts: dict[str, float] = {}
     for number, tenant in enumerate(sorted(wanted, key=lambda tenant: wanted[tenant])):
         parts[tenant] = min(wanted[tenant], (total - sum(parts.values())) / (len(wanted) - number))

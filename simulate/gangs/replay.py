@@ -1,8 +1,7 @@
 """Run one replay with gangs: jobs arrive, wait until all their pods are placed, run, and end.
 
-It takes a trace, the rules, a seed, and how jobs come and go. It returns a GangStay. Time passes in steps of STEP_S: what ended
-gives its room back, what arrived joins those that wait, then the rules start what they can. The same seed gives the same jobs
-for all rules.
+Take a trace, the rules, a seed, and the process of arrivals. Return a GangStay. Time passes in steps of STEP_S: ended jobs
+release their devices, arrived jobs join the queue, then the rules start jobs. The same seed gives the same jobs for all rules.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from simulate.replay import TOLD, without_collections
 from simulate.stream import Departures
 from simulate.trace import Trace
 
-STEP_S: Final = 20.0  # less than central's KEPT_S, so that room that is kept is renewed in time
+STEP_S: Final = 20.0  # less than central's KEPT_S, so that reservations are renewed in time
 
 
 class GangsTask(NamedTuple):
@@ -50,7 +49,7 @@ def replay_gangs(
     prior: Prior = Prior.WORKLOAD,
     tell: Callable[[int], None] = lambda arrived: None,
 ) -> GangStay:
-    """Run the replay. `tell` is called after every TOLD pods that arrived, or more."""
+    """Run the replay. `tell` is called with the number of arrived pods, in parts of at least TOLD."""
     cluster = Cluster(run_order(trace.nodes, seed), tuple(dict.fromkeys(trace.pods)), trace.partition)
     product = Product(cluster, policy, forecast_of(trace, prior, pods_end=True))
     times = Times(trace, game)

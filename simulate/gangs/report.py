@@ -1,8 +1,9 @@
-"""Sum up replays with gangs: means over seeds, waits by class of job, and what Lading has more than others, paired by seed.
+"""Summarize replays with gangs: means over seeds, waits by class of job, and Lading's differences to other rules, paired by
+seed.
 
-It takes stays of several rules on the same seeds, hence with the same jobs. It returns a GangReport for each, all of them as
-JSON, and a table. Waits are in minutes; those of a class are of all its jobs, of all seeds together. A difference is Lading's
-figure less the other's with the same jobs, as the mean over seeds with the standard error of that mean.
+Take stays of several rules on the same seeds, hence with the same jobs. Return a GangReport for each of the rules, all reports
+as JSON, and a table. Waits are in minutes; those of a class are of all its jobs, of all seeds together. A difference is
+Lading's figure less the other's with the same jobs, as the mean over seeds with the standard error of that mean.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,18 +36,19 @@ _OF_TENANTS: Final[Mapping[str, Callable[[GangStay], Mapping[str, float]]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangReport:
-    """The figures of one set of rules."""
+    """Hold the figures of one set of rules."""
 
     rules: Rules
     stays: tuple[GangStay, ...]
-    means: Mapping[str, float]  # over seeds, by the keys of _FIGURES
-    delays: Mapping[str, Delay]  # minutes, by class of job
-    tenants: Mapping[str, Mapping[str, float]]  # by the keys of _OF_TENANTS, then by tenant, mean over seeds
-    lading_less: Mapping[str, Difference]  # Lading's figure less this one's; also "wait: " and a class; none for Lading itself
+    means: Mapping[str, float]  # means over seeds, by the keys of _FIGURES
+    delays: Mapping[str, Delay]  # waits in minutes, by class of job
+    tenants: Mapping[str, Mapping[str, float]]  # means over seeds, by the keys of _OF_TENANTS, then by tenant
+    lading_less: Mapping[str, Difference]  # keys: figures, and "wait: " with a class; empty for Lading
 
 
 def make_gang_reports(stays: Sequence[GangStay]) -> list[GangReport]:
-    """Return one report for each of the rules, in the order in which they first appear: their stays follow each other."""
+    """Return one report for each of the rules, in the order in which they first appear. Stays of the same rules must be
+    adjacent."""
     by_rules = {rules: tuple(its) for rules, its in groupby(stays, lambda stay: stay.rules)}
     return [_report(rules, its, by_rules.get(Rules.LADING)) for rules, its in by_rules.items()]
 
@@ -75,7 +77,7 @@ def _differences(
     for name, figure in _FIGURES.items():
         both = [(figure(one), figure(other)) for one, other in pairs]
         by_seed = [one - other for one, other in both if isfinite(one) and isfinite(other)]
-        if by_seed:  # a tenant that had nothing was treated infinitely worse than others
+        if by_seed:  # seeds with an infinite ratio are left out: a tenant had nothing
             yield name, difference_of(by_seed)
     for label in labels:
         waits = [(one.waits[label], other.waits[label]) for one, other in pairs if one.waits.get(label)]
@@ -109,7 +111,7 @@ def _render(report: GangReport) -> dict[str, Any]:
 
 
 def render_gangs(reports: Sequence[GangReport], workload: str, game: Departures) -> str:
-    """Return the table for people."""
+    """Return the reports as a table for people."""
     seeds = len(reports[0].stays)
     head = f"{workload}, load {load_key(game.load)}, {game.durations.value} durations, {seeds} seed{'s' if seeds > 1 else ''}"
     return "\n".join(
@@ -138,7 +140,7 @@ def _means(reports: Sequence[GangReport]) -> Iterator[Sequence[str]]:
 
 def _delays(reports: Sequence[GangReport]) -> Iterator[Sequence[str]]:
     yield "CLASS", "JOBS", *(report.rules.value.upper() for report in reports)
-    for label, delay in reports[0].delays.items():  # the same jobs arrive under all rules
+    for label, delay in reports[0].delays.items():  # all rules have the same jobs
         delays = [report.delays[label] for report in reports]
         yield label, f"{delay.pods / len(reports[0].stays):.0f}", *(f"{one.mean:.1f} / {one.p99:.0f}" for one in delays)
 

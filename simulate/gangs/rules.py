@@ -1,16 +1,16 @@
-"""Start gangs by the rules of others, to compare with. Of the replay only: each is what its documents say, and no more.
+"""Start gangs by the rules of other projects, for comparison in a replay. Each set of rules follows its documentation only.
 
-    greedy       pods are placed one by one, in the order in which their jobs arrived, and hold what they have. A gang that is
-                 not whole HOLD_S after its first pod was placed gives all back, and is tried again after PAUSE_S.
-    koordinator  one gang at a time: all its pods are tried, one after the other. If one fits nowhere, all of the gang is
+    greedy       Pods are placed one by one, in the order of their jobs' arrival, and hold their devices. A gang that is still
+                 incomplete HOLD_S after its first pod was placed releases all, and is tried again after PAUSE_S.
+    koordinator  One gang at a time: all its pods are tried, one after the other. If one fits nowhere, the whole gang is
                  refused (Strict), and the next one passes. Refused gangs are tried again when a job has ended. As all pods of
                  a gang exist when it is tried, none waits at Permit, and its waiting-time does not matter.
-    kueue        a job is admitted if the quota, all cpu, memory and GPUs of the cluster, has as much left; jobs that do not
-                 fit are passed (BestEffortFIFO). Pods of admitted jobs are placed one by one, and hold what they have. A job
-                 that is not whole READY_S after its admission (waitForPodsReady) is evicted, and waits for BACK_OFF_S at the
+    kueue        A job is admitted if the quota (all cpu, memory and GPUs of the cluster) has enough left; jobs that do not
+                 fit are passed (BestEffortFIFO). Pods of admitted jobs are placed one by one, and hold their devices. A job
+                 that is incomplete READY_S after its admission (waitForPodsReady) is evicted, and waits for BACK_OFF_S at the
                  end of the queue, twice as long each further time.
 
-All choose the node of one pod by the same policy of central. Waiting jobs are looked at in the order of their arrival.
+All rules choose the node of one pod by the same policy of central. Waiting jobs are tried in the order of their arrival.
 
 Source: kubernetes-sigs/scheduler-plugins (coscheduling), koordinator.sh gang scheduling, kueue.sigs.k8s.io.
 """
@@ -26,29 +26,29 @@ HOLD_S: Final = 300.0
 PAUSE_S: Final = 60.0
 READY_S: Final = 300.0  # the value of Kueue's examples
 BACK_OFF_S: Final = 60.0  # requeuingStrategy.backoffBaseSeconds
-LONGEST_BACK_OFF_S: Final = 3600.0  # and backoffMaxSeconds, by default
+LONGEST_BACK_OFF_S: Final = 3600.0  # requeuingStrategy.backoffMaxSeconds, the default
 
 
 class Starter(Protocol):
-    """The rules in one replay."""
+    """Start the jobs of one replay by some rules."""
 
     def arrive(self, job: Job) -> None:
-        """Record that the job waits."""
+        """Record that the job arrived and waits."""
 
     def ended(self, job: Job) -> None:
-        """Record that the job ended; its pods hold nothing any more."""
+        """Record that the job ended; its devices are already released."""
 
     def step(self, now: float) -> None:
-        """Start what can be started now."""
+        """Start the jobs that can start now."""
 
 
 class OneByOne:
-    """Greedy."""
+    """Start gangs by the greedy rules: pods are placed one by one, and hold their devices."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
         self._waiting: dict[int, Job] = {}
-        self._since: dict[int, float] = {}  # when the first pod of a job was placed
+        self._since: dict[int, float] = {}  # time at which a job's first pod was placed, in seconds
         self._not_before: dict[int, float] = {}
 
     def arrive(self, job: Job) -> None:
@@ -76,12 +76,12 @@ class OneByOne:
 
 
 class GangByGang:
-    """Koordinator's, Strict."""
+    """Start gangs by Koordinator's rules in Strict mode: one gang at a time, all of its pods or none."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
         self._waiting: dict[int, Job] = {}
-        self._tried: set[int] = set()  # jobs that were refused since a job ended
+        self._tried: set[int] = set()  # jobs refused since a job last ended
 
     def arrive(self, job: Job) -> None:
         self._waiting[job.number] = job
@@ -90,7 +90,7 @@ class GangByGang:
         self._tried.clear()
 
     def step(self, now: float) -> None:
-        refused: dict[int, int] = {}  # in this step: the least members that did not fit, by kind of pod
+        refused: dict[int, int] = {}  # smallest gang that was refused in this step, by kind of pod
         for number, job in [*self._waiting.items()]:
             if number in self._tried:
                 continue
@@ -117,7 +117,7 @@ class _Admitted:
 
 @dataclass(slots=True)
 class _Quota:
-    """cpu in milli, memory in MiB, GPUs in milli: what is left."""
+    """Hold the remaining quota: cpu in milli, memory in MiB, GPUs in milli."""
 
     left: list[int]
 
@@ -144,14 +144,14 @@ class _Queued:
 
 
 class ByQuota:
-    """Kueue's, one ClusterQueue with all of the cluster as its quota."""
+    """Start gangs by Kueue's rules, with one ClusterQueue and the whole cluster as its quota."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
         cluster = books.cluster
         self._quota = _Quota([int(cluster.cpu_milli.sum()), int(cluster.memory_mib.sum()), cluster.capacity])
         self._queue: dict[int, _Queued] = {}
-        self._admitted: dict[int, _Admitted] = {}  # that do not run yet, in the order of admission
+        self._admitted: dict[int, _Admitted] = {}  # admitted jobs that do not run yet, in the order of admission
 
     def arrive(self, job: Job) -> None:
         self._queue[job.number] = _Queued(job)
@@ -173,7 +173,7 @@ class ByQuota:
     def _evict(self, now: float) -> None:
         for number, one in [*self._admitted.items()]:
             if now >= one.since + READY_S:
-                queued = self._queue[number] = self._queue.pop(number)  # to the end of the line: timestamp Eviction
+                queued = self._queue[number] = self._queue.pop(number)  # moved to the end of the queue: timestamp Eviction
                 self._books.given_back += self._books.holds(one.job)
                 self._books.give_back(one.job)
                 self._quota.give_back(one.job)
@@ -183,8 +183,8 @@ class ByQuota:
 
 
 def place_in_turn(books: Books, jobs: Iterable[Job]) -> None:
-    """Place pods of these jobs, one by one, as far as they fit. They hold what they have."""
-    full: set[int] = set()  # kinds of pods that fit nowhere: in one pass nothing ends
+    """Place pods of these jobs one by one, as far as they fit. Placed pods hold their devices."""
+    full: set[int] = set()  # kinds of pods that fit nowhere; nothing ends during one pass
     for job in jobs:
         while job.kind not in full and books.missing(job):
             if not books.place(job):
