@@ -1,4 +1,4 @@
-"""Ask the API server about this node and the rights of its reporter. Creates only reviews, which the server does not store.
+"""Ask the API server about this node and the rights of its reporter. Only reviews are created, which the server does not store.
 
 Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery".
 """
@@ -20,7 +20,7 @@ from lading.threads import in_thread
 _KUBELETS: Final = ("/etc/kubernetes/kubelet.conf", "/var/lib/rancher/*/agent/kubelet.kubeconfig")
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 Right = tuple[str, str, str, str]
-# What the reporter does (deploy/rbac/reporter.yaml): verb, API group, resource, subresource.
+# The reporter needs these rights (deploy/rbac/reporter.yaml): verb, API group, resource, subresource.
 _RIGHTS: Final[Sequence[Right]] = (
     ("get", "", "nodes", ""),
     ("create", nodedevices.GROUP, nodedevices.PLURAL, ""),
@@ -30,7 +30,7 @@ _TAINTS: Final = ("patch", "", "nodes", "")
 
 
 async def read_api(node_name: str, *, report: bool, taints: bool, kubeconfig: str) -> ApiSeen:
-    """Return the API server's answers. Create only reviews, which the server does not store. Raise LadingError if the API
+    """Return the API server's answers about the Node, NodeDevices and the reporter's rights. Raise LadingError if the API
     server is not reached."""
     if not report:
         return ApiSeen(node_name=node_name, asked=False)
@@ -52,7 +52,7 @@ def _try_it(kubeconfig: str, node_name: str) -> str:
 
 
 def rights_of(*, taints: bool) -> Sequence[Right]:
-    """Return what the daemon does at the API server. `taints`: it keeps a taint on its node."""
+    """Return the rights that lading-hooks needs at the API server. `taints`: lading-hooks keeps a taint on its node."""
     return (*_RIGHTS, _TAINTS) if taints else _RIGHTS
 
 
@@ -69,7 +69,7 @@ async def ask(api: Api, node_name: str, rights: Sequence[Right]) -> ApiSeen:
 async def _may(api: Api, node_name: str, right: Right) -> bool:
     verb, group, resource, subresource = right
     attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
-    if verb != "create":  # which has no name yet
+    if verb != "create":  # an object to create has no name for the review
         attributes["name"] = node_name
     review = {
         "apiVersion": "authorization.k8s.io/v1",
@@ -86,7 +86,7 @@ async def _is_there(api: Api, path: str) -> bool:
     except NotFoundError:
         return False
     except RefusedError:
-        return True  # not visible with these rights: `denied` reports missing rights
+        return True  # the object may exist, but is not visible with these rights; `denied` reports missing rights
     return True
 
 

@@ -1,4 +1,4 @@
-"""The checks of `lading-doctor`: one row each, with the same words as its row in docs/doctor.md."""
+"""List the checks of `lading-doctor`, each with the same texts as its row in docs/doctor.md."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
@@ -54,7 +54,7 @@ _CLUSTER: Final = "cluster"
 def _of_each(
     *, name: str, group: str, what: str, why: str, read: Callable[..., Awaitable[T]], decide: Callable[[T], Iterable[Verdict]]
 ) -> Iterator[Check[Host]]:
-    """Yield a check of each daemon: what could not be read of one says nothing of the other."""
+    """Yield one check for each daemon, so that a failure to read one daemon does not hide the result of the other."""
     for daemon in (HOOKS, PROXY):
         look = then(partial(read, daemon=daemon), decide)
         yield Check(name=name, group=group, what=what, why=why, look=look, of=daemon)

@@ -1,6 +1,6 @@
-"""Find what is wrong between a node and its cluster: its name, other device plugins, the rights of its reporter.
+"""Check a node against its cluster: the node's name, other device plugins, the rights of the node's reporter.
 
-It takes kubelet's sockets, names, and answers of the API server. It returns verdicts.
+Take kubelet's plugin sockets, the node's names, and answers of the API server. Return verdicts.
 
 Source: Kubernetes "Device Plugins" (/var/lib/kubelet/device-plugins), SelfSubjectAccessReview (authorization.k8s.io/v1).
 """
@@ -13,7 +13,7 @@ from typing import Final
 from doctor.model import Verdict, failed, ok, skipped, warning
 
 PLUGINS: Final = "var/lib/kubelet/device-plugins"
-# NVIDIA's and its forks' (nvidia-gpu.sock, hami), Mellanox' and the network operator's (rdma-shared…, sriov…).
+# Sockets of NVIDIA's plugin and its forks (nvidia-gpu.sock, hami), and of Mellanox' and its operator's (rdma-shared…, sriov…).
 _OURS: Final = re.compile(r"nvidia|gpu|rdma|sriov|mlnx|mellanox|hca|vgpu|hami", re.IGNORECASE)
 
 
@@ -22,8 +22,8 @@ _OURS: Final = re.compile(r"nvidia|gpu|rdma|sriov|mlnx|mellanox|hca|vgpu|hami", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginsSeen:
-    sockets: tuple[str, ...]  # names of those that have a listener
-    coexist: bool
+    sockets: tuple[str, ...]  # names of device plugins' sockets with a listener
+    coexist: bool  # setting `coexist` of hooks.toml
 
 
 def decide_plugins(seen: PluginsSeen) -> Iterator[Verdict]:
@@ -44,8 +44,8 @@ def decide_plugins(seen: PluginsSeen) -> Iterator[Verdict]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameSeen:
-    configured: str
-    kubelets: str  # --hostname-override, or the host's name
+    configured: str  # setting `node_name` of hooks.toml
+    kubelets: str  # name that kubelet uses: --hostname-override, or the host's name
 
 
 def decide_name(seen: NameSeen) -> Iterator[Verdict]:
@@ -65,13 +65,13 @@ def decide_name(seen: NameSeen) -> Iterator[Verdict]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiSeen:
-    """The answers of the API server; None if nothing is reported: `report = false`."""
+    """Hold the answers of the API server."""
 
     node_name: str
-    asked: bool = True
-    node: bool = False  # the Node exists
-    served: bool = False  # NodeDevices are
-    denied: tuple[str, ...] = ()  # of the reporter's requests: verb and resource
+    asked: bool = True  # False with `report = false`: no call was made
+    node: bool = False  # whether the Node exists
+    served: bool = False  # whether the API server serves NodeDevices
+    denied: tuple[str, ...] = ()  # rights that the reporter lacks, as verb and resource
 
 
 def decide_api(seen: ApiSeen) -> Iterator[Verdict]:

@@ -17,17 +17,17 @@ OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 class ConfigSeen:
     daemon: str
     path: Path
-    access: Access | None = None  # None: there is no such file, or we have no permission to read it
+    access: Access | None = None  # None: there is no such file, or this process may not read it
     problem: ConfigError | None = None
 
     @property
     def is_denied(self) -> bool:
-        """Return whether we may not read it, or a file that it names."""
+        """Return whether this process lacks permission to read the configuration, or a file that it names."""
         return self.problem is not None and isinstance(self.problem.__cause__, PermissionError)
 
 
 def can_be_changed(access: Access | None) -> bool:
-    """Return whether users other than root can change it."""
+    """Return whether users other than root can change a file with this access."""
     return access is not None and (access.uid != 0 or bool(access.mode & OTHERS_WRITE))
 
 

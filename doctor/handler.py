@@ -1,4 +1,4 @@
-"""Check containerd's runtime handler `lading`, where it is configured: its program, and what it sees of pods.
+"""Check containerd's runtime handler `lading`, if it is configured: its program, and the annotations of pods that it gets.
 
 Source: containerd's `info` of a verbose Status (PodAnnotations, ContainerAnnotations and options.BinaryName of its runtimes).
 """
@@ -21,14 +21,14 @@ _TABLE = f"the table of {HANDLER} as in docs/nri.md; systemctl restart container
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerSeen:
     runtime: RuntimeSeen
-    table: Mapping[str, Any] | None  # of the handler, as the runtime shows it
-    program: str  # of the runtime's configuration
-    version: str  # of that program; empty: it is none of Lading
-    installed: str  # this command's
+    table: Mapping[str, Any] | None  # the handler's table, as the runtime reports it; None: no such handler
+    program: str  # path of the handler's program in the runtime's configuration
+    version: str  # version of the program; empty: it is not Lading's
+    installed: str  # version of this command
 
 
 def read_handler(runtime: RuntimeSeen, *, installed: str) -> HandlerSeen:
-    """Read the program that the runtime names. Blocks."""
+    """Read the handler's table in the runtime's status, and the version of its program. Blocks."""
     table = runtimes_of(runtime.status).get(HANDLER)
     options = table.get("options") if isinstance(table, dict) else None
     program = str(options.get("BinaryName", "")) if isinstance(options, dict) else ""

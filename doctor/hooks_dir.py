@@ -1,6 +1,6 @@
-"""Decide what is wrong with the registrations of hook servers, and with the servers; and how near the proxy is to its limits.
+"""Check the registrations of hook servers, the servers, and the number of the proxy's connections.
 
-It takes the folder as the proxy itself reads it, and each socket that a registration names. It returns verdicts.
+Take the folder of registrations as the proxy itself reads it, and each socket that a registration names. Return verdicts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
 _OURS: Final = "50-lading.json"
 _WRITE: Final = "lading-hooks registration --write"
-_KEYS: Final = {  # of the file, by the names of Registration
+_KEYS: Final = {  # keys of a registration file, by the field of Registration
     "hooks": "runtime-hooks",
     "policy": "failure-policy",
     "prefixes": "annotation-prefixes",
@@ -23,14 +23,14 @@ _KEYS: Final = {  # of the file, by the names of Registration
     "env_values": "env-values",
     "hide_unassigned": "static-adjustments",
 }
-_MANY: Final = 0.8  # of max_connections
+_MANY: Final = 0.8  # part of max_connections above which there is a warning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderSeen:
     folder: Path
     registrations: tuple[Registration, ...]
-    complaints: Mapping[str, str]  # the proxy's own, by file name; empty for the folder itself
+    complaints: Mapping[str, str]  # the proxy's complaints, by file name; an empty name stands for the folder itself
     guarded_prefixes: tuple[str, ...]
 
 
@@ -39,7 +39,7 @@ def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
         yield failed(f"{seen.folder}{'/' if name else ': '}{complaint}", mend=_mend_of(seen.folder, name))
     unclaimed = [prefix for prefix in seen.guarded_prefixes if not any(r.claims(prefix) for r in seen.registrations)]
     if unclaimed:
-        at = ", at the latest after a restart of the proxy" if seen.complaints else ""  # until then the last good one
+        at = ", at the latest after a restart of the proxy" if seen.complaints else ""  # until then the last valid file
         whose = ", ".join(unclaimed)
         what = f"no registration in {seen.folder} answers for {whose}: pods with such annotations are refused{at}"
         yield failed(what, mend=f"{_WRITE} {seen.folder / _OURS}")
@@ -50,7 +50,7 @@ def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationSeen:
     folder: FolderSeen
-    expected: Registration  # that this node's configuration makes
+    expected: Registration  # registration that follows from this node's configuration
 
 
 def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
@@ -71,12 +71,12 @@ def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
 
 
 def _mend_of(folder: Path, name: str) -> str:
-    """Return how to fix one file. Lading can fix owner and mode of another program's file, but not its content."""
+    """Return commands that fix one file. For another program's file, Lading can fix owner and mode, but not the content."""
     path = folder / name
     if not name:
         return f"chown root:root {folder}; chmod 0755 {folder}"
     if name == _OURS:
-        return f"{_WRITE} {path}"  # owner and mode come with it
+        return f"{_WRITE} {path}"  # the command also sets owner and mode
     return f"chown root:root {path}; chmod 0644 {path}; the owner of the file must fix its content, or: mv {path} {path}.off"
 
 
@@ -117,7 +117,7 @@ def _problem(seen: SocketSeen) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSeen:
     said: DaemonReply
-    most: int  # max_connections
+    most: int  # maximum number of connections: setting max_connections
     socket: Path
 
 

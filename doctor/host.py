@@ -1,7 +1,7 @@
-"""Read from a node what the checks of `lading-doctor` need: each thing once, whichever checks use it.
+"""Read a node for the checks of `lading-doctor`; a reading that several checks use is made once.
 
-It takes the settings of both daemons, as far as they could be read. It returns readings. Files and sockets are read in threads,
-the driver in a process: what hangs delays only the check that needs it. Nothing is changed.
+Take the valid part of the settings of both daemons. Return readings. Files and sockets are read in threads, the driver in a
+process, so that a reading that hangs delays only the checks that use it. Nothing is changed.
 """
 
 import asyncio
@@ -69,18 +69,18 @@ PROXY: Final = "lading-runtimeproxy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiSeen:
-    needed: bool  # gpu_mode = cdi
+    needed: bool  # whether gpu_mode = cdi
     support: CdiSupport
-    folder: str = ""  # of the specs that lading-hooks writes
+    folder: str = ""  # folder of the CDI specs that lading-hooks writes; empty: it writes none
 
 
 class Host(Readings):
-    """One node, according to the configurations of its daemons. `configs` has those of the daemons that are installed."""
+    """Read one node, according to the configurations of its daemons. `configs` has the installed daemons only."""
 
     def __init__(
         self, *, hooks: Settings, proxy: ProxySettings, configs: Mapping[str, ConfigSeen], root: Path, slowness: float = 1.0
     ) -> None:
-        """Set the configurations. Waits for answers are `slowness` times as long as on a quiet node."""
+        """Set the configurations. Time limits for answers are `slowness` times as long as on a quiet node."""
         super().__init__()
         self.hooks = hooks
         self.proxy = proxy
@@ -126,12 +126,12 @@ class Host(Readings):
         return await self.once("functions", lambda: in_thread(self._read_rdma))
 
     def _read_rdma(self) -> Inventory:
-        """Read the inventory with the VFs that are in pods as they were: they cannot be seen from here."""
+        """Read the RDMA inventory. For VFs in pods, which the host does not see, use their state in the journal."""
         pfs, _, problems = read_rdma(self.root)
         try:
             rows = read_journal(ledger_path(self.hooks))
         except StateError:
-            rows = ()  # `ledger` says why
+            rows = ()  # the check `ledger` reports the cause
         return with_attached(Inventory(pfs=pfs, problems=problems), rows)
 
     # ---- one check each
@@ -298,21 +298,22 @@ class Host(Readings):
 
 
 def _memlock(endpoint: Path, answer_s: float) -> str:
-    """Check memlock in this process's own /proc: the kernel reports the runtime by its pid in this pid namespace."""
+    """Return a warning about the runtime's memlock limit, or an empty text. Read this process's own /proc, because the kernel
+    reports the runtime's pid in this pid namespace."""
     if read_listener(endpoint, answer_s) is None:
         raise ElsewhereError("runtime")
     return memlock_warning(Path("/"), endpoint)
 
 
 class _Nowhere:
-    """A log sink that drops everything: what the proxy would log is also in the returned value."""
+    """Drop log messages: `FolderSeen.complaints` has the same information."""
 
     def write(self, level: Level, event: Event, message: str, fields: dict[str, str]) -> None:
         pass
 
 
 def read_folder(folder: Path, guarded_prefixes: tuple[str, ...]) -> FolderSeen:
-    """Read the folder as the proxy does, but without its memory of earlier versions of a bad file. Blocks."""
+    """Read the folder of registrations as the proxy does, but without earlier valid versions of an invalid file. Blocks."""
     if folder.exists() and not os.access(folder, os.R_OK | os.X_OK):
         raise PermissionError(f"no permission to read {folder}")
     found: list[Registration] = []

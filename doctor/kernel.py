@@ -1,7 +1,7 @@
 """Check the parts of a node's kernel on which the devices of containers depend: cgroups, SELinux, the clock.
 
-It takes a few files below the host root, and the state of the kernel's clock. It returns verdicts. What cannot be seen (a
-simulated node has no cgroups) is skipped.
+Take readings of a few files below the host root, and the state of the kernel's clock. Return verdicts. A check without a
+reading is skipped; for example, a simulated node has no cgroups.
 
 Source: cgroups(7), kernel's admin-guide/cgroup-v2 ("Device controller": eBPF), adjtimex(2), container_selinux(8).
 """
@@ -13,7 +13,7 @@ from typing import Final
 
 from doctor.model import Verdict, failed, ok, skipped, warning
 
-_LATE_S: Final = 1.0
+_LATE_S: Final = 1.0  # maximum error of the clock without a warning, in seconds
 
 
 class CgroupMode(StrEnum):
@@ -25,7 +25,7 @@ class CgroupMode(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupsSeen:
     mode: CgroupMode
-    devices: bool = False  # v1: the controller is there; v2: this kernel has BPF
+    devices: bool = False  # v1: whether the devices controller exists; v2: whether this kernel has BPF
 
 
 def decide_cgroups(seen: CgroupsSeen) -> Iterator[Verdict]:
@@ -47,7 +47,7 @@ def decide_cgroups(seen: CgroupsSeen) -> Iterator[Verdict]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelinuxSeen:
     enforcing: bool | None = None  # None: there is no SELinux
-    use_devices: bool | None = None  # the boolean container_use_devices; None: its policy has none
+    use_devices: bool | None = None  # SELinux boolean container_use_devices; None: the policy does not have it
 
 
 def decide_selinux(seen: SelinuxSeen) -> Iterator[Verdict]:
@@ -65,7 +65,7 @@ def decide_selinux(seen: SelinuxSeen) -> Iterator[Verdict]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSeen:
     synchronised: bool
-    max_error_s: float  # the kernel's own limit of its error
+    max_error_s: float  # maximum error as estimated by the kernel, in seconds
 
 
 def decide_clock(seen: ClockSeen) -> Iterator[Verdict]:

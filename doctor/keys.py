@@ -1,6 +1,6 @@
-"""Find problems with the public keys of a node.
+"""Check the public keys of a node, and that no private key is beside them.
 
-It takes files as they were read, and returns verdicts.
+Take readings of the key files, and return verdicts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,15 +21,15 @@ _PRIVATE: Final = b"PRIVATE KEY-----"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSeen:
     path: Path
-    access: Access | None = None  # None: it could not be read
+    access: Access | None = None  # None: the file could not be read
     content: bytes = b""
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysSeen:
-    assignments: tuple[str, ...]
-    keys: Mapping[str, FileSeen]  # by key id
+    assignments: tuple[str, ...]  # accepted forms of assignments: setting `assignments` of hooks.toml
+    keys: Mapping[str, FileSeen]  # configured keys by key id
     beside: tuple[FileSeen, ...] = ()  # other files in the folders of these keys
 
 

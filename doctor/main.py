@@ -1,6 +1,7 @@
-"""`lading-doctor`: which node, which checks to run, how to show them, and the exit status.
+"""Run `lading-doctor`: run the chosen checks of a node, show the findings, and set the exit status.
 
-Exit status 0: nothing failed; with `--strict`, no warning either. 1: something did. 2: wrong arguments.
+Exit status 0: no check failed; with `--strict`, no warning either. 1: a check failed, or gave a warning with `--strict`.
+2: wrong arguments.
 """
 
 import argparse
@@ -38,10 +39,10 @@ from runtimeproxy.settings import Settings as ProxySettings
 H = TypeVar("H")
 
 PROGRAM: Final = "lading-doctor"
-# NVML's first call takes some 2 s on a board of eight cards without persistence mode.
+# The deadline must be longer than NVML's first call: some 2 s on a board of eight cards without persistence mode.
 DEADLINE_S: Final = 10.0
 LONGEST_S: Final = 600.0
-# The commands that findings name, and that look at the node which this command looked at.
+# Commands in findings need the flags of this command, so that they read the same node and configuration.
 _REPEATED: Final = re.compile(r"\blading-(?:doctor|hooks (?:registration|ledger|audit|release|render))\b")
 
 
@@ -83,7 +84,7 @@ def _seconds(text: str) -> float:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """End the process, with the exit status."""
+    """Run the chosen checks, print the findings, and end the process with the exit status."""
     slowness = measure_slowness()
     console = Console()
     chosen = select(CHECKS, args.only)
@@ -109,20 +110,20 @@ async def _look(checks: Sequence[Check[Host]], args: argparse.Namespace, slownes
     named = {HOOKS: args.hooks_config, PROXY: args.proxy_config}
     configs = {daemon: seen for daemon, seen in both.items() if named[daemon] or is_installed(seen, root)} or both
     if hooks.front_end is FrontEndName.NRI and HOOKS in configs:
-        configs = {HOOKS: of_hooks}  # a node has one front end: what is left of the other is not looked at
+        configs = {HOOKS: of_hooks}  # a node has one front end: skip remains of the proxy
     host = Host(hooks=hooks, proxy=proxy, configs=configs, root=root, slowness=slowness)
     chosen = [check for check in checks if check.of in {"", *configs} and check.front_end in {"", hooks.front_end}]
     return await run_checks(chosen, host, deadline_s=args.deadline or DEADLINE_S * slowness, slowness=slowness)
 
 
 def is_installed(seen: ConfigSeen, root: Path) -> bool:
-    """Return whether a node has this daemon: its configuration, also one that may not be read, or its unit."""
+    """Return whether the node has this daemon: its configuration file exists, even if unreadable, or its unit does."""
     units = (root / folder / f"{seen.daemon}.service" for folder in UNIT_FOLDERS)
     return seen.access is not None or seen.is_denied or any(map(Path.is_file, units))
 
 
 def select(checks: Sequence[Check[H]], only: Sequence[str]) -> tuple[Check[H], ...]:
-    """Return the named checks, or all where none is named. Raises ConfigError for an unknown name."""
+    """Return the checks that `only` names; all checks if it names none. Raises ConfigError for an unknown name."""
     wanted = {name.strip() for names in only for name in names.split(",")} - {""}
     names = dict.fromkeys(check.name for check in checks)
     for name in sorted(wanted - set(names)):
@@ -131,7 +132,7 @@ def select(checks: Sequence[Check[H]], only: Sequence[str]) -> tuple[Check[H], .
 
 
 def repeat_flags(mend: str, args: argparse.Namespace) -> str:
-    """Return the commands with the flags that select this node and its configuration."""
+    """Return the commands in `mend`, with the user's flags for this node and its configuration added."""
     of_hooks = {"--config": args.hooks_config, "--host-root": args.host_root}
     of_doctor = {"--hooks-config": args.hooks_config, "--proxy-config": args.proxy_config, "--host-root": args.host_root}
 

@@ -1,7 +1,7 @@
-"""The values of the doctor: a check and its findings.
+"""Define a check of `lading-doctor`, its verdicts and its findings.
 
-A check reads one thing of a node and returns verdicts: what was found, how it is judged, and the command that fixes it. Why it
-matters belongs to the check, and is the same for all findings. docs/doctor.md has a row for each.
+A check reads one part of a node and returns verdicts: a description, a state, and a command that fixes the problem. The reason
+why the part matters belongs to the check, and is the same for all its findings. docs/doctor.md has a row for each check.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 class State(StrEnum):
     OK = "ok"
-    WARNING = "warning"  # it works, but not permanently, or not for all
+    WARNING = "warning"  # works now, but not permanently, or not for all pods
     FAILED = "failed"
     SKIPPED = "skipped"  # could not be checked, or there is nothing to check
 
@@ -26,8 +26,8 @@ WORST_FIRST: Final = (State.FAILED, State.WARNING, State.SKIPPED, State.OK)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     state: State
-    what: str  # was found
-    mend: str = ""  # a command or a line of configuration; empty where there is nothing to fix
+    what: str  # description of the result
+    mend: str = ""  # command or line of configuration that fixes the problem; empty: there is nothing to fix
 
 
 def ok(what: str) -> Verdict:
@@ -51,15 +51,16 @@ Look = Callable[[H], Awaitable[Iterable[Verdict]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Generic[H]):
-    """A check. `look` reads a node of type H. It may raise: LadingError is a failed finding, PermissionError a skipped one."""
+    """Define a check. `look` reads a node of type H. A LadingError that it raises is a failed finding, a PermissionError a
+    skipped one."""
 
     name: str
     group: str
-    what: str  # is looked at
-    why: str  # it matters
+    what: str  # description of the checked part of the node
+    why: str  # reason why that part matters
     look: Look[H]
-    of: str = ""  # the daemon that has to be installed; empty: any
-    front_end: str = ""  # that the node has to have; empty: any
+    of: str = ""  # daemon that must be installed for this check; empty: none
+    front_end: str = ""  # front end that the node must have for this check; empty: any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class Finding:
 
 
 def then(read: Callable[[H], Awaitable[T]], decide: Callable[[T], Iterable[Verdict]]) -> Look[H]:
-    """Combine reading and deciding into a look."""
+    """Return a `look` for a check: call `read`, then `decide` with its result."""
 
     async def look(host: H) -> Iterable[Verdict]:
         return decide(await read(host))

@@ -1,6 +1,6 @@
-"""Find problems with the MPS daemons of cards: whether they run, answer, and take clients.
+"""Check the MPS daemons of cards: whether they run, answer, and take clients.
 
-It takes the folders of the daemons, asks each daemon by NVIDIA's own program, and returns verdicts. It changes nothing.
+Take the folders of the daemons, ask each daemon by NVIDIA's own program, and return verdicts. Nothing is changed.
 
 Source: NVIDIA, Multi-Process Service, appendix "Tools and interface reference".
 """
@@ -21,18 +21,18 @@ from lading.vocabulary import GpuUuid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSeen:
-    """The daemon of one card, which has a folder: it runs, or should, or its card is being put back."""
+    """Represent the MPS daemon of one card with a folder. The daemon runs, or should run, or its card is being put back."""
 
     uuid: GpuUuid
     runs: bool
-    problem: str = ""  # why it does not answer
-    clients: int = 0
-    fault: bool = False
+    problem: str = ""  # error text of a running daemon that does not answer
+    clients: int = 0  # number of processes that use the card through the daemon
+    fault: bool = False  # whether a fault of one process blocks the card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsSeen:
-    offered: bool  # isolations has mps
+    offered: bool  # whether the setting `isolations` has mps
     command: str = ""
     executable: bool = True
     systemd: bool = True
@@ -40,7 +40,8 @@ class MpsSeen:
 
 
 async def read_mps(folders: MpsFolders, command: str, *, offered: bool, root: Path, answer_s: float = ANSWER_S) -> MpsSeen:
-    """Read them, in a bounded time. Raise PermissionError where the folders cannot be read."""
+    """Read the MPS daemons of all cards with a folder. `answer_s`: seconds to wait for each answer. Raise PermissionError if
+    the folders cannot be read."""
     uuids = _list_cards(Path(folders.mps_dir))
     asked = (_read_daemon(Control(uuid=uuid, folders=folders, command=command, answer_s=answer_s)) for uuid in uuids)
     return MpsSeen(

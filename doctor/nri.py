@@ -1,6 +1,6 @@
-"""Check what a node with front_end = nri depends on: NRI is on, the guard that the runtime launches, and its folder of plugins.
+"""Check a node with front_end = nri: NRI is on, the runtime launches the guard, and its folder of plugins is valid.
 
-Whether plugin and guard are connected is said by the conditions of lading-hooks (`ready`).
+The check `ready` reports whether plugin and guard are connected, from the conditions of lading-hooks.
 """
 
 import glob
@@ -23,15 +23,15 @@ _CONFIG = "etc/containerd/config.toml"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NriSeen:
     runtime: RuntimeSeen
-    by_nri: bool  # front_end = nri
-    socket: str
-    served: bool
-    validates: bool = False  # by its configuration file: its default validator is on
+    by_nri: bool  # whether front_end = nri
+    socket: str  # setting nri_socket
+    served: bool  # whether a process listens at the socket of NRI
+    validates: bool = False  # whether NRI's default validator is on in containerd's configuration files
 
 
 def read_validator(root: Path) -> bool:
-    """Return whether containerd's configuration has its default validator on; False if its files are elsewhere, or cannot be
-    read. Blocks."""
+    """Return whether containerd's configuration turns on NRI's default validator; False if the files are elsewhere, or cannot
+    be read. Blocks."""
     try:
         config = read_containerd_config(root)
         return bool(config["plugins"]["io.containerd.nri.v1.nri"]["default_validator"]["enable"])
@@ -40,7 +40,7 @@ def read_validator(root: Path) -> bool:
 
 
 def read_containerd_config(root: Path) -> dict[str, Any]:
-    """Return containerd's configuration with all of its `imports` merged: each file once, a later value before an earlier one.
+    """Return containerd's configuration with all of its `imports` merged: each file once, later values override earlier ones.
     The name of NRI's plugin is the same in versions 2 and 3 of the configuration. Raise OSError, ValueError.
 
     Source: containerd 2.x, cmd/containerd/server/config/config.go (LoadConfig, resolveImports, mergeConfig).
@@ -58,7 +58,7 @@ def read_containerd_config(root: Path) -> dict[str, Any]:
 
 
 def _resolve(root: Path, parent: str, imports: Sequence[str]) -> Iterator[str]:
-    """Yield the absolute paths, of which a relative one begins at the parent's folder."""
+    """Yield the absolute paths of imported files. A relative path is resolved from the folder of the importing file."""
     for pattern in imports:
         path = os.path.normpath(os.path.join(os.path.dirname(parent), pattern))  # noqa: PTH118, PTH120 - Path removes no ..
         found = sorted(glob.glob(path[1:], root_dir=root)) if "*" in path else [path[1:]]  # noqa: PTH207 - of a root
@@ -94,18 +94,18 @@ def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NriPluginsSeen:
-    """The runtime's folder of plugins."""
+    """Hold a reading of the runtime's folder of NRI plugins, with the launched guard."""
 
     folder: Path
-    installed: str  # this command's version
-    there: bool  # the launched guard's file
-    version: str  # of the file; empty: it is no guard of Lading
-    strays: tuple[str, ...]
-    runs: bool | None  # as the runtime launched it, from this file; None: processes cannot be seen
+    installed: str  # version of this command
+    there: bool  # whether the launched guard's file exists
+    version: str  # version of the file; empty: it is no guard of Lading
+    strays: tuple[str, ...]  # names of executables that are not named as plugins
+    runs: bool | None  # whether a process runs this file; None: processes are not visible
 
 
 def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsSeen:
-    """Read the folder, and which processes run the guard in it. Blocks."""
+    """Read the folder of plugins, and check whether a process runs the guard in it. Blocks."""
     path = folder / PROGRAM
     return NriPluginsSeen(
         folder=folder,
@@ -118,14 +118,15 @@ def read_plugins(folder: Path, *, proc: Path, installed: str) -> NriPluginsSeen:
 
 
 def _runs(path: Path, proc: Path) -> bool | None:
-    """Return whether a process has this file as its program. One that was replaced since has another name in /proc."""
+    """Return whether a process runs this file; None if no process is visible. A process of a replaced file does not count:
+    /proc shows another name."""
     seen = False
     for folder in proc.glob("[0-9]*"):
         try:
             if (folder / "exe").readlink() == path:
                 return True
             seen = True
-        except OSError:  # of a kernel thread, of one that ended, or of another user
+        except OSError:  # a kernel thread, an ended process, or a process of another user
             continue
     return False if seen else None
 

@@ -1,4 +1,4 @@
-"""Processes of a node, from /proc: their command lines. A process that ends while it is read counts as not there.
+"""Represent a process of a node by its command line in /proc. A process that ends while it is read has an empty one.
 
 Source: proc_pid_cmdline(5).
 """
@@ -10,14 +10,14 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     pid: int
-    argv: tuple[str, ...] = ()  # empty: a kernel thread, or one that ended
+    argv: tuple[str, ...] = ()  # command line; empty: a kernel thread, or the process has ended
 
     @property
     def program(self) -> str:
         return Path(self.argv[0]).name if self.argv else ""
 
     def is_named(self, name: str) -> bool:
-        """Return whether it runs this program, also by an interpreter."""
+        """Return whether the process runs this program, directly or through an interpreter."""
         return any(Path(word).name == name for word in self.argv[:3])
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""Find problems with a node's RDMA: mode, modules, VFs, and the memory that containers may lock.
+"""Check a node's RDMA: mode, modules, VFs, and the memory that containers may lock.
 
-It takes PFs and VFs as the inventory reads them, and the kernel's mode and modules. It returns verdicts. A built-in module is
-visible by what it makes in sysfs.
+Take PFs and VFs as the inventory reads them, and the kernel's mode and modules. Return verdicts. A built-in module is detected
+by its entries in sysfs.
 
 Source: rdma-system(8); Documentation/ABI/testing/sysfs-bus-pci (sriov_numvfs, driver_override); NVIDIA's GPUDirect RDMA guide.
 """
@@ -14,7 +14,7 @@ from doctor.model import Verdict, failed, ok, skipped, warning
 from hooks.model.attachment import RdmaMode
 from hooks.model.inventory import INFINIBAND, Pf, Vf
 
-_VFIO: Final = "vfio"  # vfio-pci, mlx5_vfio_pci
+_VFIO: Final = "vfio"  # common part of the driver names vfio-pci and mlx5_vfio_pci
 MELLANOX: Final = "mlx5_core"
 PEER_MEMORY: Final = "nvidia_peermem"
 NO_RDMA: Final = "this node has no RDMA device"
@@ -23,9 +23,9 @@ NO_RDMA: Final = "this node has no RDMA device"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModulesSeen:
     pfs: tuple[Pf, ...]
-    gpus: bool  # this node has GPUs too
-    modules: frozenset[str]  # of those that matter: loaded or built in
-    dma_buf: bool = False  # the driver and the kernel share GPU memory with NICs without nvidia_peermem
+    gpus: bool  # whether this node also has GPUs
+    modules: frozenset[str]  # names of the modules for RDMA that are loaded or built in
+    dma_buf: bool = False  # whether NICs can use GPU memory by DMA-BUF, without nvidia_peermem
 
 
 def decide_modules(seen: ModulesSeen) -> Iterator[Verdict]:
@@ -49,8 +49,8 @@ def decide_modules(seen: ModulesSeen) -> Iterator[Verdict]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaModeSeen:
     pfs: tuple[Pf, ...]
-    mode: RdmaMode | None  # None: not this machine's kernel
-    attaches: bool  # VFs go into their pods' network namespaces, and with them their RDMA devices
+    mode: RdmaMode | None  # None: the host root belongs to another machine, so the mode cannot be read
+    attaches: bool  # whether VFs and their RDMA devices are moved into the network namespaces of pods
 
 
 def decide_mode(seen: RdmaModeSeen) -> Iterator[Verdict]:
@@ -70,7 +70,7 @@ def decide_mode(seen: RdmaModeSeen) -> Iterator[Verdict]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfsSeen:
     pfs: tuple[Pf, ...]
-    problems: tuple[str, ...] = ()  # in words, of what could not be read
+    problems: tuple[str, ...] = ()  # messages about devices that could not be read
 
 
 def decide_vfs(seen: VfsSeen) -> Iterator[Verdict]:
@@ -93,7 +93,7 @@ def decide_vfs(seen: VfsSeen) -> Iterator[Verdict]:
     if seen.pfs and not vfs and not could:
         yield ok(f"{len(seen.pfs)} PFs, none of which has VFs, or could have some")
     if vfs and not unhealthy:
-        without = f"; {len(could)} PFs have none" if could else ""  # on purpose, where others have some
+        without = f"; {len(could)} PFs have none" if could else ""  # if other PFs have VFs, this is intended
         yield ok(f"{len(vfs)} VFs of {len(seen.pfs) - len(could)} PFs can be assigned{without}")
 
 
@@ -102,7 +102,7 @@ def _judge_unhealthy(vf: Vf) -> Verdict:
     pci = "/sys/bus/pci"
     if not vf.driver:
         return failed(what, mend=f"echo {vf.bdf} > {pci}/drivers_probe")
-    if _VFIO in vf.driver:  # may be intended for virtual machines, on the same node
+    if _VFIO in vf.driver:  # the VF may be intended for virtual machines on the same node
         unbind = f"echo {vf.bdf} > {pci}/drivers/{vf.driver}/unbind"
         return warning(
             what, mend=f"{unbind}; echo > {pci}/devices/{vf.bdf}/driver_override; echo {vf.bdf} > {pci}/drivers_probe"
@@ -118,10 +118,10 @@ def _judge_unhealthy(vf: Vf) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemlockSeen:
-    vfs: bool  # this node has VFs
-    ipc_lock: bool  # rdma_ipc_lock
-    memlock: bool = False  # rdma_memlock
-    problem: str  # of hooks.host.memlock, or empty
+    vfs: bool  # whether this node has VFs
+    ipc_lock: bool  # setting rdma_ipc_lock
+    memlock: bool = False  # setting rdma_memlock
+    problem: str  # warning of hooks.host.memlock about the runtime's limit; empty: none
 
 
 def decide_memlock(seen: MemlockSeen) -> Iterator[Verdict]:

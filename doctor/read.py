@@ -1,8 +1,8 @@
 """Read sockets, HTTP, the runtime, systemd and configuration files of a node. Nothing is changed, nothing is decided.
 
-A socket is connected to, greeted and closed. The kernel names the process that called listen() on it (SO_PEERCRED, unix(7)):
-systemd, where it created the socket. HTTP is one request per connection, as the daemons serve it (lading.health); proxies of
-the environment are not used. Functions that block say so, and are run in a thread.
+To check a socket, connect, send a greeting and close. The kernel names the process that called listen() on the socket
+(SO_PEERCRED, unix(7)); this is systemd for a socket of a systemd unit. HTTP is one request per connection, as the daemons serve
+it (lading.health); proxies of the environment are not used. Functions marked "Blocks" are run in a thread.
 
 Source: proc_pid_cmdline(5), systemctl(1) show, sd_booted(3), runtime.v1 (Version, Status).
 """
@@ -37,12 +37,12 @@ from lading.threads import in_thread
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-ANSWER_S: Final = 4.0  # for each request on a quiet node; a check may make two
-PROC: Final = Path("/proc")  # our own: the kernel names a peer by its pid in our namespace
-LARGEST: Final = 16 << 20  # /metrics of a node with many devices is some 100 KB
+ANSWER_S: Final = 4.0  # seconds for each request on a quiet node; a check may make two requests
+PROC: Final = Path("/proc")  # not below the host root: the kernel names a peer by its pid in this process's namespace
+LARGEST: Final = 16 << 20  # maximum bytes of an HTTP answer; /metrics of a node with many devices has some 100 KB
 RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen on cannot be connected to
-_BOOTED: Final = Path("run/systemd/system")  # sd_booted(3)
+_BOOTED: Final = Path("run/systemd/system")  # exists if systemd runs: sd_booted(3)
 _PROPERTIES: Final = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainCode,ExecMainStatus,NRestarts,NeedDaemonReload"
 )
@@ -69,7 +69,7 @@ def find_processes(proc: Path, program: str) -> tuple[Process, ...]:
 
 
 async def read_socket(path: Path, *, daemon: str, wanted: Access, answer_s: float = ANSWER_S) -> SocketSeen:
-    """Connect, greet and close. Raises PermissionError where we may not connect."""
+    """Read a daemon's socket: connect, send a greeting and close. Raises PermissionError without permission to connect."""
     nothing = SocketSeen(path=path, daemon=daemon, wanted=wanted)
     seen = await in_thread(lambda: _read_file(nothing, answer_s))
     if seen.holder is None:
@@ -90,8 +90,8 @@ def _read_file(nothing: SocketSeen, answer_s: float) -> SocketSeen:
 
 
 def read_listener(path: Path, answer_s: float = ANSWER_S) -> int | None:
-    """Return the process that called listen() on this socket; None where no process listens any more. May raise
-    PermissionError."""
+    """Return the pid of the process that called listen() on this socket; None if no process listens. Raises PermissionError,
+    and HostError if no process accepts connections."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dial:
         dial.settimeout(answer_s)
         try:
@@ -100,7 +100,7 @@ def read_listener(path: Path, answer_s: float = ANSWER_S) -> int | None:
             return None
         except PermissionError as e:
             raise PermissionError(e.errno, e.strerror, str(path)) from e
-        except (TimeoutError, BlockingIOError) as e:  # its queue is full
+        except (TimeoutError, BlockingIOError) as e:  # the socket's queue of connections is full
             raise HostError(f"cannot connect to {path}: no process accepts connections", hint=f"ss -xlp src {path}") from e
         return peer_credentials(dial).pid
 
@@ -136,7 +136,7 @@ async def _get(address: Address, path: str, answer_s: float) -> bytes | None:
 
 
 async def _read_all(reader: asyncio.StreamReader) -> bytes:
-    """Read at most LARGEST bytes: another program may have the port, and send without end."""
+    """Return at most LARGEST bytes of an answer: another program may use the port, and send without end."""
     answer = bytearray()
     while len(answer) < LARGEST and (part := await reader.read(LARGEST - len(answer))):
         answer += part
@@ -147,8 +147,8 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_runtime(endpoint: Path, answer_s: float = ANSWER_S) -> RuntimeSeen:
-    """Read version and status. Raises HostError where no process listens, RuntimeUnavailableError where it does not answer,
-    PermissionError."""
+    """Read version and status of the runtime. Raises HostError if no process listens, RuntimeUnavailableError if the runtime
+    does not answer, PermissionError."""
     if await in_thread(lambda: read_listener(endpoint, answer_s)) is None:
         raise HostError(f"no process listens at {endpoint}", hint=_where_a_runtime_is(endpoint))
     async with RuntimeClient(endpoint, timeout_s=answer_s) as client:
@@ -166,7 +166,7 @@ def _where_a_runtime_is(endpoint: Path) -> str:
 
 
 def read_units(host_root: Path, units: Sequence[str], answer_s: float = ANSWER_S) -> UnitsSeen:
-    """Read systemd's units. Blocks."""
+    """Read systemd units with `systemctl show`; empty if systemd does not run this node. Blocks."""
     if host_root != Path("/") or not (host_root / _BOOTED).is_dir():
         return UnitsSeen()
     command = ["systemctl", "show", "--property", _PROPERTIES, *units]
@@ -185,8 +185,8 @@ def read_units(host_root: Path, units: Sequence[str], answer_s: float = ANSWER_S
 def read_config(
     schema: type[S], path: Path | None, default: Path, check: Callable[[S], None], *, daemon: str
 ) -> tuple[S, ConfigSeen]:
-    """Read the settings. An error in them is a finding, and the checks continue with the valid part. `check` is the daemon's
-    own, for what only several settings together can show."""
+    """Read a daemon's settings. An error in them is a finding, and the checks continue with the valid settings. `check`: the
+    daemon's own check of settings that depend on each other."""
     args = argparse.Namespace(config=path, default_config=default)
     problem = None
     try:
@@ -199,7 +199,8 @@ def read_config(
 
 
 def read_yaml(path: Path, name: str) -> dict[str, Any]:
-    """Return the file's content, empty for a missing file. Raises ConfigError for a file that is not YAML."""
+    """Return the mapping in a YAML file; empty if there is none. Raises ConfigError for a file that is not YAML. `name`: the
+    file in messages."""
     try:
         found = yaml.safe_load(path.read_bytes())
     except FileNotFoundError:

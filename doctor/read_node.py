@@ -28,10 +28,10 @@ from hooks.model.inventory import Pf
 from lading.errors import HostError
 from lading.sockets import Access
 
-_TIME_ERROR: Final = 5  # the clock is not synchronised
-_TIMEX_BYTES: Final = 512  # struct timex has 208
-_MAX_ERROR_AT: Final = 24  # of maxerror, microseconds, behind modes, offset and freq
-_READ_BYTES: Final = 64 << 10  # of a file of keys
+_TIME_ERROR: Final = 5  # result of adjtimex(2) for a clock that is not synchronised
+_TIMEX_BYTES: Final = 512  # size of the buffer in bytes; struct timex has 208
+_MAX_ERROR_AT: Final = 24  # offset in bytes of maxerror (microseconds) in struct timex, after modes, offset and freq
+_READ_BYTES: Final = 64 << 10  # maximum bytes to read of a key file
 _RELEASE: Final = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 _DMA_BUF_SINCE: Final = (5, 12)
 _KUBELETS: Final = "kubelet.sock"
@@ -42,7 +42,8 @@ _KEY_SUFFIXES: Final = {".pem", ".key"}
 
 
 def read_key_files(keys: Mapping[str, str], assignments: tuple[str, ...], *, config: Path) -> KeysSeen:
-    """Return the keys, and other files that look like one beside them, beside the configuration and in `keys` there."""
+    """Return the configured keys, and other key files: beside these keys, beside the configuration file, and in the folder
+    `keys` there."""
     named = {key_id: read_file(Path(path)) for key_id, path in keys.items()}
     folders = {*(file.path.parent for file in named.values()), config.parent, config.parent / "keys"}
     others = {path for folder in folders for path in _key_files(folder)} - {file.path for file in named.values()}
@@ -54,7 +55,7 @@ def _key_files(folder: Path) -> Iterable[Path]:
 
 
 def read_file(path: Path) -> FileSeen:
-    """Return the beginning of a file; open only regular files."""
+    """Return the beginning of a regular file. Other files are not opened. Raise PermissionError."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -72,18 +73,19 @@ def read_file(path: Path) -> FileSeen:
 
 
 def read_schema(path: Path) -> LedgerSeen:
-    """Return the schema. Raise StateError if the ledger cannot be read, PermissionError if this process may not."""
+    """Return the version of the ledger's schema. Raise StateError if the ledger is damaged, PermissionError if this process may
+    not read it."""
     try:
         path.lstat()
     except FileNotFoundError:
         return LedgerSeen(path=path)
-    with path.open("rb"):  # a PermissionError; SQLite would only say that it cannot open it
+    with path.open("rb"):  # raises PermissionError; SQLite would only report that it cannot open the file
         pass
     with file.damage_explained(path), contextlib.closing(file.look_into(path)) as db:
         file.refuse_unsound(path, db)
         schema = file.version(db)
     if schema == len(MIGRATIONS):
-        read_ledger(path)  # every grant in it can be read
+        read_ledger(path)  # check that every grant can be read
     return LedgerSeen(path=path, schema=schema)
 
 
@@ -108,7 +110,7 @@ def read_disk(folder: Path) -> DiskSeen:
 
 def read_cgroups(host_root: Path) -> CgroupsSeen:
     if read_attribute(host_root / "sys/fs/cgroup/cgroup.controllers") is not None:
-        bpf = read_attribute(host_root / "proc/sys/kernel/unprivileged_bpf_disabled")  # exists with CONFIG_BPF_SYSCALL
+        bpf = read_attribute(host_root / "proc/sys/kernel/unprivileged_bpf_disabled")  # the file exists with CONFIG_BPF_SYSCALL
         return CgroupsSeen(mode=CgroupMode.V2, devices=bpf is not None)
     rows = [line.split() for line in (read_attribute(host_root / "proc/cgroups") or "").splitlines()]
     if not rows:
@@ -126,7 +128,7 @@ def read_selinux(host_root: Path) -> SelinuxSeen:
 
 
 def read_clock() -> ClockSeen:
-    """Return the state of the clock, read with modes = 0: nothing is adjusted."""
+    """Return the state of the kernel's clock. adjtimex(2) with modes = 0 adjusts nothing."""
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)
     state = ctypes.CDLL(None, use_errno=True).adjtimex(timex)
     if state < 0:
@@ -150,7 +152,8 @@ def read_modules(host_root: Path, pfs: tuple[Pf, ...], *, gpus: bool) -> Modules
 
 
 def _has_dma_buf(host_root: Path) -> bool:
-    """Tell whether NICs can use GPU memory by DMA-BUF: with the open kernel module and kernel 5.12 (GPUDirect RDMA guide)."""
+    """Return whether NICs can use GPU memory by DMA-BUF. That needs NVIDIA's open kernel module and kernel 5.12 or newer
+    (GPUDirect RDMA guide)."""
     is_open = "Open Kernel Module" in (read_attribute(host_root / "proc/driver/nvidia/version") or "")
     release = _RELEASE.match(read_attribute(host_root / "proc/sys/kernel/osrelease") or "")
     return is_open and release is not None and (int(release[1]), int(release[2])) >= _DMA_BUF_SINCE
@@ -160,8 +163,8 @@ def _has_dma_buf(host_root: Path) -> bool:
 
 
 def read_plugins(host_root: Path, *, coexist: bool) -> PluginsSeen:
-    """Return the sockets of device plugins that have a listener. Because kubelet removes old sockets of plugins when it starts,
-    a socket without a listener is left from before."""
+    """Return the sockets of device plugins that have a listener. A socket without a listener is a leftover of an ended plugin,
+    which kubelet removes at its next start."""
     folder = host_root / PLUGINS
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != _KUBELETS)
@@ -174,4 +177,4 @@ def _is_served(path: Path) -> bool:
     try:
         return read_listener(path) is not None
     except HostError:
-        return True  # it exists, and is too busy to accept
+        return True  # the plugin listens, but is too busy to accept connections

@@ -10,18 +10,18 @@ T = TypeVar("T")
 
 
 class ElsewhereError(Exception):
-    """An input of a check could not be read; the named check reports why."""
+    """Report that an input of a check could not be read. The argument names the check that reports why."""
 
 
 class Readings:
-    """The readings of one node. Created and used on one event loop."""
+    """Hold the readings of one node. Create and use an object on one event loop only."""
 
     def __init__(self) -> None:
         self._begun: dict[str, asyncio.Task[Any]] = {}
 
     async def once(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Read once, and return the result to every caller. The reading continues where the first check has timed out: the
-        others may still be in time."""
+        """Make the reading `name` once, and return its result to every caller. The reading continues after a timeout of the
+        first caller, because the others may have more time left."""
         if name not in self._begun:
             self._begun[name] = asyncio.ensure_future(read())
         found: T = await asyncio.shield(self._begun[name])
@@ -29,7 +29,7 @@ class Readings:
 
 
 async def said_by(check: str, reading: Awaitable[T]) -> T:
-    """Await a reading for every check but `check`, which is about this reading. Raises ElsewhereError."""
+    """Return a reading that several checks need. If it fails, raise ElsewhereError: only the check `check` reports the cause."""
     try:
         return await reading
     except (LadingError, OSError) as e:

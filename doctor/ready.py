@@ -1,6 +1,7 @@
-"""Check what a daemon reports over HTTP on this node: its conditions, its version.
+"""Check the readiness conditions that a daemon reports over HTTP on this node, and parse its version and gauges.
 
-It takes the bodies of /readyz and /metrics (lading.health). It returns conditions that do not hold, a version, and a gauge.
+Take the bodies of /readyz and /metrics (lading.health). Return verdicts about conditions that do not hold, the daemon's
+version, and the values of gauges.
 """
 
 import re
@@ -14,7 +15,7 @@ from doctor.model import Verdict, failed, ok, skipped, warning
 
 _VERSION: Final = re.compile(r'^lading_build_info\{version="([^"]*)"\}', re.MULTILINE)
 
-# How to fix each condition that does not hold, by the first word of its name (runtimeproxy.readiness, hooks.daemon.readiness).
+# Each condition has its own fix. Keys are the first words of conditions in runtimeproxy.readiness and hooks.daemon.readiness.
 MENDS: Final = {
     "runtime": "lading-doctor --only runtime; systemctl restart containerd if it hangs (containers keep running)",
     "hooks-dir": "lading-doctor --only hooks-dir shows how to fix each file; without one: lading-hooks registration --write",
@@ -58,16 +59,16 @@ class _Readiness(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonReply:
-    """The answers of a daemon. None: no process answers at this address."""
+    """Hold the bodies of a daemon's /readyz and /metrics; None if no process answers at the address."""
 
     daemon: str
-    address: str  # empty: metrics are turned off
+    address: str  # setting `metrics`, as HOST:PORT; empty: metrics are turned off
     readyz: bytes | None = None
     metrics: str | None = None
 
     @property
     def version(self) -> str:
-        """Return the version of the running daemon; empty where it is not known."""
+        """Return the version of the running daemon; empty if it is unknown."""
         found = _VERSION.search(self.metrics or "")
         return found[1] if found else ""
 
@@ -77,7 +78,8 @@ class DaemonReply:
 
 
 def decide_ready(said: DaemonReply) -> Iterator[Verdict]:
-    """Report each condition that does not hold, as the daemon found it. A daemon newer than this command may have more."""
+    """Yield a verdict for each condition that the daemon reports as not met. A condition that only a newer daemon has gets
+    general advice."""
     if not said.address:
         yield skipped(f"{said.daemon} serves no /readyz: metrics is empty in its configuration")
         return

@@ -1,9 +1,9 @@
 """Run checks: all at the same time, each with a deadline, each independent of the others.
 
-It takes checks, and the node that they read. It returns their findings, in the checks' order. A check that is not done in time
-has failed: a person has to know of a driver or a runtime that hangs. On a slow node checks have more time (lading.slowness). A
-check without permission to read what it needs is skipped, and says so. An internal error in one check is a failed finding, not
-the end of the others.
+Take checks, and the node that they read. Return their findings, in the order of the checks. A check that exceeds its deadline
+has failed, because an administrator must learn of a driver or runtime that hangs. On a slow node, deadlines are longer
+(lading.slowness). A check without permission to read its input is skipped, and its finding says so. An internal error in one
+check is a failed finding, and the other checks continue.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ H = TypeVar("H")
 
 
 async def run_checks(checks: Sequence[Check[H]], host: H, *, deadline_s: float, slowness: float = 1.0) -> tuple[Finding, ...]:
-    """Run the checks. `deadline_s` is for each check, on a node that is `slowness` times as slow as usual."""
+    """Run the checks, each for at most `deadline_s` seconds. Messages mention the node's `slowness`, a factor."""
     found = await asyncio.gather(*(_look_at(check, host, deadline_s, slowness) for check in checks))
     findings = (
         Finding(check=check.name, group=check.group, state=v.state, what=v.what, why=check.why, mend=v.mend)
         for check, verdicts in zip(checks, found, strict=True)
         for v in verdicts
     )
-    return tuple(dict.fromkeys(findings))  # both daemons may have the same to report, as of the runtime
+    return tuple(dict.fromkeys(findings))  # both daemons may have equal findings, such as about the runtime
 
 
 async def _look_at(check: Check[H], host: H, deadline_s: float, slowness: float) -> Sequence[Verdict]:
@@ -53,7 +53,7 @@ async def _look_at(check: Check[H], host: H, deadline_s: float, slowness: float)
 
 
 def _denied(error: BaseException | None) -> str:
-    """Return the missing permission behind this error, or an empty text."""
+    """Return a text about the PermissionError that caused this error; empty if none did."""
     while error is not None:
         if isinstance(error, PermissionError):
             return _in_words(error)

@@ -1,6 +1,6 @@
 """Check the container runtime: whether it answers, its version, and whether its settings agree with kubelet's.
 
-It takes Version and verbose Status of CRI. It returns verdicts. A setting that a runtime does not report is not an error.
+Take the answers to CRI's Version and verbose Status. Return verdicts. A setting that the runtime does not report is no error.
 
 Source: runtime.v1 (RuntimeCondition), containerd's docs/cri/config.md (SystemdCgroup), Kubernetes "Container runtimes" (cgroup
 drivers), KEP-4033 (kubelet asks the runtime for its cgroup driver).
@@ -17,9 +17,9 @@ from doctor.model import Verdict, failed, ok, skipped, warning
 from lading.versions import Support, judge_runtime, parse_version
 from protos.cri.runtime.v1 import api_pb2 as cri
 
-# kubelet relies on these; all others only inform, as containerd 2.2's about what it has that is deprecated.
+# kubelet requires these conditions of the runtime. Others only inform, such as containerd 2.2's about deprecated settings.
 _REQUIRED: Final = ("RuntimeReady", "NetworkReady")
-# A kubelet asks containerd 2.x for the cgroup driver, and needs no setting of its own.
+# containerd since this major version reports its cgroup driver to kubelet, so that kubelet needs no setting.
 _TELLS_DRIVER: Final = 2
 
 
@@ -43,7 +43,7 @@ def decide_runtime(seen: RuntimeSeen) -> Iterator[Verdict]:
         case Support.UNKNOWN:
             yield warning(judged.why, mend=mend)
         case Support.LIMITED | Support.FULL:
-            pass  # the check `cdi` reports what it cannot do
+            pass  # the check `cdi` reports missing functions
     lacking = [condition for condition in seen.status.status.conditions if not condition.status]
     for condition in lacking:
         what = f"{seen.name}: {condition.type} does not hold: {condition.reason}: {condition.message}"
@@ -88,8 +88,8 @@ def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Verdict]:
 
 
 def _set_driver(kubelet: KubeletSeen, driver: str) -> str:
-    """Return how to set the driver where it takes effect: a flag wins over the configuration file, and K3s and RKE2 write both
-    again."""
+    """Return commands that set kubelet's cgroup driver in the place that counts. A flag overrides the configuration file; K3s
+    and RKE2 write both again at each start."""
     mine, service = kubelet.command.cgroup_driver, kubelet.service
     if service:
         return f"kubelet-arg: cgroup-driver={driver} in {service.config}; systemctl restart {service.unit}"
@@ -101,7 +101,7 @@ def _set_driver(kubelet: KubeletSeen, driver: str) -> str:
 
 
 def systemd_cgroups(status: cri.StatusResponse) -> bool | None:
-    """Return `SystemdCgroup` of containerd's default runtime; None where it is not reported."""
+    """Return `SystemdCgroup` of containerd's default runtime: whether systemd manages cgroups; None if it is not reported."""
     default = runtimes_of(status).get(_containerd(status).get("defaultRuntimeName", "runc"))
     options = default.get("options") if isinstance(default, dict) else None
     if not isinstance(options, dict):
@@ -110,7 +110,7 @@ def systemd_cgroups(status: cri.StatusResponse) -> bool | None:
 
 
 def runtimes_of(status: cri.StatusResponse) -> dict[str, Any]:
-    """Return containerd's tables of runtime handlers by name; empty where they are not reported."""
+    """Return containerd's configuration of runtime handlers, by name; empty if it is not reported."""
     found = _containerd(status).get("runtimes")
     return found if isinstance(found, dict) else {}
 

@@ -1,7 +1,7 @@
 """Print findings for people and for programs, and return an exit status for scripts.
 
-It takes findings. It returns text, with the worst state first in the summary and the findings by group; or JSON; and an exit
-status. A finding may quote a file or a process of the node: control characters are escaped.
+Take findings. Print text, with the worst state first in the summary and the findings by group, or JSON; return an exit status.
+Control characters are escaped, because a finding may quote a file or a process of the node.
 """
 
 import json
@@ -16,11 +16,11 @@ from rich.text import Text
 from doctor.model import WORST_FIRST, Check, Finding, State
 from lading.log import printable
 
-PASSED: Final = 0  # warnings too, unless --strict
+PASSED: Final = 0  # exit status without failures; warnings are allowed unless --strict
 FAILED: Final = 1
 
 _STYLES: Final = {State.FAILED: "bold red", State.WARNING: "yellow", State.SKIPPED: "dim", State.OK: "green"}
-_INDENT: Final = 11  # below what was found
+_INDENT: Final = 11  # indentation of the lines "why" and "mend" below a finding, in columns
 
 
 def exit_status(findings: Sequence[Finding], *, strict: bool) -> int:
@@ -29,7 +29,7 @@ def exit_status(findings: Sequence[Finding], *, strict: bool) -> int:
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """Return `2 failed, 1 warning, 20 ok`: the worst first."""
+    """Return the number of findings by state, the worst state first: `2 failed, 1 warning, 20 ok`."""
     counts = Counter(finding.state for finding in findings)
     said = (
         f"{counts[state]} {state}{'s' * (state is State.WARNING and counts[state] > 1)}"

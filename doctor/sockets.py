@@ -1,8 +1,8 @@
-"""Check a Unix socket as a client finds it: which process holds it, whether it answers, and whether another user could have
-created it.
+"""Check a Unix socket: which process holds the socket, whether a daemon answers, and whether other users could use or replace
+the socket.
 
-It takes what was found at a path. It returns what is wrong with it. Where systemd created the socket, systemd holds it, and
-only an answer shows that a process serves it.
+Take a reading of the path; return verdicts. systemd holds a socket that a systemd unit created, and only an answer shows that a
+daemon serves it.
 """
 
 import stat
@@ -23,13 +23,13 @@ _OTHERS: Final = 0o007
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketSeen:
     path: Path
-    daemon: str  # that should serve it: lading-hooks
+    daemon: str  # name of the daemon that should serve the socket, such as lading-hooks
     wanted: Access
-    found: Access | None = None  # None: nothing is there
+    found: Access | None = None  # None: the path does not exist
     is_socket: bool = False
     folder: Access | None = None
-    holder: Process | None = None  # None: no process listens
-    silence: str = ""  # why no process answers, or empty
+    holder: Process | None = None  # process that listens; None: no process does
+    silence: str = ""  # error text if the holder does not answer; else empty
 
 
 def decide_socket(seen: SocketSeen) -> Iterator[Verdict]:

@@ -1,6 +1,6 @@
-"""Find problems with the ledger and the disk that it is on.
+"""Check the node's ledger, and its folder and disk.
 
-It takes the ledger's schema, and the folder as it is. It returns verdicts.
+Take the version of the ledger's schema, and a reading of the folder. Return verdicts.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _LITTLE_INODES: Final = 100
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerSeen:
     path: Path
-    schema: int | None = None  # None: there is no ledger yet
+    schema: int | None = None  # version of the schema; None: there is no ledger yet
 
 
 def decide_ledger(seen: LedgerSeen) -> Iterator[Verdict]:
@@ -39,8 +39,8 @@ class DiskSeen:
     folder: Path
     there: bool = False
     access: Access | None = None
-    free: int = 0  # bytes
-    free_inodes: int | None = None  # None: the file system has no such limit
+    free: int = 0  # free bytes
+    free_inodes: int | None = None  # free inodes; None: the file system does not limit them
     read_only: bool = False
 
 

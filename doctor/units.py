@@ -9,21 +9,21 @@ from typing import Final
 
 from doctor.model import Verdict, failed, ok, skipped, warning
 
-# lading.errors.die, and systemd.exec(5), "Process exit codes": failures before the daemon's own program began.
+# 2 is the status of lading.errors.die; the others are systemd's, for failures before the program began (systemd.exec(5)).
 _STATUS: Final = {
     "2": " (its configuration is invalid)",
     "203": " (EXEC: its program is missing, or cannot be run)",
     "217": " (USER: there is no such user)",
     "226": " (NAMESPACE: a path that its unit names is missing)",
 }
-_BY_SIGNAL: Final = {"2", "3"}  # CLD_KILLED, CLD_DUMPED: sigaction(2)
+_BY_SIGNAL: Final = {"2", "3"}  # ExecMainCode of a process that a signal ended: CLD_KILLED, CLD_DUMPED (sigaction(2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitsSeen:
-    """The output of systemctl. None: systemd does not run on this node, or it is not the node that we run on."""
+    """Hold the output of `systemctl show`."""
 
-    shown: str | None = None
+    shown: str | None = None  # None: systemd does not run here, or the host root belongs to another node
 
 
 def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
@@ -43,7 +43,7 @@ def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
 
 
 def _does_not_stay_up(unit: dict[str, str]) -> Verdict | None:
-    """Report a unit that failed, or is restarted again and again: with `Restart=always` systemd never gives up."""
+    """Return a verdict about a unit that failed or restarts repeatedly: with `Restart=always`, systemd never gives up."""
     name, restarts = unit.get("Id", ""), unit.get("NRestarts", "0")
     if unit.get("ActiveState") != "failed" and (unit.get("ActiveState") != "activating" or restarts in ("", "0")):
         return None
@@ -56,7 +56,7 @@ def _does_not_stay_up(unit: dict[str, str]) -> Verdict | None:
 
 
 def _how_it_ended(unit: dict[str, str]) -> Iterator[str]:
-    """Yield systemd's result, and the status of its process; a socket has no process, and yields no status."""
+    """Yield systemd's result for the unit, and the exit status or signal of its process. A socket unit has no process."""
     result, status = unit.get("Result", ""), unit.get("ExecMainStatus", "0")
     if result not in ("", "success"):
         yield result

@@ -9,8 +9,8 @@ from lading.versions import find_skews
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionsSeen:
-    installed: str  # this command's version
-    running: Mapping[str, str]  # by daemon; empty where it is not known
+    installed: str  # version of this command
+    running: Mapping[str, str]  # version by daemon; empty if unknown
 
 
 def decide_versions(seen: VersionsSeen) -> Iterator[Verdict]:

@@ -1,7 +1,7 @@
 """Find the API server and the namespace, as kubectl finds them.
 
-It takes `Flags` and $KUBECONFIG. It returns a client, and the namespace. ConfigError where a kubeconfig cannot be used. In a
-pod without any, its service account is used.
+Take `Flags` and $KUBECONFIG; return a client and the namespace. Raise ConfigError if a kubeconfig cannot be used. In a pod
+without a kubeconfig, use the pod's service account.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ async def connect(flags: Flags) -> AsyncIterator[KubeClient]:
 
 
 def find_namespace(flags: Flags) -> str:
-    """Return the namespace of a command about one pod."""
+    """Return the namespace for a command about one pod: of -n, else kubectl's."""
     return flags.namespace or read_namespace(_rules(flags))
 
 
 def find_scope(flags: Flags) -> str:
-    """Return the namespace of a command about many pods; empty: all."""
+    """Return the namespace for a command about many pods; empty for all namespaces."""
     return "" if flags.all_namespaces else find_namespace(flags)
 
 
@@ -59,7 +59,7 @@ def _rules(flags: Flags) -> KubectlRules:
 
 @contextlib.contextmanager
 def _hinted() -> Iterator[None]:
-    """Add a hint to an error of the API server: what the user can do about it."""
+    """Add a hint to an error of the API server: how the user can solve the problem."""
     try:
         yield
     except (ForbiddenError, UnauthorizedError) as e:

@@ -1,11 +1,11 @@
-"""Ask lading-central for what only it knows: since when it refuses a pod, where it makes room, what it is binding.
+"""Ask lading-central for its own state: since when it refuses a pod, where it evicts pods for it, which pods it is binding.
 
-It takes a client of the API server, and the flags. It returns central's answer; or `Unread`, because nothing here needs
-central. The pod that leads is reached through the API server's proxy, with the rights of the user (Role lading-reader has no
-more than GET); or central by `--central URL`. Short times: the answer of the API server does not wait for central's. It
-refuses, as ConfigError, a URL at which something else answers for certain: a metrics port, an API server.
+Take a client of the API server, and the flags. Return central's answer, or `Unread`: every command also works without central.
+Reach the leading pod through the API server's proxy, with the rights of the user (Role lading-reader has only GET). With
+`--central URL`, use that URL instead. Time limits are short, so that a slow central does not delay the answer of a command.
+Raise ConfigError for a URL at which another program certainly answers: a metrics port, an API server.
 
-Not through the Service: the API server proxies only to addresses that an Endpoints object maps to pods, and the leader writes
+The Service is not used: the API server proxies only to addresses that an Endpoints object maps to pods, and the leader writes
 an EndpointSlice. Source: Kubernetes, "Access services running on clusters" (pods/SCHEME:NAME:PORT/proxy), "Services without
 selectors".
 """
@@ -28,11 +28,11 @@ from lading.kube.errors import ForbiddenError, KubeError, NotFoundError, Refused
 from lading.kube.resource import LEASES, PODS
 from lading.vocabulary import CENTRAL
 
-TIMEOUT_S: Final = 2.0  # twice, where it has a certificate
-PORT: Final = "page"  # by name of the pod
+TIMEOUT_S: Final = 2.0  # seconds for each request; a central with a certificate needs two requests
+PORT: Final = "page"  # name of the port in central's pod
 DEFAULT_PORT: Final = 8081
-_STANDBY: Final = b"not the leader\n"  # as central.http.server writes it
-_SCHEMES: Final = ("http", "https")  # as installed, and as docs/deploy.md hardens it
+_STANDBY: Final = b"not the leader\n"  # body of a 503 answer, written by central.http.server
+_SCHEMES: Final = ("http", "https")  # http by default; https after the hardening in docs/deploy.md
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class _Leader(NamedTuple):
 
 
 def named_central(client: KubeClient, flags: Flags) -> "Central | None":
-    """Return the central of --central; None without that flag."""
+    """Return a client for the URL in --central; None without that flag."""
     return Central(client, flags) if flags.central else None
 
 
@@ -52,27 +52,27 @@ class Central:
         """Raise ConfigError if --central is not a URL."""
         self._client = client
         self._namespace = flags.lading_namespace
-        self.url = _checked(flags.central).rstrip("/") if flags.central else ""  # empty: through the API server
+        self.url = _checked(flags.central).rstrip("/") if flags.central else ""  # empty: use the API server's proxy
         self._timeout_s = timeout_s
-        self._leader: _Leader | None = None  # once it is known
+        self._leader: _Leader | None = None  # cached leader; None before the first request
 
     async def why(self, namespace: str, name: str) -> Why | Unread | None:
-        """Return why the pod waits; None: central knows no such pod that waits for devices."""
+        """Return why the pod waits; None if central has no waiting pod of this name."""
         return await self._get(f"/v1/why/{quote(namespace, safe='')}/{quote(name, safe='')}", msgspec.json.Decoder(Why).decode)
 
     async def answer(self, path: str) -> bytes | Unread | None:
-        """Return the answer unchanged; None: central knows no such thing."""
+        """Return the body of central's answer unchanged; None if central answers 404."""
         return await self._get(path, bytes)
 
     async def configuration(self) -> EffectiveConfiguration | Unread | None:
-        """Return the effective configuration; None: this central is older and does not report it."""
+        """Return central's effective configuration; None from an older central, which does not report it."""
         return await self._get("/v1/configuration", msgspec.json.Decoder(EffectiveConfiguration).decode)
 
     async def _get(self, path: str, decode: Callable[[bytes], T]) -> T | Unread | None:
         try:
             return decode(await (self._by_url(path) if self.url else self._by_proxy(path)))
         except NotFoundError as e:
-            if not e.reason:  # an error of central itself: it has no Status
+            if not e.reason:  # central's own 404 has no Kubernetes Status, an API server's has one
                 return None
             why = f"there is no pod in namespace {self._namespace} that holds the lease {CENTRAL}"
             return Unread(why=f"{why} (--lading-namespace, --central: where else it is)")
@@ -85,7 +85,7 @@ class Central:
             return Unread(why=f"its answer cannot be read: {e}")
 
     async def _by_proxy(self, path: str) -> bytes:
-        """Ask through the API server's proxy. Try HTTPS where HTTP fails: central may have a certificate."""
+        """Return central's answer through the API server's proxy. If HTTP fails, try HTTPS: central may have a certificate."""
         leader = self._leader = self._leader or await self._find_leader()
         failed: UnclearError | None = None
         for scheme in _SCHEMES:
@@ -127,7 +127,7 @@ class Central:
             )
             return ConfigError(f"cannot use --central {self.url}: a metrics port answers there", hint=hint)
         failure = parse_failure(call, status, body)
-        if isinstance(failure, RefusedError) and failure.reason:  # central's own errors have no Status
+        if isinstance(failure, RefusedError) and failure.reason:  # only an API server sends a Kubernetes Status
             hint = "--central is the URL of lading-central; without it central is asked through the API server"
             return ConfigError(f"cannot use --central {self.url}: an API server answers there", hint=hint)
         return failure

@@ -1,8 +1,8 @@
-"""The cluster at one moment, as central's own code sees it: lists of the API server, in a ledger that nothing is written from.
+"""Read the cluster into central's own data structures: lists of the API server, in a read-only ledger.
 
-It takes a client. It returns a `Cluster`, whose ledger, pending pods and scheduler say what central would decide. What only
-central knows (predictions, reservations, since when a pod is refused) is not in it: `kubectl_lading.central` asks for that. The
-three lists are of three moments, as three watches would be.
+Take a client; return a `Cluster`. Its ledger, pending pods and scheduler show how central would decide. The state in central's
+memory is missing (predictions, reservations, since when a pod is refused): `kubectl_lading.central` asks central for it. The
+three lists (NodeDevices, Nodes, Pods) are from three slightly different moments, as three watches would be.
 """
 
 import asyncio
@@ -37,11 +37,9 @@ from lading.kube.client import KubeClient
 from lading.kube.resource import BUDGETS, NODE_DEVICES, NODES, PODS
 from lading.log import Event, Level, Log
 
-DEFAULT: Final = EffectiveConfiguration()  # as central is installed by default
-EVERY_S: Final = 1.0
-NOT_ALLOWED: Final = (
-    "not-allowed"  # in place of a reason: the devices are free, and kube-scheduler does not let the pod go there
-)
+DEFAULT: Final = EffectiveConfiguration()  # central's configuration after a default installation
+EVERY_S: Final = 1.0  # minimum seconds between two results of `follow`
+NOT_ALLOWED: Final = "not-allowed"  # replaces the reason "fits" if kube-scheduler does not let the pod go to the node
 _SHARE: Final = 10  # minimum pause between two computations, as a multiple of the time that one took
 
 
@@ -53,21 +51,22 @@ class Cluster:
     reports: Mapping[str, Report]
     nodes: Mapping[str, Node]
     pods: Sequence[Pod]
-    hosts: Nodes  # by which the rules of pods are judged
+    hosts: Nodes  # labels, taints and cordons, for the node rules of pods
     planner: GangPlanner
-    unassigned: Sequence[request.Pod] = ()  # request devices, and were bound without an assignment
-    problems: Sequence[str] = ()  # what could not be read, as text
+    unassigned: Sequence[request.Pod] = ()  # pods that request devices and were bound without an assignment
+    problems: Sequence[str] = ()  # messages about objects that could not be read
 
     def pod(self, namespace: str, name: str) -> Pod | None:
         return next((one for one in self.pods if (one.metadata.namespace, one.metadata.name) == (namespace, name)), None)
 
     def allows(self, pod: Pending, node: str) -> bool:
-        """Return whether the pod may go to the node by what kube-scheduler judges itself: nodeSelector, node affinity, taints
-        and `kubectl cordon`."""
+        """Return whether kube-scheduler would let the pod go to the node: it checks nodeSelector, node affinity, taints and
+        `kubectl cordon`."""
         return self.hosts.allow(pod.node_rules, node) is not False
 
     def count_reasons(self, pod: Pending) -> dict[str, int]:
-        """Return the number of nodes by reason. A node that fits, and where the pod may not go, counts as NOT_ALLOWED."""
+        """Return the number of nodes by reason. A node with fitting devices that the pod's node rules exclude counts as
+        NOT_ALLOWED."""
         reasons = count_reasons(self.scheduler, pod)
         if FITS in reasons:
             fits = self.scheduler.judged(pod.request).fits
@@ -77,12 +76,13 @@ class Cluster:
 
 
 async def read_cluster(client: KubeClient) -> Cluster:
-    """Return the cluster as the API server lists it. Raises KubeError."""
+    """Return the cluster from lists of the API server, with central's default configuration. Raises KubeError."""
     return compute(*await read_lists(client))
 
 
 async def read_deciding(client: KubeClient, central: Central) -> Cluster:
-    """Return the cluster with central's effective configuration, where central reports it. Raises KubeError."""
+    """Return the cluster with central's effective configuration. Use the defaults, after a warning, if central does not report
+    it. Raises KubeError."""
     lists, said = await asyncio.gather(read_lists(client), central.configuration())
     if isinstance(said, EffectiveConfiguration):
         return compute(*lists, said)
@@ -101,8 +101,8 @@ async def read_lists(client: KubeClient) -> tuple[Listed[Report], Listed[Node], 
 
 
 async def read_budgets(client: KubeClient) -> list[Budget] | None:
-    """Return the disruption budgets, which limit what central evicts and what may be moved; None, after a warning, if they may
-    not be read. Raises KubeError."""
+    """Return the disruption budgets, which limit the pods that may be evicted or moved; None, after a warning, if they may not
+    be read. Raises KubeError."""
     return await read_permitted(client, BUDGETS.path(), Budget, "disruption budgets were not looked at: {e}")
 
 
@@ -138,7 +138,7 @@ def compute(
 
 
 def _without_foreign(pods: Listed[Pod], keys: frozenset[str]) -> Listed[Pod]:
-    """Return the pods as central reads them, without annotations of other systems."""
+    """Return the pods without the annotations of other systems that central is configured to ignore."""
     objects, version = pods
     return [one if isinstance(one, Unreadable) else request.without_annotations(one, keys) for one in objects], version
 
@@ -148,7 +148,7 @@ def _readable(objects: Sequence[N | Unreadable]) -> list[N]:
 
 
 class _Problems:
-    """The log of the informers, as lines for the user."""
+    """Collect the informers' errors as lines for the user."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -168,7 +168,7 @@ def _unreadable(kind: str, one: Unreadable) -> str:
 
 
 class _Kept(Generic[N]):
-    """The objects of one kind, by uid."""
+    """Keep the objects of one kind by uid, and set `news` after each change."""
 
     def __init__(self, news: asyncio.Event) -> None:
         self._news = news
@@ -199,8 +199,8 @@ class _Warnings:
 
 
 async def follow(client: KubeClient, *, every_s: float = EVERY_S) -> AsyncGenerator[Cluster, None]:
-    """Yield the cluster as it is, then as it is after changes, until it is closed: at most every `every_s`, and so seldom that
-    computing it takes a tenth of the time. Watches that break are taken up again; a warning says so."""
+    """Yield the cluster now, then again after changes, until the generator is closed. The pause between two results is at least
+    `every_s` seconds and ten times the computing time. Restart a watch that breaks, after a warning."""
     news, log = asyncio.Event(), Log(_Warnings(), Level.WARNING)
     devices, nodes, pods = _Kept[Report](news), _Kept[Node](news), _Kept[Pod](news)
     reflectors = (

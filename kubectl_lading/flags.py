@@ -1,7 +1,7 @@
-"""The flags that every command has, before or after its name, as in kubectl.
+"""Define the flags that every command accepts before or after its name, as kubectl does.
 
-It takes click's command line. It makes one `Flags`, the argument `flags` of each command's function; a flag behind the
-command's name counts before the same one in front of it.
+Turn click's command line into one `Flags`, the argument `flags` of each command's function. A flag after the command's name
+overrides the same flag before the name.
 
     @command("nodes")
     @click.argument("name")
@@ -26,7 +26,7 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Duration(click.ParamType[float]):
-    """A duration as in kubectl: `90s`, `5m`, `1h30m`; a bare number is in seconds. `least`: shorter ones are refused."""
+    """Parse a duration as kubectl does: `90s`, `5m`, `1h30m`; a bare number is in seconds. Refuse one below `least` seconds."""
 
     name = "duration"
 
@@ -54,7 +54,7 @@ class Output(StrEnum):
 
 
 class Choice(click.Choice[E]):
-    """One of the values of an enum."""
+    """Accept one of the values of an enum."""
 
     def normalize_choice(self, choice: Any, ctx: click.Context | None) -> str:
         return str(choice)
@@ -62,14 +62,14 @@ class Choice(click.Choice[E]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flags:
-    kubeconfig: str = ""  # empty: found as kubectl finds it
-    context: str = ""  # empty: the current one
-    namespace: str = ""  # empty: the context's
+    kubeconfig: str = ""  # path of the kubeconfig; empty: kubectl's rules find it
+    context: str = ""  # context of the kubeconfig; empty: its current context
+    namespace: str = ""  # namespace of pods; empty: that of the context
     all_namespaces: bool = False
     output: Output = Output.TABLE
-    central: str = ""  # its URL; empty: through the API server
+    central: str = ""  # URL of lading-central; empty: reach it through the API server
     lading_namespace: str = SYSTEM_NAMESPACE
-    request_timeout_s: float | None = None  # of one request to the API server; None: the limit of that kind of request
+    request_timeout_s: float | None = None  # seconds for one request to the API server; None: the client's default
 
 
 _OPTIONS: Final = (
@@ -95,7 +95,7 @@ _OF_PODS: Final = {"namespace": "-n", "all_namespaces": "-A"}
 
 
 class Scope(StrEnum):
-    """The subject of a command. It decides which of -n and -A the command takes; the others are refused."""
+    """Name the subject of a command, which decides whether the command accepts or refuses -n and -A."""
 
     CLUSTER = "the whole cluster"
     POD = "one pod"
@@ -107,22 +107,22 @@ class Scope(StrEnum):
 
 
 def flags_of(ctx: click.Context) -> Flags:
-    """Return the flags of a command line, also during completion, when the group was not invoked."""
+    """Return the flags of a command line. Work during completion too, when click does not invoke the group."""
     before = ctx.obj or (ctx.parent.params if ctx.parent else {})
     return Flags(**{name: words[name] for words in (before, ctx.params) for name in _NAMES if words.get(name) is not None})
 
 
 def refuse(flags: Flags, scope: Scope) -> None:
-    """Refuse a flag that would have no effect on the answer, rather than ignore it."""
+    """Raise UsageError for a flag that has no effect on a command with this scope."""
     for name in sorted(scope.refuses):
         if getattr(flags, name):
             raise click.UsageError(f"cannot use {_OF_PODS[name]}: this is about {scope}", click.get_current_context())
 
 
 class _Sectioned(click.Command):
-    """A help page with the global flags after the command's own."""
+    """Show a help page with the global flags after the command's own."""
 
-    hidden_names: frozenset[str] = frozenset()  # flags that are refused
+    hidden_names: frozenset[str] = frozenset()  # names of flags that the command refuses and its help omits
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own: list[tuple[str, str]] = []
@@ -137,8 +137,8 @@ class _Sectioned(click.Command):
 
 
 class Command(_Sectioned):
-    """A command whose function gets `flags`. `columns` explains its table: head and meaning. `formats`: it has several
-    formats."""
+    """Run a command's function with `flags`. `columns` explains the columns of its table: head and meaning. `formats`: whether
+    the command accepts --output."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Command(_Sectioned):
 
 
 class Group(_Sectioned, click.Group):
-    """A group that keeps the flags before the command's name."""
+    """Keep the flags before the command's name, for the command to merge with its own."""
 
     def __init__(self, *args: Any, **words: Any) -> None:
         super().__init__(*args, **words)

@@ -16,11 +16,11 @@ from lading.kube.resource import NODE_DEVICES, Resource
 T = TypeVar("T")
 N = TypeVar("N", bound=Named)
 
-Listed = tuple[Sequence[N | Unreadable], str]  # with the list's resourceVersion
+Listed = tuple[Sequence[N | Unreadable], str]  # the objects, and the list's resourceVersion
 
 
 class NotInstalledError(KubeError):
-    """The API server does not know NodeDevices: it answers 404 without more detail."""
+    """Report that the API server has no resource NodeDevices: it answers 404 without more detail."""
 
     def __init__(self) -> None:
         name = f"{NODE_DEVICES.plural}.{NODE_DEVICES.group}"
@@ -35,13 +35,13 @@ class NotInstalledError(KubeError):
 
 
 async def read_all(client: KubeClient, path: str, kind: type[T]) -> list[T]:
-    """Return a list. Raises KubeError."""
+    """Return all objects of a list, decoded as `kind`. Raises KubeError."""
     objects, _ = await _read(client, path, msgspec.json.Decoder(kind).decode)
     return objects
 
 
 async def read_permitted(client: KubeClient, path: str, kind: type[T], without: str) -> list[T] | None:
-    """Return a list; None, after the warning `without`, if it may not be read. Raises KubeError."""
+    """Return all objects of a list; None, after the warning `without`, if the user may not read it. Raises KubeError."""
     try:
         return await read_all(client, path, kind)
     except ForbiddenError as e:
@@ -50,15 +50,15 @@ async def read_permitted(client: KubeClient, path: str, kind: type[T], without: 
 
 
 async def read_list(client: KubeClient, resource: Resource, kind: type[N], progress: Progress) -> Listed[N]:
-    """Return a list, also with objects that cannot be decoded. Raises NotInstalledError where this cluster has no NodeDevices
-    resource, else KubeError."""
+    """Return all objects of a list, with an `Unreadable` for each that cannot be decoded. Raises NotInstalledError if this
+    cluster has no NodeDevices resource, else KubeError."""
     decoder = msgspec.json.Decoder(kind)
     try:
         return await _read(
             client, resource.path(), lambda raw: decode_object(decoder, raw), lambda count: progress.say(resource.plural, count)
         )
-    except NotFoundError as e:  # an empty list is false
-        if resource != NODE_DEVICES:  # a Kubernetes type is missing: this is not an API server
+    except NotFoundError as e:
+        if resource != NODE_DEVICES:  # Node and Pod exist at every API server
             raise
         raise NotInstalledError from e
 

@@ -1,4 +1,4 @@
-"""`kubectl-lading`, found by kubectl as `kubectl lading`: the command line. Each command is a module, registered here."""
+"""Run `kubectl-lading`, which kubectl finds as its plugin `kubectl lading`. Each command is a module, registered here."""
 
 import sys
 from io import TextIOWrapper

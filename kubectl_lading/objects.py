@@ -1,11 +1,11 @@
-"""The fields of the API server's objects that commands read; msgspec skips the rest. Pure.
+"""Define the fields of the API server's objects that commands read; msgspec skips all other fields. Pure.
 
-Frozen, keys camelCase on the wire, absent and default mean the same. Nodes, reports and pods are central's own types with a few
-fields more, so that one list is enough for both. A `FullPod` is one pod that was read by itself: a list of all pods with these
-fields would be large.
+The structs are frozen, with camelCase keys on the wire; an absent field means its default. Nodes, reports and pods extend
+central's own types by a few fields, so that one list serves both. A `FullPod` is for reading a single pod: a list of all pods
+with its fields would be large.
 
-A pod of a DaemonSet that is deleted is made again for the same node; a static pod is its kubelet's own, and its object in the
-API server (the mirror pod) only shows it. So their end frees no capacity.
+Ending a pod of a DaemonSet or a static pod frees no capacity. A DaemonSet creates its pod again on the same node. A static pod
+belongs to its kubelet, and its object in the API server (the mirror pod) only shows it.
 
 Source: k8s.io/api apps/v1, coordination/v1, discovery/v1, admissionregistration/v1, apiextensions/v1, core/v1, as of v1.36;
 k8s.io/apimachinery metav1.OwnerReference; "Create static Pods": the annotation kubernetes.io/config.mirror.
@@ -26,7 +26,7 @@ _BOUND_TO_ITS_NODE: Final = frozenset({"DaemonSet", "Node"})
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The options that all parts of an object share."""
+    """Set the msgspec options that all parts of an object share."""
 
 
 class Meta(Wire, frozen=True):
@@ -37,14 +37,14 @@ class Meta(Wire, frozen=True):
 
 
 class Object(Wire, frozen=True):
-    """An object of which only the name is read."""
+    """Represent an object of which only the metadata is read."""
 
     metadata: Meta = Meta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """An object, or an answer of central, that could not be read."""
+    """Stand for an object, or an answer of central, that could not be read."""
 
     why: str
 
@@ -86,7 +86,7 @@ class TemplateSpec(Wire, frozen=True):
 
 
 class Templated(Object, frozen=True):
-    """An object that makes pods from a template."""
+    """Represent an object that makes pods from a template."""
 
     spec: TemplateSpec = TemplateSpec()
 
@@ -96,7 +96,7 @@ class Templated(Object, frozen=True):
 
     @property
     def tag(self) -> str:
-        """Return the tag of the image; "" if it has a digest or no tag."""
+        """Return the tag of the first container's image; "" if the image has a digest or no tag."""
         name, at, _ = self.image.partition("@")
         _, colon, tag = name.rpartition(":")
         return tag if colon and "/" not in tag and not at else ""
@@ -187,7 +187,7 @@ class SystemPodStatus(Wire, frozen=True):
 
 
 class SystemPod(Object, frozen=True):
-    """A pod of one of Lading's own namespaces."""
+    """Represent a pod of one of Lading's own namespaces."""
 
     spec: PodSpec = PodSpec()
     status: SystemPodStatus = SystemPodStatus()
@@ -207,7 +207,7 @@ class CrdVersion(Wire, frozen=True):
 
     @property
     def status_fields(self) -> frozenset[str]:
-        """Return the names of the status fields; the API server drops all others."""
+        """Return the names of the status fields in the schema; the API server drops all other status fields."""
         found: Any = self.schema
         for key in ("openAPIV3Schema", "properties", "status", "properties"):
             found = found.get(key) if isinstance(found, dict) else None
@@ -219,7 +219,8 @@ class CrdSpec(Wire, frozen=True):
 
 
 class CrdStatus(Wire, frozen=True):
-    """The status of a CustomResourceDefinition. Both fields are null until the API server has processed a new one."""
+    """Hold the status of a CustomResourceDefinition. Both fields are null until the API server has processed a new
+    definition."""
 
     conditions: tuple[request.Condition, ...] | None = None
     stored_versions: tuple[str, ...] | None = None
@@ -251,7 +252,7 @@ class PolicyStatus(Wire, frozen=True):
 
 
 class Policy(Object, frozen=True):
-    """A ValidatingAdmissionPolicy."""
+    """Represent a ValidatingAdmissionPolicy."""
 
     status: PolicyStatus = PolicyStatus()
 
@@ -282,7 +283,7 @@ class NodeStatus(api.NodeStatus, frozen=True):
 
 
 class Node(api.Node, frozen=True):
-    """A node as central reads it, with its versions."""
+    """Extend central's Node by the versions of kubelet and container runtime."""
 
     status: NodeStatus = NodeStatus()
 
@@ -300,7 +301,7 @@ class ReportMetadata(nodedevices.Metadata, frozen=True):
 
 
 class Report(nodedevices.NodeDevices, frozen=True):
-    """A NodeDevices object, and when it changed last: a report that changes nothing is not recorded."""
+    """Extend NodeDevices by the time of its last change. The API server does not record a report that changes nothing."""
 
     metadata: ReportMetadata
 
@@ -324,11 +325,11 @@ class PodMetadata(request.Metadata, frozen=True):
 
 
 class Status(request.Status, frozen=True):
-    start_time: str | None = None  # when kubelet first saw it
+    start_time: str | None = None  # RFC 3339 time at which kubelet first saw the pod
 
 
 class Pod(request.Pod, frozen=True):
-    """A pod as central reads it, its owners, and what keeps schedulers from it."""
+    """Extend central's Pod by its owner references."""
 
     metadata: PodMetadata
     status: Status = Status()
@@ -343,14 +344,14 @@ class Pod(request.Pod, frozen=True):
 
     @property
     def why_bound_to_its_node(self) -> str:
-        """Return why the pod is bound to its node; empty for a pod that can run on any node."""
+        """Return why the pod can only run on its node, as text; empty for a pod that can run on other nodes."""
         owner = self.controller
         if MIRROR in self.metadata.annotations:
             return "it is a static pod of its node"
         return f"it belongs to {owner.kind} {owner.name}" if owner is not None and owner.kind in _BOUND_TO_ITS_NODE else ""
 
     def started_s(self, now: datetime) -> float:
-        """Return the seconds since kubelet first saw it; 0 before that."""
+        """Return the seconds since kubelet first saw the pod; 0 before that."""
         started = self.status.start_time
         return (now - parse_time(started)).total_seconds() if started else 0.0
 
@@ -379,11 +380,11 @@ class FullStatus(Status, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
     def __post_init__(self) -> None:
-        """Keep all conditions."""
+        """Keep all conditions, unlike the parent class."""
 
 
 class FullPod(Pod, frozen=True):
-    """A pod with what shows why it does not run, and what ties it to its node."""
+    """Extend Pod by its volumes, all conditions, and the states of its containers, which show why it does not run."""
 
     spec: FullSpec = FullSpec()
     status: FullStatus = FullStatus()

@@ -1,4 +1,4 @@
-"""Run a command on its own event loop; print an error in one line with a hint."""
+"""Run a command on its own event loop, and print its error in one line with a hint."""
 
 import asyncio
 from collections.abc import Coroutine, Sequence
@@ -20,14 +20,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         die(e)
     except msgspec.DecodeError as e:
         die(f"cannot read what the API server answered: {e}", hint="is a proxy in between?")
-    except BrokenPipeError:  # the reader closed the pipe: click ends quietly
+    except BrokenPipeError:  # the reader of the output closed the pipe: click exits without a message
         raise
     except OSError as e:
         die(f"cannot write the answer: {e.strerror or e}")
 
 
 def not_found(kind: str, name: str, names: Sequence[str]) -> LadingError:
-    """Return the error to raise: exit status 1, with the nearest existing names."""
+    """Return an error for a missing object, with similar existing names as hint."""
     near = get_close_matches(name, names, n=3, cutoff=0.5) or [one for one in names if name and name in one][:3]
     there = first_few(sorted(names), 6, rest=", and {} more") or "none"
     hint = f"did you mean {' or '.join(near)}?" if near else f"there {'are' if names else 'is'} {there}"

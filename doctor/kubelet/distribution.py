@@ -1,11 +1,11 @@
-"""kubelet as K3s and RKE2 start it: which of their own configuration becomes its command line, and what to change there.
+"""Derive kubelet's command line from the configuration of K3s or RKE2, and find the place where to change it.
 
-K3s runs kubelet inside its own process, whose command line it overwrites; RKE2 runs it as a child with the same flags. Both
-read `config.yaml`, then `config.yaml.d/*.yaml` by name (a later value replaces an earlier one, `key+` adds to it), then the
-flags of their command. `kubelet-arg` is passed to kubelet unchanged, and wins over all else. Their own
-`container-runtime-endpoint` is something else: it turns their own containerd off.
+K3s runs kubelet inside its own process, and overwrites the command line of that process. RKE2 runs kubelet as a child with the
+same flags. Both read `config.yaml`, then `config.yaml.d/*.yaml` by name (a later value replaces an earlier one, `key+` adds to
+it), then the flags of their command. `kubelet-arg` is passed to kubelet unchanged, and overrides everything else. In contrast,
+`container-runtime-endpoint` of K3s or RKE2 turns off the containerd that they run.
 
-It takes those files and flags. It returns kubelet's words, each with its file. Source: K3s' pkg/configfilearg,
+Take these files and flags. Return the words of kubelet's command line, each with its file. Source: K3s' pkg/configfilearg,
 pkg/agent/config, pkg/daemons; RKE2's pkg/podexecutor; docs.k3s.io "Configuration Options", docs.rke2.io "Agent Configuration
 Reference".
 """
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from doctor.kubelet.unit_files import Word
 
 ROLES: Final = ("server", "agent")
-CONTAINERD: Final = "/run/k3s/containerd/containerd.sock"  # RKE2's too
+CONTAINERD: Final = "/run/k3s/containerd/containerd.sock"  # socket of the containerd of K3s, and of RKE2
 _DOCKERD: Final = "/run/k3s/cri-dockerd/cri-dockerd.sock"
 _ENDPOINT: Final = "container-runtime-endpoint"
 _ARG: Final = "kubelet-arg"
@@ -31,7 +31,7 @@ class Distribution(StrEnum):
 
 
 class Option(NamedTuple):
-    """A setting of the distribution itself."""
+    """Hold a setting of K3s or RKE2, and the file that contains it."""
 
     key: str
     value: str
@@ -40,12 +40,12 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A distribution on a node: the unit that runs it, and its settings."""
+    """Represent K3s or RKE2 on a node: the unit that runs it, and its settings."""
 
     distribution: Distribution
-    unit: str  # k3s-agent
+    unit: str  # name without suffix, such as k3s-agent
     options: tuple[Option, ...] = ()
-    changed: str = ""  # a file that was written after it started: the running process may have other settings
+    changed: str = ""  # configuration file that is newer than the running process, which may have other settings; empty: none
 
     @property
     def config(self) -> str:
@@ -53,7 +53,7 @@ class Service:
 
     @property
     def own_endpoint(self) -> Option:
-        """Return the endpoint that kubelet uses unless kubelet's own settings say otherwise."""
+        """Return the endpoint of the container runtime that kubelet uses if no `kubelet-arg` overrides it."""
         if found := _last(self.options, _ENDPOINT):
             return found
         if found := _last(self.options, "docker", "true"):
@@ -66,7 +66,7 @@ class Service:
 
     @property
     def kubelet_folder(self) -> str:
-        """Return the folder of kubelet's configuration, which the distribution writes when it starts."""
+        """Return the folder of kubelet's configuration, which K3s or RKE2 writes at each start."""
         return f"{option(self.options, 'data-dir') or f'/var/lib/rancher/{self.distribution}'}/agent/etc/kubelet.conf.d"
 
 
@@ -80,7 +80,7 @@ def _last(options: Sequence[Option], key: str, value: str = "") -> Option | None
 
 
 def merge(files: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Option, ...]:
-    """Merge the options of configuration files, in the order that they are read."""
+    """Merge the options of configuration files, given as path and content in the order of reading."""
     merged: dict[str, list[Option]] = {}
     for path, content in files:
         for key, value in content.items():
@@ -110,7 +110,8 @@ def _flags(words: Sequence[Word]) -> Iterator[Option]:
 
 
 def kubelet_words(options: Sequence[Option]) -> tuple[Word, ...]:
-    """Return kubelet's command line from these options. `arg+=` and `arg-=` differ only in the position among the others."""
+    """Return kubelet's command line from the options of K3s or RKE2. `arg+=` and `arg-=` are read as `arg=`: only their position
+    differs."""
     named = [Word(f"--hostname-override={o.value}", o.file) for o in options if o.key == "node-name" and o.value]
     return (*named, *(Word(_kubelet_flag(o.value), o.file) for o in options if o.key == _ARG))
 
@@ -124,7 +125,7 @@ def _kubelet_flag(text: str) -> str:
 
 
 def redirect(service: Service, socket: str) -> str:
-    """Return the commands that make the next kubelet use this socket (unix://…), and leave containerd as it is."""
+    """Return commands after which kubelet uses the socket (unix://…) from its next start on. containerd is not changed."""
     arg = f"{_ENDPOINT}={socket}"
     winner = next(
         (o for o in reversed(service.options) if o.key == _ARG and _kubelet_flag(o.value).startswith(f"--{_ENDPOINT}=")), None

@@ -1,9 +1,9 @@
-"""Find which runtime socket kubelet uses, which one it will use after its next start, and which file says so.
+"""Find the runtime socket that kubelet uses now, the socket after its next start, and the file that sets it.
 
-It takes the running kubelet, the files of its unit, and its configuration. It returns endpoints with their source, and whether
-pods start without the proxy. A flag wins over the configuration file, the last of several flags over the others, and the
-drop-ins of `--config-dir` over the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A
-kubelet of K3s or RKE2 has the settings of those (doctor.kubelet.distribution).
+Take the running kubelet, the files of its unit, and its configuration. Return endpoints with their source, and whether pods
+start without the proxy. A flag overrides the configuration file, the last of several equal flags counts, and the drop-ins of
+`--config-dir` override the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A kubelet of
+K3s or RKE2 gets its settings from their configuration (doctor.kubelet.distribution).
 
 Source: kubelet's cmd/kubelet/app (flags parsed again after the file), Kubernetes "Drop-in directory for kubelet configuration
 files" (names that end in .conf, in order), kubeadm's 10-kubeadm.conf.
@@ -36,12 +36,12 @@ _RUNTIME: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     value: str
-    source: str  # a file of the node, its command line, or kubelet's default
+    source: str  # a file of the node, "its command line" or "kubelet's default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A kubelet's command line, and the settings of the configuration files that it names, by key."""
+    """Hold kubelet's command line, and the settings of the configuration files named there, by key."""
 
     words: tuple[Word, ...] = ()
     config: Mapping[str, Setting] = field(default_factory=dict)
@@ -67,10 +67,10 @@ class Command:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSeen:
     process: Process | None = None
-    running: Command | None = None  # what the process was started with
+    running: Command | None = None  # command of the running process; None: kubelet does not run
     unit: Unit = field(default_factory=Unit)
-    planned: Command | None = None  # what the unit would start now; None: no unit that starts anything
-    service: Service | None = None  # the distribution that kubelet is a part of, and whose settings it has
+    planned: Command | None = None  # command that the unit would start now; None: no unit starts kubelet
+    service: Service | None = None  # K3s or RKE2 if kubelet is part of it; None: kubelet is independent
 
     @property
     def name(self) -> str:
@@ -83,13 +83,13 @@ class KubeletSeen:
 
 
 def traced(argv: Sequence[str], planned: Sequence[Word]) -> tuple[Word, ...]:
-    """Add files to the words of a process: the file where the unit has the same word, if it does."""
+    """Return the words of a running command line, each with the file of the unit that contains the same word, if any."""
     files = {word.text: word.file for word in planned}
     return tuple(Word(text, files.get(text, COMMAND_LINE)) for text in argv)
 
 
 def last_flag(words: Sequence[Word], name: str) -> Word | None:
-    """Return the value of `--name=value` or `--name value`, the last of several."""
+    """Return the value of the last `--name=value` or `--name value`; None if the flag is absent."""
     found = None
     for word, after in pairwise([*words, Word("", "")]):
         flag, equals, value = word.text.partition("=")
@@ -113,8 +113,8 @@ def _socket_path(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """kubelet, the proxy's socket that it should use, and the socket of the runtime behind the proxy. `direct`: there is no
-    proxy, and it should use the runtime's (front_end = nri)."""
+    """Hold kubelet, the proxy's socket, and the socket of the runtime behind the proxy. kubelet should use the proxy's socket,
+    or the runtime's with `direct` (front_end = nri, without a proxy)."""
 
     kubelet: KubeletSeen
     proxy: str
@@ -145,7 +145,7 @@ def decide_endpoint(route: Route) -> Iterator[Verdict]:
 
 
 def _decide_direct(route: Route) -> Iterator[Verdict]:
-    """Check that kubelet's endpoint is the runtime's, as NRI needs it: a proxy would refuse guarded pods."""
+    """Check for front_end = nri that kubelet uses the runtime's socket. A proxy in between would refuse guarded pods."""
     plans = {"now": route.kubelet.running, "from its next start on": route.kubelet.planned}
     wrong = [
         (when, command.endpoint)
@@ -190,7 +190,8 @@ def _bypass(route: Route, now: Command, later: Command | None) -> Verdict:
 
 
 def _redirect(route: Route, command: Command) -> str:
-    """Return what to change so that the next kubelet uses the proxy: where the flag is set, or could be set."""
+    """Return commands after which kubelet uses the proxy from its next start on. They edit the file that sets the endpoint, or
+    could set it."""
     unit, source, service = route.kubelet.unit, command.endpoint.source, route.kubelet.service
     socket = _url(route.proxy)
     if service:
@@ -199,7 +200,7 @@ def _redirect(route: Route, command: Command) -> str:
     flag = f"--{_FLAG}={socket}"
     if winner := extra_args_file(unit):
         return f"give {_EXTRA_ARGS} in {winner}, which wins over drop-ins, {flag}; systemctl restart kubelet"
-    if any(f"${_EXTRA_ARGS}" in file.text for file in unit.files):  # after the other drop-ins, such as kubeadm's
+    if any(f"${_EXTRA_ARGS}" in file.text for file in unit.files):  # 10-lading.conf sorts after kubeadm's 10-kubeadm.conf
         line = f'[Service]\\nEnvironment="{_EXTRA_ARGS}={flag}"\\n'
         return f"mkdir -p {_DROP_INS}; printf '{line}' > {_DROP_INS}/10-lading.conf; {_RESTART}"
     if command.config.get(KEY) == command.endpoint:
@@ -208,8 +209,8 @@ def _redirect(route: Route, command: Command) -> str:
 
 
 def extra_args_file(unit: Unit) -> str:
-    """Return the environment file that sets KUBELET_EXTRA_ARGS, empty where none does. A drop-in that sets it too has no
-    effect."""
+    """Return the environment file that sets KUBELET_EXTRA_ARGS; empty if there is none. The file overrides a drop-in with the
+    same variable."""
     setting = [path for path, text in unit.environment.items() if _sets_extra_args(text)]
     return setting[-1] if setting else ""
 

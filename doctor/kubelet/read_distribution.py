@@ -1,7 +1,7 @@
 """Read K3s or RKE2 on a node: its process, its unit, its configuration. Blocks; decides nothing.
 
-Both overwrite their command line with "/usr/local/bin/k3s agent", in one word: flags are read from the unit. Files that were
-written after the process started are found by their times.
+K3s and RKE2 overwrite their command line with one word, such as "/usr/local/bin/k3s agent", so flags are read from the unit.
+Files written after the start of the process are found by their modification times.
 
 Source: K3s' pkg/proctitle, install.sh (k3s.service); RKE2's bundle/lib/systemd/system; proc_pid_stat(5), proc_pid_cgroup(5).
 """
@@ -26,7 +26,7 @@ _UNITS: Final = {
     (Distribution.RKE2, "agent"): "rke2-agent",
 }
 _SERVICE: Final = re.compile(r"/([^/]+)\.service(?:/|$)", re.MULTILINE)
-_STARTED: Final = 19  # of /proc/PID/stat, counted from behind the name: field 22
+_STARTED: Final = 19  # index of the start time (field 22 of /proc/PID/stat) among the fields after the process name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class RunningService:
 
 
 def read_service(host_root: Path, *, kubelet: bool, alone: bool) -> RunningService | None:
-    """Read the distribution, None where there is none. `kubelet`: a kubelet runs as its own process, so a K3s is in some
-    container. `alone`: neither a kubelet nor its unit is here, so a distribution that is only installed counts. Raises
-    PermissionError, ConfigError."""
+    """Return the node's K3s or RKE2; None if there is none. `kubelet`: kubelet runs as its own process, so a running K3s is in
+    a container and does not count. `alone`: there is neither a kubelet process nor its unit, so an installed K3s or RKE2 counts
+    even if it does not run. Raises PermissionError, ConfigError."""
     proc = host_root / "proc"
     for process in _processes(proc):
         found = _distribution(process)
@@ -57,7 +57,7 @@ def _processes(proc: Path) -> Iterator[Process]:
 
 
 def _distribution(process: Process) -> tuple[Distribution, str] | None:
-    """Return the distribution of a process, and its role."""
+    """Return the distribution and role of a process, such as K3s and `agent`; else None."""
     words = " ".join(process.argv).split()
     name, role = (Path(words[0]).name, words[1]) if len(words) > 1 else ("", "")
     return (Distribution(name), role) if name in list(Distribution) and role in ROLES else None
@@ -72,7 +72,7 @@ def _unit_of(proc: Path, process: Process) -> str:
 
 
 def _started_at(proc: Path, process: Process) -> float | None:
-    """Return seconds since the epoch; None where /proc does not have it."""
+    """Return the start time of the process, in seconds since the epoch; None if /proc does not contain it."""
     try:
         ticks = int((proc / str(process.pid) / "stat").read_text().rpartition(")")[2].split()[_STARTED])
         booted = re.search(r"^btime (\d+)$", (proc / "stat").read_text(), re.MULTILINE)
@@ -106,7 +106,7 @@ def _configuration(host_root: Path, path: str, distribution: Distribution) -> It
 
 
 def _newest(host_root: Path, files: Iterable[str], since: float | None) -> str:
-    """Return the file that was written last, if that was later than `since`; else an empty text."""
+    """Return the file that was written last, if later than `since` (seconds since the epoch); else an empty text."""
     written = {name: (host_root / name.lstrip("/")).stat().st_mtime for name in files} if since is not None else {}
     newest = max(written, key=lambda name: written[name], default="")
     return newest if newest and since is not None and written[newest] > since else ""

@@ -1,4 +1,4 @@
-"""Read kubelet on this node: the process, its unit, the configuration files that either names. Blocks; decides nothing."""
+"""Read kubelet on this node: its process, its unit, and the configuration files that they name. Blocks; decides nothing."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ _UNIT: Final = "kubelet.service"
 
 
 def read_kubelet(host_root: Path) -> KubeletSeen:
-    """Read kubelet. Blocks. Raises PermissionError where a file may not be read, ConfigError for a malformed configuration."""
+    """Read kubelet. Blocks. Raises PermissionError for a file without permission to read, ConfigError for a malformed one."""
     process = next(iter(find_processes(host_root / "proc", "kubelet")), None)
     unit = read_unit(host_root, _UNIT)
     if service := read_service(host_root, kubelet=process is not None, alone=process is None and not unit.files):
@@ -36,12 +36,12 @@ def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) 
 
 
 def _of_service(host_root: Path, found: RunningService, kubelet: Process | None) -> KubeletSeen:
-    """Read the kubelet of a distribution. RKE2's shows its command line. K3s', which is K3s itself, is assumed to have the
-    settings of its files."""
+    """Read the kubelet of K3s or RKE2. RKE2's process shows kubelet's command line. The kubelet inside K3s is assumed to have
+    the settings in the files of K3s."""
     service = found.service
     words = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
     config = _read_config(host_root, words)
-    if KEY not in config or Path(config[KEY].source).name.startswith("00-"):  # what the distribution wrote when it started
+    if KEY not in config or Path(config[KEY].source).name.startswith("00-"):  # K3s or RKE2 wrote this file at its last start
         config[KEY] = Setting(value=service.own_endpoint.value, source=service.own_endpoint.file)
     planned = Command(words=words, config=config)
     inside = service.distribution is Distribution.K3S
@@ -54,7 +54,8 @@ def _of_service(host_root: Path, found: RunningService, kubelet: Process | None)
 
 
 def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
-    """Read configuration files, later ones over earlier. Only keys with a text: the others are not used."""
+    """Read the configuration files in the command line; later files override earlier ones. Keep only keys with a text: no
+    others are used."""
     paths = []
     if (main := last_flag(words, "config")) and main.text:
         paths.append(_below(host_root, main.text))
@@ -72,7 +73,7 @@ def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
 
 
 def _drop_ins(folder: Path) -> list[Path]:
-    """Return the drop-ins. Raises PermissionError where we may not read the folder: a glob would return none."""
+    """Return the drop-ins in the folder. Raises PermissionError for an unreadable folder, where a glob would return none."""
     if folder.is_dir():
         next(folder.iterdir(), None)
     return sorted(folder.rglob("*.conf"))

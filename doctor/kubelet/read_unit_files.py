@@ -1,4 +1,4 @@
-"""Read a unit's files on a node, and the environment files that they name. Blocks; decides nothing.
+"""Read the files of a systemd unit on a node, and the environment files that they name. Blocks; decides nothing.
 
 Source: systemd.unit(5) (unit search path, specifiers).
 """
@@ -8,7 +8,7 @@ from typing import Final
 
 from doctor.kubelet.unit_files import Unit, UnitFile, environment_files
 
-# Folders of units, in rising priority: a file in a later folder replaces the one of the same name in an earlier.
+# Folders of units, in rising priority: a file in a later folder replaces a file of the same name in an earlier folder.
 UNIT_FOLDERS: Final = (
     "lib/systemd/system",
     "usr/lib/systemd/system",
@@ -19,7 +19,7 @@ UNIT_FOLDERS: Final = (
 
 
 def read_unit(host_root: Path, name: str) -> Unit:
-    """Read a unit. Blocks. Raises PermissionError where a file may not be read."""
+    """Read the files of the unit `name`. Blocks. Raises PermissionError for a file without permission to read."""
     main: dict[str, Path] = {}
     drop_ins: dict[str, Path] = {}
     for folder in (host_root / part for part in UNIT_FOLDERS):
@@ -37,5 +37,5 @@ def read_unit(host_root: Path, name: str) -> Unit:
 
 
 def _read(path: Path, unit: str) -> str:
-    """Read a file, and expand the specifier by which K3s' units name their environment files."""
+    """Read a unit's file, and expand the specifier %N, which the units of K3s use in the names of environment files."""
     return path.read_text(errors="replace").replace("%N", unit.removesuffix(".service"))

@@ -1,9 +1,9 @@
-"""Find the command line that a unit will be started with, and the file of each word.
+"""Find the command line that systemd will start a unit with, and the file of each word.
 
-It takes the unit's files (the unit, then its drop-ins in order) and the environment files that they name. It returns words. It
-does what systemd does with `ExecStart=`, `Environment=` and `EnvironmentFile=`, as far as kubelet's units use it: a later line
-wins, an empty one resets the list, an environment file wins over `Environment=`, `$NAME` is split into words and `${NAME}` is
-one.
+Take the unit's files (the unit, then its drop-ins in order) and the environment files that they name. Return words. The rules
+are systemd's for `ExecStart=`, `Environment=` and `EnvironmentFile=`, as far as kubelet's units use them. A later line
+overrides, and an empty line resets the list. An environment file overrides `Environment=`. `$NAME` is split into words, and
+`${NAME}` is one word.
 
 Source: systemd.unit(5) (drop-ins), systemd.exec(5) (environment), systemd.service(5) (command lines).
 """
@@ -19,18 +19,18 @@ _VARIABLE: Final = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 
 class Word(NamedTuple):
     text: str
-    file: str  # of the node: /etc/default/kubelet
+    file: str  # path on the node of the file with this word, such as /etc/default/kubelet
 
 
 class UnitFile(NamedTuple):
-    path: str  # as the node has it
+    path: str  # path on the node, without the host root
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     files: tuple[UnitFile, ...] = ()  # the unit, then its drop-ins in order; empty: there is no such unit
-    environment: Mapping[str, str] = field(default_factory=dict)  # text of each environment file that is there, by path
+    environment: Mapping[str, str] = field(default_factory=dict)  # text of each existing environment file, by path
 
 
 def environment_files(files: Sequence[UnitFile]) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def environment_files(files: Sequence[UnitFile]) -> tuple[str, ...]:
 
 
 def plan_command(unit: Unit) -> tuple[Word, ...]:
-    """Return the command line; empty where the unit starts nothing."""
+    """Return the command line that the unit would start; empty if the unit starts nothing."""
     variables = environment(unit)
     line = Word("", "")
     for file, value in _assignments(unit.files, "ExecStart"):
@@ -93,7 +93,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Split into words. An unclosed quotation mark is part of the text, because systemd warns and continues."""
+    """Split a text into words as a shell does. An unclosed quotation mark is part of the text, since systemd only warns."""
     try:
         return shlex.split(text)
     except ValueError:

@@ -1,7 +1,8 @@
-"""The GPUs of a node, read from NVML in a process of its own: a driver that hangs blocks only that process.
+"""Read the GPUs of a node from NVML in a separate process, so that a driver that hangs blocks only that process.
 
-`read_cards` starts `python -m doctor.nvidia.cards`, which prints what it found as JSON. A process that hangs in the driver
-cannot be ended, so it is left alone after the deadline; with a thread that hangs there, this process could not end either.
+`read_cards` starts `python -m doctor.nvidia.cards`, which prints its result as JSON. A process that hangs in the driver cannot
+be ended, so it is left behind after the deadline. A thread would not do: while it hangs in the driver, `lading-doctor` itself
+could not end.
 
 Source: NVML API reference (nvmlDeviceGetPersistenceMode); the driver's nv-procfs.c (/proc/driver/nvidia/version).
 """
@@ -28,9 +29,9 @@ from hooks.vendors.nvidia.procfs import is_driver_loaded
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
 
-ANSWER_S: Final = 8.0  # on a quiet node
-KILLED_S: Final = 0.5
-LEFT_S: Final = 2  # how long the process may outlive the wait
+ANSWER_S: Final = 8.0  # seconds to wait for the process on a quiet node
+KILLED_S: Final = 0.5  # seconds to wait for the process after SIGKILL
+LEFT_S: Final = 2  # seconds that the process may run longer than the wait for its answer
 _NVIDIA: Final = "0x10de"
 _DISPLAY: Final = ("0x0300", "0x0302")  # VGA and 3D controllers: cards, not their audio functions or NVSwitches
 _VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
@@ -38,9 +39,9 @@ _VERSION: Final = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+[.\d]*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlSeen:
-    """The findings of the process."""
+    """Hold the answer of the process that reads NVML."""
 
-    error: int = 0  # nvmlReturn_t of opening a session
+    error: int = 0  # nvmlReturn_t of opening an NVML session; 0: success
     why: str = ""
     library_version: str = ""
     gpus: tuple[Gpu, ...] = ()
@@ -50,30 +51,30 @@ class NvmlSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadNode:
-    """A device node that cannot be used."""
+    """Represent a device node that cannot be used."""
 
     path: str
     cause: Cause
     why: str
-    card: int | None = None  # minor number; None for a node of the driver
+    card: int | None = None  # minor number of the card; None for a node of the driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardsSeen:
     on_bus: tuple[str, ...] = ()  # PCI addresses of NVIDIA's cards
-    loaded: bool = False  # the kernel module
+    loaded: bool = False  # whether the kernel module is loaded
     module_version: str = ""
-    bad_nodes: tuple[BadNode, ...] = ()  # those of the cards only if NVML or the driver's procfs reports their minors
+    bad_nodes: tuple[BadNode, ...] = ()  # nodes of cards are included only if NVML or the driver's procfs reports their minors
     nvml: NvmlSeen | None = None  # None: NVML gave no answer in time
 
     @property
     def version(self) -> str:
-        """Return the version of the loaded kernel module, else of the library; empty if neither is known."""
+        """Return the driver's version: of the loaded kernel module, else of NVML's library; empty if neither is known."""
         return self.module_version or (self.nvml.library_version if self.nvml else "")
 
 
 def read_cards(host_root: Path, *, library: str, driver_root: str = "", slowness: float = 1.0) -> CardsSeen:
-    """Read the cards. Block for ANSWER_S at most, times `slowness`."""
+    """Read the cards from the bus, the kernel and NVML. Wait for NVML at most ANSWER_S seconds times `slowness`."""
     on_bus = tuple(name for name in read_names(host_root / "sys/bus/pci/devices") if _is_card(host_root, name))
     text = read_attribute(host_root / "proc/driver/nvidia/version") or ""
     found = _VERSION.search(text)
@@ -112,7 +113,7 @@ def _ask(host_root: Path, library: str, driver_root: str, answer_s: float) -> Nv
             out, said = child.communicate(timeout=answer_s)
         except subprocess.TimeoutExpired:
             child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: left behind
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in the kernel is left behind
                 child.wait(KILLED_S)
             return None
     if child.returncode:
@@ -122,8 +123,8 @@ def _ask(host_root: Path, library: str, driver_root: str, answer_s: float) -> Nv
 
 
 def look(host_root: Path, library: Path | None, driver_root: str) -> NvmlSeen:
-    """Read the cards in this process. May block forever."""
-    _, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # loads the library
+    """Read the cards from NVML in this process. May block forever."""
+    _, gpus, problems = read_gpus(host_root, library=library, driver_root=driver_root)  # also loads NVML's library
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as e:
@@ -147,7 +148,7 @@ def _persistence(bdf: str) -> int | None:
 def main(host_root: str, library: str, driver_root: str, answer_s: str) -> None:
     signal.alarm(
         math.ceil(float(answer_s)) + LEFT_S
-    )  # the parent may be gone: this ends a process that hangs outside the kernel
+    )  # SIGALRM ends this process if it hangs outside the kernel, even without its parent
     print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None, driver_root)).decode())
 
 

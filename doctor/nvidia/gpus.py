@@ -1,6 +1,6 @@
-"""Find problems with a node's GPUs, from its bus, its kernel and NVML; and with how containers get them.
+"""Check a node's GPUs on its bus, in its kernel and in NVML, and the ways in which containers get GPUs.
 
-It takes the readings of `cards`, and of the driver's files and CDI specs. It returns verdicts.
+Take the readings of `doctor.nvidia.cards`, and of the driver's files and CDI specs. Return verdicts.
 
 Source: NVML API reference (nvmlReturn_t); NVIDIA's driver persistence documentation; docs/reference.md (gpu_mode).
 """
@@ -20,7 +20,7 @@ from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.supplied import CDI_KIND
 from lading.amounts import first_few
 
-_NAMED: Final = 8  # cards or nodes in one finding
+_NAMED: Final = 8  # maximum cards or device nodes named in one finding
 _RELOAD: Final = (
     "on a drained node: systemctl stop lading-hooks nvidia-persistenced; rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia; "
     "modprobe nvidia; systemctl start nvidia-persistenced lading-hooks (or reboot)"
@@ -51,8 +51,8 @@ def decide_driver(seen: CardsSeen) -> Iterator[Verdict]:
 
 
 def decide_gpus(seen: CardsSeen) -> Iterator[Verdict]:
-    """Check the cards. Their nodes are checked by `decide_gpu_nodes`. Cards that are unhealthy for one reason are one
-    finding."""
+    """Check that all cards answer to NVML. Cards with the same problem share one finding. `decide_gpu_nodes` checks their
+    device nodes."""
     if (nothing := _without_nvml(seen)) or seen.nvml is None:
         yield nothing or skipped("NVML does not answer")
         return
@@ -73,7 +73,7 @@ def decide_gpus(seen: CardsSeen) -> Iterator[Verdict]:
 
 
 def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Verdict]:
-    """Check nodes without NVML. Print a removal only for a node that was seen to be wrong."""
+    """Check the device nodes of cards and driver, without NVML. Suggest removal only of nodes with a wrong number or type."""
     if nothing := _no_cards(seen):
         yield nothing
         return
@@ -93,7 +93,7 @@ def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Verdict]:
 
 
 def _said(nodes: Sequence[BadNode]) -> str:
-    """Describe nodes with the same problem together."""
+    """Describe device nodes; those with the same problem share one text."""
     by_words: dict[str, list[str]] = {}
     for node in nodes:
         by_words.setdefault(node.why.replace(node.path, "{}", 1), []).append(node.path)
@@ -125,41 +125,41 @@ def _no_cards(seen: CardsSeen) -> Verdict | None:
 
 
 def _without_nvml(seen: CardsSeen) -> Verdict | None:
-    """Return the verdict of a check that needs an NVML session, if there is none."""
+    """Return the verdict of a check that needs an NVML session, if opening one failed; else None."""
     if (nothing := _no_cards(seen)) is None and seen.nvml is not None and seen.nvml.error:
         return skipped(f"NVML: {seen.nvml.why}; the check `driver` says how to fix it")
     return nothing
 
 
 def _only_its_node(gpu: Gpu) -> bool:
-    """Return whether NVML reports the card, and only its device node cannot be used."""
+    """Return whether the card is unhealthy only because its device node cannot be used."""
     return bool(gpu.unhealthy) and gpu.node is None and gpu.memory_mib > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnSpecs:
-    """The CDI specs that lading-hooks wrote."""
+    """Hold a reading of the CDI specs that lading-hooks wrote."""
 
     folder: str
-    invalid: tuple[str, ...] = ()  # why a file is no spec
-    missing: tuple[str, ...] = ()  # paths of the host that are in them, and not there
-    libraries: frozenset[str] = frozenset()  # names of the driver's files in them
-    hooked: bool = False  # NVIDIA's program updates a container's library cache
-    hook: str = ""  # its path, in the configuration
+    invalid: tuple[str, ...] = ()  # errors of invalid spec files
+    missing: tuple[str, ...] = ()  # host paths that the specs name but that do not exist
+    libraries: frozenset[str] = frozenset()  # names of the driver's files in the specs
+    hooked: bool = False  # whether the specs let NVIDIA's program update a container's library cache
+    hook: str = ""  # path of NVIDIA's program: setting cdi_hook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionSeen:
-    """The way in which containers get their cards, and which parts of it are present."""
+    """Hold the way in which containers get their cards, and the files that this way needs."""
 
     mode: GpuMode
     cards: CardsSeen
     driver_root: str = ""
-    libraries: int = 0  # of the driver's version, below driver_root
-    versions: tuple[str, ...] = ()  # of each libcuda below driver_root
+    libraries: int = 0  # number of libraries of the driver's version below driver_root
+    versions: tuple[str, ...] = ()  # version of each libcuda below driver_root
     spec_dirs: tuple[str, ...] = ()
     cdi_names: frozenset[str] = frozenset()
-    own: OwnSpecs | None = None  # where lading-hooks writes the specs
+    own: OwnSpecs | None = None  # CDI specs of lading-hooks; None: it writes none
 
 
 def decide_driver_files(seen: InjectionSeen) -> Iterator[Verdict]:
@@ -186,12 +186,12 @@ def decide_driver_files(seen: InjectionSeen) -> Iterator[Verdict]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReloadSeen:
     mode: GpuMode
-    systemd: bool | None  # runc leaves the device rules to systemd; None: the runtime does not report it
+    systemd: bool | None  # whether systemd writes the device rules of containers; None: the runtime does not report it
 
 
 def decide_reload(seen: ReloadSeen) -> Iterator[Verdict]:
-    """Check whether a daemon-reload takes cards away: systemd writes a container's device rules again when its units are loaded
-    again, and knows only those of the OCI spec."""
+    """Check whether `systemctl daemon-reload` takes cards from containers. systemd then writes the device rules of containers
+    again, and knows only the rules of the OCI spec."""
     if seen.mode is not GpuMode.NVIDIA_RUNTIME:
         yield ok(f"with gpu_mode = {seen.mode} the container's specification has its cards")
     elif seen.systemd is None:
@@ -230,7 +230,8 @@ def decide_cdi_specs(seen: InjectionSeen) -> Iterator[Verdict]:
 
 
 def _decide_own(own: OwnSpecs, seen: InjectionSeen, names: Sequence[str]) -> Verdict:
-    """Check that the specs are those of this moment. lading-hooks writes them at each reading of the devices."""
+    """Check that the CDI specs of lading-hooks match the current devices and driver. lading-hooks writes them at each reading
+    of the devices."""
     version, missing = seen.cards.version, [name for name in names if name not in seen.cdi_names]
     if own.invalid:
         what = own.invalid[0]

@@ -1,4 +1,4 @@
-"""Read the CDI specs that lading-hooks wrote, and look for the files that they name."""
+"""Read the CDI specs that lading-hooks wrote, and check that the files in them exist."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from hooks.model.cdi import KINDS, Edits, Spec
 
 
 def read_own_specs(settings: Settings) -> OwnSpecs:
-    """Return what is in cdi_dir. Raise OSError if a file cannot be read."""
+    """Return a reading of the CDI specs in cdi_dir. Raise OSError if a file cannot be read."""
     specs: list[Spec] = []
     invalid: list[str] = []
     for path in (spec_path(Path(settings.cdi_dir), kind) for kind in KINDS):

@@ -1,1 +1,1 @@
-"""The sysdump: what a maintainer needs to know about a cluster, without its secrets."""
+"""Make a sysdump: data about a cluster for a maintainer, without secrets."""

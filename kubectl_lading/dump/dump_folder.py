@@ -1,7 +1,7 @@
-"""The folder of a sysdump: only its owner can read it. Made 0700, files 0600, then packed beside it the same way.
+"""Write the folder of a sysdump, which only its owner can read: folders have mode 0700, files and the archive 0600.
 
-It takes names and contents. It writes files, and a .tar.gz that names neither user nor machine. It refuses a folder that is
-there already. Names that come from the cluster are made harmless: they stay below the folder.
+Take names and contents. Write files, and beside the folder a .tar.gz that names neither user nor machine. Refuse a folder that
+already exists. Names from the cluster are made safe, so that every file stays below the folder.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ def safe_name(text: str) -> str:
 
 
 class Items:
-    """Write objects into a file as one JSON list, one object a line, without holding all of them in memory."""
+    """Write objects into a file as one JSON list, one object on each line, without holding all objects in memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -53,7 +53,7 @@ class Items:
 
 class DumpFolder:
     def __init__(self, path: Path) -> None:
-        """Create the folder. Raises HostError where it cannot."""
+        """Create the folder. Raises HostError if that fails, or if the folder exists."""
         self.path = path
         self.names: list[str] = []
         try:
@@ -76,7 +76,7 @@ class DumpFolder:
                 items.end()
 
     def pack(self) -> Path:
-        """Pack the folder. Return the archive's path."""
+        """Pack the folder into a .tar.gz beside it. Return the archive's path."""
         archive = self.path.with_name(self.path.name + ".tar.gz")
         try:
             with self._create(archive) as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
@@ -87,7 +87,7 @@ class DumpFolder:
 
     @contextlib.contextmanager
     def _written(self, name: str) -> Iterator[BinaryIO]:
-        """Open a new file in the folder. `name` may contain folders."""
+        """Open a new file in the folder. `name`: path below the folder; missing folders are created."""
         *folders, last = (safe_name(part) for part in name.split("/"))
         path = self.path.joinpath(*folders, last)
         try:

@@ -1,10 +1,10 @@
-"""Keep of an object what a sysdump may have: fields that a shape names, texts without what looks like a secret. Pure.
+"""Redact objects for a sysdump: keep only the fields in a shape, and remove apparent secrets from texts. Pure.
 
-A *shape* (`kubectl_lading.dump.shapes`) lists what stays of an object, field by field; what it does not name is gone, so that a
-field that Kubernetes adds tomorrow does not leave either. Every text that stays is *scrubbed* besides: of credentials in URLs,
-tokens, private keys, and values whose name says that they are secret.
+A *shape* (`kubectl_lading.dump.shapes`) lists the fields of an object to keep. All other fields are dropped, also those that
+future versions of Kubernetes add. In addition, every kept text is *scrubbed*: credentials in URLs, tokens, private keys, and
+values with a name such as "secret" or "token" are removed.
 
-It cannot know a secret that looks like any other word, such as one in the name of a pod.
+A secret that looks like an ordinary word, such as one in the name of a pod, cannot be detected.
 """
 
 import re
@@ -16,7 +16,7 @@ REDACTED: Final = "[redacted]"
 
 Json = Any
 Keep = Callable[[Any], Any]
-Shape = Keep | dict[str, "Shape"] | tuple["Shape"]  # a tuple of one: for each element of a list
+Shape = Keep | dict[str, "Shape"] | tuple["Shape"]  # a tuple of one shape: applies to each element of a list
 
 
 # ---- texts
@@ -25,17 +25,17 @@ _NAMES: Final = r"(?:secret|token|passw(?:or)?d|passphrase|credential|api[-_.]?k
 _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
-# The bounds, and what may not stand before: so that a text of one long word takes no longer than another of its length.
+# The bounds and the lookbehinds keep the search time linear: one very long word must not take longer than other texts.
 _IN_URL: Final = re.compile(r"((?<![\w+.-])[a-z][a-z0-9+.-]{0,20}://)[^\s\"'<>]{0,2000}@", re.IGNORECASE)
 _AUTHORIZATION: Final = re.compile(r"\b(bearer|basic)(\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _NAME: Final = rf"[\w.-]{{0,80}}{_NAMES}[\w.-]{{0,80}}"
-# A string, one within another string, a word; and the rest of a string whose end was cut off.
+# A value is a string, a string escaped within another string, a word, or the rest of a string with its end cut off.
 _VALUE: Final = r"""(?:"(?:[^"\\]|\\.)*"|(?P<quote>\\+").{0,4000}?(?P=quote)|'[^']*'|["'\\]*[^\s,;}&"'\\]+)"""
 _NAMED: Final = re.compile(rf"((?<![\w.-]){_NAME}\\*[\"']?\s{{0,20}}[:=]\s{{0,20}}){_VALUE}", re.IGNORECASE)
 _FLAG: Final = re.compile(rf"((?<![\w.-])--?{_NAME}\s{{1,20}})(?!-)\S+", re.IGNORECASE)
 _OPEN_FLAGS: Final = frozenset({"--config", "--log-level", "--v", "-v", "--vmodule", "--feature-gates"})
 _SHAPED: Final = re.compile(
-    r"(?<![\w-])(?:eyJ[\w-]{5,}\.[\w-]+\.[\w-]*"  # a JSON web token, as service accounts have
+    r"(?<![\w-])(?:eyJ[\w-]{5,}\.[\w-]+\.[\w-]*"  # a JSON web token, such as that of a service account
     r"|(?:AKIA|ASIA)[0-9A-Z]{16}\b|gh[pousr]_\w{20,}|glpat-[\w-]{16,}|hf_\w{20,}|sk-[\w-]{20,}|xox[abp]-[\w-]{10,})"
 )
 
@@ -51,7 +51,7 @@ def scrub(text: str) -> str:
 
 
 def arguments(value: Json) -> Json:
-    """Return a command line with its flags by name, and the values only of flags that hold no secret."""
+    """Return a command line with the names of all flags, but values only for flags that never hold a secret."""
     words = [str(one) for one in value] if isinstance(value, list) else []
     return [_argument(before, word) for before, word in zip(["", *words], words, strict=False)]
 
@@ -64,7 +64,7 @@ def _argument(before: str, word: str) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Report whether this key of a ConfigMap, whose values are whole files, names a secret."""
+    """Return whether a key of a ConfigMap suggests that its value, a whole file, is secret."""
     return re.search(rf"{_NAMES}|key|auth|\.pem$", name, re.IGNORECASE) is not None
 
 
@@ -84,7 +84,7 @@ def verbatim(value: Json) -> Json:
 
 
 def scrubbed(value: Json) -> Json:
-    """Return the whole value, with every text in it scrubbed."""
+    """Return the whole value with every text scrubbed, or redacted under a secret name."""
     match value:
         case str():
             return scrub(value)

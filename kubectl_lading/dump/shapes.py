@@ -1,8 +1,8 @@
-"""The content of a sysdump, as tables: objects, and their fields. What is not named here does not leave the cluster.
+"""Define the content of a sysdump as tables of objects and fields. Anything that they do not name stays in the cluster. Pure.
 
-Pure. Environment values, command lines, volume sources and other people's annotations are in no table. Assignments and their
-signatures stay to the byte: a signature shows that central wrote it, and opens nothing. Secrets are not read at all: that one
-is there shows by the pods that mount it.
+Environment values, command lines, volume sources and annotations of other systems are in no table. Assignments and their
+signatures are kept byte by byte: a signature only proves that central wrote the assignment, and gives no access. Secrets are
+never read; the existence of a Secret shows only in the pods that mount it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -56,24 +56,24 @@ _LABELS: Final = ("kubernetes.io/", "k8s.io/", PREFIX, "nvidia.com/")
 
 
 def _labels(value: Json) -> Json:
-    """Return the labels that Kubernetes, its components and Lading define."""
+    """Return the labels of Kubernetes, NVIDIA and Lading; of other labels only the keys."""
     if not isinstance(value, dict):
         return {}
     return {key: scrubbed(text) if any(one in key for one in _LABELS) else REMOVED for key, text in value.items()}
 
 
 def _names_only(value: Json) -> Json:
-    """Return the names of environment variables, without values."""
+    """Return environment variables with their names, but without their values."""
     return [{"name": one.get("name", ""), "value": REMOVED} for one in value if isinstance(one, dict)]
 
 
 def _devices(value: Json) -> Json:
-    """Return the amounts of limits and requests."""
+    """Return the amounts of resources, each cut to 40 characters."""
     return {key: str(amount)[:40] for key, amount in value.items()} if isinstance(value, dict) else {}
 
 
 def _message(value: Json) -> Json:
-    """Return Lading's messages, as kubelet passes them on; other messages may contain a command line."""
+    """Return the scrubbed message if it mentions Lading. Other messages are removed: they may contain a command line."""
     return scrub(value) if isinstance(value, str) and "lading" in value else REMOVED
 
 
@@ -87,13 +87,13 @@ def _conditions(value: Json) -> Json:
 
 
 def _said(condition: dict[str, Any]) -> Json:
-    """Return the message of a condition that kube-scheduler or Lading writes; of others as `_message` does."""
+    """Return the scrubbed message of a condition by kube-scheduler or Lading; other messages only if they mention Lading."""
     ours = condition.get("type") == "PodScheduled" or str(condition.get("type")).startswith(PREFIX)
     return scrubbed(condition["message"]) if ours else _message(condition["message"])
 
 
 def _verbatim(names: str) -> dict[str, Shape]:
-    """Return the shape of fields that stay as they are. `names`: separated by spaces."""
+    """Return a shape that keeps fields unchanged. `names`: names of the fields, separated by spaces."""
     return dict.fromkeys(names.split(), verbatim)
 
 
@@ -187,7 +187,7 @@ DEPLOYMENT: Final[Shape] = {
     "status": scrubbed,
 }
 
-# Made by Lading or for the cluster's rules: they hold no secrets, and are scrubbed all the same.
+# Objects of Lading's installation, such as roles and Leases, hold no secrets. They are scrubbed as a precaution.
 OPEN: Final[Shape] = {
     **_IDENTITY,
     "metadata": META,
@@ -196,7 +196,7 @@ OPEN: Final[Shape] = {
 
 
 def config_map(value: Json) -> Json:
-    """Return its files as texts, except those whose names indicate a secret, and without binary data."""
+    """Return a ConfigMap with its files as texts, without binary data. Files with names that suggest a secret are redacted."""
     data = value.get("data") if isinstance(value, dict) else None
     kept = {key: REDACTED if is_secret_name(key) else scrub(str(text)) for key, text in (data or {}).items()}
     return keep(value, {**_IDENTITY, "metadata": META}) | {"data": kept}
@@ -206,7 +206,7 @@ _TELL: Final = ("lading", "kube-scheduler")
 
 
 def event(value: Json, *, ours: bool) -> Json:
-    """Return the event; `ours`: it is about an object of Lading's own namespace. In others kubelet may quote a command line."""
+    """Return a redacted Event. `ours`: it is about Lading's own namespace; in others the message may quote a command line."""
     shape: Shape = {
         **_IDENTITY,
         "metadata": META,
@@ -230,23 +230,23 @@ CLUSTER_ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "clus
 ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "roles")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings")
 
-_DEPLOYED: Final = "lading-"  # prefix of the names in deploy/
+_DEPLOYED: Final = "lading-"  # prefix of the names of objects in deploy/
 SCHEDULER_NAME: Final = "lading"
 
-Redact = Callable[[Json], Json | None]  # None: not dumped
+Redact = Callable[[Json], Json | None]  # returns the redacted object; None: the object is left out
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A file of `objects/` with objects of one kind."""
+    """Describe a file in the dump's folder `objects/`, with objects of one kind."""
 
     kind: str
     resource: Resource
     redact: Redact
-    says: str  # for the README
+    says: str  # description of the file for the dump's README
     _: KW_ONLY
-    own_namespace: bool = False  # objects of Lading only
-    name: str = ""  # one object
+    own_namespace: bool = False  # True: only objects in Lading's namespace
+    name: str = ""  # name of the only object to dump; empty: all objects of the kind
 
 
 def _by(shape: Any) -> Redact:
@@ -254,7 +254,7 @@ def _by(shape: Any) -> Redact:
 
 
 def _of_deploy(one: Json) -> Json | None:
-    """Return a cluster-wide object of deploy/; None for other people's."""
+    """Return the redacted object if its name is one of deploy/; else None."""
     return _OPEN(one) if one["metadata"]["name"].startswith(_DEPLOYED) else None
 
 
@@ -281,7 +281,7 @@ redact_pod: Final = _by(POD)
 
 
 def concerns_us(pod: Json, namespace: str) -> bool:
-    """Report whether the object belongs to Lading, has its annotations, or requests its resources."""
+    """Return whether the pod belongs to Lading: it runs in `namespace`, or has Lading's scheduler, annotations or resources."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     if metadata.get("namespace") == namespace or spec.get("schedulerName") == SCHEDULER_NAME:
         return True

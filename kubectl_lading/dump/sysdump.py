@@ -1,7 +1,7 @@
-"""`kubectl lading sysdump`: what a maintainer needs to see, in a folder that only its owner can read, without secrets.
+"""Run `kubectl lading sysdump`: collect data for a maintainer, without secrets, in a folder that only its owner can read.
 
-Everything is read with the user's rights. The dump names what cannot be read, and the rest goes on: a cluster
-that is not well is what this is for. Nothing is written to the cluster, and Secrets are not read.
+Everything is read with the user's rights. A failed read is listed in the dump, and the dump continues, because a sysdump is
+made for clusters with problems. Nothing is written to the cluster, and Secrets are not read.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ from lading.kube.errors import ForbiddenError, KubeError, RefusedError
 from lading.kube.resource import EVENTS, NODE_DEVICES, NODES, PODS
 from lading.vocabulary import CENTRAL
 
-# The API server reads this; it can hold as much, but the load on the control plane is noticeable.
+# Reading this many bytes puts a noticeable load on the API server, so the user is asked first.
 LARGE_BYTES: Final = 100 << 20
-LOG_LINES: Final = 50_000  # the newest ones, about 10 MB
-LOG_TIMEOUT_S: Final = 60.0
-WHYS: Final = 100  # number of pending pods to ask central about
+LOG_LINES: Final = 50_000  # maximum lines of a log, the newest ones; about 10 MB
+LOG_TIMEOUT_S: Final = 60.0  # seconds for one log or page
+WHYS: Final = 100  # maximum number of pending pods to ask central about
 _MIB: Final = 1 << 20
 
 Json = Any
@@ -49,7 +49,7 @@ class _Meta(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _First(msgspec.Struct):
-    """A list with one element, which also gives the number of the remaining ones."""
+    """Represent the first page of a list, with one element and the number of remaining elements."""
 
     metadata: _Meta = _Meta()
     items: list[msgspec.Raw] | None = None
@@ -73,7 +73,7 @@ async def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
     at = datetime.fromtimestamp(time.time(), UTC)
     path = folder or Path(f"lading-sysdump-{at.strftime('%Y%m%dT%H%M%SZ')}")
     async with connect(flags) as client:
-        with contextlib.suppress(RefusedError):  # waiting for each part of a server that does not answer would take minutes
+        with contextlib.suppress(RefusedError):  # a server that does not answer ends the command here
             await client.get("/version")
         _agree(await estimate(client), yes=yes)
         dump = Dump(client, DumpFolder(path), flags)
@@ -90,10 +90,10 @@ async def sysdump(flags: Flags, folder: Path | None, yes: bool) -> None:
 
 
 async def estimate(client: KubeClient) -> dict[str, tuple[int, int]]:
-    """Return the counts of the largest lists, and about how many bytes they have."""
+    """Return the number of objects and the approximate bytes of the largest lists, by kind."""
     sizes = {}
     for resource in (PODS, NODES, NODE_DEVICES, EVENTS):
-        with contextlib.suppress(KubeError, msgspec.DecodeError):  # reported later, where it is read
+        with contextlib.suppress(KubeError, msgspec.DecodeError):  # the dump itself reports a list that cannot be read
             first = msgspec.json.decode(await client.get(resource.path(), query={"limit": "1"}), type=_First)
             number = len(first.items or ()) + first.metadata.remaining_item_count
             sizes[resource.plural] = number, sum(map(len, first.items or ())) * number
@@ -119,14 +119,14 @@ def _agree(sizes: dict[str, tuple[int, int]], *, yes: bool) -> None:
 class Dump:
     def __init__(self, client: KubeClient, folder: DumpFolder, flags: Flags) -> None:
         self.failures: list[str] = []
-        self.forbidden = False  # at least one failed because of missing rights
+        self.forbidden = False  # True: at least one read failed because of missing rights
         self._client = client
         self._folder = folder
         self._flags = flags
         self._namespace = flags.lading_namespace
         self._central = Central(client, flags)
         self._named = named_central(client, flags)
-        self._says: dict[str, str] = {}  # in each file
+        self._says: dict[str, str] = {}  # description of each file, for the README
         self._log: list[str] = []
 
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class Dump:
             await self._ask_central([pod for pod in pods if _waits(pod)], progress)
 
     def end(self, at: datetime) -> Path:
-        """Finish the dump. Return the archive."""
+        """Write the dump's log and README, and pack the folder. Return the archive's path."""
         self._write("sysdump.log", "what was read, and what failed", "".join(f"{line}\n" for line in self._log).encode())
         readme = render_readme(
             version=__version__,
@@ -175,7 +175,7 @@ class Dump:
     # ---- objects
 
     async def _pods(self, progress: Progress) -> list[Json]:
-        """Return the pods, redacted."""
+        """Dump the pods that concern Lading. Return them, redacted."""
         pods: list[Json] = []
 
         def redacted(pod: Json) -> Json | None:
@@ -211,13 +211,13 @@ class Dump:
         progress: Progress | None = None,
         kept: list[Json] | None = None,
     ) -> None:
-        """Dump a list; `kept` gets what is in it. Record a list that cannot be read to its end."""
+        """Dump a list, and append its redacted objects to `kept`. Record a failure if the list cannot be read to its end."""
         file = f"objects/{kind}.json"
         try:
             with self._folder.items(file) as items:
                 async with contextlib.aclosing(pages):
                     async for page in pages:
-                        if page.first:  # the pages before it are of another list
+                        if page.first:  # the list began again: the pages before belong to an older version of it
                             items.restart()
                             if kept is not None:
                                 kept.clear()
@@ -281,7 +281,7 @@ class Dump:
             self._failed("central/why", f"{len(waiting)} pods wait; central was asked about {WHYS}")
 
     async def _answer(self, name: str, says: str, path: str) -> bool:
-        """Report whether central can be asked."""
+        """Write central's answer to a file. Return whether central can be asked."""
         try:
             said = await self._central.answer(path)
         except ConfigError as e:

@@ -1,7 +1,7 @@
-"""Apply objects to the API server, or say what that would change; delete them.
+"""Apply objects to the API server, or report what that would change; delete objects.
 
-Server-side apply: what another client set in a field of these objects is a conflict, and is overwritten only with `force`.
-Namespaces and definitions of resources come first, pods last, and are deleted in the opposite order.
+Objects are applied server-side. A field that another client has set is a conflict, and is overwritten only with `force`.
+Namespaces and CustomResourceDefinitions are applied first, objects with pods last; deletion takes the opposite order.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class What(StrEnum):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """Say what was done to one object, or would be."""
+    """Hold the change of one object, or the change that --dry-run announces."""
 
     kind: str
     namespace: str
@@ -53,7 +53,7 @@ def in_order(objects: Sequence[Manifest]) -> list[Manifest]:
 
 
 async def read(client: KubeClient, path: str) -> Any | None:
-    """Return an object; None where there is none. Raise KubeError."""
+    """Return the decoded object at the path; None if there is none. Raise KubeError."""
     try:
         return msgspec.json.decode(await client.get(path))
     except NotFoundError:
@@ -61,7 +61,8 @@ async def read(client: KubeClient, path: str) -> Any | None:
 
 
 async def apply(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bool, force: bool, tell: Tell) -> list[Done]:
-    """Apply the objects in this order. Raise KubeError; LadingError where another client has set a field."""
+    """Apply the objects in the given order. Raise KubeError; LadingError if another client has set a field, or if rights are
+    missing."""
     done = []
     for one in objects:
         live = await read(client, path_of(one))
@@ -79,7 +80,7 @@ async def apply(client: KubeClient, objects: Sequence[Manifest], *, dry_run: boo
 
 
 async def delete(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bool, tell: Tell) -> list[Done]:
-    """Delete the objects in the opposite order. One that is not there is no error."""
+    """Delete the objects in the opposite of the given order. An object that does not exist is no error."""
     done = []
     for one in reversed(objects):
         there = await read(client, path_of(one)) is not None
@@ -94,7 +95,8 @@ async def delete(client: KubeClient, objects: Sequence[Manifest], *, dry_run: bo
 
 
 def is_within(wanted: Any, live: Any) -> bool:
-    """Return whether the live object says all that is wanted. What the API server added is not compared."""
+    """Return whether the live object has all wanted fields and values. Further fields, which the API server adds, are not
+    compared."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(key in live and is_within(value, live[key]) for key, value in wanted.items())
     if isinstance(wanted, list):

@@ -1,7 +1,7 @@
-"""The Secrets that the installation needs: certificates, and the key that signs assignments with its public key for the nodes.
+"""Make the credentials of an installation: certificates, the key that signs assignments, and its public key for the nodes.
 
-What is there is kept. Certificates are cert-manager's where the cluster has it. The private key is made here and is nowhere but
-in its Secret.
+Existing credentials are kept. cert-manager issues the certificates if the cluster has it. The private key is made here, and is
+stored in its Secret only.
 """
 
 from base64 import b64decode, b64encode
@@ -30,7 +30,7 @@ _CERT_MANAGER: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedef
 
 
 async def find_missing(client: KubeClient, key_id: str) -> list[Manifest]:
-    """Return the objects to apply, of credentials that are missing. Raise KubeError, LadingError."""
+    """Return the missing credentials as objects to apply. Raise KubeError, LadingError."""
     return [*await _certificates(client), *await _keys(client, key_id)]
 
 

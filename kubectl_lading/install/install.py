@@ -1,4 +1,4 @@
-"""`kubectl lading install`: the objects of deploy/ without kustomize or Helm, with the keys and certificates that they need."""
+"""Run `kubectl lading install`: apply the objects of deploy/ without kustomize or Helm, with their keys and certificates."""
 
 import tomllib
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _NAMED: Final = 5
 
 
 class Image(click.ParamType[tuple[str, str]]):
-    """`NAME=IMAGE`, with a tag or without one."""
+    """Parse `NAME=IMAGE`, with or without a tag, into name and image."""
 
     name = "image"
 
@@ -99,7 +99,7 @@ async def install(
 
 
 async def bring(client: KubeClient, objects: list[Manifest], options: Options) -> tuple[list[Done], list[str]]:
-    """Apply the objects. Return what was done, and what is not ready."""
+    """Apply the objects. Return the change of each, and texts about pods that are not ready."""
     spaces = [one for one in objects if one["kind"] == "Namespace"]
     others = [one for one in objects if one["kind"] != "Namespace"]
     with Progress("installing") as progress:
@@ -113,8 +113,8 @@ async def bring(client: KubeClient, objects: list[Manifest], options: Options) -
 
 
 async def remove(client: KubeClient, objects: list[Manifest], options: Options) -> tuple[list[Done], list[str]]:
-    """Clean the nodes and delete the objects. Return what was done, and what stays on nodes. Raise LadingError while pods hold
-    devices."""
+    """Clean the nodes and delete the objects. Return the changes, and texts about files left on nodes. Without `force`, raise
+    LadingError while pods hold devices, or if a node cannot be cleaned."""
     holders = await find_holders(client)
     if holders and not options.force:
         named = first_few(holders, _NAMED, rest=", and {} more")
@@ -136,7 +136,7 @@ async def remove(client: KubeClient, objects: list[Manifest], options: Options) 
 
 
 def with_images(objects: list[Manifest], images: dict[str, str]) -> list[Manifest]:
-    """Return the objects with these images: name in deploy/ → image. Without a tag, the tag stays. Raise ConfigError."""
+    """Return the objects with other images, by name in deploy/. Without a tag, the old tag stays. Raise ConfigError."""
     unused = set(images)
     names = set()
     for spec in map(pod_spec, objects):

@@ -1,8 +1,8 @@
-"""Render the manifests of deploy/ as `kubectl kustomize` does, without it: this program and the chart are made of them too.
+"""Render the manifests of deploy/ like `kubectl kustomize`, but without that program, for this command and the Helm chart.
 
-It takes a folder with a kustomization.yaml. It returns the objects in its order. Only what deploy/ uses is known: resources,
-configMapGenerator with files, images, labels; any other field is refused, so that nothing is left out silently. Generated
-ConfigMaps have a suffix made of their content, as in kustomize, so that pods follow a change.
+Take a folder with a kustomization.yaml; return the objects in its order. Supported are the fields that deploy/ uses: resources,
+configMapGenerator with files, images, labels. Any other field is refused, so that nothing is left out silently. The name of a
+generated ConfigMap ends with a hash of its content, as in kustomize, so that pods restart after a change.
 
 Source: kustomize's "kustomization" reference; sigs.k8s.io/kustomize/api/hasher (the suffix).
 """
@@ -21,7 +21,7 @@ from lading.errors import HostError
 
 Manifest = dict[str, Any]
 
-# PyYAML may be built without libyaml, whose parser reads deploy/ in a tenth of the time.
+# Prefer libyaml's parser, which needs a tenth of the time for deploy/; PyYAML may be built without it.
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _KNOWN: Final = {"apiVersion", "kind", "resources", "configMapGenerator", "images", "labels"}
 _SUFFIX: Final = str.maketrans({"0": "g", "1": "h", "3": "k", "a": "m", "e": "t"})
@@ -29,7 +29,7 @@ _SUFFIX_LENGTH: Final = 10
 
 
 def find_deploy() -> Path:
-    """Return the folder of the manifests: of the checkout, or those that the wheel brought. Raise HostError."""
+    """Return the folder of the manifests, in the git checkout or in the installed wheel. Raise HostError if there is none."""
     wheel = (Path(folder, "share/lading/deploy") for folder in (sys.prefix, sysconfig.get_path("data")))
     places = (Path(__file__).parents[2] / "deploy", *wheel)
     for folder in places:
@@ -39,7 +39,7 @@ def find_deploy() -> Path:
 
 
 def render(folder: Path, *, suffixes: bool = True) -> list[Manifest]:
-    """Return the objects. Without `suffixes`, generated ConfigMaps have the names that the kustomizations say."""
+    """Return the folder's objects. Without `suffixes`, generated ConfigMaps have the plain names in the kustomizations."""
     generated: list[Manifest] = []
     objects = _render(folder, generated)
     for one in generated if suffixes else ():
@@ -74,7 +74,7 @@ def _render(folder: Path, generated: list[Manifest]) -> list[Manifest]:
 
 
 def pod_spec(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specification of an object's pods; empty if it makes none."""
+    """Return the specification of an object's pods; empty for an object without a pod template."""
     spec: dict[str, Any] = one.get("spec", {}).get("template", {}).get("spec", {})
     return spec
 
@@ -93,8 +93,8 @@ def _references(objects: Iterable[Manifest], name: str, namespace: str) -> Itera
 
 
 def _suffix(config_map: Manifest) -> str:
-    hashed = {"data": config_map["data"], "kind": "ConfigMap", "name": ""}  # kustomize hashes it without its name
+    hashed = {"data": config_map["data"], "kind": "ConfigMap", "name": ""}  # kustomize's hash leaves out the name
     text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    for character in "<>&\u2028\u2029":  # as Go's encoder escapes them
+    for character in "<>&\u2028\u2029":  # Go's JSON encoder escapes these characters
         text = text.replace(character, f"\\u{ord(character):04x}")
     return hashlib.sha256(text.encode()).hexdigest()[:_SUFFIX_LENGTH].translate(_SUFFIX)

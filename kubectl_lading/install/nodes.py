@@ -1,4 +1,4 @@
-"""Take Lading off nodes: who holds devices, and the label by which a DaemonSet of deploy/node cleans a node."""
+"""Remove Lading from nodes: find the pods that hold devices, and label nodes so that a DaemonSet of deploy/node cleans them."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 async def find_holders(client: KubeClient) -> list[str]:
-    """Return the pods that hold devices by the nodes' reports. Raise KubeError."""
+    """Return the pods that hold devices according to the nodes' reports, as `NAMESPACE/POD on NODE`. Raise KubeError."""
     with Progress("reading the nodes' reports") as progress:
         try:
             reports, _ = await read_list(client, NODE_DEVICES, NodeDevices, progress)
@@ -46,7 +46,7 @@ async def find_holders(client: KubeClient) -> list[str]:
 
 
 async def find_chosen(client: KubeClient) -> dict[str, str]:
-    """Return the nodes that the DaemonSets are on, or that are being cleaned, and the values of their labels."""
+    """Return the value of the label lading.dev/front-end by node: Lading runs there, or is being removed."""
     nodes = await read_all(client, NODES.path(), _Node)
     return {one.metadata.name: one.metadata.labels[FRONT_END] for one in nodes if FRONT_END in one.metadata.labels}
 
@@ -60,8 +60,8 @@ async def clean(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> dict[str, str]:
-    """Have the nodes, with the labels that they have, cleaned. Take the label from those that are clean; return why others are
-    not, by node."""
+    """Have a DaemonSet clean the nodes. Remove the label of clean nodes; return why others are not clean, by node. `nodes`: the
+    label's current value, by node."""
     asked = {node: "proxy-removed" if value in _PROXY else "removed" for node, value in nodes.items()}
     for node, value in asked.items():
         await label(client, node, value)
@@ -84,7 +84,7 @@ async def clean(
 
 
 async def label(client: KubeClient, node: str, value: str | None) -> None:
-    """Set the label; None takes it away."""
+    """Set the node's label lading.dev/front-end; None removes it."""
     await client.merge(NODES.path(name=node), {"metadata": {"labels": {FRONT_END: value}}})
 
 
@@ -94,7 +94,7 @@ def _is_ready(pod: Any) -> bool:
 
 
 def _said(pod: Any) -> str:
-    """Return what the container that removes said when it failed."""
+    """Return the termination message of the init container that removes Lading, if any."""
     for status in pod.get("status", {}).get("initContainerStatuses", []):
         for state in ("state", "lastState"):
             if message := status.get(state, {}).get("terminated", {}).get("message", ""):

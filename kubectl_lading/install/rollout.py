@@ -1,4 +1,4 @@
-"""Wait until the pods of Deployments and DaemonSets are those of now, and ready."""
+"""Wait until the pods of Deployments and DaemonSets are up to date and ready."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ AGAIN_S: Final = 2.0
 
 
 def find_lack(live: Any) -> str:
-    """Return what is missing until the object's pods are ready, in words; empty if nothing is."""
+    """Return why the object's rollout is not complete, as text such as "1 of 2 pods are ready"; empty if it is complete."""
     if live is None:
         return "is not there"
     status, generation = live.get("status", {}), live["metadata"].get("generation", 0)
@@ -40,7 +40,8 @@ async def await_ready(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[str]:
-    """Return what is still missing at the timeout; nothing if all is ready. `tell` gets what is waited for when it changes."""
+    """Wait until all pods are ready. Return the objects that are not ready at the timeout, as text. `tell` gets changes of
+    them."""
     until, told = clock() + timeout_s, ""
     while True:
         found = {one["metadata"]["name"]: find_lack(await read(client, path_of(one))) for one in objects if pod_spec(one)}

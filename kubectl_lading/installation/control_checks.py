@@ -1,7 +1,7 @@
-"""Checks of the control plane: API server, resource, policies, central, its kube-scheduler. Pure.
+"""Check the control plane: API server, resource NodeDevices, admission policies, central, and its kube-scheduler. Pure.
 
-It takes an `Installation`. It returns what is not as `deploy/` puts it, each with the command that mends it. Names are those of
-`deploy/`; a test compares the two.
+Take an `Installation`. Return each deviation from `deploy/`, with a command that fixes it. Names here are equal to those in
+`deploy/`; a test compares them.
 """
 
 from collections.abc import Iterator
@@ -46,10 +46,10 @@ _INSTALL: Final = {
 }
 _ADMISSION: Final = "kubectl apply --server-side -k deploy/admission"
 
-# Clocks of this machine and of the node where central runs differ; a lease that is older than twice its term is not kept.
+# The clock of this machine may differ from central's, so a Lease counts as lost only after twice its duration.
 _TERMS_LATE: Final = 2
-_CLOCK_OFF_S: Final = 5.0
-# A Binding takes milliseconds: so many at a time are stuck (docs/central.md, "Worth an alert").
+_CLOCK_OFF_S: Final = 5.0  # seconds by which this machine's clock may be behind
+# A Binding takes milliseconds: more than this number at a time are stuck (docs/central.md, "Worth an alert").
 _MANY_BINDINGS: Final = 50
 
 
@@ -147,7 +147,7 @@ def central_leads(now: Installation) -> Iterator[CheckResult]:
         case Unread(why=cause):
             yield unknown(f"Lease {now.namespace}/{CENTRAL}", cause)
         case None if not now.has_central:
-            return  # no replica runs: `central_deployed` reports that, or --central answered
+            return  # `central_deployed` reports that no replica runs, unless --central answered
         case None:
             yield degraded("no replica leads: central's Lease is not there", why=why, mend=logs)
         case Lease() as lease:
@@ -161,14 +161,14 @@ def central_leads(now: Installation) -> Iterator[CheckResult]:
 
 
 def central_announced(now: Installation) -> Iterator[CheckResult]:
-    """Check that the Service's endpoint is the replica that leads."""
+    """Check that the endpoint of central's Service is the leading replica."""
     if isinstance(now.endpoints, Unread):
         yield unknown(f"EndpointSlice {now.namespace}/{CENTRAL}", now.endpoints.why)
         return
     if not isinstance(now.lease, Lease) or isinstance(now.system_pods, Unread):
         return
     if now.endpoints is None and not now.has_central:
-        return  # one that runs outside the cluster may be reached by its address
+        return  # kube-scheduler may reach a central outside the cluster by its address, without an EndpointSlice
     logs = _logs(now, "announce")
     addresses = now.endpoints.addresses if now.endpoints is not None else ()
     leader = next((pod for pod in now.system_pods if pod.metadata.name == now.lease.holder), None)
@@ -232,7 +232,8 @@ def scheduler_version(now: Installation) -> Iterator[CheckResult]:
 
 
 def _logs(now: Installation, *words: str) -> str:
-    """Return a command that shows the logs of every replica; where one runs outside the cluster, its log's place is unknown."""
+    """Return a command that searches the logs of all replicas of central for `words`; only a hint if central runs outside the
+    cluster."""
     sought = f"grep {words[0]}" if len(words) == 1 else f"grep {' '.join(f'-e {word}' for word in words)}"
     if not now.has_central:
         return f"look at central's log, where it runs: {sought}"

@@ -1,7 +1,7 @@
-"""Checks of the DaemonSets of `deploy/node`, and of the nodes that they are to be on. Pure.
+"""Check the DaemonSets of `deploy/node`, and the nodes that they should run on. Pure.
 
-A cluster whose nodes are set up by units has none of them, and none is missing there. Names are those of `deploy/node`; a test
-compares the two.
+A cluster whose nodes run Lading as systemd units has none of these DaemonSets; that is no finding. Names here are equal to
+those in `deploy/node`; a test compares them.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def daemonsets_deployed(now: Installation) -> Iterator[CheckResult]:
 def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[CheckResult]:
     ready, wanted = found.status.number_ready, found.status.desired_number_scheduled
     of = f"kubectl -n {NODES_NAMESPACE}"
-    silent = {node for node in _nodes(now, name) if not now.nodes[node].ready}  # `nodes_reachable` reports these
+    silent = {node for node in _nodes(now, name) if not now.nodes[node].ready}  # `nodes_reachable` reports them
     if ready < wanted - len(silent):
         lacking = [node for node in not_ready_on(now, name) if node not in silent]
         where = [_with_age(now, node) if name == HOOKS else node for node in lacking]
@@ -67,7 +67,7 @@ def _with_age(now: Installation, node: str) -> str:
 
 
 def not_ready_on(now: Installation, name: str) -> list[str]:
-    """Return the nodes that are to have a ready pod of the DaemonSet, and have none; empty if the pods cannot be read."""
+    """Return the nodes that should have a ready pod of the DaemonSet but have none; empty if the pods cannot be read."""
     if isinstance(now.node_pods, Unread):
         return []
     ready = {pod.spec.node_name for pod in now.node_pods if pod.ready and pod.metadata.labels.get(NAME_LABEL) == name}
@@ -75,12 +75,12 @@ def not_ready_on(now: Installation, name: str) -> list[str]:
 
 
 def _nodes(now: Installation, name: str) -> list[str]:
-    """Return the nodes with the label by which the DaemonSet chooses its nodes."""
+    """Return the nodes that the DaemonSet selects, by their label lading.dev/front-end."""
     return sorted(node for node, one in now.nodes.items() if one.metadata.labels.get(FRONT_END) == _ITS_LABEL[name])
 
 
 def daemonsets_in_step(now: Installation) -> Iterator[CheckResult]:
-    """Check the images: what a node reports, it reports as the version that it ran last."""
+    """Check the versions of the DaemonSets' images. Node reports do not suffice: their version is the one that ran last."""
     for tag, names in images(now).items():
         if tag and not go_together(tag, now.cli):
             yield degraded(
@@ -94,7 +94,7 @@ def daemonsets_in_step(now: Installation) -> Iterator[CheckResult]:
 
 
 def images(now: Installation) -> dict[str, list[str]]:
-    """Return the DaemonSets by the tag of their image."""
+    """Return the names of the DaemonSets by the tag of their image."""
     found: dict[str, list[str]] = {}
     for name, one in now.daemonsets.items():
         if isinstance(one, DaemonSet):

@@ -1,9 +1,8 @@
-"""An installation of Lading at one moment, and what checks find in it: a part, what is wrong with it, why that matters, the
-command that fixes it.
+"""Represent an installation of Lading at one moment, and the findings of checks: part, problem, importance, and fix.
 
-Each part of an installation is there (its value), not there (None), or could not be read (`Unread`, and why): the three are
-never mixed up. A check is a small pure function over the installation; a table names each. What could not be read is `unknown`,
-never well, and a command that found something unknown and nothing worse cannot tell.
+Each part of an installation is either present (its value), absent (None), or could not be read (`Unread` with the reason). A
+check is a small pure function over the installation, listed in a table. A part that could not be read has level `unknown`,
+never `ok`; if that is the worst level, the command reports that it cannot tell.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,23 +36,23 @@ Maybe: TypeAlias = T | Unread | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    profiles: tuple[str, ...]  # schedulerName of each
-    asks_central: frozenset[str]  # resources whose extender has a filter and a bind
+    profiles: tuple[str, ...]  # schedulerName of each profile
+    asks_central: frozenset[str]  # names of resources with an extender that has a filter and a bind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The facts about the installation that the pods of the cluster show. Names are namespace/name."""
+    """Hold the facts about the installation that follow from the pods of the cluster. Pods are written as namespace/name."""
 
-    bound: int = 0  # with an assignment, and not ended
-    pending: Mapping[str, int] = field(default_factory=dict)  # by the reason of most nodes; "fits" if one node fits
-    unassigned: tuple[str, ...] = ()  # request devices, and were bound without an assignment
-    unhealthy: tuple[str, ...] = ()  # have the condition that one of their devices is unhealthy
-    ungranted: tuple[str, ...] = ()  # run, and their node does not report what they hold
-    unstarted: tuple[str, ...] = ()  # bound long ago, and still not running
+    bound: int = 0  # number of running or starting pods with an assignment
+    pending: Mapping[str, int] = field(default_factory=dict)  # number of waiting pods by the reason of most nodes, or "fits"
+    unassigned: tuple[str, ...] = ()  # pods that request devices and were bound without an assignment
+    unhealthy: tuple[str, ...] = ()  # pods with the condition that one of their devices is unhealthy
+    ungranted: tuple[str, ...] = ()  # running pods without a grant in their node's report
+    unstarted: tuple[str, ...] = ()  # pods that were bound long ago and still do not run
     clashes: tuple[str, ...] = ()  # devices that two pods hold, as text
-    unreported: tuple[str, ...] = ()  # nodes with such pods, and without a report
-    problems: tuple[str, ...] = ()  # objects that cannot be read
+    unreported: tuple[str, ...] = ()  # nodes without a report that have pods with an assignment
+    problems: tuple[str, ...] = ()  # messages about objects that cannot be read
 
 
 # ---- all of it
@@ -61,25 +60,25 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """The report of one replica of central."""
+    """Hold the /metrics and /readyz of one replica of central."""
 
     version: str = ""
     leads: bool = False
-    bindings_open: int | None = None  # of the one that leads
-    unready: tuple[str, ...] = ()  # conditions that do not hold, as text
+    bindings_open: int | None = None  # number of Bindings in progress; None: not reported, as by a replica that does not lead
+    unready: tuple[str, ...] = ()  # readiness conditions that do not hold, as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedCentral:
-    """A central whose URL the user gave: it need not run as the Deployment of `deploy/`."""
+    """Represent a central at a URL that the user gave. It need not run as the Deployment of `deploy/`."""
 
     url: str
-    silent: str = ""  # why it did not answer
+    silent: str = ""  # error text if central did not answer; empty: it answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    at: datetime  # by the clock of this machine
+    at: datetime  # time of reading, by the clock of this machine
     cli: str  # version of this command
     namespace: str
     api_server: str
@@ -87,39 +86,40 @@ class Installation:
     policies: Mapping[str, Policy] | Unread = field(default_factory=dict)
     bindings: Sequence[PolicyBinding] | Unread = ()
     central: Maybe[Deployment] = None
-    named: NamedCentral | None = None  # by --central
+    named: NamedCentral | None = None  # central at the URL in --central; None without that flag
     lease: Maybe[Lease] = None
     endpoints: Maybe[EndpointSlice] = None
     scheduler: Maybe[Deployment] = None
     scheduler_config: Maybe[SchedulerConfig] = None
-    system_pods: Sequence[SystemPod] | Unread = ()  # of Lading's namespace
-    daemonsets: Mapping[str, DaemonSet | Unread] = field(default_factory=dict)  # those of deploy/node that are there
-    node_pods: Sequence[SystemPod] | Unread = ()  # of their namespace
-    replicas: Mapping[str, Replica | Unread] = field(default_factory=dict)  # of central, by pod
+    system_pods: Sequence[SystemPod] | Unread = ()  # pods in Lading's namespace
+    daemonsets: Mapping[str, DaemonSet | Unread] = field(default_factory=dict)  # existing DaemonSets of deploy/node, by name
+    node_pods: Sequence[SystemPod] | Unread = ()  # pods in the namespace of these DaemonSets
+    replicas: Mapping[str, Replica | Unread] = field(default_factory=dict)  # replicas of central, by name of the pod
     nodes: Mapping[str, Node] = field(default_factory=dict)
     reports: Mapping[str, Report] = field(default_factory=dict)
     workload: Workload = Workload()
-    target: str = ""  # the version that an upgrade is to bring
+    target: str = ""  # version after a planned upgrade; empty: no upgrade is planned
 
     @property
     def reporting(self) -> list[str]:
-        """Return the nodes that report."""
+        """Return the names of the existing nodes with a report."""
         return sorted(self.reports.keys() & self.nodes.keys())
 
     @property
     def has_central(self) -> bool:
-        """Report whether it runs in the namespace, as a Deployment or as other pods, or may do so if that cannot be read."""
+        """Return whether central runs in Lading's namespace, as a Deployment or as other pods. True also if the Deployment
+        cannot be read."""
         return self.central is not None or bool(self.replicas)
 
     @property
     def central_version(self) -> str:
-        """Return its version as it reports it; else the tag of its image; "" where neither is known."""
+        """Return central's version as a replica reports it, else the tag of its image; "" if neither is known."""
         said = [one.version for one in self.replicas.values() if isinstance(one, Replica) and one.version]
         return said[0] if said else self.central.tag if isinstance(self.central, Deployment) else ""
 
 
 class Part(StrEnum):
-    """A part of an installation, in order of dependency; before an upgrade also its versions as a whole."""
+    """Name a part of an installation. Each part depends on the parts before it. VERSIONS is for checks before an upgrade."""
 
     VERSIONS = "versions"
     API_SERVER = "API server"
@@ -133,7 +133,7 @@ class Part(StrEnum):
 
 
 class Level(StrEnum):
-    """A severity, in rising order."""
+    """Rate a finding, in order of rising severity."""
 
     OK = "ok"
     NOTE = "note"  # informative; no action is needed
@@ -145,12 +145,12 @@ _ORDER: Final = tuple(Level)
 
 
 class CheckResult(NamedTuple):
-    """The result of one check. A check that finds nothing yields nothing."""
+    """Hold one finding of a check. A check without findings yields no result."""
 
     level: Level
-    what: str
-    mend: str = ""  # a command, or what to do
-    why: str = ""  # it matters
+    what: str  # description of the problem
+    mend: str = ""  # fix of the problem: a command or an instruction
+    why: str = ""  # reason why the problem matters
 
 
 class Check(NamedTuple):
@@ -160,13 +160,13 @@ class Check(NamedTuple):
 
 
 def checks(part: Part, *decide: Callable[[Installation], Iterable[CheckResult]]) -> tuple[Check, ...]:
-    """Return a check for each function, with its name as code."""
+    """Return a check for each function. Its code is the function's name with hyphens: `central-leads`."""
     return tuple(Check(one.__name__.replace("_", "-"), part, one) for one in decide)
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     part: Part
-    check: str  # its code
+    check: str  # code of the check
     level: Level
     what: str
     why: str = ""
@@ -174,7 +174,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def find(checks: Iterable[Check], now: Installation) -> tuple[Finding, ...]:
-    """Return the findings, the worst first, and within a level in the order of the table."""
+    """Return the findings of the checks, the worst level first, and within a level in the order of the checks."""
     found = [
         Finding(part=check.part, check=check.code, level=said.level, what=said.what, why=said.why, mend=said.mend)
         for check in checks
@@ -205,7 +205,8 @@ def several(
     why: str = "",
     say: Callable[..., CheckResult] = degraded,
 ) -> list[CheckResult]:
-    """Return one finding about all of these; none about none. `{0}` in `mend` is the first of them."""
+    """Return one finding about all of `names`, such as "2 nodes are not reachable: n1, n2"; none without names. `{0}` in `mend`
+    stands for the first name."""
     if not names:
         return []
     return [say(f"{count(len(names), one, many)} {what}: {listed(names)}", mend=mend.format(*names), why=why)]

@@ -1,10 +1,10 @@
-"""Checks of the nodes that have devices, and of the pods that request or hold some. Pure.
+"""Check the nodes that have devices, and the pods that request or hold devices. Pure.
 
-A node's report that changes nothing leaves no trace at the API server, so its age alone says nothing: a quiet node has an old
-one. That a node does not report shows by what contradicts it: another boot than the node's here, or a pod that runs with
-devices of which the report knows nothing.
+The API server does not record a report that changes nothing. So an old report alone is no problem: a quiet node has one. Two
+contradictions show that a node no longer reports: its Node has another boot ID than the report, or a pod runs there with
+devices that are missing in the report.
 
-A pod that waits is no fault of the installation: it is said, by its reason, and nothing is degraded by it.
+A waiting pod is no fault of the installation: it is counted by its reason in a note, and degrades nothing.
 """
 
 from collections import Counter
@@ -37,8 +37,8 @@ def nodes_report(now: Installation) -> Iterator[CheckResult]:
 
 
 def versions_in_step(now: Installation) -> Iterator[CheckResult]:
-    """Check that versions are compatible. Neighbours mean an upgrade in progress; larger distances were never tested
-    together."""
+    """Check that all versions are compatible. Neighbouring minor versions mean an upgrade in progress; larger distances were
+    never tested."""
     reporters = Counter(report.status.reporter for report in now.reports.values() if report.status.reporter)
     others = {"central": now.central_version, "this kubectl-lading": now.cli}
     for version in sorted(reporters):
@@ -84,7 +84,7 @@ def nodes_reachable(now: Installation) -> list[CheckResult]:
 
 
 def nodes_rebooted(now: Installation) -> list[CheckResult]:
-    """Find nodes that have booted since their report: lading-hooks has not reported since then."""
+    """Find nodes that have booted since their last report."""
     boots = {name: (now.reports[name].status.boot_id, now.nodes[name].status.node_info.boot_id) for name in now.reporting}
     return several(
         [name for name, (reported, current) in boots.items() if is_other_boot(reported, current)],
@@ -151,7 +151,7 @@ def pods_healthy(now: Installation) -> list[CheckResult]:
 
 
 def pods_granted(now: Installation) -> list[CheckResult]:
-    """Check that nodes report the devices of running pods: a node grants them before the container exists."""
+    """Check that nodes report the devices of running pods. A node grants them before it creates the container."""
     return several(
         now.workload.ungranted,
         "pod runs",
@@ -194,7 +194,7 @@ def pods_waiting(now: Installation) -> Iterator[CheckResult]:
 
 
 def _flags(pods: Sequence[str]) -> str:
-    """Return the first pod, a namespace/name, as arguments of kubectl."""
+    """Return the first pod as arguments of kubectl: `NAME -n NAMESPACE`."""
     namespace, _, name = "".join(pods[:1]).partition("/")
     return f"{name} -n {namespace}"
 

@@ -1,7 +1,7 @@
-"""`kubectl lading preflight [--to VERSION]`: whether an upgrade may begin, before it does.
+"""Run `kubectl lading preflight [--to VERSION]`: check whether an upgrade may begin.
 
-A table of what runs and whether it goes with the target, then what is in the way. By exit status: 0 nothing is in the way,
-1 something is, 2 unusable arguments, 3 cannot tell.
+Show a table of the running versions and their compatibility with the target, then the obstacles. Exit status: 0 no obstacle,
+1 an obstacle, 2 unusable arguments, 3 cannot tell.
 """
 
 from dataclasses import replace
@@ -38,8 +38,8 @@ _STYLES: Final = {Support.FULL: "good", Support.LIMITED: "warn", Support.UNKNOWN
 class VersionRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     part: str
     version: str
-    count: int = 1  # replicas or nodes
-    goes: Support  # with the target; for components that are not part of Lading: with Lading and the API server
+    count: int = 1  # number of replicas or nodes
+    goes: Support  # compatibility with the target; for parts that are not Lading's, with Lading and the API server
     why: str = ""
 
 
@@ -88,7 +88,7 @@ async def preflight(flags: Flags, target: str) -> None:
 
 
 def view_preflight(now: Installation, target: str) -> PreflightView:
-    """Return the view. Pure."""
+    """Check an upgrade to `target`. Pure."""
     findings = find(CHECKS, replace(now, target=target))
     return PreflightView(
         target=target, state=worst(one.level for one in findings), versions=tuple(_rows(now, target)), findings=findings

@@ -1,7 +1,7 @@
-"""Read an installation once: the API server's objects, and what central's replicas say where the API server lets one ask them.
+"""Read an installation once: the API server's objects, and the reports of central's replicas through the API server's proxy.
 
-It takes a client, and returns an `Installation`. An object that is not there is None; one that may not or cannot be read is an
-`Unread`; the lists that everything else rests on (pods, nodes, NodeDevices) raise KubeError. Writes nothing.
+Take a client, and return an `Installation`. A missing object is None; an object that may not or cannot be read is an `Unread`.
+Without the lists of pods, nodes and NodeDevices nothing can be checked: errors there raise KubeError. Nothing is written.
 """
 
 import asyncio
@@ -71,8 +71,8 @@ class _ConfigMap(msgspec.Struct):
 
 
 async def read_installation(client: KubeClient, namespace: str, named: Central | None = None) -> Installation:
-    """Return the installation. `namespace`: Lading's own. `named`: central's URL, if the user gave one. Raises KubeError where
-    the cluster itself cannot be read."""
+    """Return the installation. `namespace`: Lading's own namespace. `named`: central at the user's URL, if any. Raises
+    KubeError if pods, nodes, NodeDevices or the API server's version cannot be read."""
     version = msgspec.json.decode(await client.get("/version"), type=_Version).git_version
     with Progress("reading the installation") as progress:
         crd, policies, bindings = await asyncio.gather(
@@ -129,7 +129,7 @@ def names_of_replicas(pods: Sequence[SystemPod] | Unread) -> list[str]:
 
 
 def replica_path(namespace: str, pod: str, page: str) -> str:
-    """Return the path of the replica's /metrics or /readyz, through the API server."""
+    """Return the path, through the API server's proxy, of /metrics or /readyz of a replica of central."""
     return PODS.path(namespace, f"{pod}:{METRICS_PORT}", "proxy") + page
 
 
@@ -172,7 +172,7 @@ def _samples(metrics: str) -> list[Any]:
 
 
 async def _scheduler_config(client: KubeClient, namespace: str, scheduler: Maybe[Deployment]) -> Maybe[SchedulerConfig]:
-    """Return the configuration of the ConfigMap that the Deployment mounts: kustomize names it after its content."""
+    """Return kube-scheduler's configuration from the ConfigMap that its Deployment mounts; its name contains a hash."""
     if not isinstance(scheduler, Deployment):
         return None
     volumes = scheduler.spec.template.spec.volumes
@@ -203,7 +203,8 @@ def parse_scheduler_config(text: str) -> SchedulerConfig | Unread:
 
 
 async def _reports(client: KubeClient, progress: Progress) -> Listed[Report] | None:
-    """Return the reports; None: there is no such resource. A user who may not read its definition learns it by this."""
+    """Return the nodes' reports; None if the cluster has no resource NodeDevices. No right to read CustomResourceDefinitions is
+    needed."""
     try:
         return await read_list(client, NODE_DEVICES, Report, progress)
     except NotInstalledError:

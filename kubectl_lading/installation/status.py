@@ -1,7 +1,7 @@
-"""`kubectl lading status`: the whole installation on one screen, and by its exit status.
+"""Run `kubectl lading status`: show the whole installation on one screen, and summarise it in the exit status.
 
-0: all is well. 1: something is degraded. 2: unusable arguments. 3: cannot tell, because the API server does not answer or
-something may not be read. `--wait` looks again until all is well, as after an installation or in a script.
+Exit status: 0 all is well, 1 something is degraded, 2 unusable arguments, 3 cannot tell. The last means that the API server
+does not answer, or that rights to read are missing. With `--wait`, check again until all is well, as after an installation.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from lading.log import printable
 
 CANNOT_TELL: Final = 3
 EXIT: Final = {Level.OK: 0, Level.NOTE: 0, Level.UNKNOWN: CANNOT_TELL, Level.DEGRADED: 1}
-AGAIN_S: Final = 2.0  # between two looks of --wait; one costs a list of all pods
+AGAIN_S: Final = 2.0  # seconds between two checks of --wait; each lists all pods
 
 STATE_STYLES: Final = {Level.OK: "good", Level.NOTE: "dim", Level.UNKNOWN: "warn", Level.DEGRADED: "bad"}
 
@@ -65,14 +65,14 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
 
 
 def end_untold(unread: Unread) -> NoReturn:
-    """Exit because the cluster itself cannot be read."""
+    """Exit with status 3, because the cluster itself cannot be read."""
     click.echo(f"error: cannot tell: {printable(unread.why)}", err=True)
     click.echo("hint:  kubectl get nodes,pods -A, with the same --context and --kubeconfig, has to work", err=True)
     raise SystemExit(CANNOT_TELL)
 
 
 async def look(client: KubeClient, flags: Flags, view: Callable[[Installation], V]) -> V | Unread:
-    """Return a view of the installation."""
+    """Return a view of the installation; `Unread` if the cluster itself cannot be read."""
     try:
         return view(await read_installation(client, flags.lading_namespace, named_central(client, flags)))
     except KubeError as e:
@@ -87,8 +87,8 @@ async def wait_until_well(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> StatusView | Unread:
-    """Return the first look at which all is well, or the last before the timeout. `tell` gets what it waits for, each time that
-    this changes."""
+    """Check again until all is well, or until the timeout. Return the last result. `tell` gets a line about the open findings
+    whenever they change."""
     until = clock() + timeout_s
     told = ""
     while True:
@@ -117,7 +117,7 @@ def render_status(view: StatusView) -> RenderableType:
 
 
 def render_nodes(view: StatusView) -> RenderableType:
-    """Return the table of the nodes that report."""
+    """Return the table of the nodes with a report."""
     rows = [
         (
             one.name,
@@ -138,8 +138,7 @@ def _yes(good: bool) -> Text:
 
 
 def render_findings(findings: Sequence[Finding]) -> Table:
-    """Render each finding in a few lines, the worst first; text that is too wide for the terminal continues on the next
-    lines."""
+    """Render each finding in a few lines. Text that is wider than the terminal continues on the next line."""
     made = Table.grid(padding=(0, 1))
     for one in findings:
         made.add_row()

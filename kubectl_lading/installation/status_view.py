@@ -1,7 +1,7 @@
-"""The result of `kubectl lading status`: each part of an installation in one line, then what is wrong with it. Pure.
+"""Compute the result of `kubectl lading status`: each part of an installation in one line, then the findings. Pure.
 
-It takes an `Installation`. It returns a `StatusView`, which is what `-o json` shows; keys are only added. A part is as bad as
-the worst that was found in it.
+Take an `Installation`; return a `StatusView`, which `-o json` prints. Future versions only add keys to it. The state of a part
+is the worst level of its findings.
 """
 
 from collections import Counter
@@ -29,35 +29,35 @@ class PartView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DaemonSetView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A DaemonSet of `deploy/node`."""
+    """Hold the state of a DaemonSet of `deploy/node`."""
 
     name: str
     image: str = ""
-    desired: int = 0  # nodes that are to have its pod
-    updated: int = 0
-    ready: int = 0
+    desired: int = 0  # number of nodes that should run its pod
+    updated: int = 0  # number of nodes with an up-to-date pod
+    ready: int = 0  # number of nodes with a ready pod
     not_ready_on: tuple[str, ...] = ()
 
 
 class NodeStatusView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node that reports."""
+    """Hold the state of a node with a report."""
 
     name: str
     reporter: str = ""  # version of lading-hooks
     reconciled: bool = False
-    ready: bool = False  # kubelet's condition
-    tainted: bool = False  # by Lading: its front end is not ready
+    ready: bool = False  # kubelet's condition Ready
+    tainted: bool = False  # whether Lading's taint is set: the node's front end is not ready
     problems: tuple[str, ...] = ()
-    changed_at: str = ""  # RFC 3339: when what it reports changed last, which on a quiet node is long ago
+    changed_at: str = ""  # RFC 3339 time of the last change of the report; on a quiet node long ago
 
 
 class StatusView(msgspec.Struct, frozen=True, kw_only=True):
-    at: str  # RFC 3339
+    at: str  # RFC 3339 time of the check
     state: Level
     parts: tuple[PartView, ...]
     findings: tuple[Finding, ...]
-    versions: dict[str, dict[str, int]]  # by part, how many of each
-    pending: dict[str, int]  # pods that wait, by reason
+    versions: dict[str, dict[str, int]]  # number of running instances by part, then by version
+    pending: dict[str, int]  # number of waiting pods by reason
     nodes: tuple[NodeStatusView, ...]
     daemonsets: tuple[DaemonSetView, ...] = ()
 
@@ -81,7 +81,7 @@ def view_status(now: Installation) -> StatusView:
 
 
 def find_versions(now: Installation) -> Mapping[str, Counter[str]]:
-    """Return the versions that run, by part; unknown versions are left out."""
+    """Return the number of running instances by part, then by version. Unknown versions are left out."""
     central = {name: one.version for name, one in now.replicas.items() if not isinstance(one, Unread)}
     nodes: Counter[str] = Counter()
     for one in now.daemonsets.values():
@@ -127,7 +127,7 @@ def _rendered(at: datetime) -> str:
 
 
 def _parts(now: Installation) -> Iterator[tuple[Part, str, str]]:
-    """Yield each part with its version and its state in words."""
+    """Yield each part with its version and its state, as text."""
     yield Part.API_SERVER, now.api_server, ""
     yield Part.RESOURCE, "", _resource(now)
     yield Part.ADMISSION, "", _admission(now)

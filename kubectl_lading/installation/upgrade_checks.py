@@ -1,8 +1,8 @@
-"""Checks before an upgrade, in addition to those of `status`: versions that work together, nothing half done. Pure.
+"""Check before an upgrade that all versions work together and that no operation is half done. Pure.
 
-It takes an installation with the version that it is to have. It returns what prevents the upgrade. Parts are replaced one by
-one, so that every version that runs has to go with the target. What `status` would call degraded is in the way where an upgrade
-could make it worse or hide it. The proxy's version is known on its node only, which installs it together with lading-hooks.
+Take an installation with the target version of the upgrade; return the obstacles. An upgrade replaces parts one by one, so each
+running version must be compatible with the target. A degraded finding of `status` is an obstacle if an upgrade could worsen or
+hide it. The proxy's version is known on its node only; the node installs it together with lading-hooks.
 """
 
 from collections import Counter
@@ -63,7 +63,8 @@ def this_command(now: Installation) -> Iterator[CheckResult]:
 
 
 def resource_current(now: Installation) -> Iterator[CheckResult]:
-    """Check the resource against the definition in this command, which therefore must have the target's version."""
+    """Check that the cluster's NodeDevices has all fields of this command's version, which `this_command` compares with the
+    target."""
     if not isinstance(now.crd, Crd):
         return
     crd = now.crd
@@ -149,7 +150,7 @@ def bindings_settled(now: Installation) -> Iterator[CheckResult]:
 
 
 def _of_nodes(now: Installation, component: str) -> dict[str, list[str]]:
-    """Return the nodes that report, by the version of one of their components: a field of NodeInfo."""
+    """Return the reporting nodes by the version of a component: a field of NodeInfo, such as `kubelet_version`."""
     found: dict[str, list[str]] = {}
     for name in now.reporting:
         found.setdefault(getattr(now.nodes[name].status.node_info, component), []).append(name)
@@ -157,7 +158,7 @@ def _of_nodes(now: Installation, component: str) -> dict[str, list[str]]:
 
 
 def count_platform(now: Installation) -> dict[str, Counter[str]]:
-    """Count what runs below Lading, by part, on nodes that report."""
+    """Count the versions of kubelet and container runtime on nodes that report, by component."""
     infos = [now.nodes[name].status.node_info for name in now.reporting]
     return {
         "kubelet": Counter(one.kubelet_version for one in infos),
@@ -165,7 +166,7 @@ def count_platform(now: Installation) -> dict[str, Counter[str]]:
     }
 
 
-# Checks of `status` that are in the way of an upgrade too.
+# An upgrade could worsen or hide the problems that these checks of `status` find.
 _BLOCKING: Final = (
     *("api-server-version", "resource-served", "central-deployed", "central-leads", "central-announced"),
     *("central-bindings", "scheduler-deployed", "scheduler-version", "daemonsets-deployed", "nodes-reconciled"),

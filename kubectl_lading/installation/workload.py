@@ -1,6 +1,6 @@
-"""Find what the pods of a cluster show about the installation: which wait and why, which run without their devices. Pure.
+"""Derive facts about the installation from the pods of a cluster: waiting pods by reason, pods without their devices. Pure.
 
-It takes a `Cluster` and the time, and returns a `Workload`.
+Take a `Cluster` and the time, and return a `Workload`.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from kubectl_lading.installation.finding import Workload
 from kubectl_lading.objects import Pod
 from lading.vocabulary import ASSIGNMENT, PodUid
 
-# kubelet and the node's reporter each report a container within seconds.
+# Younger pods are no finding: kubelet and the node's reporter each report a container within seconds.
 UNREPORTED_S: Final = 60.0
-# Pulling a large image takes minutes.
+# Younger pods are no finding: pulling a large image takes minutes.
 UNSTARTED_S: Final = 600.0
 
 
@@ -51,8 +51,8 @@ def _named(pods: Iterable[Pod]) -> tuple[str, ...]:
 
 
 def _is_ungranted(pod: Pod, cluster: Cluster, granted: set[PodUid], now: datetime) -> bool:
-    """Report whether its node reports no grant of the pod. False where the node is unreachable or has no report: other checks
-    report that."""
+    """Return whether the pod runs and its node reports no grant for it. False if the node is unreachable or has no report,
+    because other checks report that."""
     node = pod.spec.node_name
     report = cluster.reports.get(node)
     if pod.status.phase != "Running" or pod.metadata.uid in granted or pod.started_s(now) <= UNREPORTED_S:
@@ -78,15 +78,15 @@ def _pending(cluster: Cluster, pods: Sequence[Pod]) -> dict[str, int]:
 
 
 def _malformed(pods: Sequence[Pod]) -> Iterator[str]:
-    """Yield the reason once for each malformed request; no informer counts these pods as pending."""
+    """Yield `request-malformed` for each unbound pod with an invalid request, since informers do not count it as pending."""
     for pod in pods:
         if not pod.spec.node_name and isinstance(parse_request(pod), MalformedRequest):
             yield OfPod.REQUEST_MALFORMED.value
 
 
 def _reason(cluster: Cluster, pod: Pending) -> str:
-    """Return the reason of most nodes; reasons that may go away come first. A pod whose affinity group has a card fits there
-    only."""
+    """Return the reason of most nodes; FITS, NOT_ALLOWED and reasons that may go away come first. GROUP_ELSEWHERE is ignored:
+    the pod only fits on its affinity group's card."""
     counts = cluster.count_reasons(pod)
     for reason in (FITS, NOT_ALLOWED):
         if reason in counts:

@@ -1,8 +1,8 @@
-"""`defrag`: which running pods would have to go elsewhere, so that those that wait have room. Advice: nothing is changed.
+"""Run `kubectl lading defrag`: find running pods that would have to move so that waiting pods fit. Nothing is changed.
 
-It takes the cluster; for the pods that would be moved, what they themselves ask for; and the disruption budgets. It returns for
-each pod that waits the fewest moves that were found, each to a place that is free at that time (central.view.moves). A pod that
-may not be moved, as it turns out, is left out, and everything is planned again.
+Read the cluster, the objects of the pods to move, and the disruption budgets. For each waiting pod, return the fewest moves
+that were found, each to devices that are free at that time (central.view.moves). If a pod to move turns out to be immovable,
+plan everything again without it.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ from lading.kube.errors import NotFoundError
 from lading.kube.resource import PODS
 from lading.vocabulary import PodUid
 
-ROUNDS: Final = 8  # rounds of planning, each without the pods that the round before found immovable
-_NAMED: Final = 2  # pods that stay for one reason
+ROUNDS: Final = 8  # maximum rounds of planning; each leaves out the pods that the previous round found immovable
+_NAMED: Final = 2  # maximum pods named for one reason why they may not be moved
 _POD: Final = msgspec.json.Decoder(FullPod)
 
 NOT_LOOKED_AT: Final = (
@@ -52,8 +52,8 @@ class MoveView(msgspec.Struct, frozen=True, omit_defaults=True):
     pod: str
     uid: str
     priority: int
-    node: str  # the current place
-    to: str  # another node, or the same one with other devices
+    node: str  # name of the pod's current node
+    to: str  # name of the new node; the same as `node` for a move to other devices of it
     notes: tuple[str, ...] = ()
 
 
@@ -62,14 +62,14 @@ class OpeningView(msgspec.Struct, frozen=True, omit_defaults=True):
     pod: str
     uid: str
     asks: str
-    node: str = ""  # where it would fit; empty: no such moves were found
-    moves: tuple[MoveView, ...] = ()  # none: it fits without moves
-    search_ended: bool = False  # not everything was tried
+    node: str = ""  # node on which the pod would fit after the moves; empty: no moves were found
+    moves: tuple[MoveView, ...] = ()  # moves that are necessary; empty with a `node`: the pod fits without moves
+    search_ended: bool = False  # True: the search stopped before all moves were tried
 
 
 class Advice(msgspec.Struct, frozen=True, omit_defaults=True):
     openings: tuple[OpeningView, ...]
-    stay: dict[str, str] = {}  # pods that may not be moved, and why; only those that were examined
+    stay: dict[str, str] = {}  # reason by pod, for the examined pods that may not be moved
     budgets_read: bool = True
 
 
@@ -113,7 +113,7 @@ async def _advise(client: KubeClient, cluster: Cluster, waiting: Sequence[Pendin
 
 
 def _beside(cluster: Cluster, openings: Sequence[Opening]) -> list[PodUid]:
-    """Return the pods on the nodes that moves would leave: a pod that is moved instead is one of them."""
+    """Return the bound pods on the nodes of the moves. If a move is forbidden, the next plan may move one of them instead."""
     nodes = dict.fromkeys(move.record.node for opening in openings for move in opening.moves)
     return [record.uid for name in nodes for record in cluster.ledger.bound_on(name)]
 
@@ -123,8 +123,7 @@ def _known(uids: Sequence[PodUid], movers: Mapping[PodUid, FullPod]) -> list[Ful
 
 
 def read_movable(cluster: Cluster) -> dict[PodUid, Pending]:
-    """Return the requests of the bound pods; a pod whose request is no longer valid is left out: it cannot be placed
-    elsewhere."""
+    """Return the requests of the bound pods by uid, without pods that are being deleted or whose request became invalid."""
     found = {}
     for pod in cluster.pods:
         record = cluster.ledger.pod(pod.metadata.uid)
@@ -152,7 +151,7 @@ def _without(opening: Opening, may_not: Mapping[PodUid, str]) -> Opening:
 
 
 async def _movers(client: KubeClient, pods: Sequence[Pending]) -> dict[PodUid, FullPod]:
-    """Return the pods to move, without those that no longer exist."""
+    """Return the objects of the pods by uid, without pods that no longer exist."""
     found = await asyncio.gather(*(_mover(client, pod) for pod in pods))
     return {one.metadata.uid: one for one in found if one is not None}
 
@@ -193,7 +192,7 @@ def _view(opening: Opening, movers: Mapping[PodUid, FullPod]) -> OpeningView:
 
 
 def forbidden(pods: Sequence[FullPod], budgets: Budgets) -> dict[PodUid, str]:
-    """Return by uid why a pod may not be moved if all of these are moved; a budget allows its first ones."""
+    """Return by uid why a pod may not be moved together with the pods before it: a budget of 1 allows the first of 2 pods."""
     taken: Counter[BudgetKey] = Counter()
     found = {}
     for pod in pods:

@@ -1,6 +1,6 @@
-"""Read the objects that say how many pods start together, which central watches: PodGroups, and Workloads of Kubernetes.
+"""Read the objects that define how many pods start together, as central does: PodGroups, and Workloads of Kubernetes.
 
-It takes the cluster's objects, and documents of manifests. A kind that the cluster does not have has no objects.
+Take the cluster's objects, and documents of manifests. A kind that the cluster does not have is treated as empty.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,13 +27,13 @@ GangObjects = tuple[GangKind, Sequence[PodGroup]]
 
 
 def find_kind(document: Mapping[str, Any]) -> GangKind | None:
-    """Return the kind of such an object; None for every other document."""
+    """Return the kind of a document that defines a gang; None for every other document."""
     version, kind = document.get("apiVersion"), document.get("kind")
     return next((one for one in GANG_KINDS if version == _version(one) and kind == _KINDS[one.resource.plural]), None)
 
 
 def parse_object(document: Mapping[str, Any], source: str, *, namespace: str) -> PodGroup:
-    """Parse a document of such a kind. `namespace`: for one without. Raises ConfigError."""
+    """Parse a document that defines a gang. `namespace`: used if the document has none. Raises ConfigError."""
     metadata = document.get("metadata") or {}
     named = {"namespace": namespace, "uid": f"{source}/{metadata.get('name')}"} | metadata
     try:
@@ -43,7 +43,8 @@ def parse_object(document: Mapping[str, Any], source: str, *, namespace: str) ->
 
 
 async def read_gang_objects(client: KubeClient) -> list[GangObjects]:
-    """Return the objects of the cluster. One kind that may not be read is left out, after a warning. Raises KubeError."""
+    """Return the cluster's objects that define gangs. A kind that the user may not read is empty, after a warning. Raises
+    KubeError."""
     found: list[GangObjects] = []
     for kind in GANG_KINDS:
         resource = kind.resource
@@ -56,7 +57,7 @@ async def read_gang_objects(client: KubeClient) -> list[GangObjects]:
 
 
 def add_objects(gangs: Gangs, ledger: Ledger, objects: Sequence[GangObjects]) -> None:
-    """Tell gangs of these objects; of two with one name the last counts."""
+    """Pass the objects to `gangs`. If two objects have the same name, the last one counts."""
     for kind, groups in objects:
         feed = GangObjectFeed(gangs, ledger, kind)
         for group in groups:

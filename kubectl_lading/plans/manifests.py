@@ -1,12 +1,12 @@
-"""The pods of a manifest, as the API server would receive them. Pure.
+"""Parse the pods of a manifest, as the API server would receive them. Pure.
 
-It takes YAML or JSON, several documents, and Lists. It returns Pods as central reads them, with a name each: a Pod is one; of a
-Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time. PodGroups are kept. Other kinds are named,
-and passed over. It refuses, as ConfigError, what is not YAML or not a Kubernetes object, with the place.
+Take YAML or JSON, with several documents and Lists. Return Pods as central reads them, each with a name: one for a Pod; for a
+Deployment, ReplicaSet, StatefulSet, Job or CronJob as many as would run at one time. Keep PodGroups. Skip other kinds, but
+return their names. Raise ConfigError, with the place, for text that is not YAML or documents that are no Kubernetes object.
 
-A pod's priority is what the API server would write into it, from the PriorityClasses of the cluster and of the manifests, or
-why it would refuse the pod. A pod without a class has the one that is the global default, of several the lowest; else priority
-0. A number or a policy that is written in the pod and differs from its class is refused, as the API server does.
+A pod gets the priority that the API server would set, from the PriorityClasses of the cluster and of the manifests. A pod
+without a class gets the global default, of several defaults the lowest; without any, priority 0. A pod is refused if its own
+priority or preemption policy differs from its class, as the API server does.
 
 Source: k8s.io/kubernetes plugin/pkg/admission/priority, as of v1.36; k8s.io/api scheduling/v1 PriorityClass.
 """
@@ -26,18 +26,18 @@ from lading.errors import ConfigError
 
 LOWER: Final = "PreemptLowerPriority"
 T = TypeVar("T")
-MOST_PODS: Final = 1000  # of one manifest
+MOST_PODS: Final = 1000  # maximum pods in one manifest
 _NUMBERED: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController"})
 
 
 class PriorityClass(Object, frozen=True):
     value: int = 0
-    global_default: bool | None = False  # null in some manifests
+    global_default: bool | None = False  # None: some manifests contain null
     preemption_policy: str | None = None
 
 
 class Wanted(Wire, frozen=True):
-    """The fields of a pod's spec that determine its priority; None: not written."""
+    """Hold the fields of a pod's spec that determine its priority; None for an absent field."""
 
     priority_class_name: str | None = None
     priority: int | None = None
@@ -54,8 +54,8 @@ NO_CLASS: Final = PriorityClass()
 
 
 def admit(pod: Pod, wanted: Wanted, classes: Iterable[PriorityClass] | None) -> Pod | RefusedPod:
-    """Return the pod with its priority. Of several classes with one name the last counts. Without the right to read classes
-    (None) it has the priority that is written in it."""
+    """Return the pod with the priority that the API server would set, or its refusal. Of several classes with one name, the
+    last counts. Without the right to read classes (None), the pod's own priority counts."""
     if classes is None:
         return _with(pod, wanted.priority or 0, wanted.preemption_policy or "")
     by_name = {one.metadata.name: one for one in classes}
@@ -87,7 +87,7 @@ def _with(pod: Pod, priority: int, policy: str) -> Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A pod as written, without the priority that the API server sets."""
+    """Hold a pod as written, before the API server sets its priority."""
 
     pod: Pod
     wanted: Wanted
@@ -98,11 +98,11 @@ class Manifest:
     pods: Sequence[Draft]
     classes: Sequence[PriorityClass] = field(default_factory=tuple)
     gang_objects: Sequence[GangObjects] = field(default_factory=tuple)
-    passed_over: Sequence[str] = field(default_factory=tuple)  # kind/name of objects without a known number of pods
+    passed_over: Sequence[str] = field(default_factory=tuple)  # skipped objects as kind/name: their number of pods is unknown
 
 
 def parse_manifest(text: str, source: str, *, namespace: str) -> Manifest:
-    """Parse a manifest. `namespace`: for objects without one."""
+    """Parse a manifest. `namespace`: used for objects without a namespace."""
     pods: list[Draft] = []
     classes: list[PriorityClass] = []
     gang_objects: list[GangObjects] = []
@@ -156,7 +156,7 @@ def _pods(document: Mapping[str, Any], source: str, namespace: str) -> Iterator[
 
 
 def _replicas(kind: str, spec: Mapping[str, Any]) -> object:
-    """Return the replicas at one time; 0 where the number depends on the nodes, or cannot be known here."""
+    """Return the number of pods that run at one time; 0 if it depends on the nodes, or is unknown for this kind."""
     if kind in _NUMBERED:
         return _or_one(spec.get("replicas"))
     if kind in ("Job", "CronJob"):
@@ -187,7 +187,7 @@ def _pod(written: Mapping[str, Any], source: str, name: str, namespace: str) -> 
     }
     wanted = _converted(kept["spec"], Wanted, source, f"pod {name}")
     for key in ("priority", "preemptionPolicy"):
-        kept["spec"].pop(key, None)  # may be null
+        kept["spec"].pop(key, None)  # null is allowed in a manifest, but not in central's Pod
     return Draft(pod=_converted(kept, Pod, source, f"pod {name}"), wanted=wanted)
 
 
@@ -208,7 +208,7 @@ def _written_name(document: Mapping[str, Any]) -> str:
 
 
 def _map(written: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
-    """Return the mapping; empty if nothing is written there."""
+    """Return the mapping at the key; empty if it is absent or null."""
     found = written.get(key)
     if found is not None and not isinstance(found, dict):
         raise ConfigError(f"cannot use {source}: {key} is no map: {found!r}")

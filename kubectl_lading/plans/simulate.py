@@ -1,6 +1,6 @@
-"""`simulate -f MANIFEST`: where its pods would go now, without creating them.
+"""Run `kubectl lading simulate`: show where the pods of a manifest would go now, without creating them.
 
-It takes manifests, the cluster, and its PriorityClasses. It returns for each pod its node and devices, or why it would wait
+Take manifests, the cluster, and its PriorityClasses. Return for each pod its node and devices, or the reason why it would wait
 (trial.py).
 """
 
@@ -45,9 +45,9 @@ _STDIN: Final = "-"
 
 
 class Simulation(msgspec.Struct, frozen=True, omit_defaults=True):
-    pods: tuple[Trial, ...]  # in the order in which they were tried
-    verdicts: tuple[Verdict, ...] = ()  # what nodes lack; a pod's `verdicts` are indexes of this
-    passed_over: tuple[str, ...] = ()  # objects of the manifests without pods that can be counted
+    pods: tuple[Trial, ...]  # trials of the pods, in the order in which they were tried
+    verdicts: tuple[Verdict, ...] = ()  # verdicts about nodes; the field `verdicts` of a Trial has indexes into this tuple
+    passed_over: tuple[str, ...] = ()  # skipped objects of the manifests, as kind/name
 
 
 @command("simulate", scope=Scope.POD)
@@ -108,7 +108,7 @@ def draw(simulation: Simulation, *, wide: bool) -> RenderableType:
 
 
 def _alike(trial: Trial) -> object:
-    """Return a key that is equal for consecutive pods that fit nowhere for the same reason: they are shown as one."""
+    """Return a key for grouping consecutive pods: those that fit nowhere for the same reason are shown as one."""
     if trial.node:
         return trial.namespace, trial.pod
     return msgspec.structs.replace(trial, namespace="", pod="", why=None)
@@ -155,7 +155,7 @@ def _reasons(trial: Trial, verdicts: Sequence[Verdict], *, wide: bool) -> Iterat
 
 
 def _preemption(trial: Trial) -> Iterator[tuple[str, Text]]:
-    """Yield the preemption; without victims only for a pod with a priority, of which one would expect it."""
+    """Yield the pod's preemption; without victims only for a pod with a priority, of which a user would expect one."""
     if trial.preemption is not None and (trial.preemption.victims or trial.priority):
         yield "preemption", text(trial.preemption.in_words())
 

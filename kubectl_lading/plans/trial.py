@@ -1,12 +1,12 @@
-"""Find where pods would go now, one after another, as central would decide it. Pure, but for the cluster's own ledger.
+"""Find where pods would go now, one after another, as central would decide. Pure, except for changes of the cluster's ledger.
 
-It takes a cluster that was read, and pods that do not exist. It returns a `Trial` for each: its node and devices, or why there
-is none. Each is placed beside those before it: their room is held in the cluster's ledger, which only this reads. The highest
-priority comes first, as kube-scheduler takes them. No pod is evicted for the pods that follow; the victims are named. Pods of a
-gang come together with its most important pod: all that start together are placed by one plan, or none.
+Take a cluster that was read, and pods that do not exist. Return a `Trial` for each pod: its node and devices, or why there are
+none. Each pod is placed beside the earlier ones, which hold their devices in the private ledger of this cluster. The highest
+priority comes first, as in kube-scheduler's queue. Victims are named, but not evicted for the pods that follow. The pods of a
+gang are tried together with its most important pod: one plan places all that start together, or none.
 
-What nodes lack is said once for all of which it is true, and once for all pods: of a thousand pods that wait for a thousand
-nodes it would be a million lines.
+A verdict is stored once for all nodes and pods that it applies to: 1,000 pods that wait for 1,000 nodes would otherwise need a
+million entries.
 """
 
 from collections import Counter
@@ -34,46 +34,46 @@ from kubectl_lading.pods.situation import SCHEDULER
 from kubectl_lading.pods.waiting import LATER, Preemption, find_preemption, judge_rules
 from lading.vocabulary import PodUid
 
-_PREFIX: Final = "simulated-"  # of uids
+_PREFIX: Final = "simulated-"  # prefix of the uids of simulated pods
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The verdict about each of these nodes."""
+    """Hold one verdict and the nodes that it applies to."""
 
     reason: str
-    text: str  # the reason's sentence
-    detail: str  # the nearest miss
+    text: str  # sentence for the reason
+    detail: str  # shortage of the nodes, as text
     nodes: tuple[str, ...]
 
 
 class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
     pod: str
-    asks: str = ""  # as text
+    asks: str = ""  # device request, as text
     priority: int = 0
-    node: str = ""  # empty: nowhere
+    node: str = ""  # name of the node where the pod would go; empty: nowhere
     containers: dict[str, Given] = {}
-    distances: dict[str, int] = {}  # how close its devices are, in containers with several: number of pairs by distance
-    pairs: tuple[Pair, ...] = ()  # the pairs themselves, where requested
-    why: Why | None = None  # of a pod that fits nowhere; without the nodes, which are in the verdicts
+    distances: dict[str, int] = {}  # number of pairs of devices by distance, over all containers
+    pairs: tuple[Pair, ...] = ()  # pairs of devices, if requested
+    why: Why | None = None  # reasons for a pod that fits nowhere, without nodes: the verdicts have them
     verdicts: tuple[int, ...] = ()  # indexes of this pod's verdicts in the simulation
     lacks_resources: tuple[str, ...] = ()  # nodes with the devices but without the cpu or memory
     not_allowed: tuple[str, ...] = ()  # nodes with the devices where kube-scheduler does not let the pod go
-    gang: str = ""  # with which the pod starts
-    preemption: Preemption | None = None  # of a pod that fits nowhere
-    problem: str = ""  # with the pod itself, independent of the node
-    code: str = ""  # the code of that problem
+    gang: str = ""  # name of the gang with which the pod starts; empty: none
+    preemption: Preemption | None = None  # victims for a pod that fits nowhere
+    problem: str = ""  # problem of the pod itself, on any node; empty: none
+    code: str = ""  # reason code of `problem`
     notes: tuple[str, ...] = ()
 
 
 class Trials:
-    """Trials of pods. `verdicts` grows with each step. `in_pairs`: list each pair of devices, 92 for 8 cards and 8 VFs."""
+    """Run trials of pods, and collect their verdicts. `in_pairs`: list each pair of devices, 92 for 8 cards and 8 VFs."""
 
     def __init__(self, cluster: Cluster, *, in_pairs: bool = False) -> None:
         self._cluster = cluster
         self._in_pairs = in_pairs
         self._numbers: dict[Verdict, int] = {}
-        # Results since a pod was last placed.
+        # Results for pods that fit nowhere stay valid until the next pod is placed.
         self._nowhere: dict[tuple[Shape, int, bool, NodeRules | None], tuple[Trial, Why]] = {}
         self._feed = GangFeed(cluster.scheduler.gangs, cluster.ledger)
 
@@ -96,7 +96,7 @@ class Trials:
                 yield from self._try_gang(members) if one.metadata.uid in together else [self._try(one)]
 
     def _by_gang(self, pods: Sequence[Pod]) -> dict[PodUid, list[Pod]]:
-        """Make the pods members of their gangs. Return for each member that starts with its gang all pods of that gang."""
+        """Make the pods members of their gangs. Return the pods of the same gang, for each pod that starts with its gang."""
         gangs, members = self._cluster.scheduler.gangs, dict[GangKey, list[Pod]]()
         for pod in pods:
             asked = parse_request(pod)
@@ -108,7 +108,7 @@ class Trials:
         return {pod.metadata.uid: some for some in starting.values() for pod in some}
 
     def _try_gang(self, pods: Sequence[Pod]) -> Iterator[Trial]:
-        """Yield the trials of the pods of one gang, which starts as central would start it."""
+        """Yield the trials of the pods of one gang, placed by a plan as central would do."""
         cluster = self._cluster
         found = cluster.scheduler.gangs.of(pods[0].metadata.uid)
         if found is None:
@@ -137,7 +137,7 @@ class Trials:
                 yield msgspec.structs.replace(blank, problem=gang.waits_for, code=gang.refused_for.value)
 
     def _able(self, pod: Pending) -> list[str]:
-        """Return the nodes that kube-scheduler names: where the pod may go, and that have the cpu and memory."""
+        """Return the nodes that kube-scheduler would pass to central: the pod may go there, and cpu and memory suffice."""
         cluster = self._cluster
         return [
             name
@@ -189,7 +189,7 @@ class Trials:
         )
 
     def _nowhere_as_well(self, blank: Trial, pending: Pending, able: Sequence[str]) -> Trial:
-        """Return why the pod fits nowhere. Of a hundred equal pods only the first is explained."""
+        """Return the trial of a pod that fits nowhere. Of 100 equal pods, only the first needs an explanation."""
         kind = pending.shape, pending.priority, pending.may_preempt, pending.node_rules
         if kind not in self._nowhere:
             self._nowhere[kind] = self._explained(blank, pending, frozenset(able))
@@ -222,7 +222,7 @@ def _priority(pod: Pod | RefusedPod) -> int:
 
 
 def _with_uid(pod: Pod, number: int) -> Pod:
-    """Return the pod with a uid: a pod that does not exist has none, and each needs its own reservation."""
+    """Return the pod with a made-up uid: a pod that does not exist has none, but the ledger needs one for each pod."""
     metadata = msgspec.structs.replace(pod.metadata, uid=f"{_PREFIX}{number}")
     return msgspec.structs.replace(pod, metadata=metadata)
 

@@ -1,1 +1,1 @@
-"""One pod: which devices it has, or why it waits and what would help."""
+"""Show the devices of pods, why a pod waits, and what would help."""

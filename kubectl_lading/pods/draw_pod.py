@@ -1,4 +1,4 @@
-"""The result of `pod`, as text for people. Pure, but for the age of Events."""
+"""Render the result of `kubectl lading pod` as text for people. Pure, except that the age of Events needs the clock."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from kubectl_lading.pods.situation import Stand
 from kubectl_lading.terminal.output import Cell, facts, now, table, text
 from kubectl_lading.terminal.words import NONE, age, count, short_bdf, short_uuid
 
-MOST_PAIRS: Final = 12  # of one container; more are counted by their distance
+MOST_PAIRS: Final = 12  # maximum pairs of devices shown for one container; of more, only counts by distance are shown
 _STANDS: Final = {Stand.RUNNING: "good", Stand.REFUSED: "bad", Stand.MALFORMED: "bad"}
 _SIGNED: Final = {
     SignatureState.ABSENT: ("not signed", "warn"),

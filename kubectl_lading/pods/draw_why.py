@@ -1,6 +1,6 @@
-"""The result of `why`: a struct for programs, and text for people. Pure.
+"""Render the result of `kubectl lading why`: a struct for programs, and text for people. Pure.
 
-Of many nodes a few are named, the nearest misses; of many pods whose end would help, a few. -o wide names all.
+The text names only the nodes that lack the least, and a few of the pods whose end would help; with -o wide, all of them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ from kubectl_lading.pods.waiting import NEVER, SENTENCES, Wait
 from kubectl_lading.terminal.output import indented, of_nodes, pairs, text, under
 from kubectl_lading.terminal.words import age, count, gib, listed, pod_name
 
-MOST_NODES: Final = 4  # of one reason
-MOST_SETS: Final = 2  # pods that would suffice, on one node
-MOST_PODS: Final = 4  # of one set
+MOST_NODES: Final = 4  # maximum rows of nodes for one reason
+MOST_SETS: Final = 2  # maximum sets of pods whose end would suffice, for one node
+MOST_PODS: Final = 4  # maximum pods named in one list
 _MANY: Final = 1 << 30
 
 
@@ -30,7 +30,7 @@ class WhyView(msgspec.Struct, frozen=True, omit_defaults=True):
     uid: str
     situation: Situation
     deleting: bool = False
-    devices: Mapping[str, Given] = {}  # by container, of its assignment
+    devices: Mapping[str, Given] = {}  # devices in the pod's assignment, by container
     wait: Wait | None = None
 
 
@@ -114,7 +114,8 @@ def _nodes_by_reason(wait: Wait, wide: bool) -> Iterator[RenderableType]:
 
 
 def _in_order(wait: Wait) -> list[str]:
-    """Order the nodes: those that fit, those where the fewest pods would have to end, those that may fit later, the rest."""
+    """Order the reasons: fits, may fit later, never fits; within each of these, nodes where the fewest pods have to end come
+    first."""
     together = {one.node: one.together for one in wait.helps if one.together}
     fewest: dict[str, int] = {}
     for node in wait.why.nodes:
@@ -140,7 +141,7 @@ def _head(reason: str, nodes: int) -> Text:
 
 
 def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
-    """Return the table; nodes with the same text share a row."""
+    """Return the table of one reason's nodes; nodes with the same text share a row."""
     rows: dict[tuple[str, tuple[str, str]], list[str]] = {}
     for node in nodes:
         rows.setdefault((node.detail, _ends_in_words(wait.help_on(node.node), wide)), []).append(node.node)
@@ -156,7 +157,7 @@ def _table(wait: Wait, nodes: Sequence[NodeWhy], wide: bool) -> RenderableType:
 
 
 def _ends_in_words(found: NodeHelp | None, wide: bool) -> tuple[str, str]:
-    """Return the pods that would have to end as text, and the style of that text."""
+    """Return a text about the pods whose end would help on the node, and its style."""
     if found is None or not (found.together or found.stay):
         return "", ""
     if found.stay:

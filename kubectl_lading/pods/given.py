@@ -1,8 +1,8 @@
-"""The devices of one container, as values for programs and in words for people, and the distances between them. Pure.
+"""Describe the devices of one container, for programs and for people, and the distances between them. Pure.
 
-It takes what an assignment says, or what a fit found; and a node's report. It returns a `Given`, with amounts in MiB of memory
-and percent of compute; a `Pair` for each two GPUs, and each GPU with each of its VFs, by the levels by which central chooses
-(central.fit.topology). What the node does not report any more is in no pair.
+Take a container's devices from an assignment or a placement, and the node's report. Return a `Given`, with amounts in MiB of
+memory and percent of compute. Also return a `Pair` for each two GPUs, and for each GPU with each VF. Distances are central's
+levels (central.fit.topology). A device that the node no longer reports is in no pair.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ from lading.vocabulary import ASSIGNMENT
 
 
 class GivenGpu(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A GPU that a container has: a whole one if it has no amounts and no MIG instance."""
+    """Represent a GPU of a container: the whole card if neither amounts nor a MIG instance are set."""
 
     uuid: str
     bdf: str
@@ -29,17 +29,17 @@ class GivenGpu(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_mib: int | None = None
     core_percent: int | None = None
     core_limit_percent: int | None = None
-    isolation: str = ""  # of a share; empty: none, or not said
+    isolation: str = ""  # isolation of a share; empty: none, or not reported
 
     @property
     def share(self) -> list[str]:
-        """Return its amounts as text."""
+        """Return the share's amounts as text, such as `10Gi` and `50%`."""
         memory = [gib(self.memory_mib)] if self.memory_mib else []
         return memory + ([f"{self.core_percent}%"] if self.core_percent else [])
 
     @property
     def kept_by(self) -> list[str]:
-        """Return what keeps it to its amounts, as text."""
+        """Return the share's limit of compute and its isolation, as text."""
         limit = [f"limit {self.core_limit_percent}%"] if self.core_limit_percent else []
         return limit + ([self.isolation] if self.isolation else [])
 
@@ -78,7 +78,7 @@ def given_of(placed: PlacedContainer) -> Given:
 
 
 def given_to(pod: Pod) -> Mapping[str, Given]:
-    """Return the devices by container, as the assignment lists them; empty without a readable assignment."""
+    """Return the devices in the pod's assignment, by container; empty without a readable assignment."""
     written = pod.metadata.annotations.get(ASSIGNMENT)
     own = parse_own(written, roles_of(pod), namespace=pod.metadata.namespace) if written else None
     if not isinstance(own, OwnAssignment):

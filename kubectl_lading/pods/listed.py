@@ -1,7 +1,7 @@
-"""All pods that wait for devices or hold some, one `PodView` each. Pure.
+"""List all pods that wait for devices or hold some, one `PodView` each. Pure.
 
-It takes the cluster at one moment, and returns rows for `pods` and `top`. Who holds something is what the nodes' views say, so
-that a pod that the API server no longer has is listed as long as it holds a device.
+Take the cluster at one moment, and return rows for the commands `pods` and `top`. The holders come from the nodes' views: a pod
+that the API server no longer has is listed as long as it holds a device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from kubectl_lading.objects import Pod
 
 
 def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") -> list[PodView]:
-    """Return the pods by namespace and name. `namespace` empty: all."""
+    """Return the pods of `namespace` (empty: all), sorted by namespace and name."""
     known: Mapping[str, Pod] = {pod.metadata.uid: pod for pod in cluster.pods}
     holding = [_with_request(one, known.get(one.uid)) for one in view_pods(views)]
     waiting = [view_waiting(pod) for pod in cluster.pods if waits(pod)]
@@ -30,7 +30,7 @@ def list_pods(cluster: Cluster, views: Sequence[NodeView], namespace: str = "") 
 
 
 def waits(pod: Pod) -> bool:
-    """Report whether the pod requests devices, validly or not, and is not bound."""
+    """Return whether the pod requests devices, validly or not, is not bound, and is neither deleted nor ended."""
     gone = pod.spec.node_name or pod.metadata.deletion_timestamp or pod.ended
     return not gone and parse_request(pod) is not None
 
@@ -52,7 +52,7 @@ def _with_request(view: PodView, pod: Pod | None) -> PodView:
 
 
 def _asks(pod: Pod) -> str:
-    """Describe the request in words; empty for a pod whose devices are named by hand."""
+    """Describe the pod's device request as text; empty for a pod whose devices are named by hand."""
     asked = parse_request(pod)
     if asked is None:
         return ""

@@ -1,7 +1,6 @@
-"""`pod P`: what it requests, what central assigned, what its node granted, how close that is, and its Events.
+"""Run `kubectl lading pod`: show a pod's request, assigned and granted devices, their distances, and the pod's Events.
 
-It takes the pod, its Events, and its node's report; and public keys, if the reader has them. It returns a `PodReport`
-(pod_report.py).
+Read the pod, its Events, its node's report, and public keys if the user names some. Show a `PodReport` (pod_report.py).
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Everything about one pod, as one value. Pure.
+"""Collect everything about one pod in one value. Pure.
 
-It takes the pod, its node's report, its Events, and public keys by id. It returns a `PodReport`. What a signature is worth is
-said only as far as the reader can know it: without the key it is there, and not checked.
+Take the pod, its node's report, its Events, and public keys by id. Return a `PodReport`. Without the public key, a signature is
+reported as present but not checked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, GpuUuid,
 class SignatureState(StrEnum):
     ABSENT = "absent"
     MALFORMED = "malformed"
-    UNCHECKED = "unchecked"  # the reader does not have the public key of that id
+    UNCHECKED = "unchecked"  # the user did not give the public key with the signature's id
     VALID = "valid"
     INVALID = "invalid"
 
@@ -40,27 +40,27 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Container(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A container: its devices in the order in which they were given; a GPU or VF may be assigned, granted, or both."""
+    """Represent a container and its devices, in the order of the assignment. A GPU or VF may be assigned, granted, or both."""
 
     name: str
     gpus: tuple[GivenGpu, ...] = ()
     vfs: tuple[str, ...] = ()
-    ifnames: Mapping[str, str] = {}  # of VFs, in the pod
+    ifnames: Mapping[str, str] = {}  # names of the network devices in the pod, by the VF's PCI address
     granted_gpus: tuple[GivenGpu, ...] = ()
     granted_vfs: tuple[str, ...] = ()
-    form: str = ""  # of the grant: signed, unsigned or manual
+    form: str = ""  # form of the grant: signed, unsigned or manual
     pairs: tuple[Pair, ...] = ()
 
 
 class ReportedEvent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An Event."""
+    """Represent an Event about the pod."""
 
     type: str
     reason: str
     message: str
     source: str = ""
-    last: str = ""  # RFC 3339
-    times: int = 1
+    last: str = ""  # RFC 3339 time of the last occurrence
+    times: int = 1  # number of occurrences
 
 
 class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,19 +68,19 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     uid: str
     stand: Stand
-    said: str  # the pod's state, in words
-    asks: str = ""  # in words
-    by_hand: Mapping[str, str] = {}  # annotations that name devices
-    without_effect: tuple[str, ...] = ()  # annotations for a container that the pod does not have: they have no effect
+    said: str  # the pod's state, as text
+    asks: str = ""  # the pod's device request, as text
+    by_hand: Mapping[str, str] = {}  # annotations by which a person names devices
+    without_effect: tuple[str, ...] = ()  # annotations without effect: they name a container that the pod does not have
     node: str = ""
-    gen: int | None = None  # of its assignment
+    gen: int | None = None  # generation of the assignment
     signature: Signature | None = None
-    problem: str = ""  # with the assignment
-    healthy: str = ""  # the condition: True or False; empty where the pod has none, which means healthy
+    problem: str = ""  # error of the assignment; empty: none
+    healthy: str = ""  # status of the health condition, True or False; empty: no such condition, so the devices are healthy
     healthy_said: str = ""
-    reported: bool = True  # its node reports devices
+    reported: bool = True  # whether the pod's node reports devices
     containers: tuple[Container, ...] = ()
-    events: tuple[ReportedEvent, ...] = ()  # the oldest first
+    events: tuple[ReportedEvent, ...] = ()  # Events, the oldest first
 
 
 def report_pod(
@@ -186,7 +186,7 @@ def _granted(grant: Grant, devices: NodeDevices) -> Iterator[GivenGpu]:
 
 
 def _as_placed(given: PlacedContainer, grant: Grant | None, devices: NodeDevices) -> PlacedContainer:
-    """Return the distances as placed; devices named by hand are only granted, so the grant is used for these."""
+    """Return the assigned devices, or the granted ones if none are assigned: devices named by hand are only granted."""
     if given != PlacedContainer() or grant is None:
         return given
     ports = {vf.bdf: pf.bdf for pf in devices.status.pfs for vf in pf.vfs}

@@ -1,7 +1,6 @@
-"""`pods`: the pods that wait for devices or hold some, what each requests and holds, and whether it uses it.
+"""Run `kubectl lading pods`: list the pods that wait for devices or hold some, with each pod's request, devices and use.
 
-It takes the cluster; with -w also every later change of it. It shows a row for each pod; with -w a row whenever one has
-changed.
+Read the cluster and show a row for each pod. With -w, watch the cluster, and show another row whenever a pod has changed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +78,7 @@ async def pods(flags: Flags, states: tuple[PodState, ...], watch: bool) -> None:
 def print_changes(
     last: dict[str, PodView], listed: Sequence[PodView], tell: Callable[[PodView, str], None]
 ) -> dict[str, PodView]:
-    """Print the pods that came, changed or went; return the current ones."""
+    """Print the pods that are new, changed or deleted since `last`; return the current pods by uid."""
     present = {one.uid: one for one in listed}
     for one in listed:
         if one != last.get(one.uid):

@@ -1,6 +1,6 @@
 """Read one pod and its Events.
 
-Who may not read Events is told so, in the same words by every command, and gets what the pod itself says. Source:
+A user without the right to read Events gets the same warning from every command, and an answer from the pod alone. Source:
 k8s.io/api/core/v1, as of v1.36.
 """
 
@@ -20,7 +20,7 @@ from lading.kube.resource import EVENTS, PODS
 
 class Involved(Wire, frozen=True):
     uid: str = ""
-    field_path: str = ""  # spec.containers{train}
+    field_path: str = ""  # such as spec.containers{train}
 
 
 class Series(Wire, frozen=True):
@@ -47,7 +47,7 @@ class PodEvent(Wire, frozen=True):
 
     @property
     def last(self) -> str:
-        """Return the last time in RFC 3339, which sorts as text."""
+        """Return the time of the last occurrence in RFC 3339, which sorts as text."""
         seen = self.series.last_observed_time if self.series else None
         return seen or self.last_timestamp or self.event_time or self.first_timestamp or ""
 
@@ -60,8 +60,8 @@ _POD: Final = msgspec.json.Decoder(FullPod)
 
 
 async def read_pod(client: KubeClient, namespace: str, name: str) -> FullPod:
-    """Return the pod. Raises LadingError with the nearest names if it does not exist; pods of that name in other namespaces
-    come first."""
+    """Return the pod. If there is none, raise LadingError with a hint: the same name in other namespaces, else similar names in
+    this one."""
     try:
         return _POD.decode(await client.get(PODS.path(namespace, name)))
     except NotFoundError as e:
@@ -72,7 +72,7 @@ async def read_pod(client: KubeClient, namespace: str, name: str) -> FullPod:
 
 
 async def _called(client: KubeClient, name: str) -> list[str]:
-    """Return the pods of that name in all namespaces; none if only one namespace may be read."""
+    """Return the pods of that name in all namespaces; none if the user may not list pods of all namespaces."""
     try:
         found = await _names(client, f"{PODS.path()}?fieldSelector=metadata.name={quote(name, safe='')}")
     except ForbiddenError:
@@ -85,7 +85,7 @@ async def _names(client: KubeClient, path: str) -> list[str]:
 
 
 async def read_events(client: KubeClient, pod: FullPod) -> list[PodEvent]:
-    """Return the pod's Events, the oldest first; none, after a warning, if they may not be read."""
+    """Return the pod's Events, the oldest first; none, after a warning, if the user may not read Events."""
     namespace, uid = pod.metadata.namespace, pod.metadata.uid
     path = f"{EVENTS.path(namespace)}?fieldSelector=involvedObject.uid={uid}"
     without = (

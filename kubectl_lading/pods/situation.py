@@ -1,11 +1,10 @@
-"""The state of a pod, and what a node refused of it. Pure.
+"""Determine the state of a pod, and find the refusals by its node. Pure.
 
-It takes what the pod itself says, what central's parser makes of its request, and its Events. It returns one `Situation`, the
-first of these that is true: it ended; a node refuses it; it runs; it starts; something other than devices holds it; it waits
-for devices.
+Take the pod, its request as parsed by central, and its Events. Return one `Situation`, the first of these that applies: the pod
+has ended; its node refuses it; it runs; it starts; something other than devices holds it; it waits for devices.
 
-A refusal's form is "lading: CODE: message", as kubelet hands it on in the state of a container or in an Event. Codes are
-`lading.reasons`, what to do about each is in fixes.toml.
+A refusal has the form "lading: CODE: message". kubelet passes it on in the state of a container or in an Event. The codes are
+in `lading.reasons`, and fixes.toml tells what to do about each.
 """
 
 import re
@@ -25,7 +24,7 @@ from lading.reasons import Reason
 from lading.vocabulary import ASSIGNMENT, is_manual
 
 FIXES: Final[Mapping[str, str]] = tomllib.loads((resources.files(__package__) / "fixes.toml").read_text())
-SCHEDULER: Final = "lading"  # the profile that asks central (deploy/scheduler/config.yaml)
+SCHEDULER: Final = "lading"  # schedulerName of the profile with central as extender (deploy/scheduler/config.yaml)
 SCHEDULED: Final = "PodScheduled"
 _REFUSAL: Final = re.compile(r"\blading: ([a-z-]+): (.*)", re.DOTALL)
 _CONTAINER: Final = re.compile(r"\{([^}]*)\}")
@@ -45,28 +44,28 @@ class Stand(StrEnum):
 
 
 class PodRefusal(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A refusal by the node to which the pod is bound, or, of its request, by central."""
+    """Represent a refusal: of a bound pod by its node, or of a malformed request by central."""
 
     code: str
     message: str
     fix: str
-    container: str = ""  # empty: it concerns the whole pod
-    times: int = 1
-    last: str = ""  # RFC 3339
+    container: str = ""  # name of the refused container; empty: the whole pod
+    times: int = 1  # number of occurrences
+    last: str = ""  # RFC 3339 time of the last occurrence
 
 
 class Situation(msgspec.Struct, frozen=True, omit_defaults=True):
     stand: Stand
-    said: str  # in words
+    said: str  # the situation, as text
     node: str = ""
     refusals: tuple[PodRefusal, ...] = ()
-    waits_for: tuple[str, ...] = ()  # of a pod that starts: containers, and why they wait
+    waits_for: tuple[str, ...] = ()  # waiting containers of a starting pod, each with its reason
     scheduler_says: str = ""  # kube-scheduler's message, for a pod that is not bound
     hint: str = ""
 
 
 def read_situation(pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent]) -> Situation:
-    """Return the situation. `events`: of this pod, the oldest first."""
+    """Return the pod's situation. `events`: the pod's Events, the oldest first."""
     if pod.ended:
         words = ": ".join(filter(None, (pod.status.reason, pod.status.message)))
         return Situation(stand=Stand.ENDED, said=f"has ended: {pod.status.phase}" + (f": {words}" if words else ""))
@@ -94,7 +93,8 @@ def _on_its_node(pod: FullPod, asked: DeviceRequest | MalformedRequest | None, e
 
 
 def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
-    """Return the containers that wait, with the reason; those that are only starting are left out if there are others."""
+    """Return the waiting containers with their reasons. Leave out containers that are only starting if others have another
+    reason."""
     found = []
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         if (waiting := status.state.waiting) is not None:
@@ -106,7 +106,7 @@ def _unstarted(pod: FullPod) -> list[tuple[str, str]]:
 def _refusals(
     pod: FullPod, asked: DeviceRequest | MalformedRequest | None, events: Sequence[PodEvent], unstarted: set[str]
 ) -> Iterator[PodRefusal]:
-    """Return the newest refusal of each container; its state is newer than Events."""
+    """Yield the newest refusal of each container. The state of a container is newer than its Events."""
     by_container: dict[str, PodRefusal] = {}
     for event in events:
         named = _CONTAINER.search(event.involved_object.field_path)

@@ -1,7 +1,7 @@
-"""`top pods`, `top namespaces`, `top nodes`: what is held, what of it is used, and what is idle; the most first.
+"""Run `kubectl lading top`: show held, used and idle devices by pod, namespace or node, by default the largest holders first.
 
-It takes the cluster. It shows a row for each pod, namespace or node, and their total. Used is the driver's word by card
-(`status.use` of NodeDevices), and the memory of a card that pods of several rows share is told by container.
+Read the cluster, and show a row for each pod, namespace or node, and a row with their total. Use is reported by the driver for
+each card (`status.use` of NodeDevices). If pods of several rows share a card, its used memory is counted by container.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,8 +50,8 @@ class Sort(StrEnum):
 
 class TopRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # NAMESPACE/POD, a namespace, or a node
-    pods: int = 0  # that hold something
-    waiting: int = 0
+    pods: int = 0  # number of pods that hold devices
+    waiting: int = 0  # number of pods that wait for devices
     share: Share = Share()
 
 
@@ -80,7 +80,7 @@ async def top(flags: Flags, of: Of, sort: Sort) -> None:
 
 
 def view_top(cluster: Cluster, of: Of, sort: Sort, namespace: str = "") -> TopView:
-    """Return the view. `namespace` empty: all."""
+    """Return the rows and their total. `namespace`: empty for all."""
     views = view_nodes(cluster)
     pods = list_pods(cluster, views, namespace)
     rows = sorted(MAKERS[of](views, pods), key=lambda row: (_KEYS[sort](row), row.name))

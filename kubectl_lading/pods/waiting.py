@@ -1,9 +1,9 @@
-"""Why a pod waits: nodes by reason, the nearest misses first, and what would help. Pure.
+"""Explain why a pod waits: nodes by reason, those that lack the least first, and changes that would help. Pure.
 
-It takes the cluster as central's code sees it, one pending pod, and central's own answer where there is one: what central says
-of nodes counts before what follows from the API server, for it also knows what it is binding right now. It returns a `Wait`,
-with the pods that central would evict by its own plan (central.scheduling.preempt). Before it evicts, central also asks the
-Eviction API by a dry run, which may refuse.
+Take the cluster in central's data structures, one pending pod, and central's own answer if there is one. Central's answer takes
+precedence over the API server's objects, because central also knows the pods that it is binding right now. Return a `Wait`,
+with the victims that central would choose (central.scheduling.preempt). Before an eviction, central also asks the Eviction API
+by a dry run, which may refuse it.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from lading.vocabulary import PodUid
 
 
 class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The pods that central would evict for the pod. Without victims: why it evicts none."""
+    """Hold the victims that central would evict for the pod; without victims, the reason why it evicts none."""
 
     said: str
     node: str = ""
@@ -47,7 +47,7 @@ class Preemption(msgspec.Struct, frozen=True, omit_defaults=True):
 def find_preemption(
     scheduler: Scheduler, pod: Pending, names: Sequence[str], budgets: Budgets = NO_BUDGETS
 ) -> Iterator[Preemption | None]:
-    """Yield None between two steps, and the answer last."""
+    """Find the victims for the pod. Yield None between two steps, and the result last."""
     lowest = scheduler.ledger.facts.lowest_priority()
     if not pod.may_preempt:
         yield Preemption(said="its preemptionPolicy is Never")
@@ -74,11 +74,11 @@ NEVER: Final = frozenset(missing.value for missing in Missing if missing.unresol
 SENTENCES: Final = why_pod.SENTENCES | {
     NOT_ALLOWED: "its devices are free, and kubectl cordon, a taint, nodeSelector or affinity keeps the pod away"
 }
-LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # the pod may fit there later
+LATER: Final = frozenset(missing.value for missing in Missing if not missing.unresolvable)  # reasons that may go away
 
 
 class Scattered(msgspec.Struct, frozen=True):
-    """A node whose cards together have enough free, but no single one has."""
+    """Represent a node with enough free memory on all cards together, but not on any single card."""
 
     node: str
     free_mib: int
@@ -87,12 +87,12 @@ class Scattered(msgspec.Struct, frozen=True):
 
 class Wait(msgspec.Struct, frozen=True, omit_defaults=True):
     why: Why
-    from_central: bool  # False: computed from the API server's objects
-    helps: tuple[NodeHelp, ...] = ()  # the nearest first
-    not_looked_at: int = 0  # further nodes where the end of other pods may help
+    from_central: bool  # True: `why` is central's answer; False: computed from the API server's objects
+    helps: tuple[NodeHelp, ...] = ()  # pods whose end would help, by node; nodes that lack the least first
+    not_looked_at: int = 0  # number of further nodes, not searched, where the end of other pods may help
     scattered: tuple[Scattered, ...] = ()
     preemption: Preemption | None = None
-    fixes: Mapping[str, str] = {}  # what to do, by reason
+    fixes: Mapping[str, str] = {}  # advice to the user, by reason
 
     def help_on(self, node: str) -> NodeHelp | None:
         return next((one for one in self.helps if one.node == node), None)
@@ -108,8 +108,8 @@ def explain_wait(
     stay: Collection[PodUid] = frozenset(),
     budgets: Budgets = NO_BUDGETS,
 ) -> Iterator[Wait | None]:
-    """Yield None between two steps, and a Wait last. `most`: number of nodes for which pods to end are searched. `silent`:
-    central did not answer. `stay`: pods that do not end."""
+    """Explain why the pod waits. Yield None between two steps, and a Wait last. `said`: central's answer. `most`: maximum nodes
+    for which to search pods whose end would help. `silent`: central did not answer. `stay`: pods that never end."""
     scheduler = cluster.scheduler
     why = said or why_pending(scheduler, pod, 0.0)
     why = judge_rules(cluster, pod, why)
@@ -140,7 +140,7 @@ def explain_wait(
 
 
 def judge_rules(cluster: Cluster, pod: Pending, why: Why) -> Why:
-    """Return the same with NOT_ALLOWED for nodes that fit, and where kube-scheduler does not let the pod go."""
+    """Return `why` with reason NOT_ALLOWED for nodes with fitting devices where kube-scheduler does not let the pod go."""
     away = {node.node for node in why.nodes if node.reason == FITS and not cluster.allows(pod, node.node)}
     if not away:
         return why
@@ -165,8 +165,8 @@ def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Ite
 
 
 def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
-    """Return what to do about a pod whose devices are free. `able`: one of these nodes has enough cpu and memory, as far as
-    known."""
+    """Return advice for a pod that waits although devices are free on some nodes. `able`: one of these nodes has enough cpu and
+    memory, as far as known."""
     if why.state == "reserved":
         return "nothing: it is being bound."
     if why.gang is not None:
@@ -182,7 +182,7 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
 
 
 def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWhy:
-    """Return the node's entry; where its devices are free, with the cpu or memory that it lacks."""
+    """Return the node's entry. If its devices are free, add the missing cpu or memory to the detail."""
     room, asked = scheduler.ledger.without(pod.uid).room(node.node), pod.cpu_memory
     if node.reason != FITS or room.has_resources(asked):
         return node
@@ -195,7 +195,7 @@ def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWh
 
 
 def _scattered(scheduler: Scheduler, pod: Pending, nodes: Sequence[NodeWhy], demand: Demand) -> Iterator[Scattered]:
-    """Yield nodes where one share fits on no single card but in the sum; only for requests of one share."""
+    """Yield nodes where a single share fits on no card, but in their sum: 20 GiB with two cards that have 12 GiB free each."""
     share = demand.cards[0] if len(demand.cards) == 1 and not demand.cards[0].whole and demand.cards[0].count == 1 else None
     if share is None or share.memory_mib is None:
         return

@@ -1,8 +1,8 @@
-"""`why POD`: why it does not run, and what would help. `why`: all pods that wait.
+"""Run `kubectl lading why`: explain why one pod does not run, or list all waiting pods with their reasons.
 
-It takes the pod and its Events, the cluster, and central where it answers. It shows where the pod stands (situation.py); of one
-that waits for devices also what each node lacks and which pods' end would make room (waiting.py). Without a pod: every pod that
-waits, in the order in which they get devices; reasons are counted over all nodes as central's filter counts them.
+Read the pod and its Events, the cluster, and central if it answers. Show the pod's situation (situation.py). For a pod that
+waits for devices, also show what each node lacks, and which pods would have to end (waiting.py). Without a pod, list all
+waiting pods in the order in which they get devices. Their reasons are counted over all nodes, as central's filter does.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from kubectl_lading.terminal.progress import collect
 from kubectl_lading.terminal.words import NONE, age, count
 from lading.kube.client import KubeClient
 
-LOOKED_AT: Final = 20  # number of nodes for which pods to end are searched; with -o wide
-LOOKED_AT_WIDE: Final = 1000
+LOOKED_AT: Final = 20  # maximum nodes for which pods whose end would help are searched
+LOOKED_AT_WIDE: Final = 1000  # the same maximum with -o wide, json or yaml
 
 
 COLUMNS: Final = (
@@ -129,8 +129,8 @@ class WaitingPod(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     created: int = 0  # Unix seconds; 0: unknown
     asks: str = ""
-    reasons: Mapping[str, int] = {}  # nodes by reason code; of a pod that waits for devices
-    said: str = ""  # what else keeps the pod from being scheduled
+    reasons: Mapping[str, int] = {}  # number of nodes by reason code, if the pod waits for devices
+    said: str = ""  # reason why schedulers do not place the pod, if it does not wait for devices
 
 
 class WaitingView(msgspec.Struct, frozen=True):
@@ -138,7 +138,8 @@ class WaitingView(msgspec.Struct, frozen=True):
 
 
 def explain_waiting(cluster: Cluster, namespace: str = "") -> Iterator[WaitingPod]:
-    """Yield the waiting pods one by one: the first pod of each request is checked on all nodes. `namespace` empty: all."""
+    """Yield the waiting pods of `namespace` (empty: all), in the order in which they get devices. Each distinct request is
+    checked once."""
     found = [pod for pod in cluster.pods if waits(pod) and namespace in ("", pod.metadata.namespace)]
     tenants = cluster.scheduler.tenants
     tenants.catch_up()
@@ -169,7 +170,7 @@ def _explain(cluster: Cluster, pod: Pod) -> WaitingPod:
 
 
 def _stand(pod: Pod, asked: DeviceRequest | MalformedRequest | None) -> tuple[Stand, str]:
-    """Return the state as in `situation.py`, for a pod that is not bound and requests devices."""
+    """Return the state of an unbound pod that requests devices, as `read_situation` does, and its reason as text."""
     if pod.spec.scheduling_gates:
         return Stand.GATED, f"gated: {', '.join(gate.name for gate in pod.spec.scheduling_gates)}"
     if isinstance(asked, MalformedRequest):
@@ -194,8 +195,8 @@ def _row(one: WaitingPod, *, everywhere: bool) -> list[Cell]:
 
 
 def _said(one: WaitingPod) -> Text:
-    """Return why it waits: numbers of nodes by reason; those that fit first, those that never will last."""
-    if one.stand is Stand.MALFORMED:  # `why POD` has the sentence
+    """Return why the pod waits: the number of nodes by reason. Fitting nodes come first, nodes that can never fit last."""
+    if one.stand is Stand.MALFORMED:  # only `why POD` shows the message
         return text(one.stand.value, "bad")
     if one.said:
         return text(one.said, "warn")

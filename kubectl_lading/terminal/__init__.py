@@ -1,1 +1,1 @@
-"""The terminal: tables, amounts in words, progress, completion."""
+"""Write to the terminal: tables, amounts as text, progress, completion."""

@@ -1,7 +1,7 @@
-"""Completion of three shells, by click; and of `kubectl lading`, for which kubectl runs `kubectl_complete-lading`.
+"""Complete command lines in bash, zsh and fish by click, and `kubectl lading` by the program `kubectl_complete-lading`.
 
-Source: click "Shell Completion"; kubectl's plugins since 1.26: a line each candidate, a tab before its description, and last
-a colon with cobra's directives (4: no file names).
+Source: click "Shell Completion"; kubectl's plugins since 1.26: one line for each candidate, with a tab before its description;
+the last line is a colon with cobra's directives (4: no file names).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _VARIABLE: Final = "_KUBECTL_LADING_COMPLETE"
 _SHELLS: Final = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _NO_FILES: Final = 4
 _DEFAULT: Final = 0
-PATIENCE_S: Final = 2.0  # of a user who pressed Tab
+PATIENCE_S: Final = 2.0  # maximum seconds between the Tab key and the candidates
 
 
 @click.command()
@@ -37,7 +37,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 def print_candidates(command: click.Command, typed: Sequence[str]) -> None:
-    """Print the candidates. `typed`: the words behind the command, the last of which is incomplete."""
+    """Print the candidates for the last word of `typed`, the words after the command."""
     *words, incomplete = typed or [""]
     found = ShellComplete(command, {}, PROGRAM, _VARIABLE).get_completions(words, incomplete)
     for one in found:

@@ -1,8 +1,8 @@
 """Write answers: tables in kubectl's form for people, and the same structs as JSON or YAML for programs.
 
-It takes a msgspec struct, and the table that shows it to people. It writes to stdout. Colour only on a terminal (rich looks;
-NO_COLOR is honoured); nothing is cut where stdout is no terminal, as little as possible where it is one. Texts of the cluster
-(names, annotations, messages) have their control characters escaped.
+Take a msgspec struct, and the table that shows it to people. Write to stdout. Colours appear on a terminal only (rich detects
+it, and honours NO_COLOR). Nothing is cut off if stdout is no terminal, and as little as possible if it is one. Control
+characters in texts of the cluster (names, annotations, messages) are escaped.
 """
 
 import sys
@@ -24,28 +24,27 @@ from lading.log import printable
 
 Cell = str | Text
 _GAP: Final = 2
-_UNLIMITED: Final = 10_000  # columns, for a pipe or a file
-_NARROW: Final = 16  # columns, for text that continues on the line below
+_UNLIMITED: Final = 10_000  # width of a pipe or file, in columns
+_NARROW: Final = 16  # minimum width, in columns, of a cell whose text continues on the next line
 
 STYLES: Final = {"head": "bold", "good": "green", "warn": "yellow", "bad": "red", "dim": "bright_black"}
 
 
 COUNTS: Final = Text(f"GPUS, VFS: {counts_in_words()}", style=STYLES["dim"])
-MOST_NAMES: Final = 6  # of nodes with the same text
-_LONGEST: Final = 32  # columns of the subject
+MOST_NAMES: Final = 6  # maximum node names shown for one text; more nodes are counted
+_LONGEST: Final = 32  # maximum width of a subject, in columns
 _DEEP: Final = 2
 
 
 def console() -> Console:
-    """Return a console as wide as the terminal; else each row on one line."""
+    """Return a console with the terminal's width; for a pipe or file, so wide that each row fits on one line."""
     out = Console(file=sys.stdout, highlight=False, soft_wrap=False)
     return out if out.is_terminal else Console(file=sys.stdout, highlight=False, width=_UNLIMITED)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, wraps: Sequence[str] = ()) -> Table:
-    """Return a table without borders. On a terminal that is too narrow the columns `wraps` continue on the next line; by
-    default the last one. If even that is too wide, the table has the width that it needs: lines that the terminal breaks lose
-    nothing."""
+    """Return a table without borders. On a narrow terminal, cells of the columns `wraps` (default: the last column) continue on
+    the next line. If the table is still too wide, it keeps its width, and the terminal breaks the lines."""
     made = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, show_edge=False, header_style=STYLES["head"])
     cells = [[safe(cell) for cell in row] for row in rows]
     least = -_GAP
@@ -66,7 +65,7 @@ def safe(cell: Cell) -> Text:
 
 
 def text(words: str, style: str = "") -> Text:
-    """Return a text. `style`: a key of STYLES."""
+    """Return `words` with control characters escaped. `style`: a key of STYLES."""
     return Text(printable(words), style=STYLES.get(style, ""))
 
 
@@ -86,7 +85,7 @@ def show(value: object, output: Output, *tables: RenderableType) -> None:
 
 
 def plain(value: object) -> Any:
-    """Return every key of every struct, also with default values: programs look keys up by name."""
+    """Convert a value to plain types. Structs keep the keys with default values, because programs look up keys by name."""
     match value:
         case msgspec.Struct():
             names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
@@ -100,7 +99,7 @@ def plain(value: object) -> Any:
 
 
 def now() -> float:
-    """Return Unix seconds."""
+    """Return the current time in Unix seconds."""
     return time.time()
 
 
@@ -111,7 +110,7 @@ def warn(*messages: str) -> None:
 
 
 class Rows:
-    """A table that grows: later rows are written below the columns of the first ones, as `kubectl get -w` does."""
+    """Print a table row by row. Later rows use the column widths of the first rows, as `kubectl get -w` does."""
 
     def __init__(self, heads: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         self._first = [[text(head, "head") for head in heads], *rows]
@@ -136,8 +135,8 @@ class Rows:
 
 
 def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> RenderableType:
-    """Return lines in two columns below a heading: a subject and a text; a text that is too long continues in its own column.
-    `style`: of the subject; empty for names."""
+    """Return indented lines in two columns: a subject and a text. A long text continues in its own column. `style`: style of
+    the subjects; empty for names."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=all(len(name) <= _LONGEST for name, _ in rows), overflow="fold", max_width=_LONGEST)
     grid.add_column(overflow="fold")
@@ -147,7 +146,7 @@ def pairs(rows: Sequence[tuple[str, Text]], *, style: str = "dim") -> Renderable
 
 
 def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
-    """Return a few facts about one thing, one a line: a name, and the text."""
+    """Return facts about one object as lines of two columns: a name and a text."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -157,12 +156,13 @@ def facts(rows: Iterable[tuple[str, str | Text]]) -> Table:
 
 
 def under(name: str, said: Iterable[str], style: str = "") -> list[tuple[str, Text]]:
-    """Yield several texts of one subject, whose name is written once."""
+    """Return a row for each text; only the first has the subject's name."""
     return [("" if number else name, text(one, style)) for number, one in enumerate(said)]
 
 
 def of_nodes(names: Sequence[str], said: Sequence[Text], *, wide: bool) -> list[tuple[str, Text]]:
-    """Yield one text about several nodes. Many nodes are counted; `wide` names all of them, below, where there is room."""
+    """Return rows with one text about several nodes. More than MOST_NAMES nodes are counted, and named below the text: with
+    `wide` all, else some."""
     named = listed(names, len(names) if wide else MOST_NAMES)
     if not any(one.plain for one in said):
         return [("on", text(named))]

@@ -1,8 +1,8 @@
-"""Report on stderr while a task takes long: its progress, and what is waited for while the API server does not answer.
+"""Report on stderr while a command takes long: its progress, and the calls that the API server does not answer.
 
-Progress is on a terminal a line that changes, on a pipe a line now and then. Of slow answers there is a line once nothing was
-answered for SILENT_S, and again whenever that time has doubled, in a script's log too. Any answer begins the silence anew: of a
-large cluster that is read page by page nothing is said.
+On a terminal, progress is one line that changes; on a pipe, it is a new line now and then. A line about slow answers appears
+after SILENT_S seconds without any answer, and again whenever that time has doubled, also in a script's log. Any answer restarts
+the time: reading a large cluster page by page causes no such line.
 """
 
 import asyncio
@@ -19,14 +19,16 @@ from lading.log import printable
 
 T = TypeVar("T")
 
-AFTER_S: Final = 0.5
-ON_A_PIPE_S: Final = 10.0  # a script's log is read later, to find what went wrong
-SILENT_S: Final = 3.0
+AFTER_S: Final = 0.5  # seconds until progress appears on a terminal
+ON_A_PIPE_S: Final = 10.0  # seconds until the first line of progress on a pipe: a script's log needs few lines
+SILENT_S: Final = 3.0  # seconds without an answer until the first line about slow answers
 
 
 class Progress:
-    """`with Progress("reading the cluster") as progress: … progress.say("pods", 1000)`, on a running loop. On a pipe nothing is
-    said before there is something to count: who is not answered at all is told so by `Patience`."""
+    """Show the progress of a task, on a running loop. On a pipe, print nothing before the first count, because `Patience`
+    reports a server that does not answer.
+
+    Example: `with Progress("reading the cluster") as progress: … progress.say("pods", 1000)`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -57,7 +59,7 @@ class Progress:
         self._status.start()
 
     def _write(self, after_s: float) -> None:
-        """Write the line again whenever the time has doubled."""
+        """Print the line of progress, and schedule the next one after twice the time."""
         if self._counts:
             click.echo(self._line, err=True)
         self._due = self._loop.call_later(after_s, self._write, 2 * after_s)
@@ -69,7 +71,7 @@ class Progress:
 
 
 async def collect(text: str, what: str, steps: Iterable[T]) -> list[T]:
-    """Return what the steps yield. Show how many there are; the loop takes a turn after each."""
+    """Return all results of `steps`, and show their number. Other tasks of the event loop run in between."""
     made = []
     with Progress(text) as progress:
         for one in steps:
@@ -80,18 +82,18 @@ async def collect(text: str, what: str, steps: Iterable[T]) -> list[T]:
 
 
 class Patience:
-    """The report of slow answers, on a running loop. `server`: its URL."""
+    """Report slow answers of the API server, on a running loop. `server`: URL of the API server."""
 
     def __init__(self, server: str, *, after_s: float = SILENT_S, tell: Callable[[str], None] | None = None) -> None:
         self._server = server
         self._after_s = after_s
         self._tell = tell or (lambda words: click.echo(words, err=True))
-        self._open: dict[object, str] = {}  # calls in progress, the oldest first
+        self._open: dict[object, str] = {}  # names of the calls in progress, the oldest first
         self._due: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
     def around(self, call: str) -> Iterator[None]:
-        """Watch a call while it lasts. `call`: its name, as "get /api/v1/pods"."""
+        """Watch a call while it lasts. `call`: name of the call, such as "get /api/v1/pods"."""
         key = object()
         self._open[key] = call
         if self._due is None:

@@ -1,4 +1,4 @@
-"""Amounts, counts, lists, ages, names and distances as text, as briefly as kubectl writes them. Pure."""
+"""Write amounts, counts, lists, ages, names and distances as text, as briefly as kubectl does. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,8 +9,8 @@ from central.view.model import Counts, Holder, Past, Use
 from central.view.pods import PodView
 from lading.amounts import divide, first_few, format_gib
 
-_NAMED: Final = 5  # of a list; a screen is to hold all findings
-DISTANCES: Final = {  # as in docs/reference.md
+_NAMED: Final = 5  # maximum names shown of a list, so that all findings fit on a screen
+DISTANCES: Final = {  # texts of the distances in docs/reference.md
     Distance.SWITCH: "same switch",
     Distance.SWITCHES: "several switches below one root port",
     Distance.BRIDGE: "same host bridge",
@@ -21,18 +21,18 @@ DISTANCES: Final = {  # as in docs/reference.md
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
-NONE: Final = "-"  # not reported, or does not exist
+NONE: Final = "-"  # text of a value that is not reported or does not exist
 gib = format_gib
 
 
 def use_of(use: Use) -> tuple[str, str]:
-    """Write what the driver saw of a card: memory, and how busy it is."""
+    """Write a card's use as reported by the driver: memory in use, and busy percent."""
     memory = NONE if use.memory_mib is None else gib(use.memory_mib)
     return memory, NONE if use.busy_percent is None else f"{use.busy_percent}%"
 
 
 def count(number: int, one: str, many: str = "") -> str:
-    """Write a count: 1 GPU, 2 GPUs. `many`: the plural, where it is not made by an s."""
+    """Write a count: 1 GPU, 2 GPUs. `many`: the plural, if an s does not make it."""
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
@@ -49,7 +49,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def counts(of: Counts) -> str:
-    """Write the four numbers in the one order that every table has."""
+    """Write the counts of devices by state, and their total: 3/4/1/8."""
     return "/".join(map(str, (*of, of.total))) if of.total else NONE
 
 
@@ -76,23 +76,23 @@ def age(seconds: float) -> str:
 
 
 def _two(seconds: int, unit: int, name: str, below: int, its_name: str, *, until: int) -> str:
-    """Write two units if there are fewer than `until` of the larger one."""
+    """Write seconds in two units; only in the larger one from `until` of it on: 7h30m, but 8h."""
     number, rest = divmod(seconds, unit)
     fine = rest // below if number < until else 0
     return f"{number}{name}" + (f"{fine}{its_name}" if fine else "")
 
 
 def short_uuid(uuid: str) -> str:
-    """Return enough of a UUID to distinguish the cards of a cluster; `kubectl lading gpu` accepts it."""
+    """Return the first part of a UUID, which distinguishes the cards of a cluster; `kubectl lading gpu` accepts it."""
     kind, _, rest = uuid.partition("-")
     return f"{kind}-{rest.partition('-')[0]}" if rest else uuid
 
 
 def short_bdf(bdf: str) -> str:
-    """Return the address without the domain, which is the same in nearly all PCI addresses."""
+    """Return the PCI address without the domain 0000, which nearly all PCI addresses have."""
     return bdf.removeprefix("0000:")
 
 
 def pod_name(one: Holder | Past | Ending | PodView) -> str:
-    """Write the name of a pod; its uid where the name is unknown."""
+    """Write a pod as NAMESPACE/NAME, or by its uid if the name is unknown."""
     return f"{one.namespace}/{one.pod}" if one.pod else f"pod {one.uid}"

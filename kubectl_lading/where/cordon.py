@@ -1,12 +1,12 @@
-"""`cordon` and `uncordon`: devices that get no new pods, by the annotation of their node's NodeDevices.
+"""Run `kubectl lading cordon` and `uncordon`: keep new pods from devices, by an annotation of their node's NodeDevices.
 
-It takes devices as people name them. It sends one patch for each node, made for the version that was read: if another client
-edits the annotation meanwhile, it is read again and no edit is lost. No pod is evicted: a pod that holds a device keeps it, and
-is named.
+Take devices as users name them. Send one patch for each node, with the resourceVersion that was read: if another client edits
+the annotation meanwhile, read it again, so that no edit is lost. No pod is evicted: a pod that holds a device keeps it, and is
+named in the output.
 
-What the annotation says of other devices, those that are not there too, stays as it was written. Who takes one device out of
-"all" means all the others: these are written one by one, as GPUs and PFs. A VF of a PF that is cordoned likewise. A MIG
-instance of a cordoned card cannot be given while its card is not: that is refused.
+Entries of the annotation about other devices stay as they are, also those of devices that do not exist. To uncordon one device
+of a node cordoned by "all", write all other GPUs and PFs one by one. A VF of a cordoned PF is handled in the same way. A MIG
+instance cannot be uncordoned while its card is cordoned; that is refused.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ from lading.kube.resource import NODE_DEVICES
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import CORDON
 
-TRIES: Final = 5  # of one patch, against other clients that edit the same object
+TRIES: Final = 5  # maximum attempts of one patch, because other clients may edit the same object
 
 COLUMNS: Final = (
     ("NODE", "Where the device is."),
@@ -49,8 +49,8 @@ class Change(msgspec.Struct, frozen=True):
     node: str
     device: str
     kind: Kind
-    cordoned: bool  # the new state
-    before: bool
+    cordoned: bool  # whether the device is cordoned after the command
+    before: bool  # whether the device was cordoned before the command
     held_by: tuple[str, ...]
     dry_run: bool = False
 
@@ -115,7 +115,7 @@ async def _edit(flags: Flags, words: Sequence[str], node: str, *, everything: bo
 async def _patch(
     client: KubeClient, name: str, devices: Sequence[Device], *, everything: bool, dry_run: bool, cordons: bool
 ) -> str:
-    """Patch the annotation. Return its value before."""
+    """Cordon or uncordon the devices in the node's annotation. Return its previous value."""
     path = NODE_DEVICES.path(name=name)
     for _ in range(TRIES):
         report = _REPORTS.decode(await client.get(path))
@@ -175,7 +175,7 @@ def _said(change: Change) -> Text:
 
 
 def is_cordoned(written: str, device: Device) -> bool:
-    """Report whether the device is cordoned: by itself, with its card or PF, or with all."""
+    """Return whether the annotation `written` cordons the device: by itself, by its card or PF, or by "all"."""
     return Cordon.parse(written).covers(*_names(device), device.of)
 
 

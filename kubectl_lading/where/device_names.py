@@ -1,10 +1,10 @@
-"""Device names as users write them, for every command that takes one. Pure.
+"""Find devices by the names that users write, for every command with a device as argument. Pure.
 
-    GPU-5c1e…            a UUID, or the beginning of one that no other device has; MIG instances too
-    node/3               the GPU of that index: in the order of PCI addresses, from 0
-    node/0000:18:00.0    a PCI address of a GPU, PF or VF; 18:00.0 will do, and the node may be left out where no other has it
+    GPU-5c1e…            a UUID of a card or MIG instance, or a beginning that no other device has
+    node/3               a GPU by its index, in the order of PCI addresses from 0
+    node/0000:18:00.0    a PCI address of a GPU, PF or VF; also 18:00.0, and without the node if only one node has the address
 
-It takes the words, and the reports of all nodes. It returns a `Device`, or raises LadingError with the names that are near.
+Take the name, and the reports of all nodes. Return a `Device`, or raise LadingError with similar names.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from lading.nodedevices import NodeDevices
 
 _DOMAIN: Final = "0000:"
 _FEW: Final = 4
-_OLD_MIG: Final = "mig-gpu-"  # MIG-GPU-…/1/0, as drivers before R470 name instances: the one UUID with slashes
+_OLD_MIG: Final = "mig-gpu-"  # prefix of instance names from drivers before R470, the only UUIDs with slashes: MIG-GPU-…/1/0
 
 
 class Kind(StrEnum):
@@ -34,10 +34,10 @@ class Kind(StrEnum):
 class Device:
     node: str
     kind: Kind
-    name: str  # its identity: a UUID or a PCI address
-    bdf: str  # of a MIG instance: its card's
-    of: str = ""  # the card of a MIG instance, the PF of a VF
-    index: int | None = None  # of a GPU
+    name: str  # UUID of a GPU or MIG instance, PCI address of a PF or VF
+    bdf: str  # PCI address; for a MIG instance that of its card
+    of: str = ""  # UUID of a MIG instance's card, PCI address of a VF's PF; empty for a GPU or PF
+    index: int | None = None  # index of a GPU on its node, from 0; None for other devices
 
     @property
     def shown(self) -> str:
@@ -58,7 +58,7 @@ def devices_of(report: NodeDevices) -> Iterator[Device]:
 
 
 def find_device(word: str, reports: Mapping[str, NodeDevices], *, node: str = "") -> Device:
-    """Return the device. `node`: its node, if the name does not contain one."""
+    """Return the device that `word` names. `node`: its node, if `word` does not contain one."""
     found, named = _called(word, reports, node)
     if not found:
         raise _none(named, "device", reports)
@@ -66,7 +66,7 @@ def find_device(word: str, reports: Mapping[str, NodeDevices], *, node: str = ""
 
 
 def find_card(word: str, reports: Mapping[str, NodeDevices]) -> Device:
-    """Return the GPU, also by the name of one of its MIG instances."""
+    """Return the GPU that `word` names, also by one of its MIG instances."""
     found, named = _called(word, reports)
     if not found:
         raise _none(named, "GPU", reports)
@@ -90,7 +90,7 @@ def _only(word: str, found: Sequence[Device], what: str) -> Device:
 
 
 def _called(word: str, reports: Mapping[str, NodeDevices], node: str = "") -> tuple[list[Device], str]:
-    """Return every device that the word may mean, with its full name and its node."""
+    """Return every device that matches the word, and the word with its node, as NODE/WORD, for messages."""
     before, slash, rest = word.partition("/")
     if slash and (before in reports or not word.lower().startswith(_OLD_MIG)):
         word, node = rest, before
@@ -101,7 +101,7 @@ def _called(word: str, reports: Mapping[str, NodeDevices], node: str = "") -> tu
 
 
 def _none(word: str, what: str, reports: Mapping[str, NodeDevices]) -> LadingError:
-    """Return the error with similar names of GPUs: of the node in the word, by index too."""
+    """Return an error with similar names of GPUs; if the word begins with a node, only of that node, also by index."""
     node = word.partition("/")[0]
     known = (one for name in ([node] if node in reports else reports) for one in devices_of(reports[name]))
     gpus = [one for one in known if one.kind is Kind.GPU]
@@ -123,7 +123,7 @@ def _matches(word: str, known: Sequence[Device], *, index: bool) -> Iterator[Dev
 
 
 def _begins(name: str, word: str) -> bool:
-    """Report whether the name begins with the word, with or without GPU- or MIG-; one character is not enough."""
+    """Return whether the UUID begins with the word, with or without GPU- or MIG-. The word needs at least 2 characters."""
     return len(word) > 1 and (name.startswith(word) or name.partition("-")[2].startswith(word))
 
 

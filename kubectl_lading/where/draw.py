@@ -1,7 +1,7 @@
-"""A node's topology, drawn: sockets, NUMA nodes, switches, GPUs and NICs as a tree, HELD beside USED, and who holds each.
+"""Draw a node's topology: sockets, NUMA nodes, switches, GPUs and NICs as a tree, with held and used amounts, and holders.
 
-It takes a `NodeView`, and how wide the terminal is. It returns lines. Where they are too narrow for who holds a device, that
-stands below it. The VFs of a NIC are one line: how many each pod holds; with `wide` also which.
+Take a `NodeView` and the width of the terminal; return lines. On a narrow terminal, the holders of a device are in lines below
+the device. The VFs of a NIC share one line with the number of VFs by pod; with `wide` the VFs are listed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,17 +16,17 @@ from kubectl_lading.terminal.output import text
 from kubectl_lading.terminal.words import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid, use_of
 
 _GAP: Final = 2
-_BAR: Final = 8  # cells
-_BELOW: Final = 4  # indentation of the holders below a device
-_LEAST: Final = 20  # columns for the holders, however narrow the terminal is
-_BESIDE: Final = 34  # with less space the holders go below the device
+_BAR: Final = 8  # length of a bar, in columns
+_BELOW: Final = 4  # indentation of the holders below a device, in columns
+_LEAST: Final = 20  # minimum columns for the holders, on any terminal
+_BESIDE: Final = 34  # minimum columns for long holders beside the device; with fewer they go below it
 _STYLES: Final = {State.FREE: "good", State.SHARED: "warn", State.HELD: "", State.WITHHELD: "warn", State.UNUSABLE: "bad"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    branch: str = ""  # of the tree, before the device
-    below: str = ""  # of the tree, on further lines of the device
+    branch: str = ""  # lines of the tree before the device
+    below: str = ""  # lines of the tree before the device's further lines
     device: Text
     held: Text = field(default_factory=Text)
     used: Text = field(default_factory=Text)
@@ -66,7 +66,7 @@ def _aligned(cells: Sequence[Text], columns: Sequence[int]) -> Text:
 
 
 def _folded(line: Text, width: int) -> Iterator[Text]:
-    """Return the lines of a text, broken at blanks where it has any."""
+    """Yield the lines of a text, at most `width` columns each, broken at blanks if there are any."""
     while len(line) > width:
         at = line.plain.rfind(" ", 0, width) + 1 or width
         head, line = line.divide([at])
@@ -97,8 +97,8 @@ def _rows(view: NodeView, *, wide: bool) -> Iterator[Row]:
 
 
 def _branches(group: Group) -> Iterator[tuple[Group | None, tuple[str, ...], tuple[str, ...]]]:
-    """Yield the branches. A device alone below its root port is drawn at its NUMA node: a switch with one device is left
-    out."""
+    """Yield the branches of a group. A switch with only one device is left out, and its device is drawn directly below the NUMA
+    node."""
     if len(group.gpus) + len(group.pfs) > 1 and group.name:
         yield group, group.gpus, group.pfs
         return
@@ -144,14 +144,14 @@ def _device(device: GpuView | PfView, before: str, *, last: bool, wide: bool) ->
 def _gpu_holders(gpu: GpuView) -> Iterator[Text]:
     shared = gpu.state in (State.SHARED, State.WITHHELD)
     for one in gpu.holders:
-        if one.whole or not gpu.mig:  # instances have their own lines
+        if one.whole or not gpu.mig:  # MIG instances have their own lines
             amount = f" {gib(one.memory_mib)} {one.core_percent}%" if shared or not one.whole else ""
             isolation = f" {one.isolation}" if one.isolation else ""
             yield text(f"{pod_name(one)}{amount}{isolation}{_unsure(one)}")
 
 
 def _why(why: str, which: str = "") -> Iterator[Text]:
-    """Yield why no new pod gets a device; nothing where it may."""
+    """Yield the reason why no new pod gets a device; nothing if there is no reason."""
     if why:
         yield text(f"! {which}{why}", "warn" if why == "cordoned" else "bad")
 
@@ -166,13 +166,13 @@ def _held(gpu: GpuView) -> Text:
         return text(f"{_bar(1.0)} whole", style)
     if gpu.mig:
         taken = sum(bool(one.holders) for one in gpu.mig)
-        most = "" if gpu.mig_positions else f"/{len(gpu.mig)}"  # how many more fit depends on their sizes
+        most = "" if gpu.mig_positions else f"/{len(gpu.mig)}"  # the number of further instances depends on their sizes
         return text(f"{_bar(filled)} {taken}{most} instances", style)
     return text(f"{_bar(filled)} {of_gib(gpu.held_mib, gpu.memory_mib)} {gpu.held_percent}%", style)
 
 
 def _bar(part: float) -> str:
-    """Draw a bar. An amount above zero is never drawn as empty, nor a part as full."""
+    """Draw a bar for a part from 0 to 1. Above 0, at least one cell is full; only 1 fills all cells."""
     cells = round(part * _BAR)
     if 0 < part < 1:
         cells = min(max(cells, 1), _BAR - 1)
@@ -184,8 +184,8 @@ def _used(gpu: GpuView) -> Text:
 
 
 def _unsure(holder: Holder) -> str:
-    """Return what is not final: the node has not granted it, or it should have ended. A grant alone means devices named by
-    hand."""
+    """Return a remark about a holder without a grant, such as "not granted yet"; empty with one. A grant without a binding is
+    normal for devices named by hand."""
     if "granted" in holder.claims:
         return ""
     words = {"bound": "not granted yet", "lingering": "ended while the node was not reachable"}
@@ -214,7 +214,7 @@ def _held_vfs(pf: PfView) -> Text:
 
 
 def _vf_holders(vfs: Sequence[VfView], *, wide: bool) -> Iterator[Text]:
-    """Yield the holders of VFs on one line; with their addresses one line a pod."""
+    """Yield the holders of VFs on one line; with `wide`, a line for each pod with its VFs' addresses."""
     held: dict[str, list[str]] = {}
     for vf in vfs:
         for holder in vf.holders:
@@ -226,7 +226,7 @@ def _vf_holders(vfs: Sequence[VfView], *, wide: bool) -> Iterator[Text]:
 
 
 def _why_vfs(pf: PfView) -> Iterator[Text]:
-    """Yield the reasons; one that is the same for all VFs is written once."""
+    """Yield the reasons why no new pod gets VFs of the NIC, each once."""
     reasons: dict[str, list[str]] = {}
     for vf in () if pf.why else pf.vfs:
         reasons.setdefault(vf.why, []).append(short_bdf(vf.bdf))

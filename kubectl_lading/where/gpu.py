@@ -1,4 +1,4 @@
-"""`gpu CARD`: the pods on a card, what is free of it, the pods before, and the NICs near it."""
+"""Run `kubectl lading gpu`: show the pods on a card, its free capacity, its earlier holders, and the NICs near it."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -35,14 +35,14 @@ COLUMNS: Final = (
 class NearVf(msgspec.Struct, frozen=True, kw_only=True):
     pf: str
     ibdev: str = ""
-    distance: str = ""  # as text
+    distance: str = ""  # distance to the card, as text
 
 
 class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     gpu: GpuView
     near: tuple[NearVf, ...] = ()  # NICs with VFs, the nearest first
-    past: tuple[Past, ...] = ()  # newest first; also of its MIG instances
+    past: tuple[Past, ...] = ()  # earlier grants of the card and of its MIG instances, the newest first
 
 
 @command("gpu", columns=COLUMNS)
@@ -59,7 +59,7 @@ async def gpu(flags: Flags, card: str) -> None:
 
 
 def find_gpu(cluster: Cluster, word: str) -> GpuReport:
-    """Return the GPU. Raises LadingError where there is none, or several."""
+    """Return a report about the GPU that `word` names. Raises LadingError if none or several match."""
     card = find_card(word, cluster.reports)
     report = cluster.reports[card.node]
     view = node_view(cluster.ledger, report, card.node)
@@ -74,7 +74,7 @@ def find_gpu(cluster: Cluster, word: str) -> GpuReport:
 
 
 def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:
-    """Return the NICs that have VFs; those across the machine are not near."""
+    """Yield the NICs with VFs near the card, the nearest first. NICs at distance "across" are left out."""
     place = next(gpu.place for gpu in report.status.gpus if gpu.uuid == uuid)
     apart = sorted((distance(place, pf.place), pf.bdf, pf.ibdev) for pf in report.status.pfs if pf.vfs)
     for level, bdf, ibdev in apart:

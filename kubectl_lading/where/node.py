@@ -1,4 +1,4 @@
-"""`node N`: one node's topology, and which pods hold its devices."""
+"""Run `kubectl lading node`: show one node's topology, and which pods hold its devices."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -55,7 +55,8 @@ async def node(flags: Flags, name: str) -> None:
 
 
 def find_node(cluster: Cluster, name: str) -> NodeView:
-    """Return the node, also one that reports nothing, or is gone while pods hold its devices. Raises LadingError."""
+    """Return the view of a node, also without a report, or of a deleted node whose devices pods still hold. Raises
+    LadingError."""
     if name not in cluster.reports and name not in cluster.nodes and not any(cluster.ledger.holds_on(name)):
         raise not_found("node", name, sorted(cluster.reports.keys() | cluster.nodes.keys()))
     return node_view(cluster.ledger, cluster.reports.get(name), name)

@@ -1,4 +1,4 @@
-"""`nodes`: one row a node, and the cluster's totals."""
+"""Run `kubectl lading nodes`: show one row for each node, and the cluster's totals."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ _ALL: Final = "TOTAL"
 
 
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster's totals, with the names of `GET /v1/cluster`."""
+    """Hold the cluster's totals and its nodes, with the same keys as central's `GET /v1/cluster`."""
 
     totals: Totals
     nodes: tuple[NodeView, ...]
@@ -58,7 +58,7 @@ async def nodes(flags: Flags) -> None:
 
 
 def view_nodes(cluster: Cluster) -> list[NodeView]:
-    """Return the nodes that report devices, or whose devices pods hold without a report. Sorted by name."""
+    """Return the nodes that report devices, and the nodes without a report on which pods hold devices, sorted by name."""
     unreported = {pod.spec.node_name for pod in cluster.pods} - cluster.reports.keys()
     held = {name for name in unreported if name and any(cluster.ledger.holds_on(name))}
     return [node_view(cluster.ledger, cluster.reports.get(name), name) for name in sorted(cluster.reports.keys() | held)]

@@ -1,7 +1,7 @@
-"""`quota`: the tree of quotas with bars, who uses, borrows, lends and waits.
+"""Run `kubectl lading quota`: show the tree of quotas, with used, borrowed, lent and waiting amounts.
 
-It takes the cluster and the ElasticQuotas of both kinds. It shows a row for each quota and resource. What central holds for
-pods between filter and bind is not in it.
+Read the cluster and the ElasticQuotas of both kinds. Show a row for each quota and resource. Devices that central holds for
+pods between filter and bind are not included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ COLUMNS: Final = (
     ("LENT", "What it is guaranteed and does not ask for, so that others may use it."),
     ("WAITING", "What its pods ask for and do not have."),
 )
-_BAR: Final = 24  # columns
-_NO_LIMIT: Final = 1e12  # above this a max is none
+_BAR: Final = 24  # length of a bar, in columns
+_NO_LIMIT: Final = 1e12  # a max of this amount or more means no limit
 
 
 @command("quota", columns=(("QUOTA", "Its name, below its parent."), *COLUMNS), scope=Scope.CLUSTER)
@@ -66,7 +66,8 @@ async def quota(flags: Flags, name: str) -> None:
 
 
 async def read_quotas(client: KubeClient, resource: Resource) -> Listed[ElasticQuota]:
-    """Return the quotas of one kind; none where the cluster has no such kind, or after a warning if they may not be read."""
+    """Return the quotas of one kind; none if the cluster has no such kind, or, after a warning, if the user may not read
+    them."""
     try:
         with Progress("reading quotas") as progress:
             return await read_list(client, resource, ElasticQuota, progress)
@@ -78,7 +79,8 @@ async def read_quotas(client: KubeClient, resource: Resource) -> Listed[ElasticQ
 
 
 def _only(view: QuotasView, name: str) -> QuotasView:
-    """Return the quota of that name and those below it; without a name all. Raise LadingError if there is none."""
+    """Return the quota of that name and the quotas below it; all quotas without a name. Raise LadingError for an unknown
+    name."""
     if not name:
         return view
     at = next((at for at, one in enumerate(view.quotas) if one.quota == name), None)
@@ -106,7 +108,7 @@ def draw(view: QuotasView, *, wide: bool) -> list[RenderableType]:
 
 
 def _scales(view: QuotasView) -> dict[str, float]:
-    """Return by resource how much a whole bar is."""
+    """Return the amount that a full bar stands for, by resource."""
     most: dict[str, float] = dict(view.totals)
     for one in [amount for quota in view.quotas for amount in quota.amounts]:
         most[one.resource] = max(most.get(one.resource, 0.0), one.used, one.min)
