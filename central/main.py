@@ -1,4 +1,4 @@
-"""`lading-central`: the command line."""
+"""Run `lading-central` from the command line."""
 
 import argparse
 import asyncio
@@ -21,12 +21,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     try:
         if args and args[0] == "simulate":
-            # The replay is a package above this one: it is started, not imported. -P: not from the current folder.
+            # `simulate` imports central, so central runs it as a program instead of importing it. -P keeps the current folder
+            # out of the module path.
             os.execv(sys.executable, [sys.executable, "-P", "-m", "simulate", *args[1:]])  # noqa: S606
         elif args and args[0] == "new-key":
             new_key(args[1:])
         elif args and args[0] == "new-certificates":
-            # Only here: the daemon does not need it.
+            # Import the module only here, because the daemon does not need it.
             from central.daemon.certificates import new_certificates  # noqa: PLC0415
 
             new_certificates(args[1:])

@@ -1,12 +1,12 @@
-"""Decide which events of a watch are new: pure, from the names and versions that were seen before.
+"""Decide which events of a watch are new, from the names and versions observed before: pure.
 
-It takes a list, then events in the order of the stream. It returns which object is gone, and whether to take the new one. Late
-and repeated events are dropped: a watch sends changes in the order of their resource versions, so one that is not newer than
-what the stream has reached was taken before, or is part of the list. An object under a known name with another uid means that
-the known one is gone, whether or not its deletion was seen.
+Take a list, then events in the order of the stream. Return the deleted object, if any, and whether to take in the event's
+object. Late and repeated events are dropped: a watch sends changes in the order of their resource versions. So an event that is
+not newer than the version reached was taken in before, or is part of the list. If a cached name appears with another uid, the
+cached object was deleted, whether or not the deletion was observed.
 
 Source: KEP-5504, "Comparable Resource Version", stable in 1.35: versions of one resource type are integers that grow (API
-concepts, "Resource versions"); where they are not integers (aggregated servers) only equality counts. etcd's watch guarantees.
+concepts, "Resource versions"); other versions (aggregated servers) are compared for equality only. etcd's watch guarantees.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class Metadata(Protocol):
     def resource_version(self) -> str: ...
 
 
-MOST_DIGITS: Final = 128  # Python refuses to read a number of several thousand digits
+MOST_DIGITS: Final = 128  # maximum digits of a version; Python refuses to parse several thousand digits
 
 
 class Ident(NamedTuple):
@@ -44,7 +44,7 @@ _NO_NEWS = News(None, False)
 
 
 class Known:
-    """Keep the known objects. `reached` is the version from which to continue, as the server wrote it."""
+    """Keep the cached objects' uids. `reached`: the version from which the watch continues, as the server wrote it."""
 
     def __init__(self) -> None:
         self.reached = ""
@@ -54,7 +54,7 @@ class Known:
         return len(self._uids)
 
     def listed(self, objects: Iterable[Metadata], resource_version: str) -> None:
-        """Replace all known objects. The version may be lower than before: a store that was restored from a backup counts
+        """Replace all cached objects. The version may be lower than before, because a store restored from a backup counts
         anew."""
         self._uids = {(o.namespace, o.name): o.uid for o in objects}
         self.reached = resource_version

@@ -1,7 +1,7 @@
 """Define the few fields that central reads of Kueue's objects: AdmissionChecks, Workloads and ResourceFlavors.
 
-A Workload is a job in Kueue's queue: sets of pods, each with a template and a count. Keys are camelCase on the wire, and all
-others are skipped. Source: kueue.x-k8s.io/v1beta2, as of Kueue 0.19.
+A Workload is a job in Kueue's queue: sets of pods, each with a template and a count. Keys are camelCase on the wire, and
+other keys are skipped. Source: kueue.x-k8s.io/v1beta2, as of Kueue 0.19.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ CONTROLLER: Final = "lading.dev/fits"  # `controllerName` of the AdmissionChecks
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Set how all parts of an object are decoded."""
+    """Configure the decoding of all parts of an object."""
 
 
 class Condition(_Wire, frozen=True):
@@ -59,7 +59,7 @@ class PodSet(_Wire, frozen=True):
     template: Template = Template()
 
     def pod(self, namespace: str) -> Pod:
-        """Return a pod as its template describes it."""
+        """Return a pod that is built from the set's template."""
         metadata = msgspec.structs.replace(self.template.metadata, namespace=namespace)
         return Pod(metadata=metadata, spec=self.template.spec)
 
@@ -71,7 +71,7 @@ class WorkloadSpec(_Wire, frozen=True):
 
 
 class Assignment(_Wire, frozen=True):
-    """Hold what quota was reserved for a pod set. `count` may be less than that of the job."""
+    """Hold the quota reserved for a pod set. `count`, in pods, may be less than the job's."""
 
     name: str
     flavors: dict[str, str] = {}
@@ -101,8 +101,8 @@ class Workload(_Wire, frozen=True):
 
     @property
     def has_quota(self) -> bool:
-        """Return whether quota is reserved for it, and stays so: it may start, or runs. What is evicted has its quota until
-        its pods are gone, and its checks are asked again only when quota is reserved anew."""
+        """Return whether the Workload has reserved quota, and may start or runs. An evicted Workload keeps its quota until its
+        pods are deleted, but its checks are asked again only when quota is reserved anew."""
         said = self.status.conditions
         ends = is_true(said, "Finished") or is_true(said, "Evicted") or self.metadata.deletion_timestamp is not None
         return self.spec.active and not ends and is_true(said, "QuotaReserved")

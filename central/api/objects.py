@@ -1,7 +1,9 @@
 """Define the few fields that central reads of objects other than pods and NodeDevices, and the Events that it writes.
 
-Decoded from JSON with msgspec, all else skipped; keys are camelCase on the wire; absent and default mean the same. Pods are in
-`central.request.pod`, NodeDevices in `lading.nodedevices`. Source: k8s.io/api core/v1, coordination/v1, as of v1.36.
+msgspec decodes objects from JSON, and skips other fields. Keys are camelCase on the wire; an absent field equals its default.
+Pods are in `central.request.pod`, NodeDevices in `lading.nodedevices`.
+
+Source: k8s.io/api core/v1, coordination/v1, as of v1.36.
 """
 
 from typing import Any
@@ -13,7 +15,7 @@ from central.request.pod import Amount
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Set how all parts of an object are decoded."""
+    """Configure the decoding of all parts of an object."""
 
 
 class Metadata(_Wire, frozen=True):
@@ -57,7 +59,7 @@ class Node(_Wire, frozen=True):
 
 
 class LeaseSpec(_Wire, frozen=True):
-    """Hold the spec of a Lease. Its times, in RFC 3339 with microseconds, are for people: no replica decides by another
+    """Hold the spec of a Lease. The times, in RFC 3339 with microseconds, are for people: no replica decides by another
     machine's clock."""
 
     holder_identity: str = ""

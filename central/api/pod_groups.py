@@ -1,7 +1,7 @@
-"""Read the objects that say how many pods of a gang start together: PodGroups of three API groups, and Workloads.
+"""Read the objects that define how many pods of a gang start together: PodGroups of three API groups, and Workloads.
 
-Four kinds with nearly one name; a cluster has none, one, or several of them. Each object becomes the terms of one gang or, for
-Koordinator's groups of gangs, of one role. Keys are camelCase on the wire, and unknown ones are ignored.
+A cluster may have none, one or several of these four kinds. Each object becomes the settings of one gang or, for Koordinator's
+groups of gangs, of one role. Keys are camelCase on the wire, and unknown keys are ignored.
 
 Source: kubernetes-sigs/scheduler-plugins and koordinator.sh apis, scheduling/v1alpha1; k8s.io/api scheduling/v1alpha1 (1.35)
 and v1alpha2 (1.36).
@@ -29,7 +29,7 @@ from lading.kube.resource import Resource
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Set how all parts of an object are decoded."""
+    """Configure the decoding of all parts of an object."""
 
 
 class Metadata(_Wire, frozen=True):
@@ -80,14 +80,14 @@ class PodGroup(_Wire, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangObject:
-    """Hold what one object says of a gang."""
+    """Hold the settings of a gang, or of a role, from one object."""
 
     key: ObjectKey
-    gang: GangKey | None = None  # None: that of the pod
+    gang: GangKey | None = None  # None: the gang that the pod names
     role: str = ""
     roles: tuple[str, ...] = ("",)
     terms: Terms = field(default_factory=Terms)
-    wrong: str = ""  # why its words cannot be used
+    wrong: str = ""  # the error in the object; empty: valid
 
 
 class GangKind(NamedTuple):
@@ -142,5 +142,5 @@ def _least_of(policy: SchedulingPolicy | None) -> dict[str, int]:
 
 
 def _least(role: str, count: int) -> dict[str, int]:
-    """Return the minimum; nothing for pods that are scheduled one by one."""
+    """Return the minimum by role; empty for pods that are scheduled one by one."""
     return {role: min(count, MAX_MIN)} if count > 0 else dict(NO_ROLES)

@@ -1,15 +1,15 @@
-"""List one kind of objects of the API server, then watch it permanently, and pass the objects to a sink in one order.
+"""List one kind of API objects, then watch it permanently, and pass the objects to a sink in one order.
 
-It reads the API server's list and watch. It calls `replaced` with everything (at the start, and whenever the watch cannot be
-taken up again), then `changed` and `removed`. The list is consistent (no `resourceVersion`): what was bound before it began is
-in it. The sink is called on the loop's thread, between two lines. An object that the sink fails to handle is set aside
-(central.loop.faults): the sink gets what is known of it then once more later, and its deletion at once.
+A reflector calls `replaced` with the whole list (at the start, and whenever the watch cannot continue), then `changed` and
+`removed`. The list is consistent (no `resourceVersion`): it includes all that was bound before the list began. The sink is
+called on the loop's thread, between two lines of the stream. An object that the sink fails to handle is set aside
+(central.loop.faults). The sink gets the object's last state once more later, and its deletion at once.
 
-An object that cannot be decoded exists nevertheless, and may hold devices: the sink gets an `Unreadable` for it, the log has it
-once, and only its deletion removes it. After a line without the identity of an object the list is read again.
+An object that cannot be decoded may still hold devices. The sink gets an `Unreadable`, the log records it once, and only the
+object's deletion removes it. After a line without the identity of an object the list is read again.
 
-An *optional* kind may be unknown to the API server: then there are no objects of it, which is no failure, and it is asked for
-again now and then. Without the right to read it, it is asked for as seldom; the log says that once.
+An *optional* kind may be unknown to the API server. This is no failure: the kind then has no objects, and is tried again every
+ABSENT_S. A kind without the right to read it is tried as seldom, and the log records this once.
 
 Source: Kubernetes "API concepts": efficient detection of changes, watch bookmarks, 410 Gone.
 """
@@ -35,11 +35,11 @@ from lading.kube.errors import ForbiddenError, KubeError, MalformedError, NotFou
 from lading.kube.resource import Resource
 from lading.log import Event, Log
 
-# Watches that fail one after the other, before a list at least says how things are now.
+# After this number of consecutive failed watches the list is read again, to get the current state.
 WATCH_TRIES: Final = 3
-AGAIN_S: Final = 1.0  # between two looks at the objects that are set aside
-ABSENT_S: Final = 60.0  # until an optional kind is asked for again; a cluster gets one once in its life
-_TOO_SHORT_S: Final = 1.0  # a watch that ends sooner, without a word, is a server in trouble
+AGAIN_S: Final = 1.0  # seconds between two scans of the objects that are set aside
+ABSENT_S: Final = 60.0  # seconds until an absent optional kind is tried again; a cluster gets such a kind once in its life
+_TOO_SHORT_S: Final = 1.0  # seconds; a watch that ends sooner without an event is a failure of the server
 
 
 class Named(Protocol):
@@ -53,7 +53,7 @@ T_contra = TypeVar("T_contra", bound=Named, contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """Identify an object that exists and cannot be decoded. It has no name if even that cannot be read."""
+    """Identify an object that exists but cannot be decoded. The name is empty if it cannot be decoded either."""
 
     metadata: Metadata
     why: str
@@ -61,17 +61,17 @@ class Unreadable:
 
 class Sink(Protocol[T_contra]):
     def replaced(self, objects: "Sequence[T_contra | Unreadable]", version: str) -> None:
-        """Replace all known objects with these, listed at `version`. An object that is not among them is gone."""
+        """Replace all cached objects with these, listed at `version`. Objects that are not in the list were deleted."""
 
     def changed(self, obj: "T_contra | Unreadable") -> None:
         """Take in an object that is new or has changed."""
 
     def removed(self, gone: Ident, version: str) -> None:
-        """Remove an object. It was gone by that version at the latest."""
+        """Remove an object that was deleted at `version` or before."""
 
 
 class Sinks(Generic[T]):
-    """Pass everything to these sinks, in order."""
+    """Pass each call to several sinks, in order."""
 
     def __init__(self, *sinks: Sink[T]) -> None:
         self._sinks = sinks
@@ -96,12 +96,12 @@ class _Bare(msgspec.Struct):
 
 
 _BARE: Final = msgspec.json.Decoder(_Bare)
-# Half of a surrogate pair is a ValueError, and an object of a thousand levels a RecursionError.
+# Half of a surrogate pair raises ValueError, and an object of a thousand levels RecursionError.
 _UNDECODABLE: Final = (msgspec.DecodeError, ValueError, RecursionError)
 
 
 def decode_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unreadable:
-    """Decode one object. One that cannot be decoded exists all the same, and may hold devices."""
+    """Decode one object. Return an `Unreadable` if that fails, because the object exists and may hold devices."""
     try:
         return decoder.decode(raw)
     except _UNDECODABLE as e:
@@ -114,7 +114,7 @@ def decode_object(decoder: msgspec.json.Decoder[T], raw: msgspec.Raw) -> T | Unr
 
 
 def _unknown(obj: "T | Unreadable") -> Unreadable:
-    """Return the object as one that cannot be decoded: for a sink, all that it knew of the object stays. It has no version, so
+    """Return an `Unreadable` for the object, so that a sink keeps its earlier state of the object. The version is empty, so
     that the object itself counts as newer."""
     whom = obj.metadata
     metadata = Metadata(name=whom.name, namespace=whom.namespace, uid=whom.uid)
@@ -122,9 +122,9 @@ def _unknown(obj: "T | Unreadable") -> Unreadable:
 
 
 class Reflector(Generic[T]):
-    """List and watch one kind. `synced` is set once the sink has a whole list, and stays set. `absent`: the API
-    server does not know the kind. `settled`: it is synced, or the kind is optional and absent. `failures`: failed calls, each
-    counted once."""
+    """List and watch one kind. `synced` is set once the sink has a whole list, and stays set. `absent`: the API server does not
+    have the kind. `settled`: set once the kind is synced, or is optional and absent or forbidden. `failures`: the number of
+    failed calls."""
 
     def __init__(
         self,
@@ -142,9 +142,9 @@ class Reflector(Generic[T]):
         faults: Faults | None = None,
     ) -> None:
         """Create the reflector. `read` changes each object before the sink gets it. `prepare` does slow work for each object of
-        a list, in slices, before the sink gets the list. `faults`: of the process; by default of this reflector alone."""
+        a list, in slices, before the sink gets the list. `faults`: the process's; by default the reflector has its own."""
         self._faults = Faults(clock=clock, log=log) if faults is None else faults
-        self._aside: dict[str, tuple[str, Callable[[], None]]] = {}  # by uid: calls of the sink that are made again, and names
+        self._aside: dict[str, tuple[str, Callable[[], None]]] = {}  # an object's name and the sink's call to repeat, by uid
         self._read = read
         self._prepare = prepare
         self._clock = clock
@@ -161,9 +161,9 @@ class Reflector(Generic[T]):
         self._sleep = sleep
         self._known = Known()
         self._backoff = Backoff()
-        self._unreadable: set[str] = set()  # uids that the log names already
-        self._failing = False  # and the log says so already
-        self._heard_at = -math.inf  # on the loop's clock
+        self._unreadable: set[str] = set()  # uids that are already logged
+        self._failing = False  # calls fail, and the failure is logged
+        self._heard_at = -math.inf  # time of the last data from the API server, on the loop's clock
 
     @property
     def resource(self) -> str:
@@ -172,12 +172,12 @@ class Reflector(Generic[T]):
 
     @property
     def silent_s(self) -> float:
-        """Return the seconds since the API server last sent anything: a list, a change, or, about every minute, a bookmark.
-        Infinite before that."""
+        """Return the seconds since the API server last sent a list, a change or, about every minute, a bookmark. Infinite
+        before the first list."""
         return asyncio.get_running_loop().time() - self._heard_at
 
     async def run(self) -> NoReturn:
-        """Run until it is cancelled."""
+        """List and watch until the task is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._handle_again())
             await self._read_all()
@@ -248,9 +248,9 @@ class Reflector(Generic[T]):
                 await slices.pause()
 
     async def _follow(self) -> bool:
-        """Follow one watch to its end. Return whether the next watch can go on from there. A watch without any event watches
-        either a kind that does not change, or a version in the future: after a store was restored from a backup, it counts
-        versions anew, and such a watch is silent (tried with 1.36). In both cases a list is right."""
+        """Follow one watch to its end. Return whether the next watch can continue; False, for a new list, if there was no
+        event. A watch has no events if the kind does not change, or if the version is in the future. The latter happens when a
+        store was restored from a backup and counts versions anew (tried with 1.36)."""
         loop = asyncio.get_running_loop()
         began, silent = loop.time(), True
         events = self._client.watch(self._resource.path(), resource_version=self._known.reached)
@@ -290,7 +290,8 @@ class Reflector(Generic[T]):
     # ---- calls of the sink
 
     def _replace(self, objects: "Sequence[T | Unreadable]", version: str) -> None:
-        """Pass the list to the sink. If that fails, pass it as objects of which nothing is known, and then each by itself."""
+        """Pass the list to the sink. If the sink fails, pass all objects as `Unreadable` first, and then each object by
+        itself."""
         self._aside.clear()
         listed = False
         with self._faults.handling(Work.WATCH, self.resource):
@@ -305,7 +306,7 @@ class Reflector(Generic[T]):
         self._call(obj.metadata, lambda: self._sink.changed(obj))
 
     def _call(self, whom: "AnyMetadata | Ident", call: Callable[[], None], *, at_once: bool = False) -> None:
-        """Call the sink about one object, now or when its time has come. What waited for that already is out of date."""
+        """Call the sink about one object, now or after its pause. A call about the object that still waits is replaced."""
         name = self._name(whom)
         self._aside[whom.uid] = name, call
         if at_once or not self._faults.sets_aside(Work.WATCH, name):

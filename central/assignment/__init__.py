@@ -1,1 +1,1 @@
-"""Define what a pod is assigned: the devices of each container, what they take of the node, and the annotation for it."""
+"""Define a pod's assignment: the devices of each container, the amounts that they take on the node, and the annotation."""

@@ -1,9 +1,9 @@
 """Write the annotation `lading.dev/assignment` for a Binding, and read it back from bound pods.
 
-`render_assignment` writes compact JSON, in the form of docs/reference.md, containers in starting order. `parse_own` reads it
-when the ledger is rebuilt: 100,000 times at a start, so typed and in one pass. It ignores unknown keys, because another version
-of central may have written them. It does not normalize identities: a UUID or PCI address in another spelling would be another
-device in the ledger. For a text that cannot be read it returns a value with the cause; the caller knows the pod.
+`render_assignment` writes compact JSON in the form of docs/reference.md, with the containers in starting order. `parse_own`
+reads the JSON when the ledger is rebuilt: a start reads 100,000 texts, so parsing is typed and takes one pass. Unknown keys are
+ignored, because another version of central may have written them. Identities are not normalized: a UUID or PCI address in
+another spelling would be another device in the ledger. For an unreadable text, `parse_own` returns a value with the cause.
 
 The schema is shared with the node, which parses the same text independently, with stricter rules.
 """
@@ -33,8 +33,8 @@ class OwnAssignment:
     gen: int
     placed: Mapping[str, PlacedContainer]
     taken: Taken
-    gang: str | None  # with which the pod was bound; empty: with none; None: an older central did not write it
-    admitted: Admitted | None = None  # None: the annotation does not say
+    gang: str | None  # gang of the pod at its Binding; empty: none; None: not written by an older central
+    admitted: Admitted | None = None  # None: not in the annotation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ def render_assignment(
     admitted: Admitted | None = None,
     gang: str = "",
 ) -> str:
-    """Return the annotation's text. The same arguments give the same bytes: a Binding that is sent again carries what was
-    signed first. `gang`: with which the pod is bound; empty: with none."""
+    """Return the annotation's text. The same arguments give the same bytes, so that a repeated Binding carries the text that
+    was signed first. `gang`: the gang with which the pod is bound; empty if there is none."""
     order = _starting_order(placed, roles)
     at_once = _less_than_the_sum(placed, roles)
     named = name_vfs(placed, roles)
@@ -75,8 +75,8 @@ def render_assignment(
 
 
 def name_vfs(placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]) -> dict[PciAddress, str]:
-    """Return the interface names in the pod by VF. Its containers are in one network namespace: a VF that several have has one
-    name."""
+    """Return the interface name of each VF in the pod. All containers share a network namespace, so that a VF of several
+    containers has one name."""
     vfs = dict.fromkeys(vf.bdf for name in _starting_order(placed, roles) for vf in placed[name].vfs)
     return {bdf: f"rdma{number}" for number, bdf in enumerate(vfs)}
 
@@ -95,7 +95,8 @@ def _render_sharing(sharing: Sharing | None) -> schema.Sharing | None:
 def _less_than_the_sum(
     placed: Mapping[str, PlacedContainer], roles: Sequence[tuple[str, Role]]
 ) -> dict[GpuUuid, tuple[int | None, int | None]]:
-    """Return the MiB and percent that the pod takes of a card at once, each if its containers' shares add up to more."""
+    """Return by card the MiB and percent that the pod takes at most at one time. A value is None if it equals the sum over the
+    containers."""
     taken = take(roles, placed).gpus
     figures = {}
     for uuid, total in add_up(placed.values()).items():
@@ -136,8 +137,8 @@ def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: in
 
 
 def parse_own(text: str, roles: Sequence[tuple[str, Role]], *, namespace: str) -> OwnAssignment | BadAssignment:
-    """Parse the pod's assignment. What the pod takes is computed from its containers' roles, not read from the annotation:
-    `pod_memory_mib` is written for the node. `namespace` is the pod's; its sharing labels apply there."""
+    """Parse the pod's assignment. The amounts that the pod takes are computed from its containers' roles: `pod_memory_mib` in
+    the annotation is for the node. `namespace`: the pod's, in which its sharing labels apply."""
     try:
         found = _decoder.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair

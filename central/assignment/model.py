@@ -1,7 +1,7 @@
-"""Define an assignment as values: the devices of each container, and what the pod thereby takes of the node.
+"""Define an assignment as values: the devices of each container, and the amounts that the pod takes on the node.
 
-A pod *takes* a device until it ends, whichever of its containers uses it when. Init containers take turns, so what a pod takes
-of a card is the most that it ever uses there at one time (phases.py), not the sum over its containers.
+A pod *takes* a device until the pod ends, even while no container uses the device. Init containers run one after the other, so
+a pod takes its peak use of a card (phases.py), not the sum over its containers.
 """
 
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from lading.vocabulary import GpuUuid, PciAddress
 
 
 class Admitted(NamedTuple):
-    """Say to which quota a pod belonged by its labels when it was bound."""
+    """Hold the quota of a pod at its Binding, by the pod's labels."""
 
-    quota: str = ""  # empty: that of its namespace
+    quota: str = ""  # empty: the quota of the pod's namespace
     preemptible: bool = True
 
 
@@ -24,10 +24,10 @@ class Admitted(NamedTuple):
 class PlacedGpu:
     uuid: GpuUuid
     bdf: PciAddress
-    memory_mib: int | None = None  # a share; with core_percent None too, the whole card
+    memory_mib: int | None = None  # memory of a share; if core_percent is None too, the whole card
     core_percent: int | None = None
     core_limit_percent: int | None = None
-    isolation: IsolationName | None = None  # of a share; None: not written, on a node that offers none alone
+    isolation: IsolationName | None = None  # isolation of a share; None if the node offers only the isolation none
     mig_uuid: str = ""
 
     @property
@@ -48,19 +48,19 @@ class PlacedContainer:
 
 
 class Part(NamedTuple):
-    """Hold what one pod takes of one card. `whole` takes all of it, whatever the amounts say."""
+    """Hold the part of a card that a pod takes. If `whole` is true, the pod takes the whole card, regardless of the amounts."""
 
     memory_mib: int = 0
     core_percent: int = 0
     whole: bool = False
-    mig: frozenset[str] = frozenset()  # instances, by UUID; the rest of the card is the others'
-    sharing: tuple[Sharing, ...] = ()  # labels of its share, sorted; more than one where the pod's claims differ in them
-    isolation: tuple[str, ...] = ()  # of its share, nothing for the isolation none; sorted, more than one as above
+    mig: frozenset[str] = frozenset()  # UUIDs of MIG instances; other pods may take the rest of the card
+    sharing: tuple[Sharing, ...] = ()  # labels of the pod's share, sorted; several if the pod's claims differ in them
+    isolation: tuple[str, ...] = ()  # isolations of the share but none, sorted; several if the claims differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """Hold what one pod takes of one node."""
+    """Hold the devices and amounts that a pod takes on a node."""
 
     gpus: Mapping[GpuUuid, Part] = field(default_factory=dict)
     vfs: frozenset[PciAddress] = frozenset()

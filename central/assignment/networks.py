@@ -1,13 +1,15 @@
 """Write a pod's VFs as Multus' networks, for a cluster whose CNI (Multus with sriov-cni, or host-device) moves them into pods.
 
-CNI runs before the node makes any container, and Multus reads the pod at the API server: so which VFs a pod has must be in its
-annotations when it is bound, and the Binding writes both at once. It takes the pod's `k8s.v1.cni.cncf.io/networks`, its VFs
-with their names in the pod, and the configured NetworkAttachmentDefinition. It returns the annotation, with the pod's other
-networks unchanged, before those that central adds. An entry of the pod for the configured definition is left out: only central
-decides which VF that is. An annotation that Multus could not read either is refused.
+CNI runs before the node creates any container, and Multus reads the pod from the API server. So a pod's VFs must be in its
+annotations when the pod is bound, and the Binding writes both at once.
 
-`deviceID` reaches a plugin with the capability of that name (host-device) as `runtimeConfig.deviceID`. sriov-cni takes it from
-its configuration alone: there each VF has a definition of its own, and `{vf}` in its name is replaced by the VF.
+Take the pod's `k8s.v1.cni.cncf.io/networks`, its VFs with their names in the pod, and the configured
+NetworkAttachmentDefinition. Return the annotation: the pod's other networks unchanged, then the networks that central adds. The
+pod's own entries for the configured definition are removed, because only central chooses VFs. An annotation that Multus cannot
+read either is refused.
+
+A plugin with the capability `deviceID` (host-device) gets it as `runtimeConfig.deviceID`. sriov-cni reads the device only from
+its configuration. Each VF then has its own definition, and `{vf}` in the definition's name stands for the VF's address.
 
 Source: Kubernetes Network Custom Resource Definition De-facto Standard v1.3, §4.1; Multus 4 (types.NetworkSelectionElement).
 """
@@ -27,34 +29,34 @@ VF: Final = "{vf}"
 _LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _LISTED: Final = re.compile(rf"(?:(?P<namespace>{_LABEL})/)?(?P<name>{_LABEL})(?:@(?P<interface>[^\s/@]{{1,15}}))?")
 _KEYS: Final = frozenset({"name", "namespace"})
-_ADDRESS: Final = PciAddress("10000:00:00.0")  # as long as they come
+_ADDRESS: Final = PciAddress("10000:00:00.0")  # the longest form of a PCI address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VfNetwork:
-    """Name the definition of a VF's network."""
+    """Hold namespace and name of the NetworkAttachmentDefinition for VFs."""
 
     namespace: str
-    name: str  # `{vf}` in it: each VF has its own
+    name: str  # if it contains `{vf}`, each VF has its own definition
 
     def of(self, vf: PciAddress) -> str:
         return self.name.replace(VF, re.sub("[:.]", "-", vf))
 
     def names(self, namespace: str, name: str) -> bool:
-        """Return whether it is a definition of this network."""
+        """Return whether this namespace and name belong to a definition of the network."""
         parts = map(re.escape, self.name.split(VF))
         return namespace == self.namespace and re.fullmatch("[-0-9a-f]+".join(parts), name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """Say why the pod's annotation cannot be read, for its events."""
+    """Hold the reason why the pod's annotation cannot be read, for the pod's events."""
 
     why: str
 
 
 def parse_vf_network(text: str) -> VfNetwork | None:
-    """Parse a text such as `lading-vfs/vf-{vf}`. Return None if it is empty. Raise ConfigError."""
+    """Parse a text such as `lading-vfs/vf-{vf}`. Return None if the text is empty. Raise ConfigError if it is invalid."""
     if not text:
         return None
     namespace, _, name = text.partition("/")
@@ -68,8 +70,8 @@ def parse_vf_network(text: str) -> VfNetwork | None:
 
 
 def add_networks(own: str, pod_namespace: str, vfs: Iterable[tuple[PciAddress, str]], network: VfNetwork) -> str | Unreadable:
-    """Return the new annotation: `own`, unchanged, if there is nothing to add or to leave out. `vfs` come with their names in
-    the pod. The same arguments give the same text."""
+    """Return the new annotation; `own` unchanged if no network is added or removed. `vfs`: each VF with its name in the pod.
+    The same arguments give the same text."""
     there = _parse(own)
     if isinstance(there, Unreadable):
         return there
@@ -85,7 +87,7 @@ def _render(vf: PciAddress, interface: str, network: VfNetwork) -> dict[str, Any
 
 
 def _parse(text: str) -> list[dict[str, Any]] | Unreadable:
-    """Parse either form: JSON if the text has a character of JSON, else names separated by commas."""
+    """Parse the annotation: as JSON if it has one of the characters `[{"`, else as names separated by commas."""
     if not text:
         return []
     if not set(text) & set('[{"'):
@@ -97,7 +99,7 @@ def _parse(text: str) -> list[dict[str, Any]] | Unreadable:
     for i, one in enumerate(found):
         if not isinstance(one.get("name"), str) or not isinstance(one.get("namespace", ""), str | None):
             return Unreadable(why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has no name")
-        # Go takes `Name` for `name`, whichever comes last: which network it is must not be a matter of who reads it.
+        # Go also reads `Name` as `name`, and the last key wins. Such keys are refused, so that all readers see one network.
         if alike := [key for key in one if key not in _KEYS and key.casefold() in _KEYS]:
             return Unreadable(why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has {alike[0]!r:.80}: write it in lower case")
     return found

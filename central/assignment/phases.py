@@ -1,11 +1,11 @@
-"""Compute what a pod takes of a node: the most that its containers use at one time, device by device.
+"""Compute the amounts that a pod takes on a node: the peak use of its containers at one time, device by device.
 
-It takes the containers in starting order with their roles, and the devices of each, and returns a Taken. Init containers run
-one after the other, each beside the sidecars that started before it; app containers run with one another and with all sidecars.
-So an amount is the largest over these moments. It is Kubernetes' rule for a pod's effective request, but for each card on its
-own: an init container and an app container on two cards take something of both.
+Take the containers in starting order with their roles, and the devices of each container. Return a Taken. Init containers run
+one after the other, each beside the sidecars that started before it; app containers run together with all sidecars. An amount
+is the maximum over these phases. Kubernetes has the same rule for a pod's effective request, but here the rule applies to each
+card. Example: an init container and an app container on two cards take a part of both.
 
-A whole card, a MIG instance or a VF is a device with an identity: the pod takes every one that any of its containers has.
+A whole card, a MIG instance or a VF is a device with an identity. The pod takes every such device of any of its containers.
 
 Source: KEP-753 (sidecar containers), "Resources calculation for scheduling and pod admission".
 """
@@ -22,10 +22,10 @@ _NOTHING = Amounts()
 
 
 def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer], sharing: Sharing | None = None) -> Taken:
-    """Return what the pod takes. `roles` may name containers without devices. One with devices and no role counts as an app.
-    The labels are those of each card of which the pod has a share."""
+    """Return the devices that the pod takes. `roles` may name containers without devices. A container with devices and no role
+    counts as an app. `sharing` applies to each card of which the pod has a share."""
     labels = () if sharing is None else (sharing,)
-    # Most pods have one container with devices, which is alone whatever its role: a third of the time.
+    # Most pods have one container with devices. Its role makes no difference, and the plain sum takes a third of the time.
     most = _most_at_one_time(roles, placed) if len(placed) > 1 else add_up(placed.values())
     whole: set[GpuUuid] = set()
     mig: dict[GpuUuid, set[str]] = {}
@@ -52,7 +52,7 @@ def take(roles: Sequence[tuple[str, Role]], placed: Mapping[str, PlacedContainer
 
 
 def add_up(containers: Iterable[PlacedContainer]) -> dict[GpuUuid, Amounts]:
-    """Return the shares of containers that run at the same time, by card."""
+    """Return by card the sum of the shares of containers that run at the same time."""
     return _beside({}, containers)
 
 
@@ -83,7 +83,7 @@ def _beside(running: Mapping[GpuUuid, Amounts], started: Iterable[PlacedContaine
 
 
 def _raise(most: dict[GpuUuid, Amounts], now: Mapping[GpuUuid, Amounts]) -> None:
-    """Raise memory and compute separately: the two may be largest at different times."""
+    """Raise the peaks of memory and compute separately, because they may occur at different times."""
     for uuid, amounts in now.items():
         before = most.get(uuid, _NOTHING)
         most[uuid] = Amounts(max(before.memory_mib, amounts.memory_mib), max(before.core_percent, amounts.core_percent))

@@ -1,14 +1,13 @@
 """Decide which pods may share a card: the rules of share-affinity, share-anti-affinity and share-exclusion.
 
-It takes the labels of pods, each a sorted tuple of Sharing: empty for a pod without labels, more than one value where its
-claims differ in them (then all are in force). It returns whether two pods may be on one card, and the groups that must be.
+Take the labels of pods, each a sorted tuple of Sharing. The tuple is empty for a pod without labels; it has several values if
+the pod's claims differ, and all of them apply. Return whether two pods may be on one card, and the affinity groups of pods.
 
-Anti-affinity and exclusion are between two pods, and the same in both directions. A pod without an exclusion label is like one
-with an empty label: it shares only with such pods. Affinity concerns all cards of the cluster, and is checked where they are
-known (ledger/groups.py).
+Anti-affinity and exclusion are rules between two pods, in both directions. A pod without an exclusion label shares a card only
+with pods without such a label. Affinity concerns all cards of the cluster, and is checked in ledger/groups.py.
 
-Source: KubeShare (HPDC'20), algorithm 1, and pkg/scheduler/filters.go of its v1; there labels are the cluster's, here the
-namespace's.
+Source: KubeShare (HPDC'20), algorithm 1, and pkg/scheduler/filters.go of its v1. KubeShare's labels apply in the cluster,
+Lading's in a namespace.
 """
 
 from collections.abc import Iterable
@@ -38,7 +37,7 @@ def together(one: Labels, other: Labels) -> bool:
 
 
 def union(one: tuple[Claimed, ...], other: tuple[Claimed, ...]) -> tuple[Claimed, ...]:
-    """Return what either of two claims says of a share."""
+    """Return the sorted values of both claims on a share, without duplicates."""
     if one == other or not other:
         return one
     return tuple(sorted(set(one).union(other)))

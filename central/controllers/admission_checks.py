@@ -1,11 +1,11 @@
-"""Answer Kueue's AdmissionChecks: whether all pods of a Workload have a place now. Their room is kept until the pods come.
+"""Answer Kueue's AdmissionChecks: whether all pods of a Workload fit now. Devices are reserved until the pods are created.
 
-    watch ─▶ Workloads with quota ─▶ plan, in slices ─▶ room in the ledger ─▶ Ready ─▶ Kueue starts the job
-                                                                  pods come with the Workload's mark ─▶ the room becomes theirs
+    watch ─▶ Workloads with quota ─▶ plan, in slices ─▶ reservation in the ledger ─▶ Ready ─▶ Kueue starts the job
+                                                       pods with the Workload's annotation ─▶ take over the reservation
 
-An answer is written for one version of the Workload: if Kueue changed it meanwhile, it is looked at again. Room that is kept
-ends when the Workload loses its quota, when it ends, or in time. Which room is kept is memory: a new leader forgets it, and the
-pods of a Workload that was Ready then are placed like others.
+An answer is valid for one version of the Workload: if Kueue changes the Workload meanwhile, central plans again. A reservation
+ends when the Workload loses its quota, when it ends, or at its deadline. Reservations are only in memory: after a change of
+leader, the pods of a Ready Workload are placed like others.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from lading.log import Event, Log
 from lading.vocabulary import CENTRAL, WORKLOAD, PodUid
 
 LOOK_S: Final = 0.2
-SETTLE_S: Final = 10.0  # a pod that ended is gone before its node says that its devices are free: none is sent back sooner
+SETTLE_S: Final = 10.0  # minimum seconds before Retry: a node reports devices as free only after the pod is deleted
 LOOK_AGAIN_S: Final = 1.0
 TIMEOUT_S: Final = 4.0
 AGAIN_S: Final = 60.0  # the longest pause after a write that failed
@@ -45,12 +45,12 @@ def is_ours(check: AdmissionCheck) -> bool:
 
 
 class Queued:
-    """Hold what Kueue's objects say, as far as it concerns central."""
+    """Hold Kueue's objects that concern central."""
 
     def __init__(self, rooms: WorkloadRooms) -> None:
         self.rooms = rooms
-        self.checks: dict[str, AdmissionCheck] = {}  # central's own, by name
-        self.workloads: dict[str, Workload] = {}  # that wait for a check, by uid
+        self.checks: dict[str, AdmissionCheck] = {}  # checks of central's controller, by name
+        self.workloads: dict[str, Workload] = {}  # Workloads that wait for a check, by uid
         self.flavors: dict[str, ResourceFlavor] = {}
 
     @property
@@ -58,7 +58,7 @@ class Queued:
         return self.checks.keys()
 
     def flavor_labels(self, name: str) -> Mapping[str, str]:
-        """Return the labels of the nodes of a flavor."""
+        """Return the node labels of a flavor."""
         return self.flavors[name].spec.node_labels if name in self.flavors else {}
 
     def due(self) -> list[Workload]:
@@ -82,7 +82,7 @@ class Queued:
 
 
 class NamedFeed(Generic[Kept]):
-    """Take in a watch: keep its objects of this kind by name, or those that count."""
+    """Keep the watched objects of one kind by name. `counts`: whether to keep an object."""
 
     def __init__(self, kind: type[Kept], kept: dict[str, Kept], counts: Callable[[Kept], bool] = lambda _: True) -> None:
         self._kind = kind
@@ -103,7 +103,7 @@ class NamedFeed(Generic[Kept]):
 
 
 class WorkloadFeed:
-    """Take in the watch of Workloads."""
+    """Pass watched Workloads to `Queued`."""
 
     def __init__(self, queued: Queued) -> None:
         self._queued = queued
@@ -124,7 +124,7 @@ class WorkloadFeed:
 
 
 class PlaceFeed:
-    """Take in the watch of pods, after the ledger did: a pod of a Workload gets the room that was kept for it."""
+    """Hand a Workload's reservation to its pods when they are observed. The ledger must receive each event first."""
 
     def __init__(self, rooms: WorkloadRooms) -> None:
         self._rooms = rooms
@@ -142,12 +142,12 @@ class PlaceFeed:
             self._rooms.give(holder, metadata.annotations[WORKLOAD], bound=bool(obj.spec.node_name))
 
     def removed(self, gone: Ident, version: str) -> None:
-        """Do nothing: the ledger ends what the pod had."""
+        """Do nothing: the ledger releases the pod's devices."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Failing:
-    """Writes about one object that failed, one after the other."""
+    """Hold the back-off of one object after consecutive failed writes."""
 
     backoff: Backoff = field(default_factory=lambda: Backoff(limit_s=AGAIN_S))
     not_before: float = -math.inf
@@ -155,14 +155,14 @@ class _Failing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Settling:
-    """A Workload that had no room when it was planned."""
+    """Hold the times of a Workload that did not fit when it was planned."""
 
-    until: float  # no Retry before
-    again: float  # when it is planned next
+    until: float  # earliest time of the answer Retry
+    again: float  # time of the next plan
 
 
 class AdmissionChecks:
-    """Answer for the Workloads that wait, one after the other."""
+    """Answer the waiting Workloads, one after the other."""
 
     def __init__(
         self,
@@ -178,8 +178,8 @@ class AdmissionChecks:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         faults: Faults | None = None,
     ) -> None:
-        """Create the task. `ready`: all of Kueue's objects are known. `leads` is called before each write.
-        `clock`: seconds, monotonic; `now`: RFC 3339."""
+        """Create the task. `ready`: whether all of Kueue's objects were read. `leads` is called before each write. `clock`:
+        seconds, monotonic; `now`: RFC 3339."""
         self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._queued = queued
         self._planner = planner
@@ -190,9 +190,9 @@ class AdmissionChecks:
         self._now = now
         self._log = log
         self._sleep = sleep
-        self._answered: dict[str, str] = {}  # by uid of the Workload, the version to which an answer was written
-        self._failing: dict[str, _Failing] = {}  # by uid
-        self._settling: dict[str, _Settling] = {}  # by uid of the Workload
+        self._answered: dict[str, str] = {}  # resourceVersion that was answered, by uid of the Workload
+        self._failing: dict[str, _Failing] = {}  # failed writes by uid of the check or Workload
+        self._settling: dict[str, _Settling] = {}  # Workloads that did not fit, by uid
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -201,7 +201,7 @@ class AdmissionChecks:
             await self._sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Activate the checks, and answer for each Workload that waits."""
+        """Activate the checks, and answer each waiting Workload."""
         self._queued.rooms.expire()
         if not self._ready():
             return
@@ -223,7 +223,7 @@ class AdmissionChecks:
         self._settling = {uid: settling for uid, settling in self._settling.items() if uid in due}
 
     def _waits(self, workload: Workload) -> bool:
-        """Return whether this version of it waits for an answer still."""
+        """Return whether this version of the Workload still waits for an answer."""
         uid = workload.metadata.uid
         current = self._queued.workloads.get(uid) is workload
         return current and self._answered.get(uid) != workload.metadata.resource_version and self._may_write(uid)
@@ -239,13 +239,13 @@ class AdmissionChecks:
                 await self._say(workload, found, ())
             return
         holder = Holder(pod=PodUid(uid), namespace=workload.metadata.namespace, name=workload.metadata.name)
-        if rooms.hold(uid, holder, found) is None:  # else another pod was faster: it is planned again
+        if rooms.hold(uid, holder, found) is None:  # else another pod took devices meanwhile, and the next scan plans again
             count = sum(map(len, found.values()))
             message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
             await self._say(workload, AdmissionAnswer(state=State.READY, message=message), [*found])
 
     def _has_settled(self, uid: str) -> bool:
-        """Return whether the Workload has waited long enough for devices that come back. It is planned again soon if not."""
+        """Return whether the Workload has waited SETTLE_S for released devices; if not, it is planned again soon."""
         now = self._clock()
         before = self._settling.get(uid)
         until = now + SETTLE_S if before is None else before.until
@@ -267,7 +267,7 @@ class AdmissionChecks:
         return self._leads() and (failing is None or self._clock() >= failing.not_before)
 
     async def _write(self, uid: str, path: str, body: object) -> bool:
-        """Return whether it was written. An object that is gone, or another version, is what the watch will say."""
+        """Write the object. Return whether that succeeded. Deleted or changed objects are left to the watch."""
         try:
             await self._client.apply(path, body, manager=CENTRAL, force=True, timeout_s=TIMEOUT_S)
         except (NotFoundError, ConflictError):

@@ -4,13 +4,13 @@
                         ├─ refused ───▶ release
                         └─ unclear ───▶ the reservation stays ─▶ settle: touch the pod, and read whether it is bound
 
-The API server merges the annotations in the update that sets `spec.nodeName`, so there is no moment with one and not the other.
-A Binding names the pod's uid and resourceVersion. After an unclear answer the pod is *touched* (a condition of its status is
-patched): what the answer shows is the pod as it is now, and if it is not bound, the lost Binding, should it still be under way,
-meets another resourceVersion and fails. Only then are the devices free.
+The API server sets the annotations and `spec.nodeName` in one update, so a pod never has only one of both. A Binding names the
+pod's uid and resourceVersion. After an unclear answer the pod is *touched* (a condition of its status is patched), and the
+answer shows whether it is bound. If not, a lost Binding that arrives later has an old resourceVersion and fails. Only then are
+the devices free.
 
-A pod is bound once at a time: kube-scheduler gives up after its own timeout and asks again, and is given the same answer. No
-lock is held across a call, and Bindings of different pods, on one node too, run side by side.
+A pod has only one Binding at a time: kube-scheduler repeats a request after its own timeout, and gets the same answer. No lock
+is held across a call, and Bindings of different pods run in parallel, also on one node.
 """
 
 import asyncio
@@ -37,18 +37,18 @@ from lading.kube.resource import PODS
 from lading.log import Event, Log
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, NETWORKS, PodUid
 
-# kube-scheduler's and ours, which must both be over before a new leader assigns (central.daemon.lease).
+# Calls of kube-scheduler and of central must both be over before a new leader assigns (central.daemon.lease).
 BIND_TIMEOUT_S: Final = 4.0
-# A pod's status changes while it waits (kube-scheduler's own conditions): then the Binding is sent again, with the new version.
+# kube-scheduler may change the pod's status meanwhile: then the Binding is sent again, with the new resourceVersion.
 TRIES: Final = 4
-# Bindings under way. A large gang has hundreds to send at once; an API server that gets more than it can do does less.
+# A large gang sends hundreds of Bindings at once, and an overloaded API server handles fewer of them.
 AT_ONCE: Final = 16
 
 _PODS: Final = msgspec.json.Decoder(Pod)
 
 
 class Touch(Protocol):
-    """Change the pod's status, and so its resourceVersion. Return the pod as the API server has it then."""
+    """Change the pod's status, and so its resourceVersion. Return the pod's new state as JSON."""
 
     async def __call__(self, pod: Pending) -> bytes: ...
 
@@ -68,8 +68,8 @@ class Binder:
         faults: Faults | None = None,
     ) -> None:
         """Create the binder. Without a signer assignments are not signed; nodes with `unsigned` accept these. `leads` is called
-        in the turn of the loop in which a Binding is sent. Without a `network` pods get their VFs' network devices from the
-        node, or none."""
+        directly before a Binding is sent, in the same turn of the event loop. Without a `network` pods get their VFs' network
+        devices from the node, or none."""
         self._faults = Faults(clock=time.monotonic, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._client = client
@@ -86,7 +86,7 @@ class Binder:
         self._closed = False
 
     async def bind(self, uid: PodUid, node: str) -> str:
-        """Bind a pod. Return an empty text, or the reason for a refusal. A caller that gives up changes nothing."""
+        """Bind a pod. Return an empty text, or the reason for a refusal. The Binding continues if the caller gives up."""
         key = uid, node
         task = self._binding.get(key)
         if task is None:
@@ -96,8 +96,8 @@ class Binder:
         return OfBinding.NOT_LEADING.shown if task.cancelled() else task.result()
 
     async def bind_plainly(self, pod: Pod, node: str) -> str:
-        """Bind a pod that requests no device, without an assignment. Return an empty text, or why not. Nothing is reserved, so
-        an unclear answer needs no settling."""
+        """Bind a pod that requests no device, without an assignment. Return an empty text, or the reason for a refusal. Nothing
+        is reserved, so that an unclear outcome needs no further calls."""
         metadata = pod.metadata
         try:
             async with self._slots:
@@ -107,7 +107,7 @@ class Binder:
                     namespace=metadata.namespace,
                     name=metadata.name,
                     uid=metadata.uid,
-                    resource_version="",  # any version: nothing was decided by its requests
+                    resource_version="",  # any version, because no devices were chosen for its requests
                     node=node,
                     annotations={},
                     timeout_s=BIND_TIMEOUT_S,
@@ -118,7 +118,7 @@ class Binder:
 
     @property
     def unclear(self) -> int:
-        """Return the number of Bindings whose outcome is not known yet."""
+        """Return the number of Bindings with an unknown outcome."""
         return len(self._settling)
 
     async def close(self) -> bool:
@@ -147,7 +147,7 @@ class Binder:
             self._say(Event.BIND_REFUSED, reserved, str(e))
             return OfBinding.BINDING_REFUSED.about(str(e))
         except BaseException as e:
-            # Unclear, malformed, a bug in central, or cancelled: it may have been carried out.
+            # After an unclear or malformed answer, a bug in central or a cancellation, the pod may be bound.
             self._settle_later(reserved)
             self._outcomes[BindOutcome.UNCLEAR] += 1
             self._say(Event.BIND_UNCLEAR, reserved, f"{type(e).__name__}: {e}")
@@ -168,7 +168,7 @@ class Binder:
 
     async def _send_now(self, reserved: Reservation) -> str:
         pod = reserved.pod
-        newest = self._scheduler.pending.get(pod.uid) or pod  # kube-scheduler may have changed its status meanwhile
+        newest = self._scheduler.pending.get(pod.uid) or pod  # kube-scheduler may have changed the pod's status meanwhile
         version, networks = newest.resource_version, newest.networks
         for _ in range(TRIES):
             annotations = self._annotations(reserved, networks)
@@ -203,8 +203,8 @@ class Binder:
         raise refused
 
     def _annotations(self, reserved: Reservation, networks: str) -> dict[str, str] | Unreadable:
-        """Return the annotations that the API server is to merge into the pod's. `networks` is the pod's annotation in the
-        version that is bound."""
+        """Return the annotations that the API server merges into the pod's. `networks`: the pod's annotation in the version
+        that is bound."""
         annotations = {ASSIGNMENT: reserved.assignment}
         if self._signer:
             annotations[ASSIGNMENT_SIGNATURE] = self._signer.sign(reserved.assignment)
@@ -223,7 +223,7 @@ class Binder:
         self._say(Event.BIND_REFUSED, reserved, f"another scheduler bound it to {now.spec.node_name}")
         return OfPod.BOUND_ELSEWHERE.about(f"another scheduler bound the pod to {now.spec.node_name}")
 
-    # ---- when the outcome is not known
+    # ---- Bindings with an unknown outcome
 
     def _settle_later(self, reserved: Reservation) -> None:
         if self._closed:
@@ -234,13 +234,13 @@ class Binder:
         task.add_done_callback(self._settling.discard)
 
     async def _settle(self, reserved: Reservation) -> None:
-        """Settle until the outcome is known, or until the watch shows it: a pod that is bound, has ended or is gone."""
+        """Settle the reservation: find out whether the pod is bound, and count the outcome."""
         found = await self._find_out(reserved)
         if found is not None:
             self._outcomes[found] += 1
 
     async def _find_out(self, reserved: Reservation) -> BindOutcome | None:
-        """Return the outcome. None: the watch has shown it."""
+        """Return the outcome; None if the watch showed first that the pod is bound, has ended or was deleted."""
         backoff = Backoff()
         while self._scheduler.is_open(reserved):
             with contextlib.suppress(msgspec.DecodeError):
@@ -276,7 +276,7 @@ class Binder:
 
 
 def is_bound_by(reserved: Reservation, now: Pod) -> bool:
-    """Return whether this Binding bound the pod: another one of the same pod, by an earlier leader, has another text."""
+    """Return whether this Binding bound the pod. An earlier leader's Binding of the pod has another assignment."""
     return (
         now.metadata.uid == reserved.pod.uid
         and now.spec.node_name == reserved.node

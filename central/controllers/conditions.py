@@ -1,14 +1,15 @@
 """Compute the pod conditions about the health of devices: one for each pod that holds a device that became unhealthy.
 
-It takes a node's room, which pods hold its devices by assignment or grant, and the current conditions of the pods. It returns a
-Word for each pod whose condition is out of date. A pod gets no condition before one of its devices becomes unhealthy for the
-first time: a pod without the condition has healthy devices, and 100,000 pods have none.
+The inputs are a node's devices (`NodeRoom`), the pods that hold these by assignment or grant, and the pods' current conditions.
+The result is a Word for each pod whose condition is out of date. A pod gets no condition before one of its devices becomes
+unhealthy for the first time: up to 100,000 pods with healthy devices need none.
 
-The condition itself, in the pod, is the record of what was written: a new leader reads it there and repeats nothing. Two Words
-about the same devices and reasons have the same text and are equal.
+The condition in the pod is the only record of earlier writes: a new leader reads the condition there and repeats nothing. Two
+Words about the same devices and reasons have the same text and are equal.
 
 An unhealthy card makes its MIG instances unhealthy, an unhealthy PF its VFs. A device that the node does not report any more is
-unhealthy: its pod cannot get it again. A cordon does not make a device unhealthy. Of a node without a report nothing is known.
+unhealthy: its pod cannot get it again. A cordon does not make a device unhealthy. Pods on a node without a report get no new
+condition.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,10 +23,10 @@ from central.request.pod import DEVICES_HEALTHY, Pod
 from lading.amounts import first_few
 from lading.vocabulary import PodUid
 
-UNHEALTHY: Final = "DeviceUnhealthy"  # reasons, of the condition and of the Event
+UNHEALTHY: Final = "DeviceUnhealthy"  # the reasons of the condition and of the Event
 HEALTHY: Final = "DeviceHealthy"
 
-# An Event's message has at most 1,024 characters, as many as one reason of a report; a pod has up to some 30 devices.
+# An Event's message has at most 1,024 characters, and so has one reason in a report; a pod has up to some 30 devices.
 _LONGEST_REASON: Final = 120
 _NAMED: Final = 4
 _GONE: Final = "its node does not report it any more"
@@ -33,7 +34,7 @@ _GONE: Final = "its node does not report it any more"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCondition:
-    """Hold the content of a pod's condition, in the version of the pod."""
+    """Hold the content of a pod's condition. `version`: the pod's resourceVersion."""
 
     healthy: bool
     message: str
@@ -48,7 +49,7 @@ class Word:
     node: str
     healthy: bool
     message: str
-    turned: bool  # the condition is new, or its status another
+    turned: bool  # the condition is new, or its status changes
 
     @property
     def reason(self) -> str:
@@ -92,7 +93,7 @@ class Conditions:
         self._changed[pod.spec.node_name] = None
 
     def put(self, word: Word, version: int) -> None:
-        """Record that the condition was written. What the watch shows of the pod before that version is out of date."""
+        """Record that the condition was written. Earlier versions of the pod, which the watch may still show, are ignored."""
         self._said[word.pod.pod] = HealthCondition(healthy=word.healthy, message=word.message, version=version)
 
     def forget(self, uid: PodUid) -> None:
@@ -109,7 +110,8 @@ class Conditions:
 
 
 def concerns(room: NodeRoom, holds: Iterable[tuple[PodUid, Taken]], conditions: Conditions) -> bool:
-    """Return whether one of these pods may need a new condition. That is rare, and costs a tenth of computing the condition."""
+    """Return whether one of these pods may need a new condition. The check costs a tenth of computing the conditions, which are
+    rarely needed."""
     if not room.reported:
         return False
     known = _unhealthy_devices(room)
@@ -121,7 +123,7 @@ def concerns(room: NodeRoom, holds: Iterable[tuple[PodUid, Taken]], conditions: 
 
 
 def decide_words(room: NodeRoom, holders: Iterable[Held], conditions: Conditions) -> Iterator[Word]:
-    """Return the conditions to write. `holders`: pods on this node, by the devices that they hold."""
+    """Yield the conditions to write. `holders`: pods on this node with their devices."""
     if not room.reported:
         return
     known = _unhealthy_devices(room)
@@ -145,7 +147,7 @@ def decide_words(room: NodeRoom, holders: Iterable[Held], conditions: Conditions
 
 
 def _unhealthy_devices(room: NodeRoom) -> dict[str, str]:
-    """Return the problem of every reported device, in words; empty if it is healthy."""
+    """Return the problem of every reported device as text; empty for a healthy device."""
     found: dict[str, str] = {}
     for card in room.cards:
         gpu = card.gpu
@@ -159,13 +161,13 @@ def _unhealthy_devices(room: NodeRoom) -> dict[str, str]:
 
 
 def _devices_of(held: Held, known: Mapping[str, str]) -> set[str]:
-    """Return the devices of the pod by facts: central's plans are not reported to a pod."""
+    """Return the pod's devices by assignment and grant, because central's plans are not reported to a pod."""
     by_fact = (held.claims[claim] for claim in FACTS if claim in held.claims)
     return {device for taken in by_fact for device in _devices_in(taken, known)}
 
 
 def _devices_in(taken: Taken, known: Mapping[str, str]) -> Iterator[str]:
-    """Return the devices. If a card is unhealthy or gone as a whole, its MIG instances are not named."""
+    """Return the devices. If a whole card is unhealthy or not reported, its MIG instances are left out."""
     yield from taken.vfs
     for uuid, part in taken.gpus.items():
         yield uuid

@@ -1,7 +1,8 @@
-"""Touch a pod: a condition of its status says that central looked at it, and its resourceVersion is a new one.
+"""Touch a pod: patch a condition of its status, which gives the pod a new resourceVersion.
 
-That wakes kube-scheduler (central.controllers.requeue), and keeps a Binding that got lost from succeeding later
-(central.controllers.binder). The message of the condition changes with every touch, for a patch that changes nothing is none.
+A touch requeues the pod in kube-scheduler (central.controllers.requeue), and keeps a lost Binding from succeeding later
+(central.controllers.binder). The condition's message changes with every touch, because the API server ignores a patch without a
+change.
 
 Source: PodCondition (k8s.io/api core/v1); the strategic merge patch of `pods/status` merges conditions by their type.
 """
@@ -18,10 +19,10 @@ TIMEOUT_S: Final = 4.0
 
 
 class ConsideredPatch:
-    """Touch a pod and return it as the API server then has it. ConflictError: another pod has the name."""
+    """Touch a pod and return its new state as JSON. ConflictError: another pod has the name."""
 
     def __init__(self, client: KubeClient, *, now: Callable[[], str]) -> None:
-        """Create it. `now`: RFC 3339 with microseconds."""
+        """Create the patch. `now`: RFC 3339 with microseconds."""
         self._client = client
         self._now = now
 

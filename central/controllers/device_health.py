@@ -1,12 +1,12 @@
-"""Report to pods when their devices become unhealthy, and when they are healthy again: a condition, and an Event.
+"""Report to pods when their devices become unhealthy or healthy again, by a condition and an Event.
 
 The condition is the state, and stays; the Event follows once the API server has the condition. central.controllers.conditions
-computes the conditions from the current state: two changes between two looks are one condition or none, and a pod gets a second
-one after QUIET_S at the earliest, regardless of what its devices do meanwhile.
+computes the conditions from the current state: two changes between two scans are one condition or none. A pod gets the next
+condition after QUIET_S at the earliest, regardless of further changes of its devices.
 
-A switch that fails makes the devices of a thousand pods unhealthy: AT_ONCE pods are handled in one look, the others in the next
-ones. A failed write is retried, with growing delays, until it is not needed any more. If an answer was lost, the watch shows
-whether the pod has the condition.
+A switch that fails makes the devices of a thousand pods unhealthy: one scan handles AT_ONCE pods, the next scans the others. A
+failed write is retried with growing delays until it is not needed any more. If an answer was lost, the watch shows whether the
+pod has the condition.
 
 Source: PodCondition (k8s.io/api core/v1); the strategic merge patch of `pods/status` merges conditions by their type.
 """
@@ -32,10 +32,10 @@ from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
 LOOK_S: Final = 1.0
-AT_ONCE: Final = 32  # pods in one look; each costs a patch and an Event, and the API server has others to serve
-QUIET_S: Final = 10.0  # between two words to one pod, so that a device that comes and goes fills no list of Events
-AGAIN_S: Final = 60.0  # at most, after failures
-TIMEOUT_S: Final = 4.0  # before another one leads
+AT_ONCE: Final = 32  # pods in one scan; each costs a patch and an Event, and the API server has other clients to serve
+QUIET_S: Final = 10.0  # seconds between two conditions of a pod, so that a flapping device does not fill the list of Events
+AGAIN_S: Final = 60.0  # longest delay in seconds after failed writes
+TIMEOUT_S: Final = 4.0  # ends each write before another replica can lead
 
 
 class RecordEvent(Protocol):
@@ -44,7 +44,7 @@ class RecordEvent(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Failing:
-    """Remember a condition that could not be written, as far as is known."""
+    """Keep a condition whose write failed, or may have failed."""
 
     word: Word
     backoff: Backoff
@@ -78,9 +78,9 @@ class Warner:
         self._clock = clock
         self._now = now
         self._log = log
-        self._looked = -1  # version of the ledger
-        self._unsettled: dict[str, None] = {}  # nodes that changed, or have pods to write to; those looked at last are last
-        self._quiet: dict[PodUid, float] = {}  # pods that get no condition, until when
+        self._looked = -1  # version of the ledger at the last scan
+        self._unsettled: dict[str, None] = {}  # nodes that changed, or have pods to write to; the last scanned are last
+        self._quiet: dict[PodUid, float] = {}  # time until which a pod gets no condition
         self._failing: dict[PodUid, _Failing] = {}
 
     async def run(self) -> None:
@@ -119,7 +119,7 @@ class Warner:
         return chosen[:AT_ONCE]
 
     def _words_on(self, name: str) -> tuple[list[Word], bool]:
-        """Return the conditions to write to pods there, and whether these are all as long as nothing changes."""
+        """Return the conditions to write to pods on the node, and whether the node needs no further scan until it changes."""
         room = self._ledger.room(name)
         if not concerns(room, self._ledger.holds_on(name), self._conditions):
             return [], True
@@ -129,19 +129,19 @@ class Warner:
         return words, not words and not any(map(self._is_coming, holders))
 
     def _is_there(self, held: Held, name: str) -> bool:
-        """Return whether the API server has the pod bound to this node and not ended: no node writes into pods of other
-        nodes."""
+        """Return whether the API server has the pod bound to this node and not ended, so that a node cannot affect the pods of
+        other nodes."""
         load = self._ledger.load_of(held.holder.pod)
         ends = held.record is not None and held.record.deleting
         return load is not None and load.node == name and bool(held.holder.name) and not ends
 
     def _is_coming(self, held: Held) -> bool:
-        """Return whether the pod is being bound, or the watch is late. What it holds will not change by that, so that no other
-        event would follow."""
+        """Return whether the pod is being bound, or the watch is late. Its devices stay the same, so that no other event would
+        lead to a scan."""
         uid = held.holder.pod
         return self._ledger.load_of(uid) is None and not self._ledger.has_ended(uid)
 
-    # ---- saying it
+    # ---- writing conditions
 
     async def _try_to_say(self, word: Word) -> None:
         name = f"{word.pod.namespace}/{word.pod.name}"
@@ -158,7 +158,7 @@ class Warner:
         try:
             answer = await self._client.merge_lists(path, body, timeout_s=TIMEOUT_S)
         except (NotFoundError, ConflictError):
-            self._failing.pop(uid, None)  # the watch will say so
+            self._failing.pop(uid, None)  # the pod was deleted or replaced, and the watch will report it
         except KubeError as e:
             failing = self._failing.setdefault(uid, _Failing(word, Backoff(limit_s=AGAIN_S)))
             failing.word = word
@@ -192,7 +192,7 @@ class Warner:
 
 
 def _version_in(answer: bytes) -> int:
-    """Return the version; 0 if it cannot be read: then what the watch shows counts."""
+    """Return the answer's resourceVersion; 0 if unreadable, so that the watch decides."""
     try:
         return version_of(msgspec.json.decode(answer, type=_Answer).metadata.resource_version)
     except msgspec.DecodeError:

@@ -1,6 +1,6 @@
-"""Record what central did to pods, or found, as Kubernetes Events, which `kubectl describe pod` shows.
+"""Record central's actions and findings about pods as Kubernetes Events, which `kubectl describe pod` shows.
 
-An Event is not state: Events are sent once, one after the other. One that cannot be sent is dropped, and so are Events that
+Events are no state: each is sent once, one after the other. An Event that cannot be sent is dropped, and so are Events that
 come faster than the API server takes them. No other work waits for an Event.
 
 Source: core/v1 Event, k8s.io/api, as of v1.36.
@@ -22,9 +22,9 @@ from lading.kube.resource import EVENTS
 from lading.log import Event, Log
 from lading.vocabulary import CENTRAL
 
-WAITING: Final = 256  # Events; more are of one cause, which the log has
+WAITING: Final = 256  # maximum queued Events; more have one common cause, which the log shows
 TIMEOUT_S: Final = 4.0
-_LONGEST_NAME: Final = 253 - 33  # of an object, less a dot and 32 hexadecimal digits
+_LONGEST_NAME: Final = 253 - 33  # longest name of an object, less a dot and 32 hexadecimal digits
 
 
 class EventRecorder:
@@ -37,10 +37,10 @@ class EventRecorder:
         self._now = now
         self._log = log
         self._waiting: asyncio.Queue[KubeEvent] = asyncio.Queue(WAITING)
-        self._failing = False  # and the log says so already
+        self._failing = False  # the last Event was dropped, which is logged already
 
     def record(self, pod: Holder, reason: str, message: str, *, good: bool = False) -> None:
-        """Queue an Event; never block. Good news has the type Normal, not Warning."""
+        """Queue an Event without blocking. `good`: the type is Normal, not Warning."""
         at = self._now()
         event = KubeEvent(
             metadata={"name": f"{pod.name[:_LONGEST_NAME]}.{uuid4().hex}", "namespace": pod.namespace},

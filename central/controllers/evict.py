@@ -1,17 +1,16 @@
-"""Evict pods: victims of a pod of higher priority, and one of two pods that hold one device.
+"""Evict pods: victims of a pod of higher priority, and one of two pods that hold the same device.
 
-Both go by the Eviction API: disruption budgets count, and a pod ends in its own time. Its devices are free when the pod is
-gone and its node does not report them any more. They are held for the preemptor (*nominated*) until it is bound: while its
-victims end, and NOMINATION_S longer.
+Both use the Eviction API: disruption budgets and grace periods count. A victim's devices are free when the pod is deleted and
+its node does not report them any more. They are held for the preemptor (*nominated*) until it is bound: while its victims end,
+and NOMINATION_S longer.
 
-A plan respects the disruption budgets that the watch shows. A dry run asks for every victim before the first one is evicted; a
-victim that the API refuses is left out of the next plans for a while. Once a victim was evicted the plan stays, and a victim
-that is refused then is asked for again. Where budgets leave no plan, central plans again after that while. Plans are made one
-at a time, in the order of the queue.
+A plan respects the disruption budgets that the watch shows. Every victim passes a dry run before the first eviction; a victim
+that the API refuses is excluded from plans for SPARED_S. After the first eviction the plan stays, and the eviction of a refused
+victim is repeated. If budgets leave no plan, central plans again after SPARED_S. Plans are made one at a time, in queue order.
 
-Two pods with one device should not happen: the node refuses the second. Where it did (two leaders in a network that broke, an
-annotation written past central) the pod whose grant the node reports stays; else the younger one goes. One at a time: while
-one of them is ending, it is not known yet whether another one has to.
+Two pods never hold one device in normal operation: the node refuses the second pod. Exceptions are two leaders in a partitioned
+network, or an annotation not written by central. Then the pod with the node's grant stays; else the younger pod is evicted.
+Only one pod is evicted at a time, because its end may resolve the conflict.
 """
 
 import asyncio
@@ -37,16 +36,17 @@ from lading.kube.errors import ConflictError, KubeError, NotFoundError, TooManyR
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0  # for pods with one device, and for the end of a nomination
-SPARED_S: Final = 30.0  # until a victim that a budget spared is asked again
-PAUSE_S: Final = 0.1  # after a plan with victims: the watch shows what became of it
+LOOK_S: Final = 1.0  # seconds between two scans for conflicts, and between two checks of a nomination
+SPARED_S: Final = 30.0  # seconds until the eviction of a refused victim is tried again
+PAUSE_S: Final = 0.1  # pause after a plan with victims, until the watch shows its effect
 PREEMPTED: Final = "Preempted"
 CONFLICT: Final = "DeviceConflict"
 
 
 @dataclass(slots=True)
 class _WithoutPlan:
-    """Keep requests without a plan in one state of ledger and budgets. True: a budget or the Eviction API was the cause."""
+    """Keep requests without a plan in one state of ledger and budgets. `applied`: True if a budget or the Eviction API was the
+    cause."""
 
     state: object
     applied: dict[tuple[DeviceRequest, int, Owner, QuotaRefusal | None, tuple[str, ...]], bool] = field(default_factory=dict)
@@ -65,8 +65,8 @@ class Evictor:
         log: Log,
         faults: Faults | None = None,
     ) -> None:
-        """Create the evictor. `budgets` returns None while they are not known; then no pod is evicted for another one. `leads`
-        is called before each eviction. `tell` writes an Event: pod, reason, message."""
+        """Create the evictor. `budgets` returns None until they are read; then no pod is evicted for another one. `leads` is
+        called before each eviction. `record_event` writes an Event: pod, reason, message."""
         self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._budgets = budgets
         self._leads = leads
@@ -76,10 +76,10 @@ class Evictor:
         self._clock = clock
         self._log = log
         self._counts = scheduler.counts
-        self._spared: dict[PodUid, float] = {}  # until when
-        self._wanting: dict[PodUid, Sequence[str]] = {}  # pods to plan for, with the nodes that kube-scheduler asked about
+        self._spared: dict[PodUid, float] = {}  # time until which a pod is not chosen as a victim
+        self._wanting: dict[PodUid, Sequence[str]] = {}  # pods to plan for, with the nodes of kube-scheduler's request
         self._planner: asyncio.Task[None] | None = None
-        self._busy: dict[PodUid, asyncio.Task[None]] = {}  # their victims are evicted, or a budget is waited for
+        self._busy: dict[PodUid, asyncio.Task[None]] = {}  # tasks that evict victims or wait for a budget, by preemptor
         self._without_plan = _WithoutPlan(None)
         self._said: set[Clash] = set()
 
@@ -103,7 +103,7 @@ class Evictor:
     async def _plan_all(self) -> None:
         """Plan for the refused pods, in the order of the queue, until there is none."""
         while pod := self._next():
-            await asyncio.sleep(0)  # a plan that is known already takes no turn of the loop
+            await asyncio.sleep(0)  # a cached result would otherwise never yield to the event loop
             names = self._wanting.pop(pod.uid)
             if not self._faults.sets_aside(Work.EVICTIONS, pod.shown):
                 with self._faults.handling(Work.EVICTIONS, pod.shown):
@@ -121,11 +121,11 @@ class Evictor:
             self._work_for(pod, names, asyncio.sleep(SPARED_S))
 
     def works_for(self, uid: PodUid) -> bool:
-        """Return whether pods are evicted for this one already, or room is kept for it."""
+        """Return whether pods are being evicted for this pod, or devices are held for it."""
         return uid in self._busy or bool(self._scheduler.nominated_node(uid))
 
     def make_room(self, found: Plan, pod: Pending, names: Sequence[str], *, reason: str, why: str) -> None:
-        """Carry out a plan, in the turn of the loop in which it was made. `reason` and `why`: of the victims' Events."""
+        """Start a plan in the same turn of the event loop in which it was made. `reason` and `why`: for the victims' Events."""
         self._nominate(found, pod)
         self._work_for(pod, names, self._carry_out(found, pod, reason, why))
 
@@ -163,7 +163,7 @@ class Evictor:
         return found
 
     async def _plan(self, uid: PodUid, names: Sequence[str], protection: Protection) -> Plan | None:
-        """Plan in slices. The plan holds in this turn of the loop."""
+        """Plan in slices. The plan is valid only in the current turn of the event loop."""
         slices, ledger = Slices(self._clock), self._scheduler.ledger
         while pod := self._scheduler.pending.get_refused(uid):
             found, version = None, ledger.version
@@ -180,15 +180,16 @@ class Evictor:
         return None
 
     def _nominate(self, found: Plan, pod: Pending) -> None:
-        """Hold the devices, in the turn of the loop in which they were planned. A victim that does not end within its grace
-        period is waited for NOMINATION_S longer: then another node may do."""
+        """Hold the devices, in the same turn of the event loop in which they were planned. If a victim does not end within its
+        grace period and NOMINATION_S, the hold ends, so that another node can be planned."""
         until = self._clock() + max(victim.grace_s for victim in found.victims) + NOMINATION_S
         victims = frozenset(victim.uid for victim in found.victims)
         self._scheduler.take_from_lower(found.node, found.placement.taken, pod.priority)
         self._scheduler.ledger.claims.nominate(pod.uid, found.node, found.placement.taken, until, pod.holder, victims=victims)
 
     async def _carry_out(self, found: Plan, pod: Pending, reason: str, why: str) -> None:
-        """Evict the victims. If one cannot go before the first was evicted, the nomination ends: another plan may do."""
+        """Evict the victims. If a victim is refused before the first eviction, the nomination ends, so that another plan can be
+        made."""
         for victim in found.victims:
             if self._has_to_go(victim, found, pod) and not await self._evict(victim, reason, why, dry_run=True):
                 self._scheduler.ledger.claims.forget_nomination(pod.uid)
@@ -208,19 +209,19 @@ class Evictor:
             self._spare_stuck(found)
 
     def _spare_stuck(self, found: Plan) -> None:
-        """Keep victims that did not end in time out of the next plans."""
+        """Exclude victims that did not end in time from plans for NOMINATION_S."""
         until = self._clock() + NOMINATION_S
         records = map(self._scheduler.ledger.pod, [victim.uid for victim in found.victims])
         self._spared |= {record.uid: until for record in records if record is not None and record.deleting}
 
     def _has_to_go(self, victim: PodRecord, found: Plan, pod: Pending) -> bool:
-        """Tell whether the pod still waits for the plan's devices, and the victim has not begun to end."""
+        """Return whether the pod still waits for the plan's devices, and the victim has not begun to end."""
         now = self._scheduler.ledger.pod(victim.uid)
         waits = self._scheduler.nominated_node(pod.uid) == found.node
         return waits and now is not None and not (now.deleting or now.terminal)
 
     def protection(self) -> Protection | None:
-        """Return which pods cannot be evicted now; None while budgets are not known: then none is evicted for another."""
+        """Return which pods cannot be evicted now; None until budgets are read: then no pod is evicted for another one."""
         budgets = self._budgets()
         return None if budgets is None else Protection(spared=self._now_spared(), budgets=budgets)
 
@@ -256,12 +257,12 @@ class Evictor:
             await self._evict(goes, CONFLICT, f"another pod holds {clash.device} on {clash.node}")
 
     async def evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
-        """Evict a pod, unless it could not go a while ago. Return whether it goes. A dry run only asks."""
+        """Evict a pod, unless the API refused that within SPARED_S. Return whether it is evicted. A dry run changes nothing."""
         return victim.uid not in self._now_spared() and await self._evict(victim, reason, why, dry_run=dry_run)
 
     async def _evict(self, victim: PodRecord, reason: str, why: str, *, dry_run: bool = False) -> bool:
-        """Return False if the pod cannot go now; it is spared for a while. Gone, or another pod of the same name, is as good as
-        evicted. A dry run only asks."""
+        """Evict a pod. Return False if that is refused or unclear; the pod is then spared for SPARED_S. A deleted or replaced
+        pod counts as evicted. A dry run changes nothing."""
         if not self._leads():
             return False
         fields = {"namespace": victim.namespace, "pod": victim.name, "pod_uid": victim.uid, "node": victim.node}

@@ -1,19 +1,18 @@
-"""Follow gangs: who belongs to them, plans for those that are complete, one Binding after all are ready, and the end of a plan.
+"""Run gangs: track members, plan complete gangs, send Bindings only once all members are ready, and end late plans.
 
     watch ─▶ GangFeed ─▶ gang ─▶ plan, in slices ─▶ members are requeued ─▶ filter names the node ─▶ bind ─▶ barrier ─▶ Bindings
 
-One gang is planned at a time, in the order of the queue: a gang of which some members are bound comes first, then by the
-line (gang/queue.py). A gang that cannot be placed lets the next one pass, and room is made for it (make_room.py).
+Gangs are planned one at a time, in queue order (gang/queue.py); gangs with bound members come first. A gang that cannot be
+placed lets the next gang pass, and make_room.py frees devices for it.
 
-There may be ten thousand gangs, which any user can create. So a look visits only gangs that changed since the last one, or
-whose time has come; and of those that wait for a plan only these, unless the cluster changed. All of it is done in slices.
+Any user can create gangs, and there may be ten thousand. So a scan visits only gangs that changed since the last scan or are
+due. Waiting gangs are compared all together only if the cluster changed. All work is done in slices.
 
-No plan is waited for without an end. From the moment a member has its node, others have to be sent to bind at most ARRIVED_S
-apart; without that, or if the first Binding is not possible in PLAN_S, the plan is dropped. The gang then pauses, longer after
-each plan until its minimum is bound, and the nodes of a plan that ended get no other plan for SINGLES_S: pods alone are asked
-about first. Plans of gangs without a bound member hold a bounded part of the cluster, and yield to pods of higher priority
-(scheduling/yielding.py). If the minimum is not bound in time after the first Binding, the bound members of a strict gang are
-evicted.
+Every plan has a deadline. Once a member has its node, other members must be sent to bind at most ARRIVED_S apart. Otherwise, or
+without a first Binding within PLAN_S, the plan is dropped. The gang then pauses, longer after each plan, until its minimum is
+bound. No gang is planned on the nodes of a dropped plan for SINGLES_S, so that single pods get a turn. Plans of gangs without a
+bound member hold a bounded part of the cluster, and yield to pods of higher priority (scheduling/yielding.py). If the minimum
+is not bound in time after the first Binding, the bound members of a strict gang are evicted.
 """
 
 import asyncio
@@ -50,29 +49,29 @@ from lading.log import Event, Log
 from lading.vocabulary import ASSIGNMENT, PodUid
 
 LOOK_S: Final = 0.1
-LOOK_MOST_S: Final = 0.5  # of one look, for plans
-# Until a gang is visited that did not change. One with a plan may run out of time in several ways, and of these there are few.
+LOOK_MOST_S: Final = 0.5  # maximum seconds for plans in one scan
+# An unchanged gang is visited at these intervals. Gangs with a plan (VISIT_S) are few, but can exceed several deadlines.
 VISIT_S: Final = 1.0
 QUEUED_S: Final = 30.0
-# From a plan to the first Binding. kube-scheduler asks about some hundred pods a second, and tries a pod again after 1 s.
+# The first Binding must follow a plan in this time. kube-scheduler tries some hundred pods a second, a pod again after 1 s.
 PLAN_S: Final = 60.0
-# From the first Binding until the minimum is bound, by default; a gang may say less.
+# The minimum must be bound within this time after the first Binding, by default; a gang may set a shorter time.
 FINISH_S: Final = 60.0
-KEPT_S: Final = 20.0  # of the place of a member that is gone: a Job makes another pod after 10 s
-# kube-scheduler gives up a request after 5 s, and a Binding follows the wait.
+KEPT_S: Final = 20.0  # seconds for which a deleted member's place is kept: a Job creates another pod after 10 s
+# kube-scheduler gives up a bind request after 5 s, and the Binding is sent after the wait at the barrier.
 BARRIER_S: Final = 4.0
-ARRIVED_S: Final = 10.0  # between two members that are sent to bind
-SINGLES_S: Final = 2.0  # from the end of a plan until its nodes may be in another one
-TRIALS_S: Final = 0.5  # without a new question: kube-scheduler has tried a gang in each domain
-ASKED_WITHIN_S: Final = 2.0  # kube-scheduler asks about a new pod by then; of others it is told again
-QUOTA_S: Final = 0.5  # until a gang that its quota refused is tried again
-REST: Final = 4  # a search without result is followed by so many times its duration without another one for that gang
-CLOCKS_S: Final = 30.0  # by which a node's clock may differ
+ARRIVED_S: Final = 10.0  # maximum seconds between two members that are sent to bind
+SINGLES_S: Final = 2.0  # seconds from the end of a plan until another plan may use its nodes
+TRIALS_S: Final = 0.5  # without a request for this long, kube-scheduler has tried the gang in each domain
+ASKED_WITHIN_S: Final = 2.0  # kube-scheduler sends a request for a new pod by then; other pods are requeued
+QUOTA_S: Final = 0.5  # seconds until a gang that its quota refused is tried again
+REST: Final = 4  # pause of a gang after a search without result, as a multiple of the search's duration
+CLOCKS_S: Final = 30.0  # maximum difference of a node's clock
 INCOMPLETE: Final = "GangIncomplete"
 
 
 class GangFeed:
-    """Take in the watch of pods, after the ledger did."""
+    """Keep gang members from the watch of pods. The ledger must receive each event first."""
 
     def __init__(
         self, gangs: Gangs, ledger: Ledger, *, finish_s: float = FINISH_S, now: Callable[[], float] = time.time
@@ -119,7 +118,7 @@ class GangFeed:
         follow(self._ledger, self._gangs)
 
     def _is_old(self, pod: Pod, said: Membership) -> bool:
-        """Return whether the pod runs for longer than its gang may take to start. Another leader may have seen it start."""
+        """Return whether the pod runs for longer than its gang may take to start. It may have started under another leader."""
         started, wait_s = pod.status.start_time, said.terms.wait_s if said.terms else None
         return started is not None and self._now() - parse_seconds(started) > finish_s(wait_s, self._finish_s) + CLOCKS_S
 
@@ -132,13 +131,13 @@ class GangFeed:
 
 
 class GangObjectFeed:
-    """Take in the watch of one kind of objects that say how many members start together."""
+    """Keep gang sizes from the watch of one kind of object, such as PodGroup."""
 
     def __init__(self, gangs: Gangs, ledger: Ledger, kind: GangKind) -> None:
         self._gangs = gangs
         self._ledger = ledger
         self._read = kind.read
-        self._known: dict[str, set[ObjectKey]] = {}  # by uid
+        self._known: dict[str, set[ObjectKey]] = {}  # keys in `gangs`, by uid of the watched object
 
     def replaced(self, objects: Sequence[PodGroup | Unreadable], version: str) -> None:
         for uid in self._known.keys() - {one.metadata.uid for one in objects}:
@@ -185,9 +184,9 @@ class GangKeeper:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         faults: Faults | None = None,
     ) -> None:
-        """Create it. `requeue` has kube-scheduler ask about these refused pods again. `patience_s`: how long a gang waits until
-        room is kept for it; 0: never. `finish_s`: how long the members that are missing after the first Binding are waited for,
-        at most. `clock`: that of the scheduler."""
+        """Create the keeper. `requeue` has kube-scheduler try these refused pods again. `patience_s`: seconds that a gang waits
+        before free devices are reserved for it; 0: never. `finish_s`: maximum seconds from the first Binding until the missing
+        members are bound. `clock`: the scheduler's clock."""
         self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._planner = planner
@@ -197,15 +196,15 @@ class GangKeeper:
         self._log = log
         self._sleep = sleep
         self._finish_s = finish_s
-        self._opened: dict[GangKey, asyncio.Event] = {}  # of gangs with members at the barrier
+        self._opened: dict[GangKey, asyncio.Event] = {}  # for gangs with members at the barrier; set when it opens
         self._planned_on: dict[GangKey, tuple[Gang, frozenset[str]]] = {}  # the nodes of plans without a bound member
-        self._for_singles: dict[str, float] = {}  # nodes of plans that ended: until when gangs leave them to pods alone
+        self._for_singles: dict[str, float] = {}  # time until which only single pods may use a node of an ended plan
         self._visits = Agenda[GangKey]()  # when each gang is visited next, unless it changes before
         self._waiting: dict[GangKey, None] = {}  # gangs that wait for a plan, as of their last visit
-        self._rests = Agenda[GangKey]()  # of these: when a plan may be searched next
-        self._searched: object = None  # the state of the cluster in which all of them had their turn
-        self._scan_at = -math.inf  # when all of them are compared next, at the earliest
-        self.phases: dict[GangKey, Phase] = {}  # as of the last visit
+        self._rests = Agenda[GangKey]()  # earliest time of the next search for a plan, by waiting gang
+        self._searched: object = None  # the state of the cluster in which all waiting gangs had their turn
+        self._scan_at = -math.inf  # earliest time of the next comparison of all waiting gangs
+        self.phases: dict[GangKey, Phase] = {}  # phase of each gang at its last visit
         self._room = RoomMaker(
             scheduler,
             planner,
@@ -232,7 +231,7 @@ class GangKeeper:
             await self._sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Follow what became of gangs that changed or are due, then plan for those that wait, one after the other."""
+        """Update gangs that changed or are due, then plan for the waiting gangs, one after the other."""
         slices = Slices(self._clock)
         changed = dict.fromkeys((*self._gangs.take_unvisited(), *self._visits.take_due(self._clock())))
         for key in changed:
@@ -243,7 +242,7 @@ class GangKeeper:
         await self._room.look(self._waiting)
 
     async def _visit(self, key: GangKey) -> None:
-        """Follow what became of the gang, and record when it is visited next."""
+        """Update the gang, and record the time of its next visit."""
         gang = self._gangs.get(key)
         if gang is not None:
             if not self._faults.sets_aside(Work.GANGS, str(key)):
@@ -258,7 +257,7 @@ class GangKeeper:
                 known.pop(key, None)
 
     def _put_off(self, gang: Gang) -> None:
-        """Record when the gang is visited next, and whether it waits for a plan."""
+        """Record the time of the gang's next visit, and whether it waits for a plan."""
         now, phase, at = self._clock(), gang.phase, math.inf
         self.phases[gang.key] = phase
         if phase is Phase.QUEUED or gang.finishing:
@@ -277,8 +276,8 @@ class GangKeeper:
         self._visits.put(gang.key, min(at, max(gang.until, now)))
 
     async def _line(self, changed: Iterable[GangKey], slices: Slices) -> list[tuple[Place, Gang]]:
-        """Return as a heap the gangs for which a plan may be found now: of all that wait if the cluster changed since they had
-        their turn, else of those that changed or rested."""
+        """Return a heap of the gangs that may get a plan now. If the cluster changed, all waiting gangs are considered; else
+        only gangs that changed or whose pause ended."""
         began = self._clock()
         cluster = self._ledger.version, self._ledger.loads_version, self._planner.for_singles
         whole = cluster != self._searched and began >= self._scan_at
@@ -298,12 +297,12 @@ class GangKeeper:
         return line
 
     def _rest(self, gang: Gang) -> None:
-        """Compare the gang again when its pause is over, if it has one."""
+        """Schedule the next comparison of the gang for the end of its pause, if it has a pause."""
         times = (max(gang.not_before, gang.resumes), gang.asked[1] + TRIALS_S if gang.in_trials else -math.inf)
         self._rests.put(gang.key, min((at for at in times if at > self._clock()), default=math.inf))
 
     async def _plan_in_line(self, line: list[tuple[Place, Gang]]) -> None:
-        """Plan for these, the first in line first. What a gang gets counts from then on, for those after it."""
+        """Plan for these gangs in queue order. Each new plan counts for the order of the gangs after it."""
         until, place, slices = self._clock() + LOOK_MOST_S, gang_place(self._scheduler), Slices(self._clock)
         while line:
             await slices.pause()  # a plan is short, and there may be thousands
@@ -321,12 +320,12 @@ class GangKeeper:
                 self._put_off(gang)
                 self._rest(gang)
             if line and self._clock() >= until:
-                # Those first in line may have room by now; those after them have their turn while these rest.
+                # The next scan compares all gangs: the first may fit by then, and later gangs get a turn while these pause.
                 self._searched = None
                 break
 
     def _leave_to_singles(self) -> None:
-        """Let no gang be planned for a moment on the nodes of a plan that ended before its first Binding, however it ended."""
+        """Exclude the nodes of plans that ended before their first Binding from gang plans for SINGLES_S."""
         now = self._clock()
         for key, (gang, nodes) in [*self._planned_on.items()]:
             if gang.opened or gang.finishing or gang.ordinary:
@@ -337,7 +336,7 @@ class GangKeeper:
         self._for_singles = {node: until for node, until in self._for_singles.items() if until > now}
         self._planner.for_singles = frozenset(self._for_singles)
 
-    # ---- what became of it
+    # ---- the course of a gang
 
     async def _follow(self, gang: Gang) -> None:
         now, phase = self._clock(), gang.phase
@@ -362,7 +361,7 @@ class GangKeeper:
                 pass
 
     def _settle(self, gang: Gang) -> None:
-        """Requeue the members that waited for the start of their gang, and drop what is left of its plan in time."""
+        """Requeue the members that waited for their gang's start, and drop the rest of the plan at its deadline."""
         gang.starts, gang.since = 0, math.inf
         self._drop_late(gang, self._clock())
         if gang.until < math.inf and (self._clock() >= gang.until or not gang.plan):
@@ -371,15 +370,15 @@ class GangKeeper:
         waiting = [uid for uid, member in gang.members.items() if member.waits]
         held = [pod for uid in waiting if (pod := self._scheduler.pending.get_refused(uid)) and pod.in_gang]
         for pod in held:
-            self._scheduler.pending.refused(pod, self._clock())  # from now on room for it alone will do
+            self._scheduler.pending.refused(pod, self._clock())  # the pod may now start without other members
         self._requeue(pod.uid for pod in held)
 
     async def _finish(self, gang: Gang, now: float) -> None:
-        """End a gang that is bound in part when its time is over."""
+        """End the start of a partly bound gang at its deadline."""
         if gang.undone:
             await self._evict_bound(gang)
             return
-        if gang.until == math.inf:  # another leader began it, or its plan was dropped
+        if gang.until == math.inf:  # another leader began the start, or the plan was dropped
             gang.until = now + finish_s(gang.terms.wait_s, self._finish_s)
         if now < gang.until:
             if self._drop_late(gang, now):
@@ -398,20 +397,20 @@ class GangKeeper:
                 await self._evictions.evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
 
     def _undo(self, gang: Gang, why: str) -> None:
-        if gang.in_trials and not gang.named:  # its domain was not tried again
+        if gang.in_trials and not gang.named:  # kube-scheduler did not try the gang's domain again
             for member in gang.members.values():
                 member.names.clear()
         drop_plan(self._ledger, gang)
         gang.guesses = False
-        gang.since = math.inf  # it waits for its patience anew
+        gang.since = math.inf  # the gang's patience begins anew
         gang.paused(self._clock())
         pause_s = gang.resumes - self._clock()
         gang.refuse(OfPod.GANG_WAITS_FOR_TURN, f"{why}; it is planned again after a pause of {pause_s:.1f} s")
         self._log.warning(Event.GANG_UNDONE, why, gang=str(gang.key), members=len(gang.members))
 
     def _drop_late(self, gang: Gang, now: float) -> bool:
-        """End what is planned for members that are not sent to bind in time, after the first Binding. Return whether there are
-        any."""
+        """Drop the planned places of members that are not sent to bind in time after the first Binding. Return whether any was
+        dropped."""
         if now - gang.arrived_at <= ARRIVED_S:
             return False
         late = [gang.members[uid] for uid in gang.plan if not gang.members[uid].arrived]
@@ -421,21 +420,21 @@ class GangKeeper:
         return bool(late)
 
     def _end_kept(self, gang: Gang, now: float) -> None:
-        """End in time what is kept for members that are gone."""
+        """Release the places kept for deleted members once KEPT_S is over."""
         gang.kept_until = min(gang.kept_until, now + min(KEPT_S, self._finish_s)) if gang.kept else math.inf
         if now >= gang.kept_until:
             forget_kept(self._ledger, gang)
 
     def _is_late(self, gang: Gang, now: float) -> bool:
-        """Return whether a member has its node, and for too long none was sent to bind that was not before."""
+        """Return whether a member has its node, and no further member was sent to bind for ARRIVED_S."""
         return now - max(gang.named_at, gang.arrived_at) > ARRIVED_S
 
     def _stalls(self, gang: Gang, now: float) -> bool:
-        """Return whether kube-scheduler seems to ask about no more members. It may have no node for one of them."""
+        """Return whether kube-scheduler seems to have stopped requesting members. It may have no node for one of them."""
         return now - gang.arrived_at > ARRIVED_S and any(not gang.members[uid].names for uid in gang.plan)
 
     def _call_members(self, gang: Gang, now: float) -> None:
-        """Have kube-scheduler ask about members that it did not ask about since this leadership began."""
+        """Requeue members without a request from kube-scheduler since this leadership began."""
         gang.since = min(gang.since, now)
         if gang.questions != gang.asked[0]:
             gang.asked = gang.questions, now
@@ -443,7 +442,7 @@ class GangKeeper:
             return
         silent = [uid for uid, member in gang.members.items() if member.waits and not member.names]
         known = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None]
-        pods = [pod for pod in known if pod.refused_at is None or not pod.in_gang]  # it may have been refused as a pod alone
+        pods = [pod for pod in known if pod.refused_at is None or not pod.in_gang]  # some were refused as single pods
         for pod in pods:
             self._scheduler.pending.waits_for_gang(pod, now)
         self._requeue(pod.uid for pod in pods)
@@ -453,7 +452,7 @@ class GangKeeper:
     # ---- plans
 
     def _is_due(self, gang: Gang) -> bool:
-        """Return whether a plan may be found now that could not be found before."""
+        """Return whether a plan may be found now, because something changed since the last search."""
         missing = gang.phase is Phase.QUEUED or (gang.finishing and not gang.undone and self._lacks_places(gang))
         now = self._clock()
         if not missing or now < max(gang.not_before, gang.resumes) or (gang.in_trials and now < gang.asked[1] + TRIALS_S):
@@ -464,13 +463,13 @@ class GangKeeper:
         return gang.known and not gang.covered
 
     async def _plan(self, gang: Gang) -> bool:
-        """Search a plan. Return whether there is one."""
+        """Search for a plan. Return whether one was found."""
         began, state = self._clock(), self._planner.state(gang)
         if await result_in_slices(self._planner.planning(gang), self._clock):
             self._planned(gang)
             return True
         if gang.members:
-            if gang.refused_for is not OfPod.GANG_WAITS_FOR_MEMBERS:  # for these, see _call_members
+            if gang.refused_for is not OfPod.GANG_WAITS_FOR_MEMBERS:  # _call_members requeues the members of those gangs
                 self._tell(gang)
             gang.tried = None if gang.refused_for in OF_QUOTA else state  # quotas change without a change of the ledger
             gang.not_before = self._clock() + max(
@@ -479,8 +478,8 @@ class GangKeeper:
         return False
 
     def _tell(self, gang: Gang) -> None:
-        """Have kube-scheduler ask again: once for each reason, so that the members' events say why they wait; and when there
-        are other nodes, of which it has not said yet whether they are possible."""
+        """Requeue the waiting members: once for each reason, so that the members' Events report it; and when the number of
+        nodes changed, because kube-scheduler has not judged new nodes yet."""
         told = gang.refused_for, len(self._ledger.nodes())
         if gang.told != told:
             gang.told = told
@@ -504,8 +503,8 @@ class GangKeeper:
     # ---- the barrier
 
     async def arrive(self, uid: PodUid, node: str) -> str:
-        """Wait until all members of the pod's gang that start together were sent to bind. Return an empty text: the pod may be
-        bound now; or why not."""
+        """Wait until all members of the pod's gang that start together were sent to bind. Return an empty text if the pod may
+        be bound now, else the reason why not."""
         waits = self.enter(uid, node)
         if isinstance(waits, str):
             return waits
@@ -522,8 +521,8 @@ class GangKeeper:
         return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key}: {counts} members are ready to be bound; this is retried")
 
     def enter(self, uid: PodUid, node: str) -> str | Gang:
-        """Have a pod enter the barrier of its gang. Return an empty text if it may be bound, why it cannot be bound there, or
-        the gang whose other members it has to wait for."""
+        """Enter a pod at the barrier of its gang. Return an empty text if the pod may be bound; the reason if it cannot be
+        bound there; or the gang, if it must wait for other members."""
         found = self._gangs.of(uid)
         if found is None or (found[0].ordinary and found[1].planned is None):
             return ""
@@ -537,7 +536,7 @@ class GangKeeper:
         return "" if gang.ordinary or self._open(gang) else gang
 
     def _open(self, gang: Gang) -> bool:
-        """Open the barrier if all that start together are there."""
+        """Open the barrier if all members that start together have arrived. Return whether it is open."""
         if not gang.opened and gang.at_barrier:
             gang.opened = True
             gang.resumes = -math.inf
@@ -548,5 +547,5 @@ class GangKeeper:
 
 
 def finish_s(wait_s: float | None, most_s: float) -> float:
-    """Return how long the members that are missing after the first Binding are waited for. `wait_s`: what the gang says."""
+    """Return the seconds from the first Binding until the missing members must be bound. `wait_s`: the gang's own value."""
     return min(wait_s or most_s, most_s)

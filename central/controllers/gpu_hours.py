@@ -1,12 +1,11 @@
-"""Count the seconds of GPUs by namespace: for which pods waited or held them, for which they held them, and for which the cards
-worked for them.
+"""Count GPU-seconds by namespace: requested (by pods that wait or hold), held by pods, and used by pods.
 
 A whole card counts as 1. A share counts as the larger of its parts of the card's memory and compute, a MIG instance as its part
-of the memory; of a pod that waits, as parts of the average card. A card works for its pods by what they hold of it, because no
-driver says more. Cards in MIG mode, and nodes that do not report use, say nothing, and count as idle.
+of the memory. A waiting pod's share or instance counts as a part of the average card. A card's use is divided among its pods by
+their held parts, because drivers report it by card only. Cards in MIG mode, and nodes that do not report use, count as idle.
 
-It takes the ledger, the pods that wait, and what nodes report. Only nodes that changed are counted again, in slices; between
-two looks everything counts as it was at the first of them.
+The inputs are the ledger, the pending pods, and node reports. Only changed nodes are counted again, in slices. Between two
+scans the state of the first scan counts.
 """
 
 import asyncio
@@ -31,20 +30,20 @@ from lading.nodedevices import Gpu, NodeDevices
 from lading.vocabulary import GpuUuid
 
 LOOK_S: Final = 10.0
-MOST_NAMESPACES: Final = 500  # that are counted apart, the first ones; series of a metric stay
+MOST_NAMESPACES: Final = 500  # maximum separately counted namespaces, because a metric's series are never removed
 OTHERS: Final = "(others)"  # no namespace has such a name
 _MILLI: Final = 1000
 _PLANNED: Final = frozenset(
     {Claim.PREDICTED, Claim.NOMINATED, Claim.PLANNED, Claim.RESERVED}
-)  # the pod is not bound, and still waits
-_GIGABYTES: Final = re.compile(r"\.([0-9]+)gb")  # of a MIG profile
+)  # claims of a pod that is not bound and still waits
+_GIGABYTES: Final = re.compile(r"\.([0-9]+)gb")  # memory in a MIG profile, such as 1g.10gb
 
 
 class UseFeed:
-    """Keep how busy each card is, as nodes report it. An object that cannot be decoded stays as it was known."""
+    """Keep how busy each card is, from node reports. For an object that cannot be decoded, the last report stays."""
 
     def __init__(self) -> None:
-        self.busy: dict[str, Mapping[GpuUuid, int]] = {}  # by node: percent
+        self.busy: dict[str, Mapping[GpuUuid, int]] = {}  # percent by card, by node
         self.changed_nodes: set[str] = set()
 
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
@@ -72,7 +71,7 @@ class UseFeed:
 
 @dataclass(slots=True)
 class _Node:
-    """Thousandths of GPUs on one node, by namespace."""
+    """Hold thousandths of GPUs on one node, by namespace."""
 
     held: Counter[str] = field(default_factory=Counter)
     used: Counter[str] = field(default_factory=Counter)
@@ -81,13 +80,13 @@ class _Node:
 
 
 class GpuHours:
-    """`clock`: seconds, monotonic."""
+    """Count the GPU-seconds of namespaces. `clock`: seconds, monotonic."""
 
     def __init__(
         self, ledger: Ledger, pending: PendingPods, use: UseFeed, *, clock: Callable[[], float], faults: Faults
     ) -> None:
         self._faults = faults
-        self.asked: dict[str, float] = {}  # GPU-seconds by namespace since the start; likewise below
+        self.asked: dict[str, float] = {}  # GPU-seconds by namespace since this leadership began; likewise `held` and `used`
         self.held: dict[str, float] = {}
         self.used: dict[str, float] = {}
         self._ledger = ledger
@@ -125,7 +124,7 @@ class GpuHours:
         self._waiting = waiting
 
     def _pass_time(self) -> None:
-        """Add the time since the last look, in which everything was as it was then."""
+        """Add the time since the last scan to the totals, with the amounts of that scan."""
         now, before = self._clock(), self._at
         self._at = now
         if before is None:
@@ -187,7 +186,8 @@ def _milli_held(part: Part, gpu: Gpu | None) -> int:
 
 
 def gpus_requested(request: DeviceRequest, average_mib: float) -> float:
-    """Return how many GPUs a pod that waits asks for at one time. `average_mib`: memory of the cluster's average card."""
+    """Return the number of GPUs that a waiting pod requests at one time. `average_mib`: memory of the cluster's average
+    card."""
     each = 1.0
     if request.mig_profile:
         gigabytes = _GIGABYTES.search(request.mig_profile)

@@ -1,8 +1,8 @@
-"""Pass what the API server reports to the ledger and the pending pods: pods, NodeDevices, Nodes, PodDisruptionBudgets.
+"""Pass watched objects to the ledger and the pending pods: pods, NodeDevices, Nodes, PodDisruptionBudgets.
 
-A pod that cannot be decoded, or whose assignment cannot be read or was signed by no configured key, may hold devices: it
-never counts as gone. The grants of its node still count; its own annotation does not, and that is logged. Pods that request
-no device and have none are not kept: a cluster has many more of these.
+A pod may hold devices although it cannot be decoded, or its assignment cannot be read or was signed by no configured key. Such
+a pod never counts as deleted. Its node's grants count, its own annotation does not, and that is logged. Of a pod without
+devices only cpu and memory are kept, because a cluster has many of these.
 """
 
 import sys
@@ -58,11 +58,11 @@ class PodFeed:
         self._conditions = conditions
         self._log = log
         self._unassigned = unassigned
-        self._told: set[PodUid] = set()  # of which the log, and its events, speak already
+        self._told: set[PodUid] = set()  # pods with a problem that is logged and recorded already
 
     def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
-        """Replace all pods. A pod that kube-scheduler named and no watch has shown ends here too, with what is reserved for it,
-        unless it is newer than the list."""
+        """Replace all pods. A pod that is known only from kube-scheduler's request ends here too, with its reservations, unless
+        it is newer than the list."""
         listed = {PodUid(one.metadata.uid) for one in objects}
         self._told &= listed
         self._accepted = {uid: known for uid, known in self._accepted.items() if uid in listed}
@@ -97,7 +97,7 @@ class PodFeed:
         self._ledger.facts.remove_pod(uid)
 
     def verify(self, pod: Pod) -> bool:
-        """Tell whether a configured key signed the pod's assignment. The first call takes 0.1 ms; the result is remembered."""
+        """Return whether a configured key signed the pod's assignment. The first call takes 0.1 ms; the result is cached."""
         annotations = pod.metadata.annotations
         text, signature = annotations.get(ASSIGNMENT, ""), annotations.get(ASSIGNMENT_SIGNATURE, "")
         if not (text and pod.spec.node_name):
@@ -109,7 +109,7 @@ class PodFeed:
         return known[1]
 
     def _record(self, pod: Pod | Unreadable) -> PodRecord | PodLoad | None:
-        """Return the record. Of a pod without devices of Lading only its cpu and memory on its node are kept."""
+        """Return the pod's record; for a pod without devices of Lading only its cpu and memory on its node."""
         if isinstance(pod, Unreadable):
             uid = PodUid(pod.metadata.uid)
             return self._ledger.pod(uid) or self._ledger.load_of(uid)
@@ -126,7 +126,7 @@ class PodFeed:
         if waits and isinstance(request, DeviceRequest):
             self._pending.add(pending_of(pod, request))
         elif waits:
-            self._pending.remove(metadata.uid)  # its annotations were changed into an invalid request
+            self._pending.remove(metadata.uid)  # a change of annotations made the request invalid
         elif _requests_devices(request) and spec.node_name and not ended and self._first_time(metadata.uid):
             self._unassigned(pod)
         return self._holding(pod, text if spec.node_name else None, terminal=ended)
@@ -178,7 +178,8 @@ def _other_claim(pod: Pod) -> OtherClaim | None:
 
 
 class DevicesFeed:
-    """Handle NodeDevices. An object that cannot be decoded stays as it was known. `reports` keeps what the ledger does not."""
+    """Handle NodeDevices. For an object that cannot be decoded, the last report stays. `reports` keeps the parts of a report
+    that the ledger does not."""
 
     def __init__(self, ledger: Ledger, reports: Reports | None = None) -> None:
         self._ledger = ledger
@@ -204,8 +205,8 @@ class DevicesFeed:
 
 
 class NodeFeed:
-    """Handle Nodes: whether kubelet answers, by the Ready condition, their boot, the allocatable cpu and memory, labels of
-    topology, and what the rules of pods judge."""
+    """Handle Nodes: the Ready condition, the boot id, allocatable cpu and memory, topology labels, and the labels, taints and
+    cordons for pods' node rules."""
 
     def __init__(self, ledger: Ledger, topology: TopologyLabels | None = None, nodes: Nodes | None = None) -> None:
         self._ledger = ledger
@@ -225,7 +226,7 @@ class NodeFeed:
         self._offer(obj)
 
     def _facts_of(self, obj: Node | Unreadable) -> tuple[NodeFacts, int]:
-        """Return what the Node says, and its version. One that cannot be decoded is not Ready, and else as it was known."""
+        """Return the Node's facts and its version. A Node that cannot be decoded is not Ready, and keeps its other facts."""
         version = version_of(obj.metadata.resource_version)
         if isinstance(obj, Unreadable):
             return self._ledger.facts_of(obj.metadata.name)._replace(ready=False), version
@@ -248,10 +249,10 @@ class NodeFeed:
 
 
 class BudgetFeed:
-    """Handle PodDisruptionBudgets. An object that cannot be decoded counts as it was known."""
+    """Handle PodDisruptionBudgets. For an object that cannot be decoded, its last state counts."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Budget] = {}  # by uid
+        self._known: dict[str, Budget] = {}  # budgets by uid
         self._budgets = NO_BUDGETS
         self._stale = False
 
@@ -281,12 +282,12 @@ class BudgetFeed:
 
 
 def _taken_of_node(pod: Pod) -> CpuMemory:
-    """Return what the pod takes of its node; nothing before it is bound."""
+    """Return the cpu and memory that the pod takes of its node; none before it is bound."""
     return cpu_memory_of(pod) if pod.spec.node_name else NO_CPU_MEMORY
 
 
 def _shared(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the labels as one value for all pods that have the same, which pods of one template mostly do."""
+    """Return one shared value for all pods with equal labels, to save memory: pods of one template mostly have the same."""
     return _labels(tuple(sorted(labels.items()))) if labels else NO_LABELS
 
 

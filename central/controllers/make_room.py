@@ -1,8 +1,7 @@
-"""Make room for gangs that wait: evict pods for those of higher priority, and keep what pods leave for the first in line.
+"""Free devices for waiting gangs: evict pods of lower priority, and reserve released devices for the first gang in the queue.
 
-If the first gang in line waited for its patience, the room for all of its members is kept together as pods end; for one gang at
-a time. What is searched, and where, is in scheduling/gang_room.py; when a node is left for another one, in
-scheduling/kept_room.py.
+Once the first gang has waited for `patience_s`, devices for all of its members are reserved as pods end. Only one gang has a
+reservation at a time. scheduling/gang_room.py searches the nodes; scheduling/kept_room.py decides when a node is abandoned.
 """
 
 import math
@@ -31,9 +30,9 @@ from central.scheduling.victims import Protection
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 1.0  # between two looks
-LOOK_MOST_S: Final = 0.5  # of one look, for evictions
-KEPT_S: Final = 30.0  # of what is held, which each look renews
+LOOK_S: Final = 1.0  # seconds between two scans
+LOOK_MOST_S: Final = 0.5  # maximum seconds for evictions in one scan
+KEPT_S: Final = 30.0  # lifetime of a reservation in seconds; each scan renews it
 OF_QUOTA: Final = frozenset({OfPod.QUOTA_EXCEEDED, OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID})
 
 T = TypeVar("T")
@@ -49,16 +48,16 @@ class Evictions(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
-    """The nodes where room is kept for a gang."""
+    """Hold the nodes with a reservation for a gang."""
 
     gang: GangKey
     tries: Tries
-    nodes: dict[PodUid, str] = field(default_factory=dict)  # by member
-    stays: dict[str, Stay] = field(default_factory=dict)  # by node
-    until: float = -math.inf  # when it ends unless it is renewed
+    nodes: dict[PodUid, str] = field(default_factory=dict)  # node by member
+    stays: dict[str, Stay] = field(default_factory=dict)  # current attempt by node
+    until: float = -math.inf  # end of the reservation unless it is renewed
 
     def look(self, found: Kept, now: float) -> None:
-        """Take these nodes. Record that the others are left, because pods do not end there, or because they cannot do now."""
+        """Reserve these nodes. Record other nodes as abandoned: pods do not end there, or the gang cannot fit there now."""
         self.nodes = {uid: planned.node for uid, planned in found.where.items()}
         self.until = now + KEPT_S
         for node in self.stays.keys() - found.in_the_way.keys():
@@ -83,8 +82,8 @@ class RoomMaker:
         log: Log,
         faults: Faults,
     ) -> None:
-        """Create it. `patience_s`: how long a gang waits until room is kept for it, in seconds; 0: never. `clock`: that of the
-        scheduler."""
+        """Create the task. `patience_s`: seconds that a gang waits before devices are reserved for it; 0: never. `clock`: the
+        scheduler's clock."""
         self._faults = faults
         self._scheduler = scheduler
         self._ledger = scheduler.ledger
@@ -94,12 +93,12 @@ class RoomMaker:
         self._patience_s = patience_s
         self._clock = clock
         self._log = log
-        self._kept: _Room | None = None  # for one gang at a time
+        self._kept: _Room | None = None  # the reservation; only one gang has one at a time
         self._looked_at = -math.inf
 
     async def look(self, waiting: Iterable[GangKey]) -> None:
-        """Evict for gangs of higher priority, and keep room for the first gang that waited for its patience. `waiting`: gangs
-        without a plan, and maybe others."""
+        """Evict pods for gangs of higher priority, and reserve devices for the first gang that waited for `patience_s`.
+        `waiting`: gangs without a plan, and maybe others."""
         if self._clock() < self._looked_at + LOOK_S:
             return
         self._looked_at = self._clock()
@@ -124,7 +123,7 @@ class RoomMaker:
         self._kept = kept
 
     async def _line(self, keys: Iterable[GangKey]) -> list[tuple[Place, Gang]]:
-        """Return as a heap the gangs for which pods may have to go, or to end."""
+        """Return a heap of the gangs that may need evictions or a reservation."""
         slices, place, line = Slices(self._clock), gang_place(self._scheduler), list[tuple[Place, Gang]]()
         for key in keys:
             gang = self._scheduler.gangs.get(key)
@@ -135,16 +134,16 @@ class RoomMaker:
         return line
 
     def _victims_end(self, gang: Gang) -> bool:
-        """Return whether pods are ending for the gang: no others are chosen meanwhile."""
+        """Return whether pods are ending for the gang. No other victims are chosen meanwhile."""
         return gang.evicting or any(self._scheduler.room_for(member.uid)[0] for member in gang.waiting())
 
     def _wants_room(self, gang: Gang) -> bool:
-        """Return whether pods may have to go, or to end, for it: also if its quota has too little left."""
+        """Return whether the gang may need evictions or a reservation, also if its quota has too little left."""
         waits = gang.phase is Phase.QUEUED and not gang.too_large and self._clock() >= gang.resumes
         return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
     async def _keep_room(self, gang: Gang) -> _Room | None:
-        """Hold what is free, and what becomes free, on the nodes where the members could be. Return these."""
+        """Reserve free and released devices on nodes where the members could fit. Return the reservation."""
         now, kept = self._clock(), self._kept
         if kept is None or kept.gang != gang.key:
             kept = _Room(gang=gang.key, tries=Tries(patience_s=self._patience_s))
@@ -152,12 +151,12 @@ class RoomMaker:
         staying = [node for node, stay in kept.stays.items() if not stay.is_seen(now)]
         over = {node for node, stay in kept.stays.items() if stay.is_over(now)}
         found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*left, *over}))
-        if found is None and (left or over):  # the other nodes were tried, or cannot do
+        if found is None and (left or over):  # all other nodes were tried, or cannot fit the gang
             left.clear()
             found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
         if gang.phase is not Phase.QUEUED:
             return None
-        if found is None:  # where pods are being bound that may change soon
+        if found is None:  # nodes with Bindings under way may fit soon
             return kept if now < kept.until else None
         kept.look(found, now)
         if not before >= kept.stays.keys():
@@ -167,7 +166,7 @@ class RoomMaker:
         return kept
 
     async def _evict_for(self, gang: Gang) -> bool:
-        """Evict pods of lower priority, if the gang fits then. Return whether that was begun."""
+        """Evict pods of lower priority, or of quotas that borrowed, if the gang then fits. Return whether evictions began."""
         protection = self._evictions.protection()
         if protection is None:
             return False
@@ -194,7 +193,7 @@ class RoomMaker:
     def _nominate(
         self, gang: Gang, where: Where, until: float, *, victims: frozenset[PodUid] = frozenset(), evicts: bool = True
     ) -> None:
-        """Hold room for the members that still wait, beyond what there is now."""
+        """Nominate the planned devices for the members that still wait, whether or not these are free already."""
         for uid, planned in where.items():
             pod, member = self._scheduler.pending.get(uid), gang.members.get(uid)
             if pod is not None and member is not None:
@@ -210,7 +209,7 @@ class RoomMaker:
                 )
 
     async def _from_other_quotas(self, gang: Gang, protection: Protection) -> Made | None:
-        """Return what other quotas have to give back, so that the gang fits; None if it would borrow itself."""
+        """Return the pods that other quotas have to give back so that the gang fits; None if the gang itself would borrow."""
         if self._take_back is None:
             return None
         waiting = [pod for one in gang.waiting() if (pod := self._scheduler.pending.get(one.uid)) is not None]
@@ -220,7 +219,7 @@ class RoomMaker:
         return await self._in_slices(taking_back(self._planner, gang, *owed))
 
     async def _evict_all(self, gang: Gang, victims: Sequence[PodRecord], reason: str) -> None:
-        """Evict all of these, after a dry run of all: none goes if one of them cannot."""
+        """Evict all victims after a dry run of all of them. If one cannot be evicted, none is."""
         if reason == PREEMPTED:
             why = f"gang {gang.key} of higher priority needs its devices"
         else:

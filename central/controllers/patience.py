@@ -1,23 +1,22 @@
-"""Keep the room of a node together for a pod that waited for several whole GPUs for too long.
+"""Reserve a node's devices for a pod that waited too long for several whole GPUs.
 
-A stream of small pods takes each GPU as soon as it is free, so that a pod that needs several at once may never start. A pod
-that was refused for longer than the patience gets a node: what is free there is held for it now, and what becomes free is
-added, until all of it is there. No pod is evicted. The waker then requeues the pod, as one for which pods were evicted.
+Small pods take each GPU as soon as it is free, so that a pod for several GPUs may never start. A pod that was refused for
+longer than `patience_s` gets a node. The node's free devices are held for the pod, and released devices are added until all are
+there. No pod is evicted. The requeuer then requeues the pod, as after an eviction.
 
-It takes refused pods, the nodes that kube-scheduler named for them, what Kubernetes' rules judge nodes by, and the ledger. It
-makes nominations in the ledger, new ones with every look.
+The inputs are the refused pods, the nodes of kube-scheduler's requests, nodes' labels and taints, and the ledger. The
+reservations are nominations in the ledger, renewed with every scan.
 
-Pods that hold devices hold cpu and memory too, and kube-scheduler names no node that lacks these now. So a node that was named
-once, since the patience was over, counts from then on; and so does one that lacks cpu or memory now, if the pod's own rules
-allow it. What kube-scheduler alone judges may forbid such a node. If it leaves out the node although cpu and memory suffice
-there, the pod leaves it, and it is not chosen again for as long as the patience; after MOST_LEFT of these only named nodes are
-chosen. If kube-scheduler finds no node at all, it does not ask central; the condition PodScheduled of the pod says so.
+Pods with devices also hold cpu and memory, and kube-scheduler names no node that lacks these. So every node counts that was
+named since the patience ended. Nodes that lack cpu or memory count too, if the pod's node rules allow them. Rules that only
+kube-scheduler evaluates may forbid such a node. If kube-scheduler leaves out the reserved node although cpu and memory suffice
+there, the node is abandoned and excluded for `patience_s`. After MOST_LEFT exclusions only named nodes are chosen. If
+kube-scheduler finds no node at all, it sends no request; then the pod's condition PodScheduled shows the refusal.
 
-It keeps room on MOST_KEPT of the nodes at most, for the first pods in line, and for none while a pod of higher priority is
-refused, which could use the room. A pod that can preempt others is served by preemption instead. The node is the one where the
-fewest GPUs and VFs are missing; it stays the same as long as it can do and pods end there (scheduling/kept_room.py). As many
-pods have to end there as cpu and memory take. A pod that is not bound within NOMINATION_S after its room is complete has to
-wait for its patience once more.
+At most MOST_KEPT of the nodes are reserved, for the first pods in the queue. While a pod of higher priority is refused, pods of
+lower priority get no reservation. Pods that can preempt use preemption instead. The node with the fewest missing GPUs and VFs
+is chosen, and stays while the pod can fit and pods end there (scheduling/kept_room.py). Pods must also end there until cpu and
+memory suffice. A pod that is not bound within NOMINATION_S after its reservation is complete waits for `patience_s` again.
 """
 
 import asyncio
@@ -43,19 +42,19 @@ from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
 LOOK_S: Final = 1.0
-KEPT_S: Final = 30.0  # of a nomination, which each look renews
-MOST_KEPT: Final = 0.03  # of the nodes; one in any case
-REMEMBERED: Final = 64  # pods whose named nodes are known, and for which a node is searched in one look
-TRIED: Final = 8  # nodes that are searched for one pod in one look
-VAIN_S: Final = 60.0  # until nodes are searched again for a pod for which none can do, unless it is refused before
-MOST_LEFT: Final = 3  # nodes that one pod left, after which it gets only nodes that were named for it
+KEPT_S: Final = 30.0  # lifetime of a nomination in seconds; each scan renews it
+MOST_KEPT: Final = 0.03  # maximum part of the nodes with a reservation; at least one node
+REMEMBERED: Final = 64  # maximum pods with remembered nodes, and pods for which one scan searches a node
+TRIED: Final = 8  # maximum nodes tried for one pod in one scan
+VAIN_S: Final = 60.0  # pause in seconds after a search without a possible node, unless the pod is refused again before
+MOST_LEFT: Final = 3  # excluded nodes of one pod, after which only nodes named for it are chosen
 _PLANS: Final = (Claim.PREDICTED, Claim.PLANNED, Claim.RESERVED)
 
 
 class _Named(NamedTuple):
-    """The nodes that kube-scheduler named for a pod."""
+    """Hold the nodes that kube-scheduler named for a pod."""
 
-    nodes: Collection[str]  # in the last question; once the pod is due, in all since
+    nodes: Collection[str]  # nodes of the last request; once the pod is due, of all requests since
     due: bool
 
 
@@ -64,13 +63,13 @@ _NOT_NAMED: Final = _Named((), False)
 
 @dataclass(slots=True, kw_only=True)
 class _Kept:
-    """The node where room is kept for a pod."""
+    """Hold the node with a reservation for a pod."""
 
     node: str
     stay: Stay
-    enough_at: float = math.inf  # since when cpu and memory suffice there
-    complete_at: float = math.inf  # since when all of it does
-    guessed: bool = False  # kube-scheduler asked about another node alone
+    enough_at: float = math.inf  # time since which cpu and memory suffice there
+    complete_at: float = math.inf  # time since which devices, cpu and memory suffice there
+    guessed: bool = False  # kube-scheduler's last request named only one other node
 
 
 class Patience:
@@ -84,7 +83,8 @@ class Patience:
         log: Log,
         faults: Faults | None = None,
     ) -> None:
-        """Create it. `patience_s`: 0: room is never kept. `clock`: that of the scheduler."""
+        """Create the task. `patience_s`: seconds until a refused pod gets a reservation; 0: never. `clock`: the scheduler's
+        clock."""
         self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._nodes = nodes
@@ -92,13 +92,13 @@ class Patience:
         self._clock = clock
         self._log = log
         self._named: dict[PodUid, _Named] = {}
-        self._vain: dict[PodUid, float] = {}  # pods for which no node can do: until when none is searched
+        self._vain: dict[PodUid, float] = {}  # time of the next search for a pod that fits no node
         self._kept: dict[PodUid, _Kept] = {}
         self._tries: dict[PodUid, Tries] = {}
-        self._again: dict[PodUid, float] = {}  # pods that did not take their room: when they are due again
+        self._again: dict[PodUid, float] = {}  # time when a pod that did not use its reservation is due again
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
-        """Remember the nodes that kube-scheduler named. If it left out the one where room is kept, the pod leaves that."""
+        """Store the nodes that kube-scheduler named. If the reserved node is not among them, exclude that node."""
         if not self._patience_s or self._scheduler.demand(pod.request).whole_peak <= 1:
             return
         before, due = self._named.pop(pod.uid, _NOT_NAMED), self._is_due(pod)
@@ -111,7 +111,7 @@ class Patience:
         if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= SEEN_S:
             if len(names) > 1 or kept.guessed:
                 self._tries_of(pod.uid).leave(kept.node, self._clock() + self._patience_s)
-            kept.guessed = True  # one name alone may be a guess of kube-scheduler's, which asks about all nodes next
+            kept.guessed = True  # a single name may be kube-scheduler's guess; its next request then names all nodes
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -120,7 +120,7 @@ class Patience:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Keep room for the first pods in line. A pod for which no node can do is passed over for a while."""
+        """Reserve nodes for the first pods in the queue. A pod that can fit on no node is skipped for VAIN_S."""
         slices = Slices(self._clock)
         kept: dict[PodUid, _Kept] = {}
         most = max(1, int(MOST_KEPT * len(self._scheduler.ledger.nodes())))
@@ -145,11 +145,12 @@ class Patience:
         self._kept = kept
 
     async def _keep(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
-        """Keep room for the pod, on the node where it is kept already if that can still do. None: no node can do."""
+        """Reserve a node for the pod: the current one if the pod can still fit there, else another. None: no node is
+        possible."""
         await slices.pause()
         before = self._kept.get(pod.uid)
         stays = before is not None and before.node not in taken and self._may_stay(pod, before.node)
-        if before is None or not stays or self._keep_on(pod.uid, before) is None:  # it may fit by now
+        if before is None or not stays or self._keep_on(pod.uid, before) is None:
             return await self._choose(pod, taken, slices)
         if not before.stay.is_over(self._clock()):
             return before
@@ -161,7 +162,7 @@ class Patience:
         return other
 
     async def _choose(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
-        """Keep room for the pod on another node. None: no node can do."""
+        """Reserve another node for the pod. None: no node is possible."""
         tries, demand, missing = self._tries_of(pod.uid), self._scheduler.demand(pod.request), []
         named = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes)
         for name in dict.fromkeys((*named, *(() if self._left_many(tries) else self._scheduler.ledger.nodes()))):
@@ -181,11 +182,11 @@ class Patience:
                 return room
         return None
 
-    # ---- which pods
+    # ---- the pods
 
     def _note_unasked(self) -> None:
-        """Record as refused the pods for which kube-scheduler finds no node with enough cpu and memory: it does not ask about
-        them."""
+        """Record pods as refused if kube-scheduler finds no node with enough cpu and memory, because it sends no request for
+        these."""
         for pod in self._scheduler.pending:
             if pod.unschedulable and pod.refused_at is None and self._scheduler.demand(pod.request).whole_peak > 1:
                 claimed = any(self._scheduler.ledger.own_claim(pod.uid, kind) is not None for kind in _PLANS)
@@ -193,8 +194,8 @@ class Patience:
                     self._scheduler.pending.refused(pod, self._clock())
 
     def _in_line(self) -> list[Pending]:
-        """Return the pods to keep room for: those for which it is kept, then the first in line. Forget pods that do not wait
-        any more."""
+        """Return the pods that may get a reservation: pods that have one, then the others in queue order. Forget pods that do
+        not wait any more."""
         pending, now = self._scheduler.pending, self._clock()
         self._named = {uid: names for uid, names in self._named.items() if pending.get_refused(uid)}
         self._tries = {uid: tries for uid, tries in self._tries.items() if pending.get_refused(uid)}
@@ -219,10 +220,10 @@ class Patience:
         return bool(making_room_on)
 
     def _in_quota(self, pod: Pending) -> bool:
-        """Return whether its quota lets the pod start. Of a pod that kube-scheduler asked about that is known."""
+        """Return whether its quota lets the pod start. A pod that was refused for another reason has passed its quota."""
         return pod.refused_for is not None or self._scheduler.quotas.admits([pod], starting=False) is None
 
-    # ---- which node
+    # ---- the node
 
     def _tries_of(self, uid: PodUid) -> Tries:
         return self._tries.setdefault(uid, Tries(patience_s=self._patience_s))
@@ -235,13 +236,13 @@ class Patience:
         return not left and self._nodes.allow(pod.node_rules, name) is not False
 
     def _missing(self, pod: Pending, demand: Demand, name: str, *, named: bool) -> int | None:
-        """Return how many GPUs and VFs are missing there. None: the pod cannot be there, whichever pods end."""
+        """Return the number of missing GPUs and VFs on the node. None: the pod cannot fit there, whichever pods end."""
         allowed = self._nodes.allow(pod.node_rules, name)
         if allowed is False or (allowed is None and not named):
             return None
         room = self._scheduler.ledger.without(pod.uid).room(name)
         if not named and room.has_resources(pod.cpu_memory):
-            return None  # what kube-scheduler alone judges forbids it, or it has not been asked since that much is free
+            return None  # kube-scheduler's own rules forbid the node, or no request has followed the release of cpu or memory
         cards = requested_cards(room, demand)
         usable, vfs = sum(card.usable for card in cards), sum(vf.usable for vf in room.vfs)
         if usable < demand.whole_peak or vfs < demand.vfs_peak or not self._could_suffice(room, pod.cpu_memory):
@@ -250,7 +251,7 @@ class Patience:
         return max(0, demand.whole_peak - free) + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
 
     def _could_suffice(self, room: NodeRoom, cpu_memory: CpuMemory) -> bool:
-        """Return whether cpu and memory suffice once the pods end that hold devices there."""
+        """Return whether cpu and memory suffice once all pods with devices there have ended."""
         ledger = self._scheduler.ledger
         cpu_milli, memory_mib = room.cpu_milli, room.memory_mib
         for uid, _ in ledger.facts_on(room.name):
@@ -259,8 +260,8 @@ class Patience:
         return not room.resources_known or (cpu_memory.cpu_milli <= cpu_milli and cpu_memory.memory_mib <= memory_mib)
 
     def _keep_on(self, uid: PodUid, kept: _Kept) -> int | None:
-        """Hold the room there with as few of its pods gone as possible. Return how many these are; None: the pod cannot fit
-        there at all."""
+        """Nominate devices on the node so that as few pods as possible have to end. Return their number; None: the pod cannot
+        fit there at all."""
         scheduler, pod, name = self._scheduler, self._scheduler.pending.get_refused(uid), kept.node
         if pod is None:
             return None

@@ -1,8 +1,7 @@
-"""Write what quotas use, and may use, into their objects: only what changed, a few objects in each look.
+"""Write the use and the runtime of each quota into its ElasticQuota object: only changes, and a few objects in each scan.
 
-Koordinator's kind has no status subresource as Koordinator installs it, so that annotations and status go in one patch; where
-a cluster's CRD has one, the status is patched once more there. Another scheduler that writes the same keys would write against
-this: `quota_status = false` leaves them to it.
+Koordinator's CRD has no status subresource by default, so annotations and status are written in one patch. If a cluster's CRD
+has one, a second patch writes the status there. If another scheduler writes the same keys, set `quota_status = false`.
 """
 
 import asyncio
@@ -25,8 +24,8 @@ from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedE
 from lading.log import Event, Log
 
 LOOK_S: Final = 5.0
-WRITTEN_IN_ONE_LOOK: Final = 50  # 10 a second, of some hundred quotas
-REFUSED_S: Final = 60.0  # until it is tried again without the right
+WRITTEN_IN_ONE_LOOK: Final = 50  # maximum objects in one scan, that is 10 a second; a cluster has some hundred quotas
+REFUSED_S: Final = 60.0  # seconds until the next attempt after a refusal, such as a missing RBAC right
 TIMEOUT_S: Final = 4.0
 
 
@@ -42,7 +41,7 @@ class QuotaWriter:
         log: Log,
         faults: Faults | None = None,
     ) -> None:
-        """Create it. `feeds` have what the objects say now. `clock`: seconds, monotonic."""
+        """Create the writer. `feeds` have the current status of the objects. `clock`: seconds, monotonic."""
         self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._quotas = quotas
         self._feeds = feeds
@@ -50,8 +49,8 @@ class QuotaWriter:
         self._leads = leads
         self._clock = clock
         self._log = log
-        self._order: dict[ObjectKey, None] = {}  # the one that was written the longest ago first
-        self._failing = False  # and the log says so already
+        self._order: dict[ObjectKey, None] = {}  # objects, the one written the longest ago first
+        self._failing = False  # the last scan failed, which is logged already
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -67,7 +66,7 @@ class QuotaWriter:
                 await asyncio.sleep(REFUSED_S if isinstance(e, RefusedError) else LOOK_S)
 
     async def look(self) -> None:
-        """Write what changed, of so many objects. Raises KubeError."""
+        """Write the changes of at most WRITTEN_IN_ONE_LOOK objects. Raises KubeError."""
         slices, written = Slices(self._clock), 0
         known = self._quotas.quotas
         self._order = {key: None for key in self._order if key in known} | dict.fromkeys(known)
@@ -81,7 +80,7 @@ class QuotaWriter:
             await slices.pause()
 
     async def _try_to_write(self, key: ObjectKey, quota: Quota, snapshot: QuotaSnapshot) -> bool:
-        """Write, and return whether there was something to write. Raises KubeError, which concerns all quotas."""
+        """Write the quota's status if it changed. Return whether it did. Raises KubeError, which concerns all quotas."""
         refused: KubeError | None = None
         with self._faults.handling(Work.QUOTA_STATUS, quota.id):
             try:
@@ -98,11 +97,11 @@ class QuotaWriter:
         return False
 
     async def _write(self, key: ObjectKey, quota: Quota, snapshot: QuotaSnapshot) -> bool:
-        """Write what the object does not say yet. Return whether there was something to write."""
+        """Write the quota's status if the object has another one. Return whether it was written."""
         said, status = self._feeds[quota.dialect].said(key[1]), render_status(snapshot, quota)
         if said == status:
             return False
-        with contextlib.suppress(NotFoundError, ConflictError):  # it is gone, or another one has its name
+        with contextlib.suppress(NotFoundError, ConflictError):  # the object was deleted or replaced
             await self._patch(key[1], quota, said, status)
         return True
 

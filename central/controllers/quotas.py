@@ -1,6 +1,6 @@
-"""Pass ElasticQuotas of the API server to the quotas that are kept, and keep up with the cluster, in slices.
+"""Pass watched ElasticQuotas to central's `Quotas`, and update the quotas from the cluster in slices.
 
-An object that cannot be decoded is a quota that cannot be used: its pods are refused in words, not let in without a limit.
+Pods of an ElasticQuota that cannot be decoded are refused with a reason, instead of being admitted without a limit.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from central.state.quotas import Quotas
 from lading.kube.resource import ELASTIC_QUOTAS, NAMESPACE_QUOTAS
 
 QUOTA_RESOURCES: Final = {Dialect.KOORDINATOR: ELASTIC_QUOTAS, Dialect.SCHEDULER_PLUGINS: NAMESPACE_QUOTAS}
-LOOK_S: Final = 1.0  # until a node that came counts
+LOOK_S: Final = 1.0  # seconds until a new node counts
 
 
 class QuotaFeed:
@@ -29,7 +29,7 @@ class QuotaFeed:
         self._said: dict[str, QuotaStatus] = {}
 
     def said(self, uid: str) -> QuotaStatus:
-        """Return what the object says of what is used, as it was last seen."""
+        """Return the usage that the ElasticQuota object had when it was last observed."""
         return self._said.get(uid, NOTHING_SAID)
 
     def replaced(self, objects: Sequence[ElasticQuota | Unreadable], version: str) -> None:
@@ -51,7 +51,7 @@ class QuotaFeed:
 
 
 class QuotaKeeper:
-    """Keep up with the cluster. `clock`: seconds, monotonic."""
+    """Update the quotas from the cluster. `clock`: seconds, monotonic."""
 
     def __init__(self, quotas: Quotas, *, clock: Callable[[], float]) -> None:
         self._quotas = quotas

@@ -1,23 +1,23 @@
-"""Requeue pods that were refused, once there is room for them.
+"""Requeue refused pods once devices for them are free.
 
-kube-scheduler does not know when devices become free: a pod that an extender refused waits up to five minutes, unless something
-happens to it. So central *touches* it: a patch of its status moves it to the front of kube-scheduler's queue at once (seen with
-1.36; any change does). It happens after the ledger released the devices, never before: else the pod would be refused again.
+kube-scheduler does not know when devices become free: a pod that an extender refused waits up to five minutes, unless the pod
+changes. So central *touches* the pod: a patch of its status moves it to the front of kube-scheduler's queue at once (observed
+with 1.36; any change does). The ledger must release the devices before: else the pod would be refused again.
 
-Room that appears begins a new *round* for each request that it fits. In a round every refused pod is woken at most once, while
-there is room, a few for each node with room at a time, whatever they ask. One half of these places is for the first in line, by
-priority, fair between namespaces, and then by age (central.state.tenants); the other half for the pods that had no turn for the
-longest time, because the first in line may be pods that cannot use this room (another taint, no cpu), and new rounds may come
-faster than one ends. A pod that is refused once more had its turn: it waits for the next round.
+New free capacity begins a *round* for each request that fits there. In a round every refused pod is requeued at most once, and
+only a few pods at a time for each node that fits. One half of these are the first in the queue: by priority, fair between
+namespaces, then by age (central.state.tenants). The other half are the pods without a turn for the longest time: the first
+pods may be unable to use these nodes (another taint, no cpu), and new rounds may come faster than one ends. A pod that is
+refused again waits for the next round.
 
-For each request only nodes that got room are judged, never all nodes, except for a request whose affinity group left its card.
-That may be more than one look has time for (all nodes of a cluster at once when central starts, ten thousand requests). Then
-the newest and the oldest take turns, so that a release is seen soon whatever else waits, and nothing waits for ever. All of it
-is done in slices: a look never blocks the loop.
+For each request only nodes with new free capacity are judged; all nodes only if the request's affinity group left its card. One
+scan may lack the time: central judges all nodes when it starts, for maybe ten thousand requests. Then the newest and the oldest
+entries take turns, so that a release is noticed soon, and none waits for ever. Work is done in slices: a scan never blocks the
+loop.
 
-Pods that their quota refused are in no round: they are woken when the quota has room for them.
+Pods that their quota refused are in no round: they are requeued when the quota allows them.
 
-Room that is held for a pod (*nominated*) is in no round: that pod is woken when its room is complete.
+Devices that are held for one pod (*nominated*) are in no round: that pod is requeued when all of its devices are free.
 
 Source: k8s.io/kubernetes/pkg/scheduler (activeQ, backoffQ, unschedulable pods), checked in tests/cluster.
 """
@@ -42,21 +42,21 @@ from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedE
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
-LOOK_S: Final = 0.1  # between two looks; kube-scheduler's own back-off of up to 1 s comes on top
-JUDGED_S: Final = 0.3  # of one look for judging what got room; then the pods found so far are woken
-GOING_ON_S: Final = 0.1  # of one look for what a filter had no time for
-FOR_EACH_NODE: Final = 8  # pods woken in one look: most nodes have so many cards
-FIRST: Final = FOR_EACH_NODE // 2  # of these: the first in line
-AT_ONCE: Final = 32  # touches under way; the API server has others to serve
+LOOK_S: Final = 0.1  # seconds between two scans; kube-scheduler's own back-off of up to 1 s comes on top
+JUDGED_S: Final = 0.3  # seconds of one scan for judging new free capacity; then the pods found so far are requeued
+GOING_ON_S: Final = 0.1  # seconds of one scan for nodes that a filter request had no time to judge
+FOR_EACH_NODE: Final = 8  # pods requeued for one node in one scan: most nodes have 8 cards
+FIRST: Final = FOR_EACH_NODE // 2  # pods of FOR_EACH_NODE that are the first in the queue
+AT_ONCE: Final = 32  # maximum touches under way; the API server has other clients to serve
 
 
 @dataclass(slots=True, eq=False)
 class _Round:
-    """Hold a round of one request. `nodes` are those that gained free capacity and fitted, each with the look in which it
-    last did."""
+    """Hold a round of one request. `nodes`: nodes with new free capacity that fit the request, each with the number of the scan
+    in which it last did."""
 
     request: DeviceRequest
-    number: int = 0  # that of the look in which it began
+    number: int = 0  # number of the last scan in which a node was added
     nodes: dict[str, int] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ class Requeuer:
         self._touch = touch
         self._clock = clock
         self._log = log
-        # To be judged: a node for all requests, an ask for all nodes. What is in it already keeps its place.
+        # An unjudged node is judged for all requests, an unjudged request on all nodes. An entry keeps its position.
         self._unjudged: OrderedDict[str | DeviceRequest, None] = OrderedDict()
         self._newest_next = True
         self._rounds: dict[DeviceRequest, _Round] = {}
@@ -99,11 +99,11 @@ class Requeuer:
                 await asyncio.sleep(LOOK_S)
 
     def want(self, uids: Iterable[PodUid]) -> None:
-        """Requeue these refused pods with the next look, all at once."""
+        """Requeue these refused pods with the next scan, all at once."""
         self._wanted.update(dict.fromkeys(uids))
 
     async def look(self) -> list[Pending]:
-        """Return the pods to wake now. A returned pod had its turn in this round."""
+        """Return the pods to requeue now. A returned pod had its turn in this round."""
         self._look += 1
         slices = Slices(self._clock)
         ledger = self._scheduler.ledger
@@ -111,7 +111,7 @@ class Requeuer:
         for name in freed:
             self._unjudged.setdefault(name)
         for request in self._scheduler.pending.refused_requests() if moved else ():
-            # A group that left its card may open another one where there was room all the time.
+            # An affinity group that left its card may open another card, on a node that was free all the time.
             if request.sharing is not None and not moved.isdisjoint(groups_of([request.sharing])):
                 self._unjudged.setdefault(request)
         await self._judge(slices)
@@ -119,15 +119,15 @@ class Requeuer:
         nominated = [pod async for pod in self._nominated(frozenset(freed), slices)]
         chosen = await self._choose(slices)
         together = [pod for uid in self._wanted if (pod := self._scheduler.pending.get_refused(uid))]
-        self._wanted = {pod.uid: None for pod in together if pod.uid in self._waking}  # once more, when that is over
+        self._wanted = {pod.uid: None for pod in together if pod.uid in self._waking}  # requeued again after this touch
         free = self._scheduler.quotas.take_free(self._scheduler.tenants.in_turn)
         others = [pod for pod in (*together, *free) if pod.uid not in self._waking]
         return [*{pod.uid: pod for pod in (*others, *nominated, *decided, *chosen)}.values()]
 
-    # ---- what got room
+    # ---- new free capacity
 
     async def _judge(self, slices: Slices) -> None:
-        """Judge at least one unjudged node or request, and as many as there is time for."""
+        """Judge at least one unjudged node or request, and further ones until JUDGED_S is over."""
         until = self._clock() + JUDGED_S
         while self._unjudged:
             next_one, _ = self._unjudged.popitem(last=self._newest_next)
@@ -141,7 +141,7 @@ class Requeuer:
                 break
 
     def _fits_on(self, request: DeviceRequest, name: str) -> bool:
-        """Return whether the request fits on the node now. It fits on none that is set aside."""
+        """Return whether the request fits on the node now. Nodes that are set aside after an error fit no request."""
         if self._faults.sets_aside(Work.REQUEUE, name):
             return False
         with self._faults.handling(Work.REQUEUE, name):
@@ -154,11 +154,11 @@ class Requeuer:
             return ((unjudged, name) for name in ledger.nodes())
         return ((request, unjudged) for request in pending.refused_requests())
 
-    # ---- what a filter had no time for
+    # ---- nodes that a filter request had no time to judge
 
     async def _go_on(self, slices: Slices) -> list[Pending]:
-        """Judge nodes for one request that was refused before all were judged. Return its pods, once some node fits or all are
-        judged. Requests take turns, so that none waits for the others' end."""
+        """Judge further nodes for one request that was refused before all nodes were judged. Return its pods once a node fits
+        or all nodes are judged. Requests take turns, so that none waits for the end of another."""
         unfinished = self._scheduler.unfinished
         request = next(iter(unfinished), None)
         if request is None:
@@ -180,7 +180,7 @@ class Requeuer:
             pod.undecided = False
         return waiting
 
-    # ---- whose turn it is
+    # ---- the pods to requeue
 
     async def _choose(self, slices: Slices) -> list[Pending]:
         line: list[_Waiting] = []
@@ -194,7 +194,7 @@ class Requeuer:
             seats = len(current.nodes)
             ready = [pod for pod in waiting if pod.uid not in self._waking]
             line += [(pod, current) for pod in islice(in_turn(ready), FIRST * seats)]
-            # Of which those before may be as many as there are.
+            # The first pods of the queue may be among these, so take enough for both halves.
             longest += [(pod, current) for pod in nsmallest(FOR_EACH_NODE * seats, ready, key=_last_turn)]
             await slices.pause()
         of = {pod.uid: current for pod, current in line}
@@ -208,12 +208,12 @@ class Requeuer:
         return [pod for pod, _ in chosen]
 
     def _waiting(self, request: DeviceRequest) -> list[Pending]:
-        """Return the pods that had no turn in the current round, in line. The round ends when there are none, or no room."""
+        """Return the pods without a turn in the current round, in queue order. The round ends without such pods or nodes."""
         number = self._rounds[request].number
         return [pod for pod in self._scheduler.pending.refused_with(request) if pod.woken_in != number]
 
     async def _seated(self, line: Iterable[_Waiting], for_each: int, slices: Slices) -> AsyncIterator[_Waiting]:
-        """Yield the pods in line for which there is a place: a fixed number for each node that still has room."""
+        """Yield pods in queue order, at most `for_each` for each node where the request still fits."""
         seats: Counter[str] = Counter()
         open_nodes: dict[_Round, list[str]] = {}
         for pod, current in line:
@@ -227,7 +227,7 @@ class Requeuer:
                 yield pod, current
 
     def _still_fits(self, current: _Round, name: str) -> bool:
-        """Return whether the request still fits the node; evaluated once in a look."""
+        """Return whether the request still fits the node; evaluated once in a scan."""
         if current.nodes.get(name) != self._look:
             if not self._fits_on(current.request, name):
                 current.nodes.pop(name, None)
@@ -235,7 +235,7 @@ class Requeuer:
             current.nodes[name] = self._look
         return True
 
-    # ---- room that was made for one pod
+    # ---- nominated pods
 
     async def _nominated(self, freed: AbstractSet[str], slices: Slices) -> AsyncIterator[Pending]:
         for claim in self._scheduler.ledger.nominations():
@@ -253,7 +253,7 @@ class Requeuer:
             return self._scheduler.placement(pod, node) is not None
         return False
 
-    # ---- waking them
+    # ---- touching the pods
 
     async def _wake(self, pod: Pending) -> None:
         try:
@@ -268,16 +268,16 @@ class Requeuer:
         while True:
             try:
                 async with self._slots:
-                    known = self._scheduler.pending.get_refused(pod.uid)  # kube-scheduler may have asked meanwhile
+                    known = self._scheduler.pending.get_refused(pod.uid)  # kube-scheduler may have tried it meanwhile
                     if known is None:
                         return
                     await self._touch(known)
             except (NotFoundError, ConflictError):
-                return  # the watch will say so
+                return  # the pod was deleted or replaced, and the watch will report it
             except KubeError as e:
                 self._log.warning(Event.POD_WOKEN, f"cannot requeue, retrying unless refused: {e}", **fields)
                 if isinstance(e, RefusedError) and not isinstance(e, TooManyRequestsError):
-                    return  # once more would be refused once more; the next round asks again
+                    return  # a retry would be refused too; the next round tries again
                 await asyncio.sleep(backoff.failed(at_least_s=e.retry_after_s))
             else:
                 self._scheduler.counts.woken += 1

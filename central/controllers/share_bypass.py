@@ -1,10 +1,10 @@
-"""Tell pods that they do not keep to their shares of cards, as their nodes report; evict them where central is configured to.
+"""Report pods that exceed their shares of cards, from node reports, and evict these pods if central is configured to.
 
-It takes node reports. A pod gets an Event when a report names it first, and again after QUIET_S at the earliest, whatever the
-reports say meanwhile. A node's word counts for the pods that are bound to it.
+A pod gets an Event when a report names it first, and another one after QUIET_S at the earliest, regardless of further reports.
+A node's report counts only for pods that are bound to the node.
 
-Evictions go by the Eviction API, so disruption budgets count; a pod that cannot go now is asked for again as long as its node
-reports it.
+Evictions go by the Eviction API, so disruption budgets count. If a pod cannot be evicted now, the eviction is repeated as long
+as its node reports the pod.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from lading.nodedevices import NodeDevices, ShareBypass
 from lading.vocabulary import PodUid
 
 LOOK_S: Final = 1.0
-QUIET_S: Final = 600.0  # a container whose use goes up and down around its share fills no list of Events
+QUIET_S: Final = 600.0  # keeps a container that fluctuates around its share from filling the list of Events
 BYPASSED: Final = "ShareBypassed"
 
 
 class Bypassed(StrEnum):
-    """Say what happens to a pod that does not keep to its shares."""
+    """Represent the action for a pod that exceeds its shares."""
 
     REPORT = "report"
     END = "end"
@@ -37,10 +37,10 @@ class Evict(Protocol):
 
 
 class BypassFeed:
-    """Keep what nodes report of bypassed shares. An object that cannot be decoded stays as it was known."""
+    """Keep the bypassed shares that nodes report. For an object that cannot be decoded, the last report stays."""
 
     def __init__(self) -> None:
-        self.reported: dict[str, tuple[ShareBypass, ...]] = {}  # by node; only nodes that report some
+        self.reported: dict[str, tuple[ShareBypass, ...]] = {}  # bypassed shares by node; only nodes that report some
 
     def replaced(self, objects: Sequence[NodeDevices | Unreadable], version: str) -> None:
         names = {one.metadata.name for one in objects}
@@ -74,7 +74,7 @@ class BypassEnder:
         clock: Callable[[], float],
         faults: Faults,
     ) -> None:
-        """Create the task. `tell` writes an Event: pod, reason, message. `clock`: seconds, monotonic."""
+        """Create the task. `record_event` writes an Event: pod, reason, message. `clock`: seconds, monotonic."""
         self._faults = faults
         self._ledger = ledger
         self._feed = feed
@@ -83,8 +83,8 @@ class BypassEnder:
         self._record_event = record_event
         self._leads = leads
         self._clock = clock
-        self._quiet: dict[tuple[PodUid, str, str], float] = {}  # pod, container and card that had an Event, until when
-        self._evicted: set[PodUid] = set()  # until they are gone
+        self._quiet: dict[tuple[PodUid, str, str], float] = {}  # earliest next Event, by pod, container and card
+        self._evicted: set[PodUid] = set()  # evicted pods that the ledger still has
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -114,7 +114,7 @@ class BypassEnder:
             self._evicted.add(record.uid)
 
     def _found(self) -> Iterable[tuple[PodRecord, ShareBypass]]:
-        """Yield what is reported of pods that are bound to the node that says so, and are not ending."""
+        """Yield the reports about pods that are bound to the reporting node and are not ending."""
         for node, reported in self._feed.reported.items():
             for one in reported:
                 record = self._ledger.pod(one.pod)

@@ -1,4 +1,4 @@
-"""Sign assignments with central's private key, which never leaves this object, and verify those that pods bring back.
+"""Sign assignments with central's private key, which never leaves this object, and verify the assignments of bound pods.
 
 Source: lading/signature.py.
 """
@@ -20,7 +20,7 @@ class Signer:
         self._key = key
         self._key_id = key_id
         self._public = {**(others or {}), key_id: key.public_key()}
-        sign(key, key_id, "")  # a key id that cannot be written is an error now, not at the first pod
+        sign(key, key_id, "")  # an invalid key id is an error now, not at the first pod
 
     def sign(self, text: str) -> str:
         return sign(self._key, self._key_id, text)

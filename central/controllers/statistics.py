@@ -1,8 +1,8 @@
-"""Count the cluster at intervals: what may be given, what is held, and how fragmented the rest is.
+"""Count the cluster's devices at intervals: free, held and unusable ones, and how fragmented the free capacity is.
 
-It takes the ledger and the pods to expect, and makes an Overview, which can be read at any time. A scrape that counted 5,000
-nodes would delay kube-scheduler. So only nodes that changed since the last time are counted, in slices and outside the
-scheduling path. The sums are kept in parts of few nodes, so that one step of vectors is short for any number of nodes.
+The Overview is made from the ledger and the expected pods, and can be read at any time. A scrape that counted 5,000 nodes would
+delay kube-scheduler. So only changed nodes are counted, in slices and outside the scheduling path. The sums are kept in parts
+of PART_NODES nodes, so that one vector operation is short for any number of nodes.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from central.loop.slices import Slices
 from central.view.model import NodeState
 from lading.devices.share import FULL_CORE
 
-LOOK_S: Final = 10.0  # between two looks; Prometheus comes every 15 to 60 s
-SLICE_S: Final = 0.0005  # and one step of vectors: a question that falls on it hardly waits
-PART_NODES: Final = 512  # a step takes some 0.2 ms, of 8 cards each
-REST_S: Final = 0.01  # a look may take a second
-SIZES: Final = (1, 2, 4, 8)  # pods of so many whole GPUs that are counted how often they would fit
-# By Columns.serving.
+LOOK_S: Final = 10.0  # seconds between two counts; Prometheus scrapes every 15 to 60 s
+SLICE_S: Final = 0.0005  # seconds of a slice, plus one vector operation, so that kube-scheduler's requests hardly wait
+PART_NODES: Final = 512  # one vector operation takes some 0.2 ms, with 8 cards a node
+REST_S: Final = 0.01  # pause between slices: one count may take a second
+SIZES: Final = (1, 2, 4, 8)  # whole GPUs of a pod; for each size, the places where it fits are counted
+# The keys are the values of Columns.serving.
 _STATES: Final = {0: NodeState.READY, 2: NodeState.UNREACHABLE, 3: NodeState.NOT_RECONCILED, 4: NodeState.REBOOTED}
 
 
@@ -43,14 +43,14 @@ class Amounts(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     nodes: Mapping[NodeState, int]
-    gpus: Amounts  # one that is held in part is held
-    mig_gpus: int  # in MIG mode, without a held instance; no others of these
-    memory_mib: Amounts  # as below, of GPUs that are not in MIG mode
-    core_percent: Amounts
+    gpus: Amounts  # a GPU counts as held if any part of it is held
+    mig_gpus: int  # usable GPUs in MIG mode without a held instance; not counted in `gpus`
+    memory_mib: Amounts  # memory of GPUs that are not in MIG mode
+    core_percent: Amounts  # compute of GPUs that are not in MIG mode; 100 a card
     vfs: Amounts
-    free_milli: int  # of cards, the scarcer of memory and compute
-    unusable_milli: float  # of these, for a pod of those to expect, on average
-    places: Mapping[int, int]  # by SIZES
+    free_milli: int  # free thousandths of cards, by the scarcer of memory and compute
+    unusable_milli: float  # part of free_milli that an average expected pod cannot use
+    places: Mapping[int, int]  # number of pods that fit, by the sizes of SIZES
 
     @property
     def fragmentation(self) -> float:
@@ -69,14 +69,14 @@ class _Part:
 class _Counts(NamedTuple):
     """Hold the counts of some nodes; counts of disjoint sets of nodes add up."""
 
-    nodes: tuple[int, ...]  # by _STATES
+    nodes: tuple[int, ...]  # one number for each of _STATES
     gpus: tuple[int, ...]
     mig_gpus: tuple[int, ...]  # one number
     memory_mib: tuple[int, ...]
     core_percent: tuple[int, ...]
     vfs: tuple[int, ...]
     free_milli: tuple[int, ...]  # one number
-    places: tuple[int, ...]  # by SIZES
+    places: tuple[int, ...]  # one number for each of SIZES
 
 
 class ClusterStatistics:
@@ -84,7 +84,7 @@ class ClusterStatistics:
 
     def __init__(self, ledger: Ledger, forecast: Forecast, *, clock: Callable[[], float], faults: Faults) -> None:
         self._faults = faults
-        self.overview: Overview | None = None  # before the first look
+        self.overview: Overview | None = None  # None before the first count
         self._ledger = ledger
         self._forecast = forecast
         self._clock = clock
@@ -117,12 +117,12 @@ class ClusterStatistics:
         ledger = self._ledger
         version, names = ledger.version, ledger.changed_since(self._seen_rooms)
         if self._seen_rooms < 0:
-            self._seen_loads = ledger.loads_version  # a room has its node's cpu and memory
+            self._seen_loads = ledger.loads_version  # each NodeRoom has its node's cpu and memory
         for name in names:
             with self._faults.handling(Work.STATISTICS, name):  # a node that fails counts as before
                 self._look_at(ledger.room(name))
             await slices.pause()
-        self._seen_rooms = version  # what changed meanwhile is looked at once more
+        self._seen_rooms = version  # nodes that changed meanwhile are counted again next time
         loads, self._seen_loads = ledger.loads_changed_since(self._seen_loads)
         for load in loads:
             part = self._part_of.get(load[0])
@@ -149,7 +149,7 @@ class ClusterStatistics:
         return self._parts[-1]
 
     async def _unusable(self, free: Sequence[Free], slices: Slices) -> float:
-        """Return the mean over the pods to expect that ask for GPUs."""
+        """Return the mean unusable milli-GPUs over the expected pods that request GPUs."""
         total, mass = 0, 0
         for kind, weight in self._forecast.workload.kinds:
             if kind.cpu_only:
@@ -178,7 +178,8 @@ def _count(part: _Part, free: Free) -> _Counts:
     usable = (cards[:, USABLE] > 0) & (serving == 0)[:, None]
 
     def amounts(left: int, whole: int | None) -> Amounts:
-        """Return the amounts by the planes `left` and `whole`; `whole` None: 100 for each card."""
+        """Return the amounts from the columns `left` (free) and `whole` (total). Without `whole` the total is 100 for each
+        card."""
         full = FULL_CORE if whole is None else cards[:, whole]
         some = there & ~mig
         rest = cards[:, left]

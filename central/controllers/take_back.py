@@ -1,15 +1,15 @@
-"""Take back what quotas borrowed: evict pods of a quota that uses more than it may, for a pod of another quota that may start
-and finds no room.
+"""Take back borrowed quota: evict pods of a quota above its limit, for a pod of another quota that lacks only devices.
 
-A quota that lends loses nothing by it: what it asks for again reduces what the borrower may use at once, so that the borrower
-starts nothing more. What runs goes only here, and only if
+A quota's limit is its runtime, or its min if it has no runtime. Once a lender requests its guaranteed devices again, the
+borrower's runtime shrinks, so that it starts no more pods. Its running pods are evicted only here, and only if
 
-- the borrower used more than it may for the whole delay, so that pods which end by themselves are waited for;
-- a pod waits that its own quota allows, without borrowing, and that only lacks devices;
-- it then fits on a node where kube-scheduler would put it: else nothing is evicted.
+- the borrower was above its limit for the whole delay, so that pods which end by themselves are waited for;
+- a pod waits that its own quota allows without borrowing, and that only lacks devices;
+- that pod then fits on a node where kube-scheduler would put it.
 
-No more goes than that pod needs (central.quota.giving), by the Eviction API, within disruption budgets, with a dry run first.
-The devices are kept for the pod meanwhile, as in a preemption. One plan a look: the next one sees what it changed.
+Only as many pods are evicted as needed (central.quota.giving), by the Eviction API, within disruption budgets, after a dry run.
+The devices are held for the waiting pod meanwhile, as in a preemption. Each scan makes one plan, so that the next scan observes
+its effect.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from lading.log import Event, Log
 from lading.vocabulary import PodUid
 
 LOOK_S: Final = 1.0
-REMEMBERED: Final = 64  # pods that find no room
+REMEMBERED: Final = 64  # maximum remembered pods that fit nowhere
 TAKEN_BACK: Final = "QuotaTakenBack"
 
 
@@ -49,7 +49,7 @@ class _Found:
 
     @property
     def cost(self) -> tuple[int, int, str]:
-        """Return what is compared between nodes: the highest priority, then the number of pods."""
+        """Return the sort key of nodes: the highest priority of a victim, then the number of victims."""
         return max(piece.unit.priority for piece in self.pieces), len(uids_of(self.pieces)), self.node
 
 
@@ -65,7 +65,7 @@ class TakeBack:
         log: Log,
         faults: Faults | None = None,
     ) -> None:
-        """Create it. `delay_s`: 0: nothing is taken back."""
+        """Create the task. `delay_s`: seconds above its limit until a quota's pods are evicted; 0: never."""
         self._faults = Faults(clock=clock, log=log) if faults is None else faults
         self._scheduler = scheduler
         self._quotas = quotas
@@ -74,11 +74,11 @@ class TakeBack:
         self._clock = clock
         self._log = log
         self._units = units_of(scheduler.gangs)
-        self._names: dict[PodUid, Sequence[str]] = {}  # of pods that find no room: where they may be
+        self._names: dict[PodUid, Sequence[str]] = {}  # nodes that kube-scheduler allows, by pod that fits nowhere
         self._over_since: dict[QuotaId, float] = {}
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
-        """Remember the nodes where the pod could be, if it is in a quota."""
+        """Store the nodes where kube-scheduler allows the pod, if it is in a quota."""
         self._names.pop(pod.uid, None)
         if self._delay_s and self._quotas.counted(pod.uid).quotas:
             self._names[pod.uid] = names
@@ -93,7 +93,7 @@ class TakeBack:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Take back for the first pod in line for which that helps."""
+        """Take back borrowed quota for the first pod of the queue that then fits."""
         snapshot = self._quotas.snapshot()
         due = self._due(snapshot) if snapshot is not None else {}
         pods = [pod for uid in self._names if (pod := self._scheduler.pending.get_refused(uid)) and pod.quota is None]
@@ -108,8 +108,8 @@ class TakeBack:
     def units_for(
         self, pods: Sequence[Pending], names: Collection[str], protection: Protection
     ) -> tuple[QuotaSnapshot, list[Unit]] | None:
-        """Return what other quotas have to give back on these nodes, the most important first; None if these pods, which
-        start together, would borrow themselves."""
+        """Return the pods that other quotas have to give back on these nodes, the most important first. Return None if `pods`,
+        which start together, would borrow themselves."""
         snapshot = self._quotas.snapshot()
         if snapshot is None or not self._delay_s or not self._may_claim(pods):
             return None
@@ -118,7 +118,7 @@ class TakeBack:
         return snapshot, sorted(units.values(), key=importance)
 
     def _due(self, snapshot: QuotaSnapshot) -> dict[QuotaId, float]:
-        """Return the quotas that use more than they may for so long that they have to give back, and since when."""
+        """Return the quotas that have been above their limit for `delay_s`, with the time since when."""
         now = self._clock()
         over = [quota for quota in snapshot.tree.dividing if not snapshot.tree.groups.get(quota)]
         excess = [quota for quota in over if beyond(snapshot, snapshot.tree.quotas[quota])]
@@ -145,7 +145,7 @@ class TakeBack:
         return True
 
     def _may_claim(self, pods: Sequence[Pending]) -> bool:
-        """Return whether the quotas of these pods allow them together, without borrowing beyond what they may use."""
+        """Return whether the quotas of these pods allow all of them together, without borrowing beyond their runtime."""
         snapshot = self._quotas.snapshot()
         counted = [self._quotas.counted(pod.uid) for pod in pods]
         quotas = {quota for one in counted for quota in one.quotas}
@@ -162,7 +162,7 @@ class TakeBack:
     def _finding(
         self, pod: Pending, names: Sequence[str], due: AbstractSet[QuotaId], protection: Protection
     ) -> Generator[None, None, _Found | None]:
-        """Search the node where the least important pods have to go, in steps."""
+        """Search the node with the least important victims, in steps."""
         best: _Found | None = None
         for name, units in self._on_nodes(names, due, protection).items():
             snapshot = self._quotas.snapshot()
@@ -176,7 +176,8 @@ class TakeBack:
     def _renewed(
         self, pod: Pending, found: _Found, snapshot: QuotaSnapshot, due: AbstractSet[QuotaId], protection: Protection
     ) -> Plan | None:
-        """Choose again on the same node, as things are now. None: that is not enough any more, or not needed."""
+        """Choose again on the same node, in the current state. None: evictions there do not suffice any more, or are not
+        needed."""
         units = self._on_nodes([found.node], due, protection).get(found.node, [])
         uids = uids_of(result(choosing(snapshot, units, self._enough(pod, found.node))))
         victims = [record for uid in uids if (record := self._scheduler.ledger.pod(uid)) is not None]
@@ -187,7 +188,8 @@ class TakeBack:
         return Plan(node=found.node, victims=tuple(ordered), placement=placement)
 
     def _on_nodes(self, names: Collection[str], due: AbstractSet[QuotaId], protection: Protection) -> dict[str, list[Unit]]:
-        """Return the units of these quotas by node, without those of which a pod has to stay. One may be on several nodes."""
+        """Return the units of these quotas by node, without units that contain a protected pod. A unit may be on several
+        nodes."""
         by_quota: dict[QuotaId, list[Holding]] = {}
         for record, counted in self._quotas.holders_in(due):
             for quota in counted.quotas:
@@ -211,7 +213,7 @@ class TakeBack:
         return enough
 
     def _placement(self, pod: Pending, name: str, gone: Collection[PodUid]) -> Placement | None:
-        """Return where the pod would be there without these pods, and without those that end already."""
+        """Return the pod's placement on the node without these pods and without pods that are ending."""
         ending = [record.uid for record in self._scheduler.ledger.bound_on(name) if record.deleting]
         state = self._scheduler.ledger.without(pod.uid, *gone, *ending)
         return self._scheduler.fit_devices(pod.shape, name, state)

@@ -25,13 +25,13 @@ ENDPOINT_SLICES: Final = Resource("discovery.k8s.io", "v1", "endpointslices")
 PORT: Final = "extender"  # the Service's names for its ports
 PAGE_PORT: Final = "page"
 LOOK_S: Final = 0.2
-AGAIN_S: Final = 60.0
+AGAIN_S: Final = 60.0  # seconds between two writes of the EndpointSlice
 _NOW: Final = float("-inf")
 
 
 class Announcer:
-    """Write the EndpointSlice. kube-scheduler reaches this replica at `address`, people at `page_port` of its host;
-    `leads` says whether it answers now."""
+    """Write the EndpointSlice. kube-scheduler reaches this replica at `address`, people at `page_port` of the same host.
+    `leads` returns whether this replica answers now."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Print the certificates of kube-scheduler and central as Secrets for `kubectl apply -f -`: `lading-central new-certificates`.
 
-It takes a namespace and a number of days. It prints two Secrets on stdout, each with tls.crt, tls.key and ca.crt. The
-authority's key signs these two certificates and is not kept: to renew them, run the command again and restart both Deployments.
+The command takes a namespace and a number of days, and prints two Secrets on stdout, each with tls.crt, tls.key and ca.crt. The
+authority's key signs only these two certificates and is not kept. To renew them, run the command again and restart both
+Deployments.
 
 Source: RFC 5280; Kubernetes, "TLS Secrets".
 """
@@ -23,7 +24,7 @@ from lading.vocabulary import CENTRAL, SYSTEM_NAMESPACE
 
 SCHEDULER: Final = "lading-scheduler"
 DAYS: Final = 3650
-_CLOCK_SKEW: Final = timedelta(hours=1)  # by which a clock may be behind
+_CLOCK_SKEW: Final = timedelta(hours=1)  # maximum time by which a client's clock may be behind
 _SIGNS: Final = x509.KeyUsage(
     key_cert_sign=True,
     crl_sign=True,

@@ -35,13 +35,13 @@ from lading.tracing import open_tracing
 from lading.vocabulary import CENTRAL, PodUid
 
 USER_AGENT: Final = f"lading-central/{__version__}"
-LOOK_S: Final = 0.5  # until a term that began is watched too
-# After a term of this very process: its last Binding was sent before it ended, and takes no longer than this.
+LOOK_S: Final = 0.5  # seconds until the tasks of a new leadership are watched too
+# This process waits so long before it leads again: the last Binding of its former leadership is over by then.
 AFTER_TERM_S: Final = BIND_TIMEOUT_S + 1.0
 
 
 class Replica:
-    """Begin a leadership when the lease is gained, and end it when the lease is lost. The verbs are those of the current
+    """Begin a leadership when the lease is gained, and end it when the lease is lost. The verbs are answered by the current
     leadership."""
 
     def __init__(self, make_term: Callable[[], Leadership], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
@@ -50,17 +50,17 @@ class Replica:
         self._make_term = make_term
         self._ending: set[asyncio.Task[bool]] = set()
         self._clock = clock
-        self._begins_at = float("-inf")  # the next term, at the earliest
+        self._begins_at = float("-inf")  # earliest begin of the next leadership
         self._log = log
 
     def leads(self) -> bool:
-        """Return whether this replica leads. It is called before every verb and uses only the clock, without anything that
-        could be late."""
+        """Return whether this replica leads and has read everything. Called before every verb: only the clock decides about the
+        lease, because a callback may be late."""
         return self.term is not None and self.term.ready and self.election is not None and self.election.is_leader()
 
     def gained(self) -> None:
-        """Begin a term of leadership. A replica that could not renew in time may lead again a moment later, without the wait
-        that another replica has."""
+        """Begin a leadership. A replica that could not renew in time may lead again at once, without the lease duration that
+        another replica waits. So it waits for its own former Bindings."""
         self.term = self._make_term().begin(after_s=max(0.0, self._begins_at - self._clock()))
 
     def lost(self) -> None:
@@ -74,7 +74,8 @@ class Replica:
             self.term = None
 
     async def close(self) -> bool:
-        """End all terms. Return whether the outcome of every Binding is known, so that another replica may lead at once."""
+        """End all leaderships. Return whether the outcome of every Binding is known, so that another replica may lead at
+        once."""
         self.lost()
         return all(clear is True for clear in await asyncio.gather(*self._ending, return_exceptions=True))
 
@@ -166,7 +167,7 @@ async def run(settings: Settings, log: Log) -> None:
 
         counts = Counts()
         leadership = Replica(begin_term, log)
-        # A client of its own: a renewal never waits behind a list.
+        # The election has a client of its own, so that a renewal never waits behind a list.
         election = Election(
             KubeLease(leases, namespace=settings.lease_namespace, name=settings.lease_name),
             name=settings.name,
@@ -245,14 +246,14 @@ async def run(settings: Settings, log: Log) -> None:
             await server.close()
             await people.close()
             if await leadership.close():
-                await election.release()  # else another replica waits until nothing can be under way
+                await election.release()  # else another replica waits until no Binding can be under way
             for listener in health:
                 await listener.close()
             log.info(Event.DAEMON_STOPPED)
 
 
 async def _never_silent() -> str:
-    """Return an empty text, no error: any answer shows that the loop runs."""
+    """Return an empty text, that is no error: any answer shows that the event loop runs."""
     return ""
 
 
@@ -263,8 +264,8 @@ def _conditions(leadership: Replica, election: Election) -> tuple[Condition, ...
 
 
 async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], leadership: Replica) -> None:
-    """Wait until the daemon is to stop. The background tasks never end by themselves: if one does, raise its error, which ends
-    the daemon; a new process reads everything again."""
+    """Wait until the daemon is to stop. Background tasks never end by themselves: if one does, raise its error. That ends the
+    daemon, and a new process reads everything again."""
     stopped = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():

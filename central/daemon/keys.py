@@ -1,8 +1,8 @@
 """Make the pair of keys with which central signs assignments and nodes verify them: `lading-central new-key`.
 
-It takes a key id and a folder. It writes ID.pem for central alone and ID.pub.pem for every node, and prints on stdout what to
-do with them. It refuses an id that a signature cannot contain, and a file that exists. How keys are exchanged and revoked:
-docs/install.md.
+The command takes a key id and a folder. It writes ID.pem for central alone and ID.pub.pem for every node, and prints the next
+steps on stdout. It refuses an id that a signature cannot contain, and existing files. docs/install.md describes how keys are
+exchanged and revoked.
 Source: RFC 8410 (Ed25519 in PEM), RFC 5208 (PKCS #8).
 """
 
@@ -20,7 +20,7 @@ from lading.errors import ConfigError, HostError
 from lading.signature import sign
 
 _ON_NODES: Final = "/etc/lading/keys"
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # what TOML takes as a key without quotes
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # TOML keys that need no quotes
 
 
 def new_key(argv: Sequence[str]) -> None:
@@ -36,17 +36,17 @@ def new_key(argv: Sequence[str]) -> None:
 
 
 def write_pair(folder: Path, key_id: str) -> tuple[Path, Path]:
-    """Write a key pair. Return the file of the private key, readable by its owner only, and that of the public one. Neither
-    file may exist."""
+    """Write a key pair. Return the file of the private key, which only its owner can read, and the file of the public key.
+    Neither file may exist."""
     pair = make_pair(key_id)
     private, public = folder / f"{key_id}.pem", folder / f"{key_id}.pub.pem"
     _write_new(public, pair[1], mode=0o644)
-    _write_new(private, pair[0], mode=0o600)  # the last: where it is, both are
+    _write_new(private, pair[0], mode=0o600)  # written last: if the private key exists, so does the public one
     return private, public
 
 
 def make_pair(key_id: str) -> tuple[bytes, bytes]:
-    """Return a new private key and its public one, as PEM. Raise ConfigError for an id that a signature cannot contain."""
+    """Return a new private key and its public key, as PEM. Raise ConfigError for an id that a signature cannot contain."""
     key = Ed25519PrivateKey.generate()
     sign(key, key_id, "")
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,7 +1,7 @@
-"""Hold one leadership: the ledger and everything that reads and writes it, created when it begins, deleted when it ends.
+"""Hold one leadership: the ledger and all tasks that read or write it, from the leadership's begin to its end.
 
-Nothing is kept from one leadership to the next, because another leader may have assigned in between: the ledger is rebuilt from
-consistent lists, and only then are kube-scheduler's requests answered (`ready`).
+Nothing is kept from one leadership to the next, because another leader may have assigned devices in between. The ledger is
+rebuilt from consistent lists, and only then are kube-scheduler's requests answered (`ready`).
 """
 
 import asyncio
@@ -80,9 +80,9 @@ from lading.log import Event, Log
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid
 
-EXPIRE_S: Final = 0.5  # between two looks at what is held for a moment
-# Of one filter, prioritize or preempt for judging nodes: kube-scheduler schedules no other pod meanwhile, and gives up after
-# 5 s. 5,000 nodes in states of their own take 0.4 s for a GPU with a VF.
+EXPIRE_S: Final = 0.5  # seconds between two removals of expired claims
+# One filter, prioritize or preempt judges nodes for at most this long: kube-scheduler schedules no other pod meanwhile, and
+# gives up after 5 s. 5,000 nodes without common states take 0.4 s for a GPU with a VF.
 REQUEST_S: Final = 0.2
 NO_ASSIGNMENT: Final = "NoAssignment"
 
@@ -122,8 +122,8 @@ class Leadership:
         quota_status: bool = True,
         quota_delay_s: float = 0.0,
     ) -> None:
-        """Create a term. `counts` belong to the process and continue from term to term. `foreign`: annotations that are not
-        read."""
+        """Create a leadership. `counts` belong to the process, and continue in its next leadership. `foreign`: annotations that
+        are not read."""
         self._foreign = foreign
         counts = Counts() if counts is None else counts
         self.faults = faults = Faults(clock=clock, log=log, counts=counts.exceptions)
@@ -282,11 +282,11 @@ class Leadership:
         self._quota_keeper = QuotaKeeper(self.quotas, clock=clock)
         writer = QuotaWriter(self.quotas, quota_feeds, client, leads=self.leads, clock=clock, log=log, faults=faults)
         self._quota_writers = (writer,) if quota_status else ()
-        self.tasks: list[asyncio.Task[None]] = []  # that never end by themselves
+        self.tasks: list[asyncio.Task[None]] = []  # tasks that never end by themselves
 
     @property
     def ready(self) -> bool:
-        """Return whether every list and every node was read, so that it is known which pod holds what."""
+        """Return whether every list and every node was read, so that the ledger has every held device."""
         return self._warm
 
     @property
@@ -306,15 +306,16 @@ class Leadership:
 
     @property
     def gang_phases(self) -> Counter[Phase]:
-        """Return how many gangs are how far, as of the last look at each."""
+        """Return the number of gangs by phase. Each gang's phase is that of its last visit."""
         return Counter(self._gang_keeper.phases.values())
 
     def leads(self) -> bool:
-        """Return whether this term may write now. The process may lead again, in another term."""
+        """Return whether this leadership may write now. It is over for good once stopped, even if the process leads again."""
         return not self._over and self._leads()
 
     def begin(self, *, after_s: float = 0.0) -> Self:
-        """Begin. `after_s`: seconds until a former term's Bindings are certainly over, so that the lists show them."""
+        """Begin the leadership. `after_s`: seconds until this process' earlier Bindings are certainly over, so that the lists
+        show them."""
         loop = asyncio.get_running_loop()
         watches: tuple[Watch, ...] = (*self._needed, self._budgets, *self._quota_watches, *self._gang_watches)
         for watch in (*watches, *self._kueue):
@@ -329,33 +330,33 @@ class Leadership:
         return self
 
     def stop(self) -> None:
-        """Stop at once: nothing is written from now on. `end` follows."""
+        """Stop all writes at once. The caller must call `end` next."""
         self._over = True
 
     async def end(self) -> bool:
-        """End the term. A Binding that is under way is left to the next leader. Return whether there is none."""
+        """End the leadership. Bindings under way are left to the next leader. Return whether there are none."""
         self.stop()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         await self._evictor.close()
-        gc.unfreeze()  # this term's objects may go
+        gc.unfreeze()  # the garbage collector may free this leadership's objects
         return await self._binder.close()
 
     async def _when_ready(self) -> None:
         for reflector in self._needed:
             await reflector.synced.wait()
-        for watch in self._quota_watches:  # else pods would be let in that their quota does not allow
+        for watch in self._quota_watches:  # else pods would be admitted beyond their quota
             await watch.settled.wait()
-        with self.faults.handling(Work.START, "nodes"):  # what is not read now is read with the first question
+        with self.faults.handling(Work.START, "nodes"):  # after an error, the first request reads the other nodes
             await in_slices(self.scheduler.warming(), self._clock)
         with self.faults.handling(Work.QUOTAS, ""):
             await self._quota_keeper.look()
         self._warm = True
-        for pod in self.pending:  # kube-scheduler does not ask again about a pod refused in an earlier term: it has to be woken
+        for pod in self.pending:  # pods that an earlier leader refused must be requeued: kube-scheduler does not retry them
             self.pending.refused(pod, self._clock())
         self._log.info(Event.LEADER_STARTED, "answers", nodes=len(self.ledger.nodes()), pending=len(self.pending))
-        gc.freeze()  # a full collection would look at all of what was read, 0.3 s for 5,000 nodes, again and again
+        gc.freeze()  # else each full garbage collection visits all objects that were read: 0.3 s for 5,000 nodes
         async with asyncio.TaskGroup() as group:
             for part, run in (
                 (Work.REQUEUE, self._requeuer.run),
@@ -375,7 +376,7 @@ class Leadership:
 
     async def _look_around(self) -> None:
         await self.statistics.look(rest_s=0.0)
-        gc.freeze()  # nor at every node's room, which the first look had made
+        gc.freeze()  # freezes each node's NodeRoom too, which the first count created
         await self.statistics.run()
 
     async def _expire(self) -> None:
@@ -384,12 +385,12 @@ class Leadership:
             await asyncio.sleep(EXPIRE_S)
 
     def _make_room(self, pod: Pending, names: Sequence[str]) -> None:
-        self._evictor.refused(pod, names)  # which is made from the scheduler, as the other one
+        self._evictor.refused(pod, names)
         self._patience.refused(pod, names)
         self._take_back.refused(pod, names)
 
     def _unassigned(self, pod: Pod) -> None:
-        """Report a pod that runs without the devices that it asks for, or is refused by its node."""
+        """Report a pod that was bound without an assignment: it runs without its devices, or its node refuses it."""
         metadata, spec = pod.metadata, pod.spec
         why = "it asks for devices and was bound without an assignment; set schedulerName: lading and no nodeName"
         fields = {"namespace": metadata.namespace, "pod": metadata.name, "pod_uid": metadata.uid}
@@ -399,12 +400,12 @@ class Leadership:
             self._recorder.record(holder, NO_ASSIGNMENT, why)
 
     async def judge(self, steps: Steps) -> None:
-        """Judge nodes in slices, for as long as one request may take."""
+        """Judge nodes in slices, for at most REQUEST_S."""
         await in_slices(steps, self._clock, until=self._clock() + REQUEST_S)
 
     async def bind(self, uid: PodUid, node: str) -> str:
-        """Bind a pod. Return an empty text, or why not. kube-scheduler has central bind a pod whose amounts are all zero,
-        too."""
+        """Bind a pod. Return an empty text, or the reason for a refusal. kube-scheduler also sends pods that request an amount
+        of 0."""
         if why := await self._gang_keeper.arrive(uid, node):
             return why
         pod = self.seen.get(uid)
@@ -422,8 +423,8 @@ class Leadership:
         return msgspec.json.encode(view_quotas(self.quotas))
 
     async def why(self, namespace: str, name: str) -> bytes | None:
-        """Return JSON; None for a pod that does not wait for devices. It works in slices, so that kube-scheduler can ask
-        meanwhile."""
+        """Return as JSON why a pod waits; None for a pod that does not wait for devices. Nodes are judged in slices, so that
+        kube-scheduler's requests are answered meanwhile."""
         asked = (namespace, name)
         pod = next((pod for pod in self.pending if (pod.namespace, pod.name) == asked), None)
         if pod is None:

@@ -1,18 +1,20 @@
-"""Elect one leader by a Lease, whose holder knows at every moment whether it leads.
+"""Elect one leader by a Lease. The leader knows at every moment whether it still leads.
 
     leader    writes the lease every `retry_s`; a success counts from the moment *before it was sent*, for `renew_deadline_s`
     standby   takes over once the lease is unchanged for `duration_s`, from the moment *after* its first read of that state
 
-The standby saw the leader's last success after it was sent, so it waits past the leader's deadline, and past the end of calls
-that the leader sent just before it: request_timeout_s < duration_s - renew_deadline_s. The rest of the difference is for
-clocks that do not run equally fast. Each measures on its own monotonic clock; times in the lease are for people. Only a write
-that was certainly accepted makes or keeps a leader, and of two writes over one version the API server accepts one.
+The standby reads the leader's last success after the leader sent it, so the standby waits past the leader's deadline. Calls
+that the leader sent just before its deadline must be over too: request_timeout_s < duration_s - renew_deadline_s. The rest of
+the difference allows for clocks that do not run equally fast. Each replica uses its own monotonic clock; times in the lease are
+for people. Only a write that was certainly accepted makes or keeps a leader, and of two writes over one version the API server
+accepts only one.
 
-A lease that does not exist may have been deleted under a leader who has not noticed, and absence has no version. So any replica
-creates it without a holder, and waits as for one that is held. Only a lease that `release` wrote is acquired at once.
+A missing lease may have been deleted while a leader has not noticed, and a missing object has no version. So any replica
+creates the lease without a holder, and waits as if another replica held it. Only a lease that `release` wrote is acquired at
+once.
 
-`is_leader` reads only the clock, so a process that was stopped for a while is no leader when it continues, before it has run
-anything. Source: coordination.k8s.io/v1 Lease; optimistic concurrency in "API concepts"; clock_gettime(2).
+`is_leader` reads only the clock, so a process that was suspended is no leader when it continues. Source: coordination.k8s.io/v1
+Lease; optimistic concurrency in "API concepts"; clock_gettime(2).
 """
 
 import asyncio
@@ -34,23 +36,23 @@ from lading.kube.resource import LEASES
 from lading.log import Event, Log
 
 _NEVER: Final = float("-inf")
-_RELEASED_S: Final = 1  # beside no holder, as client-go's release writes it
+_RELEASED_S: Final = 1  # lease duration without a holder, as client-go's release writes it
 
 
 def boot_time() -> float:
-    """Return seconds that also pass while the machine sleeps, unlike those of time.monotonic."""
+    """Return monotonic seconds that also pass while the machine sleeps, unlike time.monotonic."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Hold the intervals of the election, those of client-go if it has them. They must be equal for all replicas, or the
+    """Hold the intervals of the election, by default those of client-go where it has the same. If the replicas differ, the
     longest duration counts."""
 
     duration_s: int = 15
     renew_deadline_s: float = 10.0
     retry_s: float = 2.0
-    request_timeout_s: float = 4.0  # of renewals, and of every write that only a leader may send
+    request_timeout_s: float = 4.0  # limit of renewals, and of every write that only a leader may send
 
     def __post_init__(self) -> None:
         if not 0 < self.request_timeout_s < self.duration_s - self.renew_deadline_s:
@@ -61,9 +63,9 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    holder: str  # "" if no replica holds it
+    holder: str  # "" if no replica holds the lease
     duration_s: int
-    version: str = ""  # of the object; "" where it is not there yet
+    version: str = ""  # resourceVersion; "" if the object does not exist yet
     acquired: str = ""
     transitions: int = 0
 
@@ -122,8 +124,8 @@ class KubeLease:
 
 
 class Election:
-    """Elect the leader. `gained` and `lost` are called on the loop, in turns; `lost` at the renew deadline at the
-    latest. No other process has the identity: a restarted process is another candidate."""
+    """Elect the leader. `gained` and `lost` are called alternately on the event loop; `lost` at the renew deadline at the
+    latest. Each process has its own identity: a restarted process is another candidate."""
 
     def __init__(
         self,
@@ -145,16 +147,16 @@ class Election:
         self._log = log
         self._clock = clock
         self._sleep = sleep
-        self._until = _NEVER  # we are the leader
+        self._until = _NEVER  # end of this replica's leadership, unless it is renewed
         self._leading = False  # `gained` was called, and `lost` not yet
-        self._record: Record | None = None  # as last seen
-        self._since: float | None = None  # it is so; None before the first look
-        self._current = False  # only a replica that took over can have changed it: no read needed before writing
-        self._failing = False  # and the log says so already
+        self._record: Record | None = None  # the last observed lease
+        self._since: float | None = None  # time when this version was first observed; None before the first read
+        self._current = False  # no read is needed before a write: only a replica that took over can have changed the lease
+        self._failing = False  # the last attempt failed, which is logged already
 
     @property
     def transitions(self) -> int:
-        """Return how often the leader changed, as the lease counts it; as last seen."""
+        """Return the number of leader changes in the last observed lease."""
         return self._record.transitions if self._record is not None else 0
 
     def is_leader(self) -> bool:
@@ -226,11 +228,11 @@ class Election:
             self._since = self._clock()
         self._record = record
         if record is None or record.holder != self.identity:
-            self._until = _NEVER  # taken, or deleted
+            self._until = _NEVER  # another replica took the lease, or it was deleted
 
     async def _write(self, record: Record) -> None:
         limit_s = self._limit_s()
-        self._current = False  # until the answer is there
+        self._current = False  # False until the answer arrives
         async with asyncio.timeout(limit_s):
             self._record = await self._store.write(record, timeout_s=limit_s)
         self._since = self._clock()
@@ -243,7 +245,8 @@ class Election:
         return self._since is not None and self._clock() - self._since >= duration_s
 
     def _limit_s(self) -> float:
-        """Return the limit of one call in seconds; a leader's ends at its deadline, so that `lost` is not late."""
+        """Return the limit of one call in seconds. A leader's call ends at its deadline at the latest, so that `lost` is not
+        late."""
         left_s = self._until - self._clock()
         return min(self._terms.request_timeout_s, left_s) if left_s > 0 else self._terms.request_timeout_s
 

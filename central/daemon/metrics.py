@@ -1,8 +1,8 @@
 """Count requests and answers, and compute the gauges at each scrape.
 
-It takes requests and their answers, what the process did (counts.py), and the current term. The metrics have a registry of
-their own. A scrape reads numbers that exist already: nodes are counted in the background (statistics.py), and only pending pods
-are read. Label values come from closed lists (verbs, reasons, states): no pod, node or device makes a series. All runs on the
+The inputs are requests and their answers, the process' counts (counts.py), and the current leadership. The metrics have a
+registry of their own. A scrape reads only existing numbers and the pending pods: nodes are counted in the background
+(statistics.py). No pod, node or device makes a series: label values are verbs, reasons and states. Everything runs on the event
 loop's thread.
 
 Source: prometheus.io/docs/practices/naming.
@@ -36,8 +36,8 @@ from lading.vocabulary import RESOURCE_GPU
 
 _BUCKETS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0)
 _REASONS: Final = (*Missing, *OfPod)
-MOST_QUOTAS: Final = 200  # that have series of their own, by name; kubectl lading quota shows all
-_UNKNOWN: Final = "unknown"  # a pod that an earlier leader refused, with no request about it since
+MOST_QUOTAS: Final = 200  # maximum quotas with their own series, the first by name; kubectl lading quota shows all
+_UNKNOWN: Final = "unknown"  # reason of a pod that an earlier leader refused, without a request since
 
 
 class Metrics:
@@ -49,7 +49,7 @@ class Metrics:
         leads: Callable[[], bool],
         transitions: Callable[[], int],
     ) -> None:
-        """Create the registry. `transitions` returns those of the lease, as last seen."""
+        """Create the registry. `transitions` returns the number of leader changes in the last observed lease."""
         self.registry = CollectorRegistry(auto_describe=True)
         self._took = Histogram(
             "lading_central_request_seconds",
@@ -80,7 +80,7 @@ class _State(Collector):
         self._leads = leads
 
     def describe(self) -> Iterable[Metric]:
-        return ()  # else the registry would collect once to learn the names
+        return ()  # without `describe` the registry would call `collect` to learn the names
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("lading_build_info", "The running version.", labels=["version"])

@@ -109,7 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(settings: Settings) -> None:
-    """Check what only several settings together, or the files that they name, can show. Raise ConfigError."""
+    """Check combinations of settings, and the files that they name. Raise ConfigError."""
     if parse_address(settings.listen) is None:
         raise ConfigError("listen is empty", hint="listen = 127.0.0.1:8080")
     parse_address(settings.page_listen)

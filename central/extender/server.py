@@ -1,14 +1,14 @@
 """Answer the extender's verbs over HTTP/1.1: `POST /filter /prioritize /bind /preempt`, and nothing else.
 
-It answers requests with JSON and status 200, also for a refusal, because any other status means a broken extender. That is
-intended while another replica leads: 503 with `Connection: close`, so that the next request finds the leader's endpoint. It
-refuses a body that does not follow the protocol (400, naming the key), without a length (411), larger than MAX_BODY (413), not
-received within BODY_S (408), or beyond MAX_BODIES together with other requests (503); and the paths that people read, with the
-address that has them (421).
+Answers are JSON with status 200, also refusals of a pod: kube-scheduler takes any other status for a broken extender. While
+another replica leads, the answer is 503 with `Connection: close`, so that the next request finds the leader's endpoint. A body
+is refused if it does not follow the protocol (400, naming the key), has no length (411), or is larger than MAX_BODY (413). It
+is also refused after BODY_S (408), or if all bodies together exceed MAX_BODIES (503). Paths of the page get 421 with the page's
+address.
 
-The pod of a request only names a pod: central decides by the pod that its watch shows (central.state.seen). With allowed names
-a verb needs a certificate for one of them (403), before its body is read: a caller of `bind` decides where the pods of the
-whole cluster go.
+A request only names its pod: central decides by the pod that its own watch shows (central.state.seen). If caller names are
+configured, a verb needs a client certificate for one of these (403), which is checked before the body is read: a caller of
+`bind` decides where the pods of the whole cluster go.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ from lading.tracing import OFF, Tracing
 from lading.vocabulary import PodUid
 
 MAX_BODY: Final = 64 << 20  # preempt names every victim of 15,000 nodes; a pod has at most 1.5 MB
-MAX_BODIES: Final = 2 * MAX_BODY  # of all requests together
+MAX_BODIES: Final = 2 * MAX_BODY  # maximum bytes of all bodies together
 BODY_S: Final = 10.0
 
-_ABOUT: Final = web.RequestKey("about", str)  # the pod of the request, in words
+_ABOUT: Final = web.RequestKey("about", str)  # the request's pod, as namespace/name
 
 T = TypeVar("T")
 Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
@@ -59,7 +59,7 @@ class _BadBodyError(Exception):
 
 
 class _NotLeadingError(Exception):
-    """Report that this replica is not the leader, or no longer."""
+    """Report that this replica is not the leader, or not any more."""
 
 
 class Verbs(Protocol):
@@ -69,30 +69,30 @@ class Verbs(Protocol):
         """Return the pod as the watch shows it; see central.state.seen."""
 
     def why_unknown(self, uid: PodUid) -> str:
-        """Return why the watch shows no such pod that waits."""
+        """Return the reason why the watch shows no waiting pod with this uid."""
 
     async def prepare_filter(self, pod: Pod) -> None:
         """Judge nodes for as long as one request may take, in slices."""
 
     def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
-        """Decide by the nodes that are judged."""
+        """Decide by the nodes that are judged already."""
 
     def apply(self, decision: Decision) -> None:
-        """Do what follows from the decision."""
+        """Record the decision, after its answer was sent."""
 
     async def prepare_prioritize(self, pod: Pod) -> None: ...
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None: ...
 
     async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
-        """Return the nodes where the devices suffice without these pods."""
+        """Return the nodes where the devices suffice once these victims have ended."""
 
     async def bind(self, uid: PodUid, node: str) -> str:
         """Bind a pod. Return an empty text, or the reason for a refusal."""
 
 
 class ExtenderServer:
-    """Serve the verbs. `leads` is called for every verb: nothing is decided between two calls of it."""
+    """Serve the verbs. `leads` is called again after every wait, so that a former leader decides nothing."""
 
     def __init__(
         self,
@@ -107,12 +107,12 @@ class ExtenderServer:
         page: str = "",
     ) -> None:
         """Create the server. `answered` is called with verb, status and seconds of each request. `callers`: the common names of
-        client certificates that may call the verbs; empty: every client that may connect. `page`: the address of what people
-        read, for those who look for it here; empty: it is not served."""
+        client certificates that may call the verbs; empty: every client that may connect. `page`: the page's address, which is
+        given to clients that request the page here; empty: no page is served."""
         self._faults = Faults(clock=time.monotonic, log=log) if faults is None else faults
         self._callers = frozenset(callers)
         self._page = page
-        self._bodies = 0  # bytes, as announced by requests whose body is being read
+        self._bodies = 0  # total Content-Length of the bodies that are being read
         self._verbs = verbs
         self._leads = leads
         self._log = log
@@ -139,7 +139,7 @@ class ExtenderServer:
         await self._http.close()
 
     async def _refuse_reader(self, request: web.Request) -> web.StreamResponse:
-        """Answer what people read, which this port served once; as JSON, for a `kubectl lading` that asks here."""
+        """Refuse paths of the page, which this port served in earlier versions; as JSON, for older `kubectl lading`."""
         where = f"are at {self._page} (page_listen)" if self._page else "are not served: page_listen is empty"
         message = f"this port answers kube-scheduler alone: the page and what kubectl lading asks {where}"
         return web.json_response({"message": message}, status=421)
@@ -177,7 +177,7 @@ class ExtenderServer:
         return bool(names & self._callers)
 
     async def _read(self, request: web.Request) -> bytes | web.Response:
-        """Return the body, or the answer that refuses it."""
+        """Return the body, or the answer that refuses the request."""
         length = request.content_length
         if length is None:
             return _closing(411, "Content-Length is missing\n")
@@ -285,7 +285,7 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 @contextmanager
 def _names_read() -> Iterator[None]:
-    """Read the names of a request in this block: errors in them may show as late as that."""
+    """Report BadNamesError in this block as a bad body, because node names are decoded only when they are read."""
     try:
         yield
     except BadNamesError as e:

@@ -1,6 +1,6 @@
 """Define kube-scheduler's extender protocol as JSON (kube-scheduler/extender/v1, v1.36: no JSON tags, so keys are capitalised).
 
-With `nodeCacheCapable` requests carry node names and no Node objects. Unknown keys are ignored.
+Because of `nodeCacheCapable`, requests have node names instead of Node objects. Unknown keys are ignored.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +24,9 @@ class BadNamesError(msgspec.ValidationError):
 
 
 class Names(Sequence[str]):
-    """Hold node names, thousands for every pod, and decode them when one is read: mostly it is enough to find one name, and to
-    send them back. Raises BadNamesError for a value that is not a list, and later for a list of other values. A
-    node's name has no character that JSON would escape."""
+    """Hold the node names of a request as JSON, and decode them only when one is read. Mostly central only searches one of
+    thousands of names, and sends all of them back. A node's name has no character that JSON would escape. Raises BadNamesError
+    for a value that is not a list, and, when read, for a list of other values."""
 
     def __init__(self, raw: msgspec.Raw, text: bytes) -> None:
         """Do not call this; use `read`."""
@@ -78,12 +78,13 @@ class FilterResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def name_nodes(filtered: Filtered) -> FilterResult:
-    """Return the answer to filter. What an eviction might change is in FailedNodes, all else in FailedAndUnresolvableNodes."""
+    """Return the answer to filter. Refused nodes are in FailedNodes if an eviction might help, else in
+    FailedAndUnresolvableNodes."""
     return FilterResult(NodeNames=filtered.fitting, FailedNodes=filtered.fails, FailedAndUnresolvableNodes=filtered.never)
 
 
 def render_same(said: SameReason) -> msgspec.Raw:
-    """Render one reason for thousands of nodes out of the names as they came."""
+    """Render one reason for thousands of nodes directly from the JSON of the request's node names."""
     text = bytes(said.names.raw) if isinstance(said.names, Names) else b""
     reason = msgspec.json.encode(said.text)
     if not text.startswith(b'["') or b'", ' in text:
@@ -134,6 +135,6 @@ class HostPriority(msgspec.Struct, frozen=True):
 
 
 def name_winner(winner: str | None) -> list[HostPriority]:
-    """Return the answer to prioritize: one node. kube-scheduler gives 0 to a node that is not in the list; listing 5,000 nodes
-    with 0 would take longer than everything else."""
+    """Return the answer to prioritize: only the best node. kube-scheduler gives a score of 0 to other nodes; to list 5,000
+    nodes would take longer than all other work."""
     return [] if winner is None else [HostPriority(Host=winner, Score=MAX_SCORE)]

@@ -1,1 +1,1 @@
-"""Decide whether and how a pod's devices fit a node: pure, from a DeviceRequest and a NodeRoom."""
+"""Decide purely whether and how a pod's devices fit a node, from a DeviceRequest and a NodeRoom."""

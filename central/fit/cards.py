@@ -1,7 +1,7 @@
-"""One card during one search: what others left of it, what this pod takes of it in each phase so far, what still has room.
+"""Track one card during one search: the capacity that other pods left, and the part that this pod takes in each phase.
 
-It takes a card's room, how many containers may share it by the isolation of this pod's shares, and what a container wants.
-Nothing is decided here but whether there is room.
+Take the card's free capacity (`CardRoom`), the number of containers that may share it under the isolation of this pod's shares,
+and a container's request. The only decision is whether the request fits on the card.
 """
 
 import sys
@@ -34,21 +34,21 @@ class Card:
     def __init__(self, room: CardRoom, phases: int, number: int, at_most: int = sys.maxsize) -> None:
         gpu = room.gpu
         self.gpu: Gpu = gpu
-        self.number = number  # in the node's topology
+        self.number = number  # number of the card in the node's topology
         self.address = pci_order(gpu.bdf)
         self.usable_mib = gpu.usable_mib
-        self.free = room.pods == 0  # of other pods
+        self.free = room.pods == 0  # whether no other pod holds any of the card
         self.free_mib = room.free_mib
         self.free_core = room.free_core
-        self.containers = room.containers  # on it, this pod's too
-        self.most_containers = at_most if at_most < gpu.max_shares else gpu.max_shares  # that may share it
-        self.busy = 0  # bit mask: phases in which this pod uses it
-        self.whole = 0  # and those in which one container has it whole
+        self.containers = room.containers  # number of containers on the card, this pod's included
+        self.most_containers = at_most if at_most < gpu.max_shares else gpu.max_shares  # maximum containers
+        self.busy = 0  # bit mask: phases in which this pod uses the card
+        self.whole = 0  # bit mask: phases in which one container has the whole card
         self.mib = [0] * phases
         self.core = [0] * phases
 
     def takes(self, wanted: Wanted) -> bool:
-        """Return whether there is room for that container too."""
+        """Return whether the container's request also fits on the card."""
         if wanted.whole:
             return self.free and not self.busy & wanted.mask
         if self.whole & wanted.mask:
@@ -56,7 +56,7 @@ class Card:
         if self.containers >= self.most_containers:
             return False
         mib = wanted.mib_of(self.usable_mib)
-        if mib < 1:  # a percentage of nearly nothing
+        if mib < 1:  # a percentage of a very small card rounds down to 0 MiB
             return False
         core = wanted.core_percent or 0
         if not self.busy:
@@ -79,8 +79,8 @@ class Card:
                 self.busy |= 1 << phase
 
     def beyond(self, wanted: Wanted) -> int:
-        """Return what the pod would take of the card beyond what it takes at other times: 0 nothing, 1 less than asked, 2 all
-        of it."""
+        """Return what the pod would take of the card beyond its use in other phases: 0 nothing, 1 less than requested, 2 all of
+        the request."""
         if not self.busy:
             return 2
         if self.whole:
@@ -95,6 +95,7 @@ class Card:
         return 1 if more_mib < mib or max(0, more_core) < core else 2
 
     def state(self) -> CardState:
-        """Return a key that is equal for cards between which a search need not distinguish. `busy` follows from the rest."""
+        """Return a key that is equal for cards between which a search need not distinguish. The key has no `busy`, which
+        follows from the other fields."""
         sizes = (self.usable_mib, self.free, self.free_mib, self.free_core, self.most_containers - self.containers)
         return (*sizes, self.whole, tuple(self.mib), tuple(self.core))

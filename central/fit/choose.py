@@ -1,7 +1,7 @@
-"""Choose devices, in this one place: a room and a demand → the devices of every container, or what is missing.
+"""Choose the devices of every container of a pod on one node, or return the reason why there are none.
 
-It takes a room that `find_shortage` let through. What it never takes: a card that is not usable, of another model, or in MIG
-mode.
+Take the free capacity of a node (`NodeRoom`) for which `find_shortage` found nothing missing, and a demand. Cards that are
+unusable, of another model, or in MIG mode are never chosen.
 """
 
 import sys
@@ -26,7 +26,7 @@ from lading.nodedevices import Gpu
 
 
 def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
-    """Choose the pod's devices on the node. `steps` bounds the search."""
+    """Choose the pod's devices on the node. `steps` is the maximum number of tried choices."""
     try:
         return _search(room, demand, policy, steps) or _why_not(room, demand, policy, steps)
     except SearchEndedError as e:
@@ -34,7 +34,8 @@ def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> Pla
 
 
 def choose_briefly(room: NodeRoom, demand: Demand, *, policy: Policy) -> PlacedDevices | Missing:
-    """Give each container its best choice in turn. A result equals that of `choose`, which costs more if this finds none."""
+    """Give each container its best choice in turn, without backtracking. A result equals that of `choose`; NOT_REACHED means
+    that only the more expensive `choose` can decide."""
     try:
         return _search(room, demand, policy, len(demand.wanted)) or Missing.NOT_REACHED
     except SearchEndedError:
@@ -57,14 +58,14 @@ def _search(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Place
 
 
 def _written_isolation(room: NodeRoom, demand: Demand) -> IsolationName | None:
-    """Return the isolation that the assignment names: its meaning must not change with the default of the node. A node that
-    offers none alone, or is too old to say what it offers, gets an assignment without."""
+    """Return the isolation that the assignment names, so that a later change of the node's default does not change its meaning.
+    Return None for a node that offers only the isolation `none`, or whose report is too old to list isolations."""
     return room.isolation_of(demand.isolation) if room.isolations else None
 
 
 def _only_choice(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> PlacedDevices:
-    """Return the only choice for one container and one card, for which `find_shortage` is exact: the policy fragmentation uses
-    it for each share."""
+    """Return the only choice for one container and one card, where `find_shortage` is already exact; the policy fragmentation
+    uses it for each share."""
     return PlacedDevices(containers={wanted.container: PlacedContainer(gpus=(_placed_gpu(gpu, wanted, isolation),))})
 
 
@@ -80,7 +81,7 @@ def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> SearchDevices:
 
 
 def _free_vfs(room: NodeRoom, layout: Layout) -> FreeVfs:
-    """Return the free VFs. A VF that may not be given is not load of its PF."""
+    """Return the free VFs, and the load of each PF. An unusable VF does not count as load."""
     port_of = layout.topology.port_of
     taken = [0] * (max(port_of, default=-1) + 1)
     free = ports = 0
@@ -122,8 +123,8 @@ def _placed_gpu(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> Pl
 
 
 def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Missing:
-    """Return why the node does not fit, by counting: whether each container would fit alone and all together; as things are, if
-    no other pod held anything, and if nothing were wrong."""
+    """Return the reason why the node does not fit, found by searching for any placement of one container alone and of all
+    together. The node is tried as it is, with all pods removed, and with all devices healthy too."""
     never, not_now = Missing.NODE_TOO_SMALL, Missing.SHARES_DO_NOT_FIT
     if bound := find_bound(room, demand, policy, steps=steps):
         demand = bound.demand
@@ -134,7 +135,7 @@ def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Miss
 
 
 Bond = PartitionPolicy | RdmaPolicy | Scope
-# Where it would not do on an empty node either, and where it would.
+# For each bond: the reason if the pod would not fit on an empty node either, and the reason if it would.
 MISSING_OF: Final[Mapping[Bond, tuple[Missing, Missing]]] = {
     PartitionPolicy.HONOR: (Missing.NO_PARTITION, Missing.NO_FREE_PARTITION),
     RdmaPolicy.PER_SWITCH: (Missing.TOO_FEW_VFS_OF_SWITCH, Missing.TOO_FEW_FREE_VFS_OF_SWITCH),
@@ -143,15 +144,14 @@ MISSING_OF: Final[Mapping[Bond, tuple[Missing, Missing]]] = {
 
 
 class Bound(NamedTuple):
-    """A container that does not fit because its devices are bound to a place."""
+    """Represent a container that does not fit because its devices are bound to a place."""
 
-    demand: Demand  # of this container only
-    bonds: Sequence[Bond]  # the fewest without which it would fit
+    demand: Demand  # the demand of this container alone
+    bonds: Sequence[Bond]  # the smallest set of bonds without which the container would fit
 
 
 def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) -> Bound | None:
-    """Return the first container that fits by counting, but not in the place to which it is bound; None if each container fits
-    by itself."""
+    """Return the first container that fits by counting, but not in its required place; None if each container fits alone."""
     for wanted in demand.wanted if demand.bound else ():
         of_one = replace(demand, wanted=(wanted,))
         if not _may_fit(room, of_one, policy, steps):
@@ -160,7 +160,7 @@ def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) ->
 
 
 def _in_the_way(room: NodeRoom, of_one: Demand, policy: Policy, steps: int) -> Sequence[Bond]:
-    """Return the fewest bonds without which the container would fit; all of them if it takes all, or more."""
+    """Return the smallest set of bonds without which the container would fit; all bonds if no smaller set is enough."""
     bonds = bonds_of(of_one)
     for count in range(1, len(bonds)):
         for some in combinations(bonds, count):
@@ -178,7 +178,7 @@ def _may_fit(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> bool
 
 
 def bonds_of(demand: Demand) -> Sequence[Bond]:
-    """Return what binds the demand's devices to a place."""
+    """Return the rules that bind the demand's devices to a place."""
     bonds: list[Bond] = [PartitionPolicy.HONOR] if demand.partition is PartitionPolicy.HONOR else []
     bonds += [RdmaPolicy.PER_SWITCH] if demand.rdma is RdmaPolicy.PER_SWITCH else []
     bonds += [demand.scope] if demand.scope is not Scope.ANY else []

@@ -1,7 +1,7 @@
-"""How far apart whole cards of the best choice would be, for many nodes: of requests that are simple (vectors.py).
+"""Compute, for many nodes, how far apart the whole cards of the best choice for a simple request (vectors.py) would be.
 
-It takes columns, rows that fit, and which of their cards would do. It returns for each row the level (topology.Apart) that the
-exact search would find there. It depends on nothing but the places of these cards, so that nodes of one topology share it,
+Take columns, rows that fit, and the suitable cards of each row. Return for each row the level (topology.Apart) that the exact
+search would find there. The level depends only on the positions of these cards, so that nodes of one topology share it,
 whatever else is held there.
 """
 
@@ -14,8 +14,9 @@ from central.request.model import PartitionPolicy
 
 
 def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition: PartitionPolicy | None) -> Ints:
-    """Return the level of each row. `cards`, by row and slot, are at least `count`, which are wanted of each row."""
-    query = Query(count, partition=partition, first=True)  # the first choice is found at the least level
+    """Return the level of each row. `cards`, by row and slot, are the suitable cards, at least `count` in each row; `count` is
+    the requested number."""
+    query = Query(count, partition=partition, first=True)  # the first choice already has the least level
     known: dict[tuple[Layout, bytes], int] = {}
     levels = np.empty(len(rows), np.int64)
     for number, (row, its) in enumerate(zip(rows.tolist(), map(bytes, cards), strict=True)):

@@ -1,12 +1,12 @@
-"""Keep all nodes as columns of numbers, so that the nodes that changed are judged and scored in one vectorized step.
+"""Keep the free capacity of all nodes as columns of numbers, to judge and score changed nodes in one vectorized step.
 
-A *row* is a node, a *slot* one of its cards. It takes rooms, one at a time, as the ledger has them, and the free cpu and memory
-of a node. It returns arrays; which rows changed since a version; and `States`, the values on which a score depends. When a node
-is removed, its row becomes empty and is used for the next new node.
+A *row* is a node, a *slot* one of its cards. Take the ledger's `NodeRoom` of each node, one at a time, and its free cpu and
+memory. Return arrays, the rows that changed since a version, and `States`, the values on which a score depends. When a node is
+removed, its row becomes empty and is reused for the next new node.
 
-All figures are integers: exact ones for whether a pod fits (MiB, percent), and for scores how much of a card is left, in
-thousandths of the card (*milli*), of memory or of compute, whichever is scarcer. 1000 is a card that no pod holds and that may
-be given; a card that may not be given has 0 left.
+All figures are integers. Whether a pod fits depends on exact figures (MiB, percent). Scores depend on the remainder of a card
+in thousandths of the card (*milli*), of memory or compute, whichever is scarcer. 1000 is a usable card that no pod holds; a
+card that may not be given has 0 left.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -27,62 +27,62 @@ from lading.devices.isolation import IsolationName
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-FULL: Final = 1000  # milli of one card
-MOST_WAIT: Final = 1024  # questions, until a room that raised an exception is read again
-PLENTY: Final = 1 << 40  # cpu and memory of a node that does not say; no card has more MiB
-# The planes of `cards`, each a number for every slot.
+FULL: Final = 1000  # milli of one whole free card
+MOST_WAIT: Final = 1024  # maximum catch-ups until a `NodeRoom` that raised an exception is read again
+PLENTY: Final = 1 << 40  # cpu and memory of a node that does not report them; no card has more MiB
+# The planes of `cards`: each has one number for every slot.
 MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, ISOLATION, FREE = range(8)
 _PLANES: Final = 8
-# What ISOLATION is of a card that no pod holds. Else it is the number of what its shares have: 0 for none, less for others.
+# The value of ISOLATION for a card that no pod holds. Held cards have 0 for no isolation, or a negative number for another.
 BARE: Final = 1
 NOT_OFFERED: Final = 2
-_NEVER: Final = -2  # before everything
+_NEVER: Final = -2  # tick before any change
 _NO_CARD: Final = (0, 0, 0, -1, -1, 0, 0, 0)
 
-Rooms = Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]]  # that changed after a version, and the version now
-Loads = Callable[[int], tuple[Iterable[tuple[str, int, int, bool]], int]]  # the same of cpu and memory, and if they are known
+Rooms = Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]]  # nodes changed after a version, and the new version
+Loads = Callable[[int], tuple[Iterable[tuple[str, int, int, bool]], int]]  # nodes with changed cpu or memory (known or not)
 
 
 class Kind(NamedTuple):
-    """The kind of a node, by its cards. A node with different cards counts as if all were like its first."""
+    """Represent the kind of a node by its cards. A node with different cards counts as if all were like its first."""
 
     model: str = ""
     size_mib: int = 0
 
 
 class States(NamedTuple):
-    """The states of nodes: what they have left, which is all that a score depends on."""
+    """Hold the free capacity of nodes, which is all that a score depends on."""
 
     left: Ints  # [2, n]: cpu in milli, memory in MiB
-    kind: Ints  # [n], an index of Columns.kinds
-    free: Ints  # [n, slots], milli
+    kind: Ints  # [n]: index into Columns.kinds
+    free: Ints  # [n, slots]: free milli of each card
 
 
 class Columns:
-    """The columns of all nodes. `order`: among equal scores the node with the least is taken; by default by name. `numbers`: of
-    `classes`, which several columns may share."""
+    """Keep the columns of all nodes. `order` decides ties between equal scores: the node with the least value is chosen, by
+    default by name. `numbers` assigns the numbers of `classes`; several columns may share it."""
 
     def __init__(self, order: Callable[[str], Any] | None = None, numbers: Interner | None = None) -> None:
-        self.names: list[str] = []  # by row; empty for a row without a node
+        self.names: list[str] = []  # node names, by row; empty for a row without a node
         self.row_of: dict[str, int] = {}
         self.rooms: list[NodeRoom | None] = []
         self.kinds: list[Kind] = [Kind()]
-        self.models: dict[str, int] = {}  # the numbers of MODEL and ANY_MODEL
-        self._isolations: dict[tuple[str, ...], int] = {(): 0}  # the numbers of ISOLATION, by CardRoom.isolations
-        self._offered: dict[tuple[IsolationName, ...], int] = {(IsolationName.NONE,): 0}  # the numbers of `offers`
+        self.models: dict[str, int] = {}  # model numbers in the planes MODEL and ANY_MODEL
+        self._isolations: dict[tuple[str, ...], int] = {(): 0}  # numbers in the plane ISOLATION, by CardRoom.isolations
+        self._offered: dict[tuple[IsolationName, ...], int] = {(IsolationName.NONE,): 0}  # numbers in `offers`
         self.cards: Ints = np.zeros((0, _PLANES, 0), np.int64)
         self.left: Ints = np.zeros((2, 0), np.int64)  # cpu in milli and memory in MiB, by row
         self.kind: Ints = np.zeros(0, np.int64)
-        self.free: Ints = np.zeros(0, np.int64)  # milli of all its cards
-        self.full: Ints = np.zeros(0, np.int64)  # cards of which all is free
-        self.layouts: list[Layout] = []  # by row: the places of its cards
-        self.classes: list[int] = []  # by row its equivalence class: the devices of rows of one class are equal in all columns
-        self.serving: Ints = np.zeros(0, np.int64)  # 0: yes, else the number of the reason (vectors.py)
-        self.needs_search: Bools = np.zeros(0, np.bool_)  # labels of pods there restrict other pods: the exact search
-        self.partitioned: Bools = np.zeros(0, np.bool_)  # into NVSwitch partitions, which decide where they are demanded
-        self.offers: Ints = np.zeros(0, np.int64)  # by row: the number of NodeRoom.offered
-        self.devices_changed: Ints = np.zeros(0, np.int64)  # at which tick
-        self.changed: Ints = np.zeros(0, np.int64)  # the same, cpu and memory too
+        self.free: Ints = np.zeros(0, np.int64)  # free milli of all cards, by row
+        self.full: Ints = np.zeros(0, np.int64)  # number of wholly free cards, by row
+        self.layouts: list[Layout] = []  # the positions of the node's cards, by row
+        self.classes: list[int] = []  # equivalence class, by row; rows of one class have equal devices
+        self.serving: Ints = np.zeros(0, np.int64)  # 0 (serves), or the number of the reason (vectors.py), by row
+        self.needs_search: Bools = np.zeros(0, np.bool_)  # whether sharing labels need the exact search, by row
+        self.partitioned: Bools = np.zeros(0, np.bool_)  # whether the node has NVSwitch partitions, by row
+        self.offers: Ints = np.zeros(0, np.int64)  # the number of NodeRoom.offered, by row
+        self.devices_changed: Ints = np.zeros(0, np.int64)  # tick of the last change of devices, by row
+        self.changed: Ints = np.zeros(0, np.int64)  # tick of the last change, of devices, cpu or memory, by row
         self.tick = 0
         self._empty: list[int] = []
         self._kind_of: dict[Kind, int] = {Kind(): 0}
@@ -93,7 +93,7 @@ class Columns:
     # ---- changes
 
     def put(self, room: NodeRoom) -> None:
-        """Store the current state of the node, with its cpu and memory."""
+        """Store the node's current free capacity, with its cpu and memory."""
         row = self._row(room.name, len(room.cards))
         self._set_cards(row, self.rooms[row], room)
         self.layouts[row] = lay_out(room, vfs=False)
@@ -110,7 +110,7 @@ class Columns:
         self.devices_changed[row] = self.changed[row] = self.tick
 
     def load(self, name: str, cpu_milli: int, memory_mib: int, known: bool) -> None:
-        """Store changed cpu and memory of a node, and nothing else; ignore a node without a row."""
+        """Store a node's changed cpu and memory only; ignore a node without a row."""
         row = self.row_of.get(name)
         if row is not None and self._set_load(row, cpu_milli, memory_mib, known):
             self.tick += 1
@@ -132,14 +132,14 @@ class Columns:
         self.devices_changed[row] = self.changed[row] = self.tick
 
     def of_room(self, room: NodeRoom) -> "Columns":
-        """Return columns of one node, which may differ from the one in the ledger, in the same terms."""
+        """Return columns of one node with the same numbering; its `NodeRoom` may differ from the ledger's."""
         one = Columns()
         one.kinds, one._kind_of, one.models = self.kinds, self._kind_of, self.models
         one._isolations, one._offered = self._isolations, self._offered
         one.put(room)
         return one
 
-    # ---- what is asked
+    # ---- queries
 
     @property
     def slots(self) -> int:
@@ -147,7 +147,7 @@ class Columns:
 
     @property
     def ranks(self) -> Ints:
-        """Return by row its place among all, by `order`."""
+        """Return, for each row, its rank among all rows by `order`."""
         if self._ranks is None:
             order = self._order
             keys = list(self.names) if order is None else [order(name) for name in self.names]
@@ -156,30 +156,30 @@ class Columns:
         return self._ranks
 
     def changed_since(self, tick: int, *, devices_only: bool = False) -> Ints:
-        """Return the rows that changed since; -1: all."""
+        """Return the rows that changed after this tick; all rows for -1."""
         return ((self.devices_changed if devices_only else self.changed) > tick).nonzero()[0]
 
     def has_load(self, row: int, room: NodeRoom) -> bool:
-        """Return whether the room has the cpu and memory of this row."""
+        """Return whether this `NodeRoom` has the cpu and memory of the row."""
         return _load_of(room.cpu_milli, room.memory_mib, room.resources_known) == (*self.left[:, row].tolist(),)
 
     def states(self, rows: Ints) -> States:
         return States(self.left[:, rows], self.kind[rows], self.cards[rows, FREE])
 
     def cards_by_kind(self) -> list[int]:
-        """Return by kind the number of cards that may be given in shares or whole."""
+        """Return, for each kind of node, the number of cards that are not in MIG mode."""
         rows = np.fromiter(self.row_of.values(), np.int64, len(self.row_of))
         cards = (self.cards[rows, MODEL] >= 0).sum(1)
         counts: list[int] = np.bincount(self.kind[rows], cards, len(self.kinds)).astype(np.int64).tolist()
         return counts
 
     def free_milli(self, models: Sequence[str] = ()) -> int:
-        """Return the free milli of all cards of these models that may be given. No models: of any model."""
+        """Return the free milli of all usable cards of these models; of all models if none is given."""
         return int(self.free[self._are_of(models)[self.kind]].sum() if models else self.free.sum())
 
     def places(self, gpus: int, models: Sequence[str], cpu_memory: CpuMemory) -> int:
-        """Return how many pods that ask for this many cards of one of these models, this cpu and this memory could be placed,
-        one by one. No models: of any model."""
+        """Return how many pods that request this many cards of one of these models, this cpu and this memory could be placed,
+        one after the other. No models: any model."""
         rows = (self.full >= gpus).nonzero()[0]
         if models:
             rows = rows[self._are_of(models)[self.kind[rows]]]
@@ -190,11 +190,11 @@ class Columns:
         return int(places.sum())
 
     def _are_of(self, models: Sequence[str]) -> Bools:
-        """Return by kind of node whether its cards are of one of these models."""
+        """Return, for each kind of node, whether its cards are of one of these models."""
         return np.array([kind.model in models for kind in self.kinds], np.bool_)
 
     def models_of(self, names: Iterable[str]) -> Bools:
-        """Return by number of a model whether it is one of these; the last, for which -1 is the index, is False."""
+        """Return, for each model number, whether it is one of these models. The last element, at index -1, is False."""
         wanted = np.zeros(len(self.models) + 1, np.bool_)
         for name in names:
             if name in self.models:
@@ -202,9 +202,8 @@ class Columns:
         return wanted
 
     def isolation_of(self, rows: Ints, asked: IsolationName | None) -> Ints | None:
-        """Return by row the number that ISOLATION has on a card whose shares have the isolation that this request's shares
-        would have there; NOT_OFFERED where the node does not offer it. Return None if it is the same for all rows and all
-        cards."""
+        """Return, for each row, the ISOLATION number of cards that this request's shares could join there; NOT_OFFERED if the
+        node does not offer the isolation. Return None if isolation makes no difference in the cluster."""
         if asked is None and len(self._offered) == 1 and len(self._isolations) == 1:
             return None
         numbers = [
@@ -255,7 +254,7 @@ class Columns:
         )
 
     def _set_cards(self, row: int, before: NodeRoom | None, room: NodeRoom) -> None:
-        """Write the cards that the ledger built again: an unchanged card is the same object."""
+        """Store the changed cards of the node: the ledger keeps an unchanged card as the same object."""
         had = before.cards if before is not None else ()
         plane = self.cards[row]
         for slot, card in enumerate(room.cards):
@@ -273,7 +272,7 @@ class Columns:
         self.classes[row] = self._numbers.of(key)
 
     def _set_load(self, row: int, cpu_milli: int, memory_mib: int, known: bool) -> bool:
-        """Store cpu and memory of the row. Return whether they changed."""
+        """Store the cpu and memory of the row, and return whether they changed."""
         now, (cpu, memory) = _load_of(cpu_milli, memory_mib, known), self.left
         if now == (cpu[row], memory[row]):
             return False
@@ -283,7 +282,7 @@ class Columns:
     def _card(self, card: CardRoom) -> tuple[int, ...]:
         gpu = card.gpu
         model = self.models.setdefault(gpu.model, len(self.models))
-        free, size = min(card.free_mib, PLENTY), min(gpu.usable_mib, PLENTY)  # whatever a node says
+        free, size = min(card.free_mib, PLENTY), min(gpu.usable_mib, PLENTY)  # limits the values that a node reports
         asked = -1 if gpu.mig_enabled else model
         isolation = self._isolations.setdefault(card.isolations, -len(self._isolations)) if card.pods else BARE
         return free, card.free_core, size, asked, model, int(card.usable), isolation, left_of(card)
@@ -301,28 +300,29 @@ class Columns:
 
 
 class _Failed(NamedTuple):
-    """Keep a room that could not be read."""
+    """Hold the `NodeRoom` that could not be read, and when to read it again."""
 
     room: NodeRoom | None
-    until: int  # questions
+    until: int  # number of the catch-up that reads it again
     wait: int
 
 
 class Followed:
-    """Columns that follow a ledger."""
+    """Keep columns up to date with a ledger."""
 
     def __init__(self, columns: Columns, rooms: Rooms, loads: Loads) -> None:
         self.columns = columns
         self._rooms = rooms
         self._loads = loads
         self._seen_rooms = self._seen_loads = -1
-        self._stale: dict[str, NodeRoom | None] = {}  # rooms that changed and are not in the columns yet
+        self._stale: dict[str, NodeRoom | None] = {}  # changed nodes that are not in the columns yet
         self._asked = 0
         self._failed: dict[str, _Failed] = {}
 
     def catching_up(self) -> Iterator[None]:
-        """Read rooms that changed, one in each step. `catch_up` reads the rest. A room that raises an exception, an error in
-        central's code, counts as one without a report, and is read again after twice as many questions each time."""
+        """Read the changed nodes, one in each step; `catch_up` reads the others. If reading a node raises an exception (an
+        error in central's code), the node counts as one without a report. It is read again after twice as many catch-ups each
+        time."""
         self._asked += 1
         changed, self._seen_rooms = self._rooms(self._seen_rooms)
         self._stale.update(changed)
@@ -356,7 +356,7 @@ class Followed:
 
 
 def _serving(room: NodeRoom) -> int:
-    """Return 0 if the node serves, else the number of the reason (vectors.py)."""
+    """Return 0 if the node serves pods, else the number of the reason (vectors.py)."""
     if room.serving:
         return 0
     return 1 if not room.reported else 2 if not room.reachable else 4 if room.rebooted else 3
@@ -367,7 +367,7 @@ def _load_of(cpu_milli: int, memory_mib: int, known: bool) -> tuple[int, int]:
 
 
 def left_of(card: CardRoom, part: Part | None = None) -> int:
-    """Return the milli left of a card once `part` is taken too."""
+    """Return the milli left of a card, after taking `part` too if it is given."""
     size = card.gpu.usable_mib
     if not card.usable or card.gpu.mig_enabled or size <= 0 or (part is not None and part.whole):
         return 0
@@ -379,7 +379,7 @@ def left_of(card: CardRoom, part: Part | None = None) -> int:
 
 
 def milli_requested(size_mib: int, memory_mib: int | None, core_percent: int | None) -> int:
-    """Return what a share takes of such a card in milli, rounded up; more than FULL if the card is too small for it."""
+    """Return the milli that a share takes of a card of this size, rounded up; more than FULL if the card is too small."""
     core = (core_percent or 0) * 10
     if memory_mib is None:
         return core
@@ -395,11 +395,11 @@ def joined(some: States, more: States) -> States:
 
 
 def first_of(columns: Columns, rows: Ints) -> int:
-    """Return the row to take of rows that are equally good."""
+    """Return the row that comes first by `Columns.order`, among equally good rows."""
     return int(rows[columns.ranks[rows].argmin()])
 
 
 def rows_of(columns: Columns, names: Collection[str]) -> Ints:
-    """Return the rows of these names, without names that have no row."""
+    """Return the rows of these nodes; nodes without a row are left out."""
     rows = np.fromiter(map(columns.row_of.get, names, repeat(-1)), np.int64, len(names))
     return rows[rows >= 0]

@@ -1,13 +1,13 @@
-"""The containers of a pod, one after the other: each with its best devices among those that leave room for the rest.
+"""Choose devices for the containers of a pod one after the other: the best for each that leave enough for the others.
 
-It takes a room's devices as numbers of its topology, the containers in the order of the demand, and a policy. It returns the
-devices of each container, or None, or says that the search was ended by its bound.
+Take a node's devices as numbers of its topology, the containers in the order of the demand, and a policy. Return the devices of
+each container, or None; raise SearchEndedError if the search reached its bound.
 
-Exact: where the best choice of a container leaves no room for those that follow, the next best is tried, but of choices that
-make no difference to what follows only the best; and a state of all devices that failed once is not searched again. Whether the
-rest can be placed depends on cards alone, and where devices are bound to a place (a scope, a VF on each switch, a partition) on
-where they are; never on which VFs of one place are taken. What a container takes counts in the phases in which it runs
-(demand.py).
+The search is exact. If the best choice of a container leaves too little for the following ones, the next best is tried. Of
+choices that are equivalent for the following containers, only the best is tried, and a failed state of all devices is not
+searched again. Whether the other containers fit depends on cards. If devices are bound to a place (a scope, a VF on each
+switch, a partition), it also depends on their places. It never depends on which VFs of one place are taken. A container's
+devices count in the phases in which the container runs (demand.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +24,12 @@ from central.fit.topology import NEXT_TO, Apart, NodeTopology, bits, link
 from central.fit.vfs import Choice, FreeVfs
 from central.request.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 
-SETS_A_STEP = 8  # of cards, that are looked at once the best choice of a container turned out to be in the way
+SETS_A_STEP = 8  # sets of cards that count as one step, once the search has backtracked
 
 
 class SearchEndedError(Exception):
-    """After as many choices as are allowed: of all containers together, or (SETS_ENDED) of one for itself."""
+    """Report a search that reached its limit: of all containers together (SEARCH_ENDED), or of one container alone
+    (SETS_ENDED)."""
 
     def __init__(self, missing: Missing = Missing.SEARCH_ENDED) -> None:
         super().__init__(missing)
@@ -37,13 +38,13 @@ class SearchEndedError(Exception):
 
 class Chosen(NamedTuple):
     wanted: Wanted
-    cards: Sequence[Card]  # by address
-    vfs: int = 0  # bit mask
+    cards: Sequence[Card]  # ascending by PCI address
+    vfs: int = 0  # bit mask of VF numbers
     apart: Apart = NEXT_TO
 
 
 class Places(NamedTuple):
-    """The places of cards and ports by number. Devices of one place do not differ for whether a pod can be placed."""
+    """Hold the place number of each card and each port (PF). Devices of one place are equivalent for whether a pod fits."""
 
     cards: Sequence[int]
     ports: Sequence[int]
@@ -59,7 +60,7 @@ def places_of(topology: NodeTopology, demand: Demand) -> Places:
 
 @lru_cache(maxsize=1024)
 def _places_of(topology: NodeTopology, scope: Scope, *, each: bool) -> Places:
-    """Return the place of each card and of each PF within the scope. With `each`, every card is a place of its own."""
+    """Return the place of each card and of each PF within the scope. With `each`, every card is a separate place."""
     cards, ports = list(range(topology.cards)), [0] * (max(topology.port_of, default=-1) + 1)
     for site in sites_of(topology, scope):
         for port in site.ports:
@@ -70,19 +71,19 @@ def _places_of(topology: NodeTopology, scope: Scope, *, each: bool) -> Places:
 
 
 class SearchDevices:
-    """The devices of one node during one search: what others left, and what this pod has so far."""
+    """Hold the devices of one node during one search: those that other pods left, and those chosen for this pod so far."""
 
     def __init__(self, topology: NodeTopology, cards: Sequence[Card], untouched: int, vfs: FreeVfs, places: Places) -> None:
         self.topology = topology
         self._places = places
-        self.cards = cards  # that may be given, by address
-        self._untouched = untouched  # of all cards: those of which others hold nothing
-        self._vfs = vfs  # that others left
+        self.cards = cards  # usable cards, ascending by PCI address
+        self._untouched = untouched  # bit mask: cards of which no other pod holds anything
+        self._vfs = vfs  # VFs that no other pod holds
         self._use: dict[int, int] = {}  # VF → phases in which this pod uses it
 
     def state(self, wanted: Wanted, having: Sequence[Card], rank: Mapping[int, int], kinds: bool) -> State:
-        """Return the state of the devices as the search for one container needs it. `having` are the cards that have room for
-        it."""
+        """Return the state of the devices as the search for one container needs it. `having` are the cards on which the
+        container's request fits."""
         numbers = self.topology.cards
         again = partly = busy = 0
         for card in self.cards:
@@ -105,20 +106,20 @@ class SearchDevices:
         wanted = chosen.wanted
         for card in chosen.cards:
             card.put(wanted, sign)
-        for vf in bits(chosen.vfs):  # no two containers of one phase have the same
+        for vf in bits(chosen.vfs):  # two containers of one phase never have the same VF
             phases = self._use.pop(vf, 0) ^ wanted.mask
             if phases:
                 self._use[vf] = phases
 
     def kind(self, card: Card) -> CardState:
-        """Return a key that is equal for cards between which a search need not distinguish."""
+        """Return a key that is equal for cards that are equivalent for the search."""
         return self._places.cards[card.number], card.state()
 
     def place(self, vf: int) -> int:
         return self._places.ports[self.topology.port_of[vf]]
 
     def signature(self) -> CardState:
-        """Return a key that is equal for states of all devices between which a search need not distinguish."""
+        """Return a key that is equal for states of all devices that are equivalent for the search."""
         used = sorted((self.place(vf), phases) for vf, phases in self._use.items())
         return *sorted(map(self.kind, self.cards)), *used
 
@@ -145,8 +146,8 @@ class SearchDevices:
 def search_containers(
     devices: SearchDevices, demand: Demand, policy: Policy, *, steps: int, first: bool = False
 ) -> Sequence[Chosen] | None:
-    """Return the devices of each container, in the order of the demand; None if there is no choice. Change `devices`. Raise
-    SearchEndedError after `steps` choices. With `first`, any choice will do; it need not be the best."""
+    """Return the devices of each container, in the order of the demand; None if there is no choice. `devices` is changed. Raise
+    SearchEndedError after `steps` choices. With `first`, any choice is enough; it need not be the best."""
     search = _Search(devices, demand, policy, steps, first=first)
     return search.chosen if search.run(0) else None
 
@@ -170,7 +171,7 @@ class _Search:
         having = [card for card in self._devices.cards if card.takes(wanted)] if wanted.count else []
         if len(having) < wanted.count:
             return False
-        if depth + 1 == len(self._demand.wanted):  # nothing follows that could fail
+        if depth + 1 == len(self._demand.wanted):  # no container follows that could fail
             best = self._best(wanted, having)
             self.chosen += [best] if best else []
             return best is not None
@@ -211,7 +212,7 @@ class _Search:
         return self._chosen(wanted, answer.found) if answer.found else None
 
     def _ways(self, wanted: Wanted, having: Sequence[Card]) -> Iterator[Chosen]:
-        """Yield the best choice, then the others that make a difference to the containers that follow."""
+        """Yield the best choice, then the other choices that are not equivalent for the following containers."""
         first = self._best(wanted, having)
         if first is None:
             return
@@ -241,8 +242,8 @@ class _Search:
                 yield choice
 
     def _by_kind(self, query: Query, state: State) -> Sequence[Found]:
-        """Return one choice for each way to divide the cards among their kinds, the best first. It has the cards with the
-        lowest ranks of each kind, and their best VFs. MIG instances form too many sets to look at each."""
+        """Return one choice for each way to divide the cards among their kinds, the best first. A choice has the cards with the
+        lowest ranks of each kind, and their best VFs. MIG instances form too many sets to try each one."""
         topology = self._devices.topology
         found = []
         for site in sites_of(topology, query.scope):
@@ -287,14 +288,14 @@ class _Search:
     # ---- shares alone
 
     def _is_by_policy(self, wanted: Wanted) -> bool:
-        """Return whether the policy alone decides. Of several cards their links decide first, as of whole ones; the policy
-        spread looks at links after the first card (prefer.py)."""
+        """Return whether the policy alone decides. For several cards of a share, their links decide first, as for whole cards;
+        the policy spread compares links after the first card (prefer.py)."""
         if wanted.whole or wanted.vfs:
             return False
         return wanted.count == 1 or (self._policy is Policy.SPREAD and self._demand.scope is Scope.ANY)
 
     def _ways_by_policy(self, wanted: Wanted, having: Sequence[Card], first: Chosen) -> Iterator[Chosen]:
-        """Yield one choice for each other way to divide the cards among their kinds; the way of `first` is left out."""
+        """Yield one choice for each way to divide the cards among their kinds, except for the way of `first`."""
         alike: dict[CardState, list[Card]] = {}
         for card in self._prefer(having, wanted, len(having)):
             alike.setdefault(self._devices.kind(card), []).append(card)

@@ -1,8 +1,9 @@
-"""Judge all nodes for one request, by columns: which fit, why the others do not, and what every choice there would leave.
+"""Judge all nodes for one request, by columns: which fit, why others do not, and the free capacity after each choice.
 
-It takes columns (columns.py) and a request. A simple request is judged by counting in columns (vectors.py; closest.py: how far
-apart its cards would be); another one, and any request on a node that needs the exact search, by that search (cached.py). Kept,
-and caught up with the columns; of a few nodes that changed, those that equal others are looked up.
+Take columns (columns.py) and a request. Simple requests are judged by counting in columns (vectors.py; closest.py computes how
+far apart the cards would be). Other requests, and any request on a node that needs it, are judged by the exact search
+(cached.py). The verdicts are cached and caught up with the columns. If few nodes changed, those equal to judged nodes are
+looked up.
 """
 
 from collections.abc import Hashable, Sequence
@@ -21,14 +22,14 @@ from central.fit.vectors import FITS, NUMBER_OF, REASONS, Choices, choices, fits
 from central.ledger.model import NodeRoom
 from central.request.model import DeviceRequest, PartitionPolicy, Policy
 
-FEW: Final = 16  # rows that are looked up one by one: a step of vectors costs some dozens of calls, whatever their length
+FEW: Final = 16  # maximum rows looked up one by one: a vectorized step costs some dozens of calls, whatever its length
 NO_SLOT: Final = -1
 _UNSEEN: Final = -1
 
 
 class CountedVerdicts(CachedVerdicts):
-    """The verdicts for one request, under the policy fragmentation. `fits` has no scores: they depend on a pod's other requests
-    too (scores.py)."""
+    """Cache the verdicts for one request, under the policy fragmentation. `fits` has no scores, because they also depend on the
+    pod's cpu and memory (scores.py)."""
 
     def __init__(self, request: DeviceRequest, columns: Columns, limits: Limits) -> None:
         demand = read_demand(request, Policy.FRAGMENTATION, limits)
@@ -42,14 +43,14 @@ class CountedVerdicts(CachedVerdicts):
         self._partition = demand.partition
         self._columns = columns
         self._seen = -1
-        self._names: list[str] = []  # by row
-        self._missing: Ints = np.zeros(0, np.int64)  # by row: FITS or why not
-        self._cards = np.zeros((0, 0), np.bool_)  # by row: which would do, where that was counted
-        self._left: Ints = np.zeros((0, 0), np.int64)  # by row: what would be left, where the search said it
-        self._levels: Ints = np.zeros(0, np.int64)  # by row that fits: how far apart the devices would be
-        self.judged: Ints = np.zeros(0, np.int64)  # by row: the tick of the last search
+        self._names: list[str] = []  # node names, by row
+        self._missing: Ints = np.zeros(0, np.int64)  # FITS, or the number of the reason, by row
+        self._cards = np.zeros((0, 0), np.bool_)  # suitable cards, if the row was counted, by row and slot
+        self._left: Ints = np.zeros((0, 0), np.int64)  # milli left, if the row was searched, by row and slot
+        self._levels: Ints = np.zeros(0, np.int64)  # level of the devices (topology.Apart), by row that fits
+        self.judged: Ints = np.zeros(0, np.int64)  # the tick of the last search, by row
         self.tick = 0
-        self._counted: dict[int, tuple[int, int, Bools]] = {}  # by Columns.classes: why not, the level, which cards would do
+        self._counted: dict[int, tuple[int, int, Bools]] = {}  # reason, level, suitable cards, by Columns.classes
 
     def catch_up(self) -> None:
         columns = self._columns
@@ -63,10 +64,10 @@ class CountedVerdicts(CachedVerdicts):
         elif new := self._recall(rows.tolist()):
             self._look_at(np.array(new))
             self._remember(new)
-        self._seen = columns.tick  # now that all are judged
+        self._seen = columns.tick  # set last, once all changed rows are judged
 
     def _recall(self, rows: Sequence[int]) -> list[int]:
-        """Copy the results of rows that are equal to counted ones. Return the other rows."""
+        """Copy the results of rows that are equal to counted ones, and return the other rows."""
         columns, rest = self._columns, []
         for row in rows:
             known = self._counted.get(columns.classes[row])
@@ -88,7 +89,7 @@ class CountedVerdicts(CachedVerdicts):
                 self._counted[self._columns.classes[row]] = known
 
     def searched(self, row: int) -> Hashable:
-        """Return what the search said of this row, beyond what the columns hold; None where it was counted."""
+        """Return the search's result for this row beyond the columns; None if the row was counted."""
         if not self._needs_search[row]:
             return None
         return int(self._missing[row]), int(self._levels[row]), self._left[row].tobytes()
@@ -116,7 +117,7 @@ class CountedVerdicts(CachedVerdicts):
         return fitting
 
     def choices(self, rows: Ints) -> Choices:
-        """Return what every choice of cards would leave on these rows, which all fit; in the order of the rows."""
+        """Return the free capacity after every choice of cards on these rows, in the order of the rows; all rows must fit."""
         columns = self._columns
         searched = self._needs_search[rows]
         if self.wish is None or searched.all():
@@ -134,13 +135,13 @@ class CountedVerdicts(CachedVerdicts):
         return Choices(of[order], free[order], slots[order])
 
     def levels(self, rows: Ints) -> Ints:
-        """Return how far apart the devices of one container would be on these rows, which all fit (topology.Apart)."""
+        """Return how far apart the devices of one container would be on these rows (topology.Apart); all rows must fit."""
         levels: Ints = self._levels[rows]
         return levels
 
     @property
     def _needs_search(self) -> Bools:
-        """Return by row whether counting cannot judge it for this request."""
+        """Return, for each row, whether counting cannot judge it for this request."""
         columns = self._columns
         if self.wish is None:
             return np.ones(len(columns.needs_search), np.bool_)
@@ -148,7 +149,7 @@ class CountedVerdicts(CachedVerdicts):
         return columns.needs_search | columns.partitioned if honor else columns.needs_search
 
     def _rename(self, rows: Sequence[int]) -> None:
-        """Forget the nodes whose rows are empty now, or have another node."""
+        """Drop the nodes whose rows are now empty, or have another node."""
         for row in rows:
             name = self._columns.names[row]
             if name != self._names[row]:
@@ -185,7 +186,7 @@ class CountedVerdicts(CachedVerdicts):
     def _decided(self, name: str, verdict: Found | Missing) -> None:
         row = self._columns.row_of.get(name, _UNSEEN)
         if not 0 <= row < len(self._missing):
-            return  # it went since: the next catch-up sees that
+            return  # the node was deleted since; the next catch-up drops it
         self.tick += 1
         self.judged[row] = self.tick
         if isinstance(verdict, Missing):

@@ -1,11 +1,11 @@
-"""A DeviceRequest as a fit works with it: cards and VFs wanted by each container, and in which *phases* of the pod.
+"""Convert a DeviceRequest to a Demand: the cards and VFs that each container wants, and in which *phases* of the pod.
 
-A phase is a moment of the pod's life that must fit: each init container beside the sidecars that started before it, and at last
-the app containers with all sidecars. Two containers that share a phase share no whole card and no VF, and their shares add up;
-two that share none may have the same devices.
+A phase is a moment of the pod's life that must fit. There is one for each init container beside the sidecars started before it,
+and a last one for the app containers with all sidecars. Two containers with a common phase share no whole card and no VF, and
+their shares add up. Two containers without a common phase may have the same devices.
 
-It takes a DeviceRequest, and how a whole card is cut (`Limits`). It returns a Demand, which is cached: equal requests have the
-same.
+Take a DeviceRequest, and the rules by which a whole card is divided (`Limits`). Return a Demand, which is cached: equal
+requests get the same object.
 
 Source: KEP-753; facts on over-commit by count: the virtual devices of the Redis design, seed 002.
 """
@@ -24,16 +24,16 @@ from lading.devices.isolation import IsolationName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The bounds of a cluster, from central's settings."""
+    """Hold the bounds of a cluster, from central's settings."""
 
-    # Over-commit by count, for requests under the policy spread: a container that asks for `lading.dev/gpu: n` gets a share of
-    # each of n cards, 1/N of its memory and compute, so that N such containers share a card. 0 and 1: a whole card is whole.
+    # Number N of containers that share a card, to over-commit by count under the policy spread. A container that requests
+    # `lading.dev/gpu: n` gets 1/N of the memory and compute of each of n cards. 0 and 1: containers get whole cards.
     spread_containers_per_card: int = 0
-    # How many choices of cards are tried on one node for one pod before it counts as not fitting. Random pods of up to eight
-    # different shares on random nodes need 230 at most, half of them less than 10. The bound is for pods that are built to keep
-    # the one thread of central busy: 300 are some 8 ms.
+    # Maximum tried choices of cards on one node for one pod, before the pod counts as not fitting. Random pods of up to eight
+    # different shares on random nodes need 230 at most, half of them less than 10. The bound protects central's single thread
+    # against pods that are built to keep it busy: 300 choices take some 8 ms.
     search_steps: int = 300
-    partition: PartitionPolicy = PartitionPolicy.PREFER  # for pods that do not say
+    partition: PartitionPolicy = PartitionPolicy.PREFER  # default for pods without a setting
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -42,50 +42,52 @@ Sizes = TypeVar("Sizes", int, NDArray[np.int64])  # MiB of one card, or of many
 
 
 def mib_of_share(usable_mib: Sizes, memory_mib: int | None, core_percent: int | None) -> Sizes | int:
-    """Return the MiB that a share takes of cards of this size: the amount, or the percentage of its compute, rounded down."""
+    """Return the MiB that a share takes of cards of this size: its amount of memory, or the percentage of its compute, rounded
+    down."""
     return usable_mib * (core_percent or 0) // 100 if memory_mib is None else memory_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The devices that one container requests: `count` different cards, whole, or the same share of each; and VFs."""
+    """Represent the devices that one container requests: `count` different cards, whole or the same share of each, and VFs."""
 
     container: str
     phases: tuple[int, ...]
-    mask: int  # the same, as bits
+    mask: int  # the phases as a bit mask
     count: int
-    whole: bool  # or there are no cards
-    memory_mib: int | None = None  # a share; None: the same percentage of the card's usable memory as of its compute
+    whole: bool  # False for shares; True also without cards
+    memory_mib: int | None = None  # MiB of a share; None: the same percentage of the card's usable memory as of its compute
     core_percent: int | None = None
-    core_limit_percent: int | None = None  # makes no difference to whether it fits
-    vfs: int = 0  # as the pod's policy counts them
+    core_limit_percent: int | None = None  # copied to the assignment; has no effect on whether a pod fits
+    vfs: int = 0  # number of VFs, counted by the pod's RDMA policy
 
     def mib_of(self, usable_mib: int) -> int:
-        """Return what a share takes of a card of this size."""
+        """Return the MiB that the share takes of a card of this size."""
         return mib_of_share(usable_mib, self.memory_mib, self.core_percent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """`wanted` is in the order in which devices are chosen, made so that later ones can use again what earlier ones have."""
+    """Represent a pod's request for the search. `wanted` is in the order in which devices are chosen, so that later containers
+    can reuse the devices of earlier ones."""
 
     roles: tuple[tuple[str, Role], ...]
     phases: int
-    models: tuple[str, ...]  # one of these; none: any
-    mig_profile: str  # whole cards are MIG instances of this profile (mig.py); "": they are cards
+    models: tuple[str, ...]  # accepted models of cards; empty: any
+    mig_profile: str  # profile of the MIG instances that count as whole cards (mig.py); "": real cards
     rdma: RdmaPolicy
     scope: Scope
-    partition: PartitionPolicy | None  # None: not looked at
-    isolation: IsolationName | None  # of the shares; None: the default of the node
+    partition: PartitionPolicy | None  # None: partitions are ignored
+    isolation: IsolationName | None  # isolation of the shares; None: the default of the node
     wanted: tuple[Wanted, ...]
-    cards: tuple[Wanted, ...]  # of these: those that want cards
-    needs: tuple[Wanted, ...]  # each has to be met for itself: the most whole cards at one time, and every share
-    whole_peak: int  # whole cards at one time
-    vfs_peak: int  # VFs at one time; per-switch, if all cards are below one; per-pf, of each PF
+    cards: tuple[Wanted, ...]  # elements of `wanted` that request cards
+    needs: tuple[Wanted, ...]  # minimum needs, each met alone: the most whole cards at one time, and every share
+    whole_peak: int  # maximum whole cards at one time
+    vfs_peak: int  # maximum VFs at one time; per-switch: if all cards are below one switch; per-pf: of each PF
 
     @property
     def bound(self) -> bool:
-        """Return whether the place of a device may decide if the pod can be placed, and not only how well."""
+        """Return whether the position of a device may decide if the pod can be placed, and not only how well."""
         return (
             self.scope is not Scope.ANY
             or self.partition is PartitionPolicy.HONOR
@@ -94,8 +96,8 @@ class Demand:
 
 
 def is_placed(demand: Demand) -> bool:
-    """Return whether the place of a device decides if the pod can be placed, or how well: one of its containers has several
-    devices."""
+    """Return whether the position of a device decides if, or how well, the pod can be placed: for places required by the
+    request, or containers with several devices."""
     return demand.bound or any(one.count > 1 or (one.count > 0 and one.vfs > 0) for one in demand.wanted)
 
 
@@ -104,23 +106,24 @@ def policy_of(request: DeviceRequest, default: Policy) -> Policy:
 
 
 def read_demand(request: DeviceRequest, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Demand:
-    """Return the Demand of a request. `policy` is the one that applies to this request. The policy spread may divide whole
-    cards into shares. It does not divide the cards of a pod with sharing labels, which asks for the shares that it wants, nor
-    MIG instances, nor the cards of a required NVSwitch partition."""
+    """Return the Demand of a request. `policy` is the one that applies to this request.
+
+    The policy spread may divide whole cards into shares. It does not divide MIG instances, nor the cards of a required NVSwitch
+    partition. Nor does it divide the cards of a pod with sharing labels, which requests the shares that it wants."""
     kept_whole = request.sharing or request.mig_profile or request.partition is PartitionPolicy.HONOR
     per_card = limits.spread_containers_per_card if policy is Policy.SPREAD and not kept_whole else 0
     return _read_demand(request, per_card, request.partition or limits.partition)
 
 
-@lru_cache(maxsize=1024)  # some dozen templates at a time
+@lru_cache(maxsize=1024)  # a cluster has some dozen templates at a time
 def _read_demand(request: DeviceRequest, per_card: int, partition: PartitionPolicy) -> Demand:
     masks = _masks(request.containers)
     wanted = [_wanted(container, mask, per_card) for container, mask in zip(request.containers, masks, strict=True)]
     phases = max(mask.bit_length() for mask in masks) if masks else 1
     last = 1 << (phases - 1)
     has_vfs = any(one.vfs for one in wanted)
-    # With VFs what runs in the last phase comes first, whatever it asks for: so the VFs of all phases together are few.
-    # Bound to places, those first that the fewest places will do for: the others have more to choose from.
+    # If there are VFs, containers of the last phase come first, so that the pod needs few VFs in all phases together.
+    # If places are required, containers that the fewest places suit come first, because the others have more choices.
     honor = partition is PartitionPolicy.HONOR and not request.mig_profile
     bound = honor or request.scope is not Scope.ANY or (has_vfs and request.rdma_policy is RdmaPolicy.PER_SWITCH)
     wanted.sort(key=lambda one: (has_vfs and not one.mask & last, *_order(one, last, bound=bound)))
@@ -177,7 +180,7 @@ def _wanted(container: ContainerRequest, mask: int, per_card: int) -> Wanted:
 
 
 def _peak(wholes: Sequence[Wanted], phases: int) -> tuple[int, tuple[Wanted, ...]]:
-    """Return the highest number of whole cards at one time, and that number as one need."""
+    """Return the highest number of whole cards at one time, and this number as a single need."""
     peak = max((sum(one.count for one in wholes if one.mask >> phase & 1) for phase in range(phases)), default=0)
     if not peak:
         return 0, ()
@@ -185,9 +188,11 @@ def _peak(wholes: Sequence[Wanted], phases: int) -> tuple[int, tuple[Wanted, ...
 
 
 def _order(wanted: Wanted, last: int, *, bound: bool) -> tuple[bool, bool, float, float, bool]:
-    """Return a sort key for the order in which containers get devices. Whole cards come first, because shares fit beside more;
-    of these, those of the last phase come first, so that all phases together need few cards. Of shares the largest comes first;
-    a percentage of memory counts as if the card were endless. VFs without a card come last."""
+    """Return the sort key for the order in which containers get devices.
+
+    Whole cards come first, because shares fit beside more; among them, those of the last phase come first, so that all phases
+    together need few cards. Then come shares, the largest first; a percentage of memory counts as if the card were endless. VFs
+    without a card come last."""
     if not wanted.count:
         return True, False, 1, 0, not wanted.mask & last
     if wanted.whole:

@@ -1,13 +1,14 @@
-"""Find equivalent rooms: what a verdict and a score depend on, and nothing that only tells one device from another.
+"""Find nodes with equivalent free capacity, by comparing only what a verdict and a score depend on, not the devices'
+identities.
 
-In a cluster most nodes are one of a few kinds, in one of a few hundred states. A verdict about one room holds for its whole
-class: a new request is judged some hundred times, not 5,000 times, and a node that changed was mostly seen in that state
-before.
+Most nodes of a cluster are of a few kinds, in one of a few hundred states. A verdict about one node's free capacity
+(`NodeRoom`) holds for its whole equivalence class. So a new request is judged some hundred times, not 5,000 times, and the
+state of a changed node was mostly judged before.
 
-It takes a room, and returns the number of its equivalence class; the verdicts and scores of one class are equal for every
-request of the kind that it is for. Most requests do not care where on the node a card is; for the others the classes are
-smaller. A room is mostly looked at for several requests, so its number is remembered. A class has two numbers where the first
-one was forgotten.
+Take a `NodeRoom`, and return the number of its class; verdicts and scores within a class are equal for every request that the
+function supports. Most requests do not depend on a card's position in the node; for the others the classes are smaller. A
+`NodeRoom` is mostly checked for several requests, so its number is cached. A class gets a second number if the first one was
+evicted from the cache.
 """
 
 from collections.abc import Callable, Hashable
@@ -26,14 +27,15 @@ Equivalence = Callable[[NodeRoom], int]
 
 
 def equivalence_for(demand: Demand) -> Equivalence:
-    """Return the equivalence function that leaves the fewest rooms to judge."""
+    """Return the equivalence function with the fewest classes that is correct for the demand."""
     if not is_placed(demand):
         return class_in_any_order
     return class_by_devices if demand.vfs_peak else class_by_cards
 
 
 def _numbered(key: Callable[[NodeRoom], Hashable]) -> Equivalence:
-    """Return a function that knows the last room of each node, which never changes, and other rooms by their key."""
+    """Return a function that numbers classes by `key`, and caches the number of each node's last `NodeRoom`, which is
+    immutable."""
     rooms: dict[str, tuple[NodeRoom, int]] = {}
     numbers = Interner()
 
@@ -81,9 +83,9 @@ def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:
     return tuple(sorted((mig.profile, mig.memory_mib, mig.uuid in card.free_mig) for mig in card.gpu.mig))
 
 
-# The order of cards makes no difference; of VFs only their number counts.
+# For requests that do not depend on positions: the order of cards makes no difference, and VFs are only counted.
 class_in_any_order: Final = _numbered(_in_any_order)
-# For asks to which it matters where cards and VFs sit: which ones are free, in a topology that is the same.
+# For requests that depend on the positions of cards and VFs: one class has one topology, and the same free devices in it.
 class_by_devices: Final = _numbered(partial(_in_place, vfs=True))
-# The same for requests without VFs.
+# For requests that depend on the positions of cards, and request no VFs.
 class_by_cards: Final = _numbered(partial(_in_place, vfs=False))

@@ -1,7 +1,8 @@
-"""Explain why a node does not fit, in words and numbers, for a person who asks about one pod.
+"""Explain in words and numbers why a node does not fit, for a person who asks about one pod.
 
-It takes the room, the request, and what `fit` found missing. It returns one line with the nearest miss, and what would help if
-the room alone shows it. It is separate from `fit`, which answers for thousands of nodes and builds no text.
+Take the node's free capacity (`NodeRoom`), the request, and the reason that `fit` returned. Return one line with the nearest
+miss, and the remedy if it follows from this node alone. The text is built here and not in `fit`, which answers for thousands of
+nodes.
 """
 
 from collections import Counter
@@ -21,7 +22,7 @@ from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPo
 from lading.amounts import first_few, format_mib
 from lading.devices.identity import pci_order
 
-_LISTED: Final = 8  # amounts in one line
+_LISTED: Final = 8  # maximum number of amounts in one line
 _FREE: Final = "free"
 _HELD: Final = "held"
 # Reasons that would not apply on an empty node.
@@ -36,7 +37,7 @@ _NOW: Final = {
 def explain(
     room: NodeRoom, request: DeviceRequest, missing: Missing, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
 ) -> str:
-    """Explain the reason. `room`, `policy` and `limits` must be those of the call of `fit`."""
+    """Explain the reason `missing` for this node. `room`, `policy` and `limits` must be those of the call of `fit`."""
     demand = read_demand(request, policy_of(request, policy), limits)
     match missing:
         case Missing.NO_REPORT:
@@ -105,8 +106,8 @@ def explain(
 
 
 def _explain_bonds(room: NodeRoom, demand: Demand, missing: Missing, policy: Policy, limits: Limits) -> str:
-    """Explain all bonds that fail, if these are more than the one that `missing` names. That takes a search, which is only
-    done if there is more than one bond."""
+    """Explain all bonds that fail, if there are more than the one that `missing` names. Finding them takes a search, which is
+    done only if the demand has several bonds."""
     bound = find_bound(room, demand, policy, steps=limits.search_steps) if len(bonds_of(demand)) > 1 else None
     bonds = bound.bonds if bound else [next(bond for bond, named in MISSING_OF.items() if missing in named)]
     of_one = bound.demand if bound else demand
@@ -161,7 +162,7 @@ def _explain_unhealthy(room: NodeRoom, demand: Demand) -> str:
 
 
 def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
-    """Return how much is missing, in parts of a card."""
+    """Return the amount that a card lacks for the need, in parts of a card, followed by the card's address for ties."""
     size = max(1, card.gpu.usable_mib)
     mib = max(0, need.mib_of(card.gpu.usable_mib) - card.free_mib)
     core = max(0, (need.core_percent or 0) - card.free_core)
@@ -169,7 +170,7 @@ def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
 
 
 def _asked(need: Wanted, card: CardRoom | None = None) -> str:
-    """Describe the need. `card`: the card to which a percentage of memory refers."""
+    """Describe the need as text. `card` is the card to which a percentage of memory refers."""
     if need.whole:
         return count_of(need.count, "whole GPU")
     parts = []
@@ -188,7 +189,8 @@ def _asked_together(demand: Demand) -> str:
 
 
 def _states(room: NodeRoom, demand: Demand) -> str:
-    """Count free cards first, then held ones, then unusable ones by what is wrong: "of 8 GPUs 5 free, 2 held, 1 cordoned"."""
+    """Count the cards by state as text: free, held, then unusable ones by their problem: "of 8 GPUs 5 free, 2 held, 1
+    cordoned"."""
     cards = _of_model(room, demand)
     states = Counter(_state(card) for card in cards)
     said = [(state, states.pop(state)) for state in (_FREE, _HELD) if state in states] + states.most_common()
@@ -226,8 +228,8 @@ def _name(card: CardRoom) -> str:
 
 
 def _explain_kept_off(room: NodeRoom, demand: Demand, sharing: Sharing | None) -> str:
-    """Explain which cards the sharing constraints close. Name the pod's own labels, but not those of others, which may be other
-    tenants."""
+    """Explain which cards the sharing constraints exclude. Name the pod's own labels, but not those of other pods, which may
+    belong to other tenants."""
     having = [card for card in requested_cards(room, demand) if card.usable and card.free_mib]
     closed = [card for card in having if not is_open(card, sharing)]
     if not closed:

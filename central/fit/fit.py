@@ -1,18 +1,18 @@
-"""Decide whether a pod fits on a node, and with which devices: a room and a request → Placement or NoFit.
+"""Decide whether a pod fits on a node, and with which devices: from a `NodeRoom` and a request to a Placement or NoFit.
 
-The search is exact: if there is a placement under these rules it is found, unless the search reaches a limit, which is reported
+The search is exact: it finds a placement if there is one under these rules, unless it reaches a limit, which is reported
 (SEARCH_ENDED, SETS_ENDED).
 
-- A whole card is one that no pod holds. Nothing is given of a card that is unhealthy, dirty, cordoned, used without a grant, of
-  another model than asked, or in MIG mode; if a MIG profile is asked for, its instances are the cards (mig.py).
+- A whole card is one that no pod holds. A card is never given if it is unhealthy, dirty, cordoned, used without a grant, of
+  another model than requested, or in MIG mode. If a MIG profile is requested, its instances are the cards (mig.py).
 - The shares on a card never add up to more than is free of its memory and compute; a share by compute alone takes the same
   percentage of the card's usable memory.
 - Shares of two pods are on one card only if the labels of both allow it (sharing.py), and with one isolation (isolation.py).
-- In no phase of the pod (demand.py) do two of its containers have the same VF, or does one have a whole card that another uses
-  too. Between phases devices are used again, and more are taken only if they do not suffice.
+- In no phase of the pod (demand.py) do two containers have the same VF, or does one have a whole card that another uses too.
+  Devices are used again in other phases, and more are taken only if they do not suffice.
 
-The answer is deterministic: equal rooms and requests give equal answers. A card that is held whole has 0 MiB and 0 % free in a
-room.
+The answer is deterministic: equal free capacity and equal requests give equal answers. In a `NodeRoom`, a card that is held
+whole has 0 MiB and 0 % free.
 """
 
 from typing import Final
@@ -34,8 +34,8 @@ _NO_FIT: Final = {missing: NoFit(missing=missing) for missing in Missing}
 def fit(
     room: NodeRoom, request: DeviceRequest, *, policy: Policy, limits: Limits = DEFAULT_LIMITS, brief: bool = False
 ) -> Placement | NoFit:
-    """Return the placement, or why there is none. `policy` is the cluster's, for a request without its own. `brief` counts, and
-    searches without backtracking: what that does not decide is NOT_REACHED."""
+    """Return the placement, or the reason for none. `policy` is the cluster's, for a request without its own. `brief` limits
+    the work to counting and a search without backtracking; NOT_REACHED means that this did not decide."""
     policy = policy_of(request, policy)
     demand = read_demand(request, policy, limits)
 
@@ -48,7 +48,7 @@ def fit(
 def _fit(
     room: NodeRoom, request: DeviceRequest, demand: Demand, policy: Policy, limits: Limits, brief: bool
 ) -> Placement | NoFit:
-    """Decide by devices alone, regardless of which pods have shares of them."""
+    """Fit the pod by devices alone, regardless of the pods that share the cards."""
 
     def choose_in(room: NodeRoom) -> PlacedDevices | Missing:
         if short := find_shortage(room, demand):

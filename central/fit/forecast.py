@@ -1,11 +1,14 @@
-"""Forecast the workload that the policy fragmentation expects: from a prior, from what was learned online, or from both; and
-the turnover (turnover.py), which is always learned.
+"""Forecast the workload for the policy fragmentation, from a prior, from arrived pods, or from both.
 
-Online, each pod counts once, when it is first asked about, and older pods count less: after HALF_LIFE more pods a pod weighs
-half. A prior counts as if a fixed number of its pods had come before the first, and fades like them. Without a file a small
-built-in prior is used for the first few pods. It takes shapes of pods, as they come, and makes a Workload. A new Workload means
-that all nodes are scored again, so that a change is considered when twice as many pods came, later after fixed numbers of pods,
-and only made if the workload differs.
+The turnover (turnover.py) is always learned.
+
+Each pod counts once, when it is first evaluated, and older pods count less: after HALF_LIFE more pods, a pod counts half. A
+prior counts as if a fixed number of its pods had arrived before the first, and fades like them. Without a file, a small
+built-in prior is used for the first few pods.
+
+Take the shapes of pods as they arrive, and return a Workload. A new Workload means that all nodes are scored again. So a change
+is considered only when the number of pods has doubled, later after fixed numbers of pods, and made only if the workload
+differs.
 """
 
 from collections import OrderedDict
@@ -18,17 +21,17 @@ from central.fit.workload import MOST_KINDS, PodKind, Workload, kind_of, workloa
 from central.request.model import Shape
 from lading.vocabulary import PodUid
 
-HALF_LIFE: Final = 4000  # pods
-PRIOR_PODS: Final = 200.0  # that a file counts for, beside what is learned
-FIRST_PODS: Final = 5.0  # as many as the built-in prior counts for
-LOOK_FIRST: Final = 25  # pods, until what was learned is used; then each time twice as many
-LOOK_PODS: Final = 2000  # at the latest
+HALF_LIFE: Final = 4000  # number of later pods after which a pod counts half
+PRIOR_PODS: Final = 200.0  # number of pods that a prior from a file counts for
+FIRST_PODS: Final = 5.0  # number of pods that the built-in prior counts for
+LOOK_FIRST: Final = 25  # learned pods until the first new workload; then twice as many each time
+LOOK_PODS: Final = 2000  # maximum number of pods between two new workloads
 APART: Final = (
-    0.1  # of the pods, or of what they ask for, that is of another kind now: less is not worth to score all nodes anew
+    0.1  # minimum changed part of the pods, or of their requests: a smaller change is not worth a new score of all nodes
 )
-REMEMBERED: Final = 65_536  # pods that were counted; one that waits is asked about again and again
+REMEMBERED: Final = 65_536  # maximum cached UIDs of counted pods: a waiting pod is evaluated again and again
 _HEAVIEST: Final = 1e12
-# Of no cluster in particular: small pods are more frequent, and large ones want cards that are free together.
+# The built-in prior, for no particular cluster: small pods are more frequent, and large ones need several free cards on a node.
 OURS: Final[Mapping[PodKind, float]] = {
     PodKind(core_percent=25): 1.0,
     PodKind(core_percent=50): 1.0,
@@ -47,15 +50,16 @@ class Source(StrEnum):
 
 class Forecast:
     def __init__(self, prior: Mapping[PodKind, float] | None = None, *, learns: bool = True) -> None:
-        """Create a forecast. `prior`: weights by kind; None: the built-in ones. Without learning it keeps the prior."""
-        self.learned = 0  # pods
+        """Create a forecast. `prior` are weights by kind; None means the built-in ones. Without learning, the forecast keeps
+        the prior."""
+        self.learned = 0  # number of learned pods
         self.source = Source.PRIOR if not learns else Source.BOTH if prior else Source.ONLINE
         self._learns = learns
         self._prior = prior or OURS
         self._prior_pods = PRIOR_PODS if prior else FIRST_PODS
         self._seen: OrderedDict[PodUid, None] = OrderedDict()
         self._growth = 2.0 ** (1.0 / HALF_LIFE)
-        self._weight = 1.0  # of the last pod
+        self._weight = 1.0  # weight of the last pod; it grows with each pod, so that older ones count less
         self._weights: dict[PodKind, float] = {}
         self._look_at = LOOK_FIRST
         self.workload = workload_of(self._prior)
@@ -63,7 +67,7 @@ class Forecast:
 
     @classmethod
     def settled(cls, workload: Workload | None, turnover: int) -> Self:
-        """Return a forecast with what another forecast has found. It learns nothing. No workload: the built-in one. `turnover`:
+        """Return a fixed forecast with the results of another one. A `workload` of None means the built-in one; `turnover` is
         in steps of TurnoverShare."""
         forecast = cls(learns=False)
         forecast.workload = workload or forecast.workload
@@ -71,7 +75,7 @@ class Forecast:
         return forecast
 
     def arrived(self, uid: PodUid, shape: Shape) -> bool:
-        """Learn from a pod that came. Return whether `workload` changed."""
+        """Learn from an arrived pod, and return whether `workload` changed."""
         if not self._learns or uid in self._seen:
             return False
         self._seen[uid] = None
@@ -106,8 +110,8 @@ class Forecast:
 
 
 def _difference(one: Workload, other: Workload) -> float:
-    """Return which part of the pods differs in kind between the two workloads, or which part of the cards that pods ask for if
-    that is more (total variation distance): a few pods of eight cards ask for more than many shares."""
+    """Return the part of the pods that differs in kind between the two workloads (total variation distance). If the differing
+    part of their requested cards is higher, return that: a few pods of eight cards request more than many shares."""
     return max(_distance(one, other, lambda kind: 1.0), _distance(one, other, lambda kind: kind.cards))
 
 

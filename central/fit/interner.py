@@ -1,14 +1,14 @@
-"""Different things as different numbers, so that they are hashed and compared once: equal numbers, equal things."""
+"""Number distinct values, so that each is hashed and compared once: equal numbers mean equal values."""
 
 from collections.abc import Hashable
 from itertools import count
 from typing import Final
 
-REMEMBERED: Final = 32768  # a cluster has 15,000 nodes
+REMEMBERED: Final = 32768  # maximum numbered values; a cluster has 15,000 nodes
 
 
 class Interner:
-    """The last ones. A number is given once: what was forgotten gets another, and is like nothing that has the old one."""
+    """Keep the numbers of the last values. A number is assigned once: a value that was evicted gets a new number."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}

@@ -1,12 +1,13 @@
-"""Find the cards of a node on which a pod's shares may be, by what keeps shares to their amounts: all shares of a card have the
-same isolation, because one does not know what the other lets run.
+"""Find the cards of a node that a pod's shares may use, by isolation: all shares of a card have the same isolation.
 
-It takes a room, a demand, and a fit that knows nothing of isolations. It returns a Placement on cards that no pod holds or that
-are shared with the isolation that the pod's shares have on this node; or what is missing, which is a matter of isolation only
-where the pod would fit without regard to it. That the node offers the isolation at all is found before (shortage.py).
+Two isolations cannot share a card, because one does not know what the other allows to run.
 
-A card with another isolation has nothing free for shares, as far as the fit can see (sharing.py does the same for labels).
-Whole cards are not concerned.
+Take a node's free capacity (`NodeRoom`), a demand, and a fit without regard to isolation. Return a Placement on cards that no
+pod holds, or that are shared with the isolation of the pod's shares on this node; or return a reason. The reason concerns
+isolation only if the pod would fit without regard to it. shortage.py has already checked that the node offers the isolation.
+
+For the inner fit, a card with another isolation has nothing free for shares (sharing.py does the same for labels). Whole cards
+are not restricted.
 """
 
 from collections.abc import Callable
@@ -21,9 +22,9 @@ _OTHER_ISOLATION: Final = NoFit(missing=Missing.OTHER_ISOLATION)
 
 
 def fit_by_isolation(room: NodeRoom, demand: Demand, fit: Callable[[NodeRoom], Placement | NoFit]) -> Placement | NoFit:
-    """Return what `fit` finds on these cards."""
+    """Return the result of `fit` on the cards that the pod's shares may use."""
     if not demand.isolation and not room.isolations and not any(card.isolations for card in room.cards):
-        return fit(room)  # nearly all clusters
+        return fit(room)  # nearly all clusters use no isolation
     isolation = room.isolation_of(demand.isolation)
     opened = {card.gpu.uuid for card in room.cards if card.joins(isolation)}
     if len(opened) == len(room.cards) or all(wanted.whole for wanted in demand.cards):

@@ -1,27 +1,26 @@
 """Choose cards and VFs together for one container, by an exact search for one stated objective.
 
-It takes the topology of a node, what the container wants, and what is free. It returns a `Found`, or says that there is no
-choice. The objective, of which what comes first counts first and less is better:
+Take a node's topology, the container's request, and the free devices. Return the best choice (`Found`), or none. The objective,
+with the most important criterion first; less is better:
 
-    cards that the pod does not have at another time anyway; of these those it has not even a part of
+    cards that are new to the pod, because it does not have them at another time; of its other cards, those it takes more of
     whether the cards are no NVSwitch partition (a refusal where that is demanded, and the node has any)
     the worst link between two of the cards
-    where the pod has VFs at another time: the VFs that are not among these
+    where the pod has VFs at another time: the VFs that are new to the pod
     the worst distance of a card and its VF (vfs.py has the pairs)
-    what a policy prefers among cards that are given in part
+    the policy's preference among cards that are given in part
     the sum of the links; the sum of the distances
     groups broken open: partitions and switches of which all cards were free, some are taken and some are left
     the load of the PFs; the lowest card addresses; the lowest VF addresses
 
-Nothing leaves the required scope: each of its sites is searched for itself.
+No device is taken outside the required scope, because each site of the scope is searched on its own.
 
-How: for each level of links, the best first, all sets of cards of which no two have a worse link, card by card in the order of
-addresses; so the first of equal sets is the lowest, and the search ends when a set is as good as any could be. Cards between
-which nothing tells (one switch, the same links to all others, the same partitions) are taken lowest first, so that of each kind
-only the number is tried. For each set the VFs are exact (vfs.py). The worst case, 8 of 16 cards of which each is a kind of its
-own, has 12,870 sets.
+For each level of links, the best first, the search tries all sets of cards without a worse link, in the order of addresses. So
+the first of equal sets has the lowest addresses, and the search ends when a set is as good as any could be. Cards that are
+equivalent (one switch, the same links to all others, the same partitions) are taken lowest first, so that only their number is
+tried. The VFs of each set are exact (vfs.py). The worst case, 8 of 16 cards that all differ, has 12,870 sets.
 
-What was found is kept, by topology and state: nodes that are built alike share it.
+Results are cached by topology and state, so that nodes that are built alike share them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,10 +32,10 @@ from central.fit.topology import Apart, Distance, NodeTopology, Site, bits
 from central.fit.vfs import Choice, FreeVfs
 from central.request.model import PartitionPolicy, RdmaPolicy, Scope
 
-# Sets of cards that are looked at in one site: more than 8 of 16 cards can have. A larger node gets the best of so many, and
-# what is not found among them counts as not decided, so that no pod and no node keeps the one thread of central busy.
+# Maximum tried sets of cards in one site, so that no pod and no node keeps central's single thread busy. Choosing 8 of 16 cards
+# needs fewer. A larger node gets the best of so many sets; if none of them does, the result counts as undecided.
 MOST_SETS: Final = 1 << 14
-REMEMBERED: Final = 16384  # some 700 bytes each
+REMEMBERED: Final = 16384  # maximum cached results, some 700 bytes each
 _LEVELS: Final = {
     Scope.SWITCH: Distance.SWITCHES,
     Scope.NUMA: Distance.NUMA,
@@ -46,30 +45,30 @@ _LEVELS: Final = {
 
 
 class Query(NamedTuple):
-    """The request of one container."""
+    """Represent the request of one container."""
 
     cards: int
-    vfs: int = 0  # as the policy counts them
+    vfs: int = 0  # number of VFs, counted by the RDMA policy
     rdma: RdmaPolicy = RdmaPolicy.NEAREST
     scope: Scope = Scope.ANY
-    partition: PartitionPolicy | None = None  # None: not looked at
-    first: bool = False  # the first choice will do, not the best
+    partition: PartitionPolicy | None = None  # None: partitions are ignored
+    first: bool = False  # accept the first choice instead of the best
 
 
 class State(NamedTuple):
-    """The state of one node. Bit masks are by the topology's numbers."""
+    """Hold the state of one node's devices. Bit masks are by the topology's numbers."""
 
-    cards: int  # that may be taken
-    again: int = 0  # of these: those that the pod has at another time
-    partly: int = 0  # and those it has a part of then, and would take more of
+    cards: int  # available cards
+    again: int = 0  # available cards that the pod has at another time
+    partly: int = 0  # available cards of which the pod has a part at another time, and would take more
     untouched: int = 0  # cards of which no pod holds anything
-    ranks: tuple[int, ...] = ()  # of each card, where a policy prefers some: the lowest first
+    ranks: tuple[int, ...] = ()  # policy rank of each card, the lowest first; empty: no preference
     vfs: FreeVfs = FreeVfs()
-    kinds: tuple[int, ...] = ()  # of each card, where some make another difference to what follows
+    kinds: tuple[int, ...] = ()  # equivalence class of each card
 
 
 class Found(NamedTuple):
-    """The best choice, or with `alternatives` one of them. Compares as the objective does."""
+    """Represent a choice of cards and VFs for one container. Choices compare as the objective does."""
 
     key: tuple[int, ...]
     cards: int
@@ -78,14 +77,15 @@ class Found(NamedTuple):
 
     @property
     def order(self) -> tuple[tuple[int, ...], Sequence[int], Sequence[int]]:
-        """Return a sort key. Of equal sets of one size the one with the lowest address that the other lacks comes first."""
+        """Return the sort key of a choice. Among equal sets, the one with the lower addresses comes first, compared card by
+        card."""
         return self.key, bits(self.cards), bits(self.vfs)
 
 
 class SearchResult(NamedTuple):
     found: Found | None
-    sets: int  # of cards that were looked at: what it cost
-    ended: bool = False  # nothing was found among MOST_SETS, and there are more
+    sets: int  # number of tried sets of cards, the cost of the search
+    ended: bool = False  # True if none of the first MOST_SETS sets does, and there are more
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -98,11 +98,12 @@ def find(topology: NodeTopology, query: Query, state: State) -> SearchResult:
 
 class Alternatives(NamedTuple):
     found: Sequence[Found]
-    sets: int  # as in SearchResult
+    sets: int  # number of tried sets of cards
 
 
 def alternatives(topology: NodeTopology, query: Query, state: State, most: int) -> Alternatives | None:
-    """Return all choices that differ for what follows, the best first; None if that takes more than `most` sets."""
+    """Return all choices that are not equivalent for the following containers, the best first; None if there are more than
+    `most` sets."""
     found: list[Found] = []
     sets = 0
     for site in sites_of(topology, query.scope):
@@ -120,7 +121,7 @@ def sites_of(topology: NodeTopology, scope: Scope) -> Sequence[Site]:
 
 
 class _Search:
-    """A search within one site. `_best` is what was found so far."""
+    """Search within one site. `_best` is the best choice so far."""
 
     def __init__(self, topology: NodeTopology, site: Site, query: Query, state: State) -> None:
         self._topology = topology
@@ -129,7 +130,7 @@ class _Search:
         self._query = query
         self._state = state
         self._honor = query.partition is PartitionPolicy.HONOR and topology.parted
-        self._split = int(query.partition is not None and topology.parted)  # in the keys of sets that are no partition
+        self._split = int(query.partition is not None and topology.parted)  # in keys of sets that are no partition
         self._vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
         self._cards = state.cards & site.cards & ~self._vfs.useless_cards()
         self._whole = [group for group in topology.kept if group & state.untouched == group]
@@ -138,8 +139,8 @@ class _Search:
         within = (level for level in range(self._farthest) if self._vfs.could_be_within(groups[level], self._cards))
         self._nearest = next(within, self._farthest)
         self._best: Found | None = None
-        self.sets = 0  # that were looked at
-        self.ended = False  # by MOST_SETS
+        self.sets = 0  # number of tried sets
+        self.ended = False  # True once MOST_SETS is reached
 
     def best(self) -> Found | None:
         if not self._query.cards:
@@ -156,7 +157,7 @@ class _Search:
         return self._best
 
     def every(self) -> Iterator[Found | None]:
-        """Yield the best choice with each set of cards, None for a set without a choice."""
+        """Yield the best choice for each set of cards; None for a set without one."""
         if not self._query.cards:
             yield self.best()
             return
@@ -168,17 +169,16 @@ class _Search:
                 self._judge(cards, *self._linked(cards), (*self._quota(cards), split))
             yield self._best
 
-    # ---- what the pod has at another time
+    # ---- cards that the pod has at another time
 
     def _quota(self, cards: int) -> tuple[int, int]:
-        """Return how many of these cards are new to the pod, and of how many the pod would take more than it has at another
-        time."""
+        """Return how many of these cards are new to the pod, and of how many the pod would take more than at another time."""
         partly = (cards & self._state.partly).bit_count()
         return cards.bit_count() - partly - (cards & self._state.again).bit_count(), partly
 
     def _quotas(self) -> Iterator[tuple[int, int]]:
-        """Yield the numbers of cards of each sort, the fewest new cards first. If the pod has no cards at another time, all are
-        new."""
+        """Yield the possible numbers of new cards and of partly used cards, the fewest new cards first. If the pod has no cards
+        at another time, all are new."""
         count, cards, state = self._query.cards, self._cards, self._state
         again, partly = (cards & state.again).bit_count(), (cards & state.partly).bit_count()
         fresh = cards.bit_count() - again - partly
@@ -205,7 +205,7 @@ class _Search:
         alike = _alike(self._topology, self._cards, self._state)
         reusing = self._state.again or self._state.partly
         for level in levels:
-            of_all = level * pairs if level == levels[0] else None  # no two have a better one
+            of_all = level * pairs if level == levels[0] else None  # no two cards have a better link
             joined = [sum(1 << b for b, link in enumerate(row) if link <= level) for row in links]
             every = not any(alike) and all(joined[number] & self._cards == self._cards for number in numbers)
             at = _Level(joined, alike, every, self._ideal(first, level, levels[0]))
@@ -223,7 +223,7 @@ class _Search:
         return False
 
     def _sets(self, at: "_Level", allowed: int, cards: int, missing: int) -> Iterator[int]:
-        """Yield, in the order of addresses, each set of cards that has `missing` of the allowed ones beside `cards`."""
+        """Yield, in the order of addresses, each union of `cards` with `missing` of the allowed cards."""
         if not cards and at.every:
             yield from map(sum, combinations([1 << number for number in bits(allowed)], missing))
             return
@@ -239,7 +239,7 @@ class _Search:
                 yield from self._sets(at, allowed & at.joined[number], cards | low, missing - 1)
 
     def _linked(self, cards: int) -> tuple[int, int]:
-        """Return the worst link, and the sum of all."""
+        """Return the worst link between two of these cards, and the sum of all links."""
         links, numbers = self._links, bits(cards)
         between = [links[a][b] for a in numbers for b in numbers if a < b]
         return max(between, default=0), sum(between)
@@ -248,14 +248,14 @@ class _Search:
 
     def _judge(self, cards: int, link: int, links: int, first: tuple[int, int, int]) -> None:
         """Compare these cards, with their best VFs, to the best choice so far, and keep the better one. Sets come in the order
-        of addresses, so the first of equal sets is kept."""
+        of addresses, so the first of equal sets wins."""
         best, vfs = self._best, self._vfs
         level, cost = self._closest(cards, self._farthest if best is None or link < best.apart.link else best.apart.distance)
         if cost is None:
             return
         compared = vfs.without_address(cost)
         ranks = sum([self._state.ranks[n] for n in bits(cards)]) if self._state.ranks else 0
-        new = vfs.new(compared) if self._state.vfs.again else 0  # how many it takes is else no matter of the choice
+        new = vfs.new(compared) if self._state.vfs.again else 0  # without VFs at another time, all choices have the same number
         but_last = *first, link, new, level, ranks, links, vfs.distances(compared)
         if best is not None and but_last > best.key[: len(but_last)]:
             return
@@ -266,7 +266,8 @@ class _Search:
             self._best = Found(key, cards, vfs.vfs(cost), Apart(split, link, level))
 
     def _closest(self, cards: int, farthest: int) -> tuple[int, int | None]:
-        """Return the least worst distance, and the cost with it; a greater distance only if it takes fewer new VFs."""
+        """Return the smallest worst distance, and the cost with it; a greater distance only if it takes fewer new VFs. The cost
+        is None if there is no choice."""
         vfs = self._vfs
         if not self._state.vfs.again:
             for level in range(self._nearest, farthest + 1):
@@ -279,7 +280,7 @@ class _Search:
         _, level, found = min(costs, default=(0, farthest, None))
         return level, found
 
-    # ---- what no set can surpass
+    # ---- a lower bound
 
     def _ideal(self, first: tuple[int, int, int], level: int, least: int) -> tuple[int, ...]:
         """Return a lower bound of the keys of all sets of cards with a worst link of `level`."""
@@ -293,16 +294,17 @@ class _Search:
 
 
 class _Level(NamedTuple):
-    """Sets of cards of which no two have a worse link than a certain one."""
+    """Hold the conditions for sets of cards of which no two have a link worse than a given level."""
 
-    joined: Sequence[int]  # by card: those with such a link to it
-    before: Sequence[int]  # by card: those that are taken before it, for nothing tells between them
-    every: bool = False  # all sets are such
+    joined: Sequence[int]  # bit mask of the cards with such a link to it, by card
+    before: Sequence[int]  # bit mask of the equivalent cards that are taken before it, by card
+    every: bool = False  # True if all sets satisfy the conditions
     ideal: tuple[int, ...] | None = None
 
 
 def _alike(topology: NodeTopology, cards: int, state: State) -> Sequence[int]:
-    """Return, for each card, the cards with a lower address that differ from it in nothing but the address."""
+    """Return, for each card, a bit mask of the equivalent cards: those with a lower address that differ only in their
+    address."""
     return _alike_cards(topology, cards, state.again, state.partly, state.untouched, state.ranks, state.kinds)
 
 
@@ -340,6 +342,6 @@ def _alike_cards(
 
 
 def _is_home(site: Site) -> bool:
-    """Return whether the site has more than a single card: that is as far from everything as any other in the next larger
-    site."""
+    """Return whether the site has more than a single card; a single card is as far from all others as any card in the next
+    larger site."""
     return bool(site.ports) or site.cards.bit_count() > 1

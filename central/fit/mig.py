@@ -1,17 +1,17 @@
-"""MIG instances as devices of their own: to a demand with a profile, each instance of it is a card that is free or held.
+"""Treat MIG instances as devices: for a demand with a profile, each instance of that profile is a card that is free or held.
 
-So all that holds for whole cards holds for them: how many there are, which are near which VFs, what lies within a scope, that
-two containers of one phase never have the same one, and that init containers use again what later ones have. A position where
-the node makes an instance on demand is an instance too. It is free while no pod holds one that takes the same memory; positions
-of one profile never take the same. It takes a room and a demand. It returns the room as such a demand sees it, and converts
-what was chosen there back. What it never takes: an instance of another profile, which is another size, and one whose card is
+So all rules for whole cards hold for instances: their count, their distance to VFs, the scope, and the phases of containers.
+Two containers of one phase never have the same instance, and init containers share instances with later ones. A position where
+the node can make an instance on demand counts as an instance. A position is free while no pod holds an instance that overlaps
+its memory; positions of one profile never overlap. Take a `NodeRoom` and a demand, return the `NodeRoom` of such instances, and
+convert chosen instances back. An instance of another profile is never taken, because its size differs, nor one whose card is
 unusable or was given whole.
 
-Preferred are, of what is equally near to free VFs, the instances of cards that have the fewest left, so that others stay whole
-for a new division into instances; under the policy spread of those with the most. Of one card's positions, those come first
-that take memory from the fewest others. Instances are picked by how many of each switch, beside VFs, or one by one, and not as
-a set: no link connects them, and a node may have 56, of which there are too many sets. Where those that are picked leave no
-room for what follows, another number of each kind is tried (container_search.py).
+Among instances equally near to free VFs, those of cards with the fewest left are preferred, so that other cards stay whole for
+a new division. Under the policy spread, it is those of cards with the most left. Of one card's positions, those come first that
+overlap the fewest other positions. Instances are chosen by their number below each switch, beside VFs, or one by one, and not
+as a set. No link connects them, and a node may have 56, which form too many sets. If the chosen instances leave too little for
+the following containers, another number of each kind is tried (container_search.py).
 
 Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
 """
@@ -38,19 +38,20 @@ from lading.nodedevices import Gpu, MigInstance
 from lading.vocabulary import GpuUuid, PciAddress
 
 _NAMED: Final = {Missing.TOO_FEW_GPUS: Missing.TOO_FEW_MIG, Missing.TOO_FEW_FREE_GPUS: Missing.TOO_FEW_FREE_MIG}
-_WITHIN: Final = "/"  # between a card's address and the instance's number
-MOST_WAYS: Final = 512  # to take instances from below several switches, 50 to 100 us each
-REMEMBERED: Final = 65536  # cards in MIG mode, some kilobytes each
+_WITHIN: Final = "/"  # separator between a card's PCI address and the instance's number
+MOST_WAYS: Final = 512  # maximum tried divisions of instances among switches, 50 to 100 us each
+REMEMBERED: Final = 65536  # maximum cached cards in MIG mode, some kilobytes each
 
-# By the identity of a card and by profile. The entry keeps the card alive, so that no other can come to have the same one; and
-# its instances stay the same objects, by which a topology is known again.
+# The key is a card's `id()` and a profile. The entry keeps the card alive, so that no other card can get the same `id()`, and
+# keeps the instances as the same objects, because cached topologies are found by object identity.
 _INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
 
 
 def choose_instances(
     room: NodeRoom, demand: Demand, choose: Callable[[NodeRoom], PlacedDevices | Missing]
 ) -> PlacedDevices | Missing:
-    """Return what `choose` finds among the instances as cards, as instances; or what it misses, as the reason for instances."""
+    """Call `choose` with the instances as cards, and return the chosen instances; or its reason, converted to the reason for
+    instances."""
     found = choose(instances_as_cards(room, demand))
     if isinstance(found, Missing):
         if found is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in room.cards):
@@ -71,7 +72,7 @@ def _placed(gpu: PlacedGpu, card_of: Mapping[str, Gpu]) -> PlacedGpu:
 
 def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
     """Return the rank of each instance, by its number as a card: 0 is taken first, and equal instances have one rank. `having`
-    are all instances that could be taken."""
+    are all available instances."""
     card_of = {one.number: one.gpu.bdf.partition(_WITHIN)[0] for one in having}
     left = Counter(card_of.values())
     order = {count: rank for rank, count in enumerate(sorted(set(left.values()), reverse=policy is Policy.SPREAD))}
@@ -80,8 +81,8 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 
 @lru_cache(maxsize=4096)
 def best_instances(topology: NodeTopology, query: Query, state: State) -> State:
-    """Return `state` with only the best instances: in each site of the scope no more than are wanted, chosen so that they leave
-    room for what follows where that is possible."""
+    """Return `state` with only the best instances: in each site of the scope no more than the query needs, chosen so that
+    enough is left for following containers where possible."""
     picked, found = 0, list[Found]()
     for site in sites_of(topology, query.scope):
         vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
@@ -91,7 +92,7 @@ def best_instances(topology: NodeTopology, query: Query, state: State) -> State:
             found.append(best)
         else:
             picked |= _picked(topology, query, state, useful, site.ports)
-    if found:  # decided here, because between the sites joint.py would compare links first, and instances have none
+    if found:  # the best site is chosen here, because joint.py compares links first, and instances have none
         picked |= min(found, key=lambda one: one.order).cards
     return state._replace(cards=picked)
 
@@ -99,7 +100,7 @@ def best_instances(topology: NodeTopology, query: Query, state: State) -> State:
 def _best_by_place(
     topology: NodeTopology, query: Query, state: State, useful: int, vfs: Choice, levels: Sequence[int]
 ) -> Found | None:
-    """Return the best choice among all ways to divide the instances among the switches; below each switch the preferred ones
+    """Return the best choice among all ways to divide the instances among the switches; below each switch, the preferred ones
     are taken. Return None if no way has VFs, or if there are more than MOST_WAYS."""
     heaps: list[list[int]] = []
     for switch in topology.groups[Distance.SWITCH]:
@@ -118,7 +119,7 @@ def _best_by_place(
 
 
 def _picked(topology: NodeTopology, query: Query, state: State, cards: int, ports: Sequence[int]) -> int:
-    """Return the instances that are picked one by one, as a bit mask: each beside a VF of its own, as long as VFs are left."""
+    """Return a bit mask of instances chosen one by one, each beside a VF of its own while VFs are left."""
     nearest = query.vfs > 0 and query.rdma is RdmaPolicy.NEAREST
     free = Counter(topology.port_of[vf] for vf in bits(state.vfs.free)) if nearest else Counter[int]()
     left = {port: free[port] for port in ports if free[port]}
@@ -137,7 +138,8 @@ def _picked(topology: NodeTopology, query: Query, state: State, cards: int, port
 
 
 def instances_as_cards(room: NodeRoom, demand: Demand) -> NodeRoom:
-    """Return a room whose cards are the instances; for a demand for cards the room itself."""
+    """Return the node's free capacity with instances in place of cards; for a demand without a MIG profile, return it
+    unchanged."""
     if not demand.mig_profile:
         return room
     cards = tuple(_as_card(card, gpu) for card in room.cards for gpu in _instances(card.gpu, demand.mig_profile))
@@ -164,8 +166,8 @@ def _instances(gpu: Gpu, profile: str) -> tuple[Gpu, ...]:
 
 
 def _order(gpu: Gpu, mig: MigInstance) -> tuple[int, int, int]:
-    """Return the key by which a card's instances are sorted. Positions are taken first that leave most other positions, so that
-    larger instances still fit."""
+    """Return the sort key of an instance on its card. Positions that leave the most other positions come first, so that larger
+    instances still fit."""
     return sum(map(mig.overlaps, gpu.mig)), mig.gpu_instance, mig.compute_instance
 
 
@@ -184,7 +186,7 @@ def _as_gpu(gpu: Gpu, mig: MigInstance, order: int) -> Gpu:
 
 
 def explain_instances(room: NodeRoom, demand: Demand) -> str:
-    """Return a line that says which instances exist, for a node that has too few of them."""
+    """Describe in one line the instances of a node that has too few of them."""
     profile, count = demand.mig_profile, demand.whole_peak
     asked = f"{count} MIG {'instance' if count == 1 else 'instances'} {profile} asked"
     states = Counter(_state(card) for card in instances_as_cards(room, demand).cards)
@@ -201,7 +203,8 @@ def _state(card: CardRoom) -> str:
 
 
 def with_vfs(topology: NodeTopology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
-    """Return these cards with their best VFs, with the key that joint.py compares first, which decides among instances."""
+    """Return these cards with their best VFs, or None without a choice of VFs. The key has the criteria of joint.py that decide
+    among instances."""
     cards = sum(1 << number for number in numbers)
     costs = ((vfs.without_address(cost), level, cost) for level in levels if (cost := vfs.cost(cards, level)) is not None)
     if state.vfs.again:
@@ -219,7 +222,7 @@ def with_vfs(topology: NodeTopology, state: State, numbers: Sequence[int], vfs: 
 
 
 def splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
-    """Yield all ways to take `count` from heaps of these sizes. A way that takes more from the first heaps comes earlier."""
+    """Yield all ways to take `count` items from heaps of these sizes. Ways that take more from the first heaps come earlier."""
     if not sizes:
         if count == 0:
             yield ()

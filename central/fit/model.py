@@ -10,7 +10,8 @@ from central.request.reasons import Coded
 
 
 class Missing(Coded):
-    """Why a node does not fit. The sentences have no numbers (`explain` has them): kube-scheduler groups nodes by them."""
+    """Name the reasons why a node does not fit. The sentences have no numbers, because kube-scheduler groups nodes by the
+    sentence; `explain` has the numbers."""
 
     NO_REPORT = "no-report", "node reports no devices"
     NOT_RECONCILED = "not-reconciled", "node does not know yet which pods hold its devices"
@@ -79,7 +80,7 @@ _UNRESOLVABLE = frozenset(
 
 
 BY_SHOWN: Final = {missing.shown: missing for missing in Missing}
-# By the shown text: what an eviction may change. A node that was not evaluated may fit as it is: nothing is evicted there.
+# The shown texts of the reasons that an eviction may remove. NOT_REACHED is left out: such a node may fit as it is.
 MAY_FIT_LATER = frozenset(
     missing.shown for missing in Missing if not missing.unresolvable and missing is not Missing.NOT_REACHED
 )
@@ -87,7 +88,7 @@ MAY_FIT_LATER = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedDevices:
-    """The devices of one pod on one node, by container, in the order of the request."""
+    """Hold the devices of one pod on one node, by container, in the order of the request."""
 
     containers: Mapping[str, PlacedContainer]
     apart: Apart = NEXT_TO
@@ -95,7 +96,7 @@ class PlacedDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The devices that one pod would have on one node."""
+    """Hold the devices that one pod would have on one node, and the amounts taken of each device."""
 
     containers: Mapping[str, PlacedContainer]
     taken: Taken
@@ -108,6 +109,7 @@ WITHOUT_DEVICES: Final = Placement(containers={}, taken=NOTHING_TAKEN)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoFit:
-    """A refusal of one node. It is cheap, because thousands of nodes get one; `explain.explain` explains that of one node."""
+    """Represent the refusal of one node. It is cheap, because thousands of nodes get one; `explain.explain` gives the details
+    for one node."""
 
     missing: Missing

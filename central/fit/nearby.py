@@ -1,8 +1,8 @@
-"""The nearest miss of devices that have to be in one place, in words and numbers: a scope, a VF on each switch or of each PF,
-an NVSwitch partition.
+"""Describe the nearest miss of devices that must be in one place: a scope, a VF on each switch or of each PF, an NVSwitch
+partition.
 
-It takes a room, a demand, and whether the demand would fit on an empty node. It returns one line that names the place that
-comes closest.
+Take a node's free capacity (`NodeRoom`), a demand, and whether the demand would fit on an empty node. Return one line with
+numbers that names the closest place.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ _CALLED: Final = {Scope.SWITCH: "switch", Scope.NUMA: "NUMA node", Scope.SOCKET:
 
 
 def explain_scope(room: NodeRoom, demand: Demand, *, now: bool) -> str:
-    """Explain what is nearest to the scope, as things are (`now`), or as if no pod held anything. An example: "2 free GPUs and
-    2 free VFs below one switch asked; the nearest has 2 GPUs and 1 VF (0000:16:00.0)"."""
+    """Describe the site of the scope that comes closest to the request: by free devices (`now`), or by all usable devices. An
+    example: "2 free GPUs and 2 free VFs below one switch asked; the nearest has 2 GPUs and 1 VF (0000:16:00.0)"."""
     layout = lay_out(room, vfs=True)
     sites = sites_of(layout.topology, demand.scope)
 
@@ -89,7 +89,7 @@ def explain_partition(room: NodeRoom, demand: Demand, *, now: bool) -> str:
 
 
 def _would_do(card: CardRoom, demand: Demand, wanted: Wanted, *, now: bool) -> bool:
-    """Return whether the card would do, as things are (`now`) or if no pod held anything."""
+    """Return whether the card can serve the request, as it is held (`now`) or if no pod held anything."""
     if not is_requested(card, demand):
         return False
     short = short_of_cards([card], replace(wanted, count=1))
@@ -129,7 +129,7 @@ def _name(room: NodeRoom, layout: Layout, site: Site, scope: Scope) -> str:
 
 
 def _common(paths: Sequence[tuple[str, ...]]) -> str:
-    """Return the deepest bridge above all of them."""
+    """Return the deepest PCIe bridge that all paths have in common."""
     common = ""
     for bridges in zip(*paths, strict=False):
         if len(set(bridges)) > 1:

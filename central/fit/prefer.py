@@ -1,14 +1,13 @@
-"""Order the cards that would all do for a share by preference; never refuse one.
+"""Order the cards that all suit a share by the policy's preference; never refuse a card.
 
-What the pod takes anyway at another time comes first, under any policy. Then:
+Cards that the pod uses anyway at another time come first, under any policy. Then:
 
-    binpack  where least is free (gpushare's best fit)
+    binpack  the card with the least free (gpushare's best fit)
     spread   the card with the fewest containers. Several cards: that one, then those with the best link to it, NVLink before
              PCIe, and of equally linked ones the least loaded (the Redis design, seed 002; its load is counted from pods).
 
-The lowest PCI address decides what is still equal. Whole cards have an objective of their own (joint.py), in which a share's
-worst distance to its VFs also counts before this order. For one share the policy fragmentation chooses the card before this is
-asked (scores.py).
+The lowest PCI address decides ties. Whole cards have an objective of their own (joint.py), in which a share's worst distance to
+its VFs also counts before this order. For one share, the policy fragmentation chooses the card earlier (scores.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from central.fit.demand import Wanted
 from central.fit.topology import link
 from central.request.model import Policy
 
-Prefer = Callable[[Sequence[Card], Wanted, int], Sequence[Card]]  # of cards that all take it: so many, the best first
+Prefer = Callable[[Sequence[Card], Wanted, int], Sequence[Card]]  # the best `int` of cards that all suit, the best first
 
 
 def preference(policy: Policy) -> Prefer:
@@ -30,8 +29,8 @@ def preference(policy: Policy) -> Prefer:
 
 
 def ranks(policy: Policy, cards: Sequence[Card], wanted: Wanted) -> dict[int, int]:
-    """Return the rank that a policy gives to each card by itself, by the number of the card: 0 is first. Equal cards have one
-    rank, whatever their address."""
+    """Return the policy's rank of each card, by the card's number: 0 is first. Equal cards have one rank, whatever their
+    address."""
     keys = {card.number: _loads(card) if policy is Policy.SPREAD else _left(card, wanted) for card in cards}
     order = {key: rank for rank, key in enumerate(sorted(set(keys.values())))}
     return {number: order[key] for number, key in keys.items()}

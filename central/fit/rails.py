@@ -1,4 +1,4 @@
-"""Prefer rails on one node, where that takes the devices of a pod no farther apart."""
+"""Choose preferred rails on one node if the pod's devices are then no farther apart."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,8 +7,8 @@ from central.ledger.rails import Rails
 
 
 def on_preferred(found: Placement, rails: Iterable[Rails], place: Callable[[Rails], Placement | NoFit | None]) -> Placement:
-    """Return the placement on the first of these sets of rails on which the devices are as close as in `found`; `found` if
-    there is none. `place` returns where the pod would be with VFs of these rails only."""
+    """Return the placement on the first set of rails on which the devices are as close as in `found`; `found` if there is none.
+    `place` returns the pod's placement with VFs of the given rails only."""
     for some in rails if found.taken.vfs else ():
         other = place(some)
         if isinstance(other, Placement) and other.apart <= found.apart:

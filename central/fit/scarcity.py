@@ -1,18 +1,18 @@
-"""Compute the weight of the pods for which few places are left.
+"""Compute the weights of pods for which few places are left in the cluster.
 
-A pod that asks for several cards waits if no node has so many left, and one that names models waits if others took their cards.
-So the weight of such pods depends on what is free now. It takes a workload, and what is free in the cluster. It returns a
-factor for each *group*:
+A pod that requests several cards waits if no node has that many left. A pod that names models waits if others took their cards.
+So the weight of such pods depends on the free capacity. Take a workload, and the free capacity of the cluster. Return a factor
+for each *group*:
 
-Pods of several cards are one group if they ask for as many cards, the same models, and the same cpu and memory: a node that
-does for some of them may not do for others. Every number of cards above one counts as if it came OFTEN at least, and counts
-more if fewer places for a group are left. A place is a node with that many cards that no pod holds, and with the cpu and the
-memory; as many places are needed as such pods come while the rest of the cards is given away.
+Pods of several cards are one group if they request equal numbers of cards, models, cpu and memory. A node that suits one group
+may not suit another. Every number of cards above one counts as if its pods had a mass of at least OFTEN. A group counts more if
+fewer places are left for it. A place is a node with that many wholly free cards, and with the cpu and the memory. The needed
+places are the number of such pods that arrive while the other cards are given away.
 
-Other pods that name the same models are one group. They count the more, the smaller the part of what is free that is on cards
-of these models: their share of the pods, to these cards alone.
+Other pods that name the same models are one group. They count more if a smaller part of the free capacity is on cards of these
+models.
 
-New factors mean that all nodes are scored again, which pays off only if some factor is off by more than APART.
+New factors mean that all nodes are scored again, which pays off only if a factor is off by more than APART.
 """
 
 from collections import Counter
@@ -24,19 +24,19 @@ from central.fit.workload import MASS, Workload
 from central.request.model import NO_CPU_MEMORY, CpuMemory
 
 OFTEN: Final = MASS // 40
-# Numbers of cards for which room is kept even if no known pod asks for them.
+# Numbers of cards for which places are kept free even if no pod of the workload requests them.
 NUMBERS: Final = (2, 4, 8)
 LEAST: Final = 0.3
 MOST: Final = 4.0
-NEEDED: Final = 2.0  # places for each that is needed, from which on nothing is scarce
-RAREST: Final = 64.0  # times as much, at most, as if all cards did
-MOST_TOLD: Final = 32  # kinds of pods that ask for several cards, by cpu and memory: each is counted anew with each look
+NEEDED: Final = 2.0  # free places for each needed one; with more, such pods are not scarce
+RAREST: Final = 64.0  # maximum factor of pods that name models, compared with pods that accept all cards
+MOST_TOLD: Final = 32  # maximum kinds of pods of several cards grouped by cpu and memory: each is counted at each check
 APART: Final = 2.0
 
 
 class Group(NamedTuple):
-    gpus: int  # 1: one, or a share of one
-    models: tuple[str, ...] = ()  # any of these; none: all
+    gpus: int  # number of cards; 1: one card, or a share of one
+    models: tuple[str, ...] = ()  # accepted models; empty: all
     cpu_memory: CpuMemory = NO_CPU_MEMORY
 
 
@@ -44,21 +44,21 @@ Factors = Mapping[Group, float]
 
 
 class Free(Protocol):
-    """Tell what is free in the cluster."""
+    """Report the free capacity of the cluster."""
 
     def free_milli(self, models: tuple[str, ...] = ()) -> int:
-        """Return what is free of all cards of these models, in milli. No models: of any model."""
+        """Return the free milli of all cards of these models; of all models if none is given."""
 
     def places(self, gpus: int, models: tuple[str, ...], cpu_memory: CpuMemory) -> int:
-        """Return how many pods that ask for this could be placed, one by one."""
+        """Return how many pods with this request could be placed, one after the other."""
 
 
 class Groups:
-    """The groups of the pods of a workload."""
+    """Hold the groups of the pods of a workload."""
 
     def __init__(self, workload: Workload) -> None:
-        """Read the workload. Of the kinds that ask for several cards, only the MOST_TOLD most frequent ones are told apart by
-        cpu and memory."""
+        """Read the workload. Of the kinds of pods with several cards, only the MOST_TOLD most frequent ones are grouped by cpu
+        and memory."""
         several = [one for one, _ in workload.kinds if one.gpus > 1]
         told = {one: one.cpu_memory for one in several[:MOST_TOLD]}
         self.of_kind = [
@@ -67,7 +67,7 @@ class Groups:
         ]
         self.mass: Counter[Group] = Counter()
         self.of_number: Counter[int] = Counter()
-        self._cards = 0.0  # that a pod takes, times MASS
+        self._cards = 0.0  # mean number of cards that a pod takes, times MASS
         for (one, mass), group in zip(workload.kinds, self.of_kind, strict=True):
             self._cards += mass * one.cards
             self.mass[group] += mass
@@ -93,5 +93,5 @@ def _of_models(group: Group, all_free: int, free: Free) -> float:
 
 
 def differ(some: Factors, others: Factors) -> bool:
-    """Return whether any factor differs by more than APART between the two, which are of one workload."""
+    """Return whether any factor differs by more than APART between the two mappings, which must be of one workload."""
     return any(not 1 / APART <= some[group] / others[group] <= APART for group in some)

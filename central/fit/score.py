@@ -1,15 +1,16 @@
-"""Score a node for a request that fits there: numbers that are compared between nodes.
+"""Score a node on which a request fits, for comparison between nodes.
 
-It takes one room and a request, nothing else, so that the answer may be kept until that node changes. It returns a Score; the
-node with the higher score is better, and of equal ones the first by name is taken.
+Take one node's free capacity (`NodeRoom`) and a request, nothing else, so that the score may be cached until that node changes.
+Return a Score: the node with the higher score is better, and among equal nodes the first by name is chosen.
 
-Under any policy the node where GPUs and VFs of one container are closest comes first (topology.Apart). Of these:
+Under any policy, the node comes first where GPUs and VFs of one container are closest (topology.Apart). Among equally close
+nodes, the policy decides:
 
     binpack  the fullest: how full its cards would be with this pod, then its VFs
     spread   the emptiest: the fewest containers a card, then how empty its cards would be, then its VFs
 
-The pod itself counts, as in kube-scheduler's MostAllocated: else, of an empty node with one card and a half empty one with
-eight, a pod of one card would break the larger one open further. Cards that may not be given do not count at all.
+The pod itself counts, as in kube-scheduler's MostAllocated. Otherwise, given an empty node with one card and a half empty one
+with eight, a pod of one card would take a card of the larger. Unusable cards do not count.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from central.fit.shortage import requested_cards
 from central.ledger.model import CardRoom, NodeRoom
 from central.request.model import DeviceRequest, Policy
 
-Score = tuple[int, ...]  # of one policy all are of one length
+Score = tuple[int, ...]  # all scores of one policy have the same length
 _SCALE: Final = 1_000_000  # integers compare alike on every machine
 
 
@@ -35,7 +36,7 @@ def score(room: NodeRoom, request: DeviceRequest, *, policy: Policy, limits: Lim
     cards = [card for card in requested_cards(room, demand) if card.usable] if demand.cards else []
     vfs = _vf_fullness(room, demand)
     match policy:
-        case Policy.BINPACK | Policy.FRAGMENTATION:  # which scores.py scores, with more than one room
+        case Policy.BINPACK | Policy.FRAGMENTATION:  # fragmentation is scored in scores.py, for all nodes at once
             return _card_fullness(cards, demand), vfs
         case Policy.SPREAD:
             containers = sum(card.containers for card in cards)
@@ -45,13 +46,12 @@ def score(room: NodeRoom, request: DeviceRequest, *, policy: Policy, limits: Lim
 def score_placed(
     room: NodeRoom, request: DeviceRequest, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
 ) -> Score:
-    """Return the score of a node together with how close to each other the devices of this placement are."""
+    """Return the score of a node, preceded by the distance between the devices of this placement; closer is better."""
     return -placement.apart.level, *score(room, request, policy=policy, limits=limits)
 
 
 def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:
-    """Return how full the cards would be with this pod, in parts of `_SCALE`: of memory or of compute, whichever would be
-    fuller."""
+    """Return how full the cards would be with this pod, in parts of `_SCALE`: the higher of memory and compute."""
     size_mib = sum(card.gpu.usable_mib for card in cards)
     if size_mib <= 0:
         return 0
@@ -60,7 +60,7 @@ def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:
         requested_mib = requested_core = 0
         for wanted in demand.cards:
             if wanted.mask >> phase & 1:
-                card_mib = size_mib // len(cards)  # on average: which cards it would be is not asked here
+                card_mib = size_mib // len(cards)  # the average card, because the score does not choose cards
                 requested_mib += wanted.count * (card_mib if wanted.whole else wanted.mib_of(card_mib))
                 requested_core += wanted.count * (100 if wanted.whole else wanted.core_percent or 0)
         mib, core = max(mib, requested_mib), max(core, requested_core)

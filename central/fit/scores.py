@@ -1,12 +1,11 @@
-"""Find which nodes fit a request, and the best one for a pod's shape, under the policy fragmentation: by columns.
+"""Find the nodes that fit a request, and the best one for a pod's shape, by columns: for the policy fragmentation.
 
-It takes what changed in the ledger (columns.Followed), and a Scoring. For a DeviceRequest it returns which nodes fit
-(counted.py); with the pod's cpu and memory, the node with the highest score; and on a node, the card with the highest score.
-Nodes that did not change since the last pod of this shape keep their scores; the others are scored in one step.
+Take the changes of the ledger (columns.Followed), and a Scoring. For a DeviceRequest, return the nodes that fit (counted.py);
+with the pod's cpu and memory, the node with the highest score; and on one node, the best card. Nodes that did not change since
+the last pod of this shape keep their scores; the others are scored in one step.
 
-A node where the devices of one container would be closer comes first, whatever it leaves behind.
-That a node lacks the cpu or the memory of the pod is kube-scheduler's to say, which may know better: such a node comes after
-all others, and is not refused.
+A node where the devices of one container would be closer comes first, whatever free capacity remains there. A node that lacks
+the pod's cpu or memory comes after all others, but is not refused: kube-scheduler decides about these, and may know better.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
@@ -24,11 +23,11 @@ from central.fit.vectors import FITS, Choices, choices, fits, left_after, wish_o
 from central.ledger.model import NodeRoom
 from central.request.model import CpuMemory, DeviceRequest, Shape
 
-REMEMBERED_SHAPES: Final = 1024  # each costs 8 bytes a node
-LOOK_AFTER: Final = 32  # questions, whether the cluster is still scored by what it is now
-RENEWED: Final = 2048  # nodes that one question scores anew by a new scoring: a millisecond; until all are, the old one counts
+REMEMBERED_SHAPES: Final = 1024  # maximum shapes with cached scores, 8 bytes a node each
+LOOK_AFTER: Final = 32  # number of questions between two checks whether the scoring is current
+RENEWED: Final = 2048  # nodes rescored by a new scoring in one question: a millisecond; the old one counts until all are
 _NOWHERE: Final = np.iinfo(np.int64).min
-_SHORT: Final = _NOWHERE + 1  # the devices fit, cpu or memory do not
+_SHORT: Final = _NOWHERE + 1  # score where the devices fit, but not cpu or memory
 _FIRST: Final = np.zeros(1, np.int64)
 _NO_ROWS: Final[Ints] = np.zeros(0, np.int64)
 _NEARER: Final = 1 << 32  # more than any difference between two scores
@@ -36,15 +35,15 @@ _NEARER: Final = 1 << 32  # more than any difference between two scores
 
 @dataclass(slots=True)
 class _Scores:
-    """The scores of one shape, by row."""
+    """Hold the scores of one shape, by row."""
 
     scoring: Scoring
-    seen: int = -1  # the tick to which they are caught up
-    judged: int = 0  # the same, of the verdicts
+    seen: int = -1  # tick of the columns that the scores reflect
+    judged: int = 0  # tick of the verdicts that the scores reflect
     scores: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # of one share: the card by which it has that score
-    known: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # both, by all that they depend on
-    kinds: int = 0  # of nodes, to which that holds
+    slots: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # for one share: the slot of the best card
+    known: dict[Hashable, tuple[int, int]] = field(default_factory=dict)  # cached score and slot, by ShapeScores._key
+    kinds: int = 0  # number of kinds of nodes for which `known` is valid
 
     def make_room(self, rows: int) -> None:
         more = rows - len(self.scores)
@@ -54,9 +53,9 @@ class _Scores:
 
 
 class ShapeScores:
-    """The scores of the nodes for one request with a pod's other requests. A new scoring scores all nodes again, some of them
-    with each question. Until it has them all, the scoring before it counts, and still follows changes. Where only few nodes are
-    to be scored, those of one class are scored once."""
+    """Keep the scores of all nodes for one request with a pod's cpu and memory. After a new scoring all nodes are scored again,
+    some with each question; the previous scoring is used and updated until then. If only few nodes are to be scored, each
+    equivalence class is scored once."""
 
     def __init__(self, cpu_memory: CpuMemory, verdicts: CountedVerdicts, columns: Columns, scoring: Scoring) -> None:
         self._verdicts = verdicts
@@ -64,10 +63,10 @@ class ShapeScores:
         self._columns = columns
         self._now = _Scores(scoring)
         self._coming: _Scores | None = None
-        self._renewed = 0  # rows of it
+        self._renewed = 0  # number of rows with a score in `_coming`
 
     def catch_up(self, scoring: Scoring) -> None:
-        """Score what changed. The verdicts must be caught up."""
+        """Score the changed nodes. The verdicts must be caught up."""
         if scoring is not self._now.scoring:
             self._renew(scoring)
         now, columns = self._now, self._columns
@@ -83,7 +82,7 @@ class ShapeScores:
             now.seen, now.judged = columns.tick, self._verdicts.tick
 
     def _recall(self, rows: Sequence[int], scores: _Scores) -> list[int]:
-        """Copy the scores of rows that are equal to scored ones. Return the other rows."""
+        """Copy the scores of rows that are equal to scored ones, and return the other rows."""
         if scores.kinds != len(self._columns.kinds) or len(scores.known) >= VERDICTS:
             scores.known.clear()
             scores.kinds = len(self._columns.kinds)
@@ -117,7 +116,7 @@ class ShapeScores:
             self._now, self._coming = coming, None
 
     def best(self, among: Collection[str]) -> str | None:
-        """Return the node with the highest score, the first if several have it; None if none of these fits."""
+        """Return the node with the highest score; the first by `Columns.order` among equals, and None if none of these fits."""
         rows = self._top()
         if not len(rows):
             return None
@@ -128,28 +127,28 @@ class ShapeScores:
         return self._columns.names[first_of(self._columns, rows)] if len(rows) else None
 
     def ranked(self) -> list[str]:
-        """Return all nodes that fit, the best first, of equal ones the first."""
+        """Return all nodes that fit, the best first, and equal ones by `Columns.order`."""
         scores, columns = self._now.scores, self._columns
         rows = (scores > _NOWHERE).nonzero()[0]
         return [columns.names[row] for row in rows[np.lexsort((columns.ranks[rows], -scores[rows]))].tolist()]
 
     def _top(self, rows: Ints | None = None) -> Ints:
-        """Return the rows that have the highest score, of all or of these."""
+        """Return the rows with the highest score among `rows`; among all rows if it is None."""
         scores = self._now.scores if rows is None else self._now.scores[rows]
         highest = scores.max(initial=_NOWHERE)
         best: Ints = (scores == highest).nonzero()[0] if highest > _NOWHERE else _NO_ROWS
         return best if rows is None else rows[best]
 
     def slot(self, row: int, scoring: Scoring) -> int | None:
-        """Return the best card of the row for one share; None if it is not known, or no longer."""
+        """Return the best card of the row for one share; None if no current one is cached."""
         now = self._now
         if now.scoring is not scoring or now.seen != self._columns.tick or now.slots[row] == NO_SLOT:
             return None
         return int(now.slots[row])
 
     def _with_room(self, rows: Ints, into: _Scores) -> Ints:
-        """Return those of these rows that fit and have the cpu and the memory of the pod. Set the score of the rows that do not
-        fit to `_NOWHERE`, and of the others to `_SHORT`."""
+        """Return the rows that fit and have the pod's cpu and memory. Set the score of rows that do not fit to `_NOWHERE`, and
+        of all others to `_SHORT`."""
         into.scores[rows], into.slots[rows] = _NOWHERE, NO_SLOT
         rows = self._verdicts.fitting(rows)
         into.scores[rows] = _SHORT
@@ -157,7 +156,7 @@ class ShapeScores:
         return having
 
     def _score(self, rows: Ints, into: _Scores) -> None:
-        """Score rows with room; do nothing without rows."""
+        """Score rows that fit and have the pod's cpu and memory; do nothing without rows."""
         if not len(rows):
             return
         columns = self._columns
@@ -170,12 +169,12 @@ class ShapeScores:
 
 
 def _best_of_each(columns: Columns, rows: Ints, found: Choices, scores: Ints) -> tuple[Ints, Ints]:
-    """Return, for each row, the highest score of its choices and the slot that has it; of equal ones the slot with the least
-    left. Each row has a choice."""
+    """Return, for each row, the highest score of its choices and the slot with that score; among equal slots, the one with the
+    least left. Each row must have a choice."""
     keys = scores * (FULL + 1) - columns.cards[rows[found.of], FREE, found.slots]
     starts = np.concatenate([_FIRST, (found.of[1:] != found.of[:-1]).nonzero()[0] + 1])
     highest = np.maximum.reduceat(keys, starts)
-    best = (keys == highest[found.of]).nonzero()[0][::-1]  # so that the first of equal ones is what stays
+    best = (keys == highest[found.of]).nonzero()[0][::-1]  # reversed, so that the first of equal ones overwrites the others
     slots = np.empty(len(rows), np.int64)
     slots[found.of[best]] = found.slots[best]
     return -(-highest // (FULL + 1)), slots
@@ -186,7 +185,7 @@ def _column(cpu_memory: CpuMemory) -> Ints:
 
 
 class Counting:
-    """The columns of all nodes, the scoring, and the scores of the last shapes."""
+    """Keep the columns of all nodes, the scoring, and the scores of the last shapes."""
 
     def __init__(self, followed: Followed, new_scoring: Callable[[Columns], Scoring]) -> None:
         self.followed = followed
@@ -197,11 +196,11 @@ class Counting:
         self._shapes: Recent[tuple[CachedVerdicts, CpuMemory], ShapeScores] = Recent(REMEMBERED_SHAPES)
 
     def renew(self) -> None:
-        """Make the scoring again, because its inputs have changed."""
+        """Replace the scoring, because its inputs have changed."""
         self.scoring = self._new_scoring(self.columns)
 
     def scores(self, verdicts: CountedVerdicts, cpu_memory: CpuMemory) -> ShapeScores:
-        """Return the scores, caught up with the verdicts."""
+        """Return the scores for these verdicts and this cpu and memory, caught up with the verdicts."""
         scores = self._shapes.of((verdicts, cpu_memory), lambda: ShapeScores(cpu_memory, verdicts, self.columns, self.scoring))
         self._asked += 1
         if self._asked % LOOK_AFTER == 0 and not self.scoring.is_current():
@@ -210,8 +209,8 @@ class Counting:
         return scores
 
     def with_best_card(self, room: NodeRoom, shape: Shape, verdicts: CachedVerdicts | None) -> NodeRoom:
-        """Return, for one share, the room with only the card that leaves most; else the same room. `verdicts`: of the request,
-        if they are cached."""
+        """Return, for a request of one share, the node's free capacity with its best card only; for other requests, return it
+        unchanged. `verdicts` are the cached verdicts of the request, if there are any."""
         wish = wish_of(shape.request)
         if wish is None or wish.cards or len(room.cards) == 1:
             return room
@@ -235,7 +234,7 @@ class Counting:
         return scores.slot(row, self.scoring) if scores is not None and columns is self.columns else None
 
     def _found(self, room: NodeRoom) -> tuple[Columns, Ints]:
-        """Return the row of that room. A room without some pod's claims differs from the one in the ledger."""
+        """Return the columns and the row of this `NodeRoom`; it differs from the ledger's if some pod's claims are left out."""
         columns = self.columns
         row = columns.row_of.get(room.name, -1)
         known = columns.rooms[row] if row >= 0 else None

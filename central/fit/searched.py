@@ -1,8 +1,7 @@
-"""Find which nodes fit a request, and the best one by its score: by the exact search alone, for the policies binpack and
+"""Find the nodes that fit a request, and the best by its score, with the exact search alone: for the policies binpack and
 spread.
 
-It takes a DeviceRequest and the rooms that changed in the ledger. It returns cached verdicts (cached.py), and the best node
-among some.
+Take a DeviceRequest and the changed nodes of the ledger. Return cached verdicts (cached.py), and the best of some nodes.
 """
 
 from collections.abc import Collection
@@ -19,12 +18,12 @@ from central.fit.score import score_placed
 from central.ledger.model import NodeRoom
 from central.request.model import CpuMemory, DeviceRequest, Policy
 
-PASSED_OVER: Final = 64  # better nodes that kube-scheduler left out (their cpu is used up), until a look at all costs less
+PASSED_OVER: Final = 64  # better nodes that kube-scheduler excluded (no cpu left), until a scan of all nodes costs less
 
 
 class SearchedVerdicts(CachedVerdicts):
-    """`rooms(since)` returns the nodes that changed after that version of the ledger, with their current rooms, or None for a
-    node that is gone; and the new version."""
+    """Cache the verdicts of one request, judged by the exact search. `rooms(since)` returns the nodes changed after that
+    version of the ledger, with their current `NodeRoom` or None for a deleted node, and the new version."""
 
     def __init__(self, request: DeviceRequest, rooms: Rooms, *, policy: Policy, limits: Limits) -> None:
         def search(room: NodeRoom, brief: bool) -> Found | Missing:
@@ -35,8 +34,8 @@ class SearchedVerdicts(CachedVerdicts):
 
         super().__init__(search, equivalence_for(read_demand(request, policy_of(request, policy), limits)))
         self._rooms = rooms
-        self._seen = -1  # the ledger's version that this is caught up with
-        self._heap: list[tuple[Score, str]] = []  # best first, by reversed scores; an entry counts while `fits` says the same
+        self._seen = -1  # version of the ledger that the verdicts reflect
+        self._heap: list[tuple[Score, str]] = []  # reversed score and node; stale if `fits` differs
 
     def catch_up(self) -> None:
         changed, self._seen = self._rooms(self._seen)
@@ -54,8 +53,8 @@ class SearchedVerdicts(CachedVerdicts):
             heappush(self._heap, (_reversed(verdict.score), name))
 
     def best(self, cpu_memory: CpuMemory, among: Collection[str]) -> str | None:
-        """Return the node with the highest score, which does not depend on these requests."""
-        candidates: Collection[str] = among  # mostly all, so that the first that is looked for is there
+        """Return the node with the highest score. The score does not depend on `cpu_memory`."""
+        candidates: Collection[str] = among  # mostly all nodes, so that the first entry of the heap is mostly among them
         passed_over: list[tuple[Score, str]] = []
         found = None
         while self._heap and found is None:
@@ -80,7 +79,7 @@ class SearchedVerdicts(CachedVerdicts):
         return found
 
     def _best_of(self, among: Collection[str]) -> str | None:
-        """Return the same by reading the score of each node."""
+        """Return the best of these nodes by reading the score of each one."""
         return min((name for name in among if name in self.fits), key=self._order, default=None)
 
     def ranked(self, cpu_memory: CpuMemory) -> list[str]:

@@ -1,13 +1,13 @@
-"""Find the cards of a node that a pod's labels, and those of the pods that have shares there, leave to it.
+"""Find the cards of a node on which a pod's sharing labels, and those of the pods with shares there, allow its shares.
 
-It takes a room, the labels of a request, and a fit that knows nothing of labels. It returns a Placement that breaks none of the
-rules of assignment/sharing.py; or what is missing, which is a matter of labels only where the pod would fit without them.
+Take a node's free capacity (`NodeRoom`), the labels of a request, and a fit without regard to labels. Return a Placement that
+satisfies the rules of assignment/sharing.py, or a reason. The reason concerns labels only if the pod would fit without them.
 
-A card that the labels close has nothing free for shares, as far as the fit can see: so it is the fit's own search, exact as it
-is, over fewer cards. A pod whose affinity group has no card yet opens one; where the fit would put its shares on several, each
-card is tried as the only one, in the order in which the policy would fill them. Whole cards are not concerned.
+For the inner fit, a card that the labels exclude has nothing free for shares: the search remains exact, over fewer cards. A pod
+whose affinity group has no card yet starts the group on one card. If the inner fit would put the pod's shares on several cards,
+each card is tried as the only one, in the order of the policy. Whole cards are not restricted by labels.
 
-On which other node the group may be is not looked at here: a room is one node (scheduler.py).
+A `NodeRoom` is one node: scheduler.py checks whether the affinity group is on another node.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _KEPT_OFF = NoFit(missing=Missing.KEPT_OFF)
 
 
 def fit_among_sharers(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit: Fit) -> Placement | NoFit:
-    """Fit the pod among the sharers. `policy` is the one that applies to the request."""
+    """Fit the pod beside the pods that already share cards. `policy` is the one that applies to the request."""
     if sharing is None and not any(card.sharers for card in room.cards):
         return fit(room)
     found = _fit_by_labels(room, sharing, policy, fit)
@@ -39,7 +39,7 @@ def fit_among_sharers(room: NodeRoom, sharing: Sharing | None, policy: Policy, f
 
 
 def group_cards(room: NodeRoom, sharing: Sharing | None) -> tuple[CardRoom, ...]:
-    """Return the cards of this node that the pod's affinity group has."""
+    """Return the cards of this node on which the pod's affinity group has shares."""
     if sharing is None or not sharing.affinity:
         return ()
     group = Group(sharing.namespace, sharing.affinity)
@@ -47,13 +47,13 @@ def group_cards(room: NodeRoom, sharing: Sharing | None) -> tuple[CardRoom, ...]
 
 
 def is_open(card: CardRoom, sharing: Sharing | None) -> bool:
-    """Return whether the pod may be together with the pods that share the card."""
+    """Return whether the labels allow the pod to share the card with the pods on it."""
     return card.admits(() if sharing is None else (sharing,))
 
 
 def _fit_by_labels(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit: Fit) -> Placement | NoFit:
     its = {card.gpu.uuid for card in group_cards(room, sharing)}
-    # One group on two cards is an error (a second leader, a forged assignment): there it takes no more pods.
+    # An affinity group on two cards is an error (a second leader, a forged assignment): such a group gets no more pods.
     opened = {card.gpu.uuid for card in room.cards if is_open(card, sharing) and (not its or its == {card.gpu.uuid})}
     found = fit(with_shares_on(room, opened))
     if sharing is None or not sharing.affinity or isinstance(found, NoFit) or len(_shared(found)) <= 1:
@@ -69,7 +69,7 @@ def _fit_by_labels(room: NodeRoom, sharing: Sharing | None, policy: Policy, fit:
 
 
 def with_shares_on(room: NodeRoom, opened: set[GpuUuid]) -> NodeRoom:
-    """Return the room with shares on these cards alone."""
+    """Return the node's free capacity with shares allowed on these cards only."""
     if len(opened) == len(room.cards):
         return room
     cards = (card if card.gpu.uuid in opened else replace(card, free_mib=0, free_core=0) for card in room.cards)
@@ -81,5 +81,5 @@ def _shared(placement: Placement) -> list[GpuUuid]:
 
 
 def _order(card: CardRoom, policy: Policy) -> tuple[int, ...]:
-    """Return the sort key of the card. Ties go to the lowest address: rooms have their cards in that order."""
+    """Return the sort key of the card. Ties go to the lowest address, because a `NodeRoom` has its cards in that order."""
     return (card.containers, -card.free_mib) if policy is Policy.SPREAD else (card.free_mib, card.free_core)

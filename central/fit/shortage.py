@@ -1,7 +1,7 @@
-"""Find what a node clearly lacks for a demand, by counting: no search, no text. A node that lacks nothing here may fit.
+"""Find the clear shortage of a node for a demand by counting, without a search. A node without a shortage may still not fit.
 
-It takes a room and a demand. It returns a Missing (what can never fit comes before what does not fit now), or None. Exact for a
-pod of one container that asks for cards, and for VFs of any number of containers.
+Take a node's free capacity (`NodeRoom`) and a demand. Return a `Missing`, or None; permanent reasons come before temporary
+ones. The result is exact for a pod of one container that requests cards, and for VFs of any number of containers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -44,20 +44,20 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
 
 
 def _offers_isolation(room: NodeRoom, demand: Demand) -> bool:
-    """Return whether the node can give the shares as asked. By MPS, a container reaches one card (hooks/isolation/mps.py)."""
+    """Return whether the node offers the requested isolation of shares. By MPS, a container reaches one card
+    (hooks/isolation/mps.py)."""
     if demand.isolation is not None and demand.isolation not in room.offered:
         return False
     return room.isolation_of(demand.isolation) is not IsolationName.MPS or not with_several_shares(demand)
 
 
 def with_several_shares(demand: Demand) -> bool:
-    """Return whether a container asks for shares of several cards."""
+    """Return whether a container requests shares of several cards."""
     return any(not one.whole and one.count > 1 for one in demand.wanted)
 
 
 def requested_cards(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
-    """Return the cards that could serve the demand if no pod held them and nothing were wrong with them; a card in MIG mode
-    could not."""
+    """Return the cards that could serve the demand if they were free and healthy; cards in MIG mode are left out."""
     return [card for card in room.cards if is_requested(card, demand)]
 
 
@@ -70,8 +70,8 @@ def _has_model(room: NodeRoom, models: Collection[str]) -> bool:
 
 
 def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
-    """Return what is missing of `requested_cards`, for one need by itself."""
-    large = usable = now = 0  # enough; and may be given; and is free
+    """Return the reason why the `requested_cards` do not satisfy this one need; None if they do."""
+    large = usable = now = 0  # cards that are large enough; of these, usable ones; of these, free ones
     count, whole, core = need.count, need.whole, need.core_percent or 0
     for card in cards:
         mib = 0
@@ -95,7 +95,8 @@ def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
 
 
 def short_of_vfs(room: NodeRoom, demand: Demand) -> Missing | None:
-    """Return what is missing of VFs. With a VF on each switch, whose number follows from the cards: for one switch."""
+    """Return the reason for too few VFs; None if there are enough. With a VF on each switch, the check covers one switch only,
+    because the number of switches follows from the cards."""
     count = demand.vfs_peak
     if demand.rdma is RdmaPolicy.PER_PF:
         return _short_of_each(room, count)
@@ -109,7 +110,7 @@ def short_of_vfs(room: NodeRoom, demand: Demand) -> Missing | None:
 
 
 def vfs_by_pf(room: NodeRoom) -> Mapping[PciAddress, Sequence[VfRoom]]:
-    """Return the VFs that may be given, by PF, of each PF that has one."""
+    """Return the usable VFs of each PF; a PF without a usable VF is left out."""
     ports: dict[PciAddress, list[VfRoom]] = {}
     for vf in room.vfs:
         if vf.usable:

@@ -1,15 +1,15 @@
 """Compute how close the devices of one node are, as levels: the smaller the level, the closer.
 
-A *distance* is between any two functions: through one switch, through several that hang below one another, below one host
-bridge, in one NUMA node, on one socket, or across. A *link* is between two GPUs: NVLinks, the more the better, before any PCIe.
-All devices below one root port are below one switch for a pod that requests one, even if it consists of several: their number
-only decides which of two choices is closer. Two switches below one host bridge are two. What the node does not know (an empty
-path, no NUMA node) equals nothing, not even another unknown.
+A *distance* is between any two PCI functions: through one switch, through several that hang below one another, below one host
+bridge, in one NUMA node, on one socket, or across. A *link* is between two GPUs: the more NVLinks the better, and any NVLink is
+better than PCIe. For a pod that requests one switch, all devices below one root port are below one switch, even if it consists
+of several. The number of switches between them only decides which of two choices is closer. Two switches below one host bridge
+are two. An unknown place (an empty path, no NUMA node) equals nothing, not even another unknown place.
 
-It takes the places and links of a room's devices. It returns a `NodeTopology`, in which devices are numbers in the order of
-their addresses. Nodes with the same hardware share one object, so that what was found for one of them holds for all.
+Take the places and links of a node's devices. Return a `NodeTopology`, which numbers devices in the order of their addresses.
+Nodes with the same hardware share one object, so that cached results for one of them hold for all.
 
-Source: `nvidia-smi topo -m` orders alike: NV#, PIX (one switch), PXB (several), PHB (host bridge), NODE (NUMA), SYS.
+Source: `nvidia-smi topo -m` has the same order: NV#, PIX (one switch), PXB (several), PHB (host bridge), NODE (NUMA), SYS.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -23,12 +23,12 @@ from central.ledger.model import CardRoom, NodeRoom, VfRoom
 from lading.devices.identity import pci_order
 from lading.nodedevices import Gpu, Partition, Pf, Place
 
-MOST_NVLINKS: Final = 18  # of one GPU, from H100 to B200; more would count as so many
+MOST_NVLINKS: Final = 18  # maximum NVLinks of one GPU, from H100 to B200; more would count as this many
 
 
 class Distance(IntEnum):
     SWITCH = 0
-    SWITCHES = 1  # below one root port: what a scope and a policy for VFs mean by one switch
+    SWITCHES = 1  # below one root port: "one switch" for a scope and a policy for VFs
     BRIDGE = 2
     NUMA = 3
     SOCKET = 4
@@ -44,12 +44,12 @@ def distance(one: Place, other: Place) -> Distance:
 
 
 def _groups_of(place: Place) -> tuple[Hashable, ...]:
-    """Return, for each Distance except CROSS, a key that is equal for all places within that distance; None if there is no such
+    """Return, for each Distance except CROSS, a key that is equal for all places within that distance; None for an unknown
     place.
 
-    The last bridge above a function is its own port of the switch, and the one before is the switch's upstream port. A function
-    on a root port has only functions of the same slot beside it. So two places that have the first key in common have the
-    second one in common too."""
+    The last bridge above a function is its own port of the switch, and the bridge before it is the switch's upstream port.
+    Below a root port without a switch there are only functions of the same slot. So two places with the same first key have the
+    same second key too."""
     path = place.path
     port = path[:2] if len(path) > 1 else None
     return path[:-1] if len(path) > 2 else port, port, path[0] if path else None, place.numa, place.socket
@@ -66,8 +66,8 @@ def link(one: Gpu, other: Gpu) -> int:
 
 
 def nvlinks(one: Gpu, other: Gpu) -> int:
-    """Return the number of NVLinks between two cards, or else through their switch. If the two cards report different numbers
-    of direct links, the higher one counts."""
+    """Return the number of direct NVLinks between two cards, or else of those through their switch. If the two cards report
+    different numbers of direct links, the higher one counts."""
     direct = max(_to(one, other), _to(other, one))
     return direct or min(_to_switch(one), _to_switch(other))
 
@@ -81,7 +81,7 @@ def _to_switch(gpu: Gpu) -> int:
 
 
 def bits(mask: int) -> list[int]:
-    """Return the numbers of the bits that are set, ascending."""
+    """Return the numbers of the bits that are set in the mask, ascending."""
     numbers: list[int] = []
     while mask:
         low = mask & -mask
@@ -91,8 +91,8 @@ def bits(mask: int) -> list[int]:
 
 
 def _nvlinks_of(gpus: Sequence[Gpu]) -> tuple[tuple[int, ...], ...]:
-    """Return the number of NVLinks between each two cards; empty if there are none. It has a short way for equal links through
-    a switch, because thousands of nodes are read when central starts."""
+    """Return the number of NVLinks between each two cards; empty if there are none. Equal links through a switch have a fast
+    path, because thousands of nodes are read when central starts."""
     linked = [gpu for gpu in gpus if gpu.links]
     if not linked:
         return ()
@@ -105,16 +105,16 @@ def _nvlinks_of(gpus: Sequence[Gpu]) -> tuple[tuple[int, ...], ...]:
 
 
 class Apart(NamedTuple):
-    """How far apart the devices of one container are; of a pod, the worst of each of its containers. Less is better, and what
-    is first counts first, as in joint.py."""
+    """Represent how far apart the devices of one container are; for a pod, the worst of its containers. Less is better, and
+    earlier fields are more important, as in joint.py."""
 
-    split: int = 0  # 1: several cards that are no NVSwitch partition, where one is wanted and the node has some
-    link: int = 0  # the worst between two GPUs; here and below 0 where there is no pair
-    distance: int = 0  # the worst between a GPU and its VF
+    split: int = 0  # 1: several cards are no NVSwitch partition, although one is preferred and the node has some
+    link: int = 0  # worst link between two GPUs; 0 without a pair
+    distance: int = 0  # worst distance between a GPU and its VF; 0 without a pair
 
     @property
     def level(self) -> int:
-        """Return one number that compares as this does, between any two nodes."""
+        """Return one number that orders like this value, comparable between any two nodes."""
         return (self.split * _LINK_LEVELS + self.link) * len(Distance) + self.distance
 
 
@@ -127,28 +127,29 @@ def worst_of(some: Iterable[Apart]) -> Apart:
 
 
 class Site(NamedTuple):
-    """A group of devices within some distance of one another: such as a switch, a host bridge or a NUMA node."""
+    """Represent a group of devices within some distance of one another, such as a switch, a host bridge or a NUMA node."""
 
     number: int
-    levels: tuple[int, ...]  # the distances of which these devices are a group, ascending; none: a step between two of them
-    cards: int  # bit mask
-    ports: tuple[int, ...]  # PFs, ascending
-    children: tuple["Site", ...]  # none, or two
+    levels: tuple[int, ...]  # distances at which this is a group, ascending; empty: an intermediate site
+    cards: int  # bit mask of card numbers
+    ports: tuple[int, ...]  # numbers of PFs, ascending
+    children: tuple["Site", ...]  # no or two parts of this site
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeTopology:
-    """The topology of one kind of node. Compared by identity: there is one for all nodes that are built alike (`lay_out`)."""
+    """Describe the topology of one kind of node. Topologies are compared by identity, because nodes that are built alike share
+    one object (`lay_out`)."""
 
-    links: tuple[tuple[int, ...], ...]  # card by card; on the diagonal 0
-    distances: tuple[tuple[int, ...], ...]  # Distance, card by PF
+    links: tuple[tuple[int, ...], ...]  # link level, card by card; 0 on the diagonal
+    distances: tuple[tuple[int, ...], ...]  # Distance values, card by PF
     port_of: tuple[int, ...]  # the PF of each VF
-    groups: tuple[tuple[Site, ...], ...]  # by Distance
-    partitions: tuple[int, ...]  # of NVSwitches, whose cards are all there: bit masks, those of the lowest addresses first
-    parted: bool  # the node has partitions, of whatever cards
-    kept: tuple[int, ...]  # sets of two cards or more that are worth keeping whole: partitions, and the cards of one switch
+    groups: tuple[tuple[Site, ...], ...]  # sites, by Distance
+    partitions: tuple[int, ...]  # NVSwitch partitions with all cards present, as bit masks, lowest addresses first
+    parted: bool  # whether the node has partitions, even with missing cards
+    kept: tuple[int, ...]  # sets of two or more cards to keep whole: partitions, and the cards of one switch
 
-    even: bool  # no two cards are linked better than two others, and there are no partitions
+    even: bool  # True if all pairs of cards have equal links, and there are no partitions
 
     @property
     def cards(self) -> int:
@@ -156,22 +157,23 @@ class NodeTopology:
 
 
 class Layout(NamedTuple):
-    """A topology, and which device of the room is which of its numbers."""
+    """Map the numbers of a topology to the devices of one node (`NodeRoom`)."""
 
     topology: NodeTopology
-    cards: tuple[int, ...]  # by number: the index in the room
+    cards: tuple[int, ...]  # index into NodeRoom.cards, by card number
     vfs: tuple[int, ...]
 
 
 _KINDS: dict[Hashable, NodeTopology] = {}
-# By the identity of a room's last device, and whether VFs are in it. The entry keeps all devices alive, and counts where they
-# are the very same ones.
+# The key is the `id()` of a node's last device, and whether VFs are included. The entry keeps all devices alive, and is valid
+# for exactly these objects.
 _LAYOUTS: dict[tuple[int, bool], tuple[Layout, tuple[object, ...]]] = {}
-REMEMBERED: Final = 32768  # some hundred bytes each; a cluster has 15,000 nodes
+REMEMBERED: Final = 32768  # maximum cached layouts, some hundred bytes each; a cluster has 15,000 nodes
 
 
 def lay_out(room: NodeRoom, *, vfs: bool) -> Layout:
-    """Return the layout of the room. `vfs`: with its VFs; without, it takes less time and is enough if no VF is requested."""
+    """Return the layout of a node (`NodeRoom`). `vfs` includes its VFs; a layout without VFs is faster, and enough for a
+    request without VFs."""
     cards, asked = room.cards, room.vfs if vfs else ()
     devices = (room.partitions, *[card.gpu for card in cards], *[vf.vf for vf in asked], *[vf.pf for vf in asked])
     key = id(devices[-1]), vfs
@@ -208,10 +210,10 @@ def _topology(
     return known
 
 
-# Thousands of nodes are read when central starts, of some dozen kinds.
+# Cached, because thousands of nodes of some dozen kinds are read when central starts.
 @lru_cache(maxsize=1024)
 def _masks(modules: tuple[int | None, ...], partitions: tuple[Partition, ...]) -> tuple[int, ...]:
-    """Return the partitions as masks of cards, without partitions of which a card is missing."""
+    """Return the partitions as bit masks of cards; partitions with a missing card are left out."""
     number = {module: n for n, module in enumerate(modules) if module is not None}
     there = [set(one.modules) for one in partitions if one.modules and number.keys() >= set(one.modules)]
     return tuple(sorted({sum(1 << number[module] for module in its) for its in there}, key=bits))
@@ -219,10 +221,10 @@ def _masks(modules: tuple[int | None, ...], partitions: tuple[Partition, ...]) -
 
 @lru_cache(maxsize=1024)
 def _levels(places: tuple[Place, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return, for each Distance, the group of each device, named by the first device in it.
+    """Return, for each Distance, the group of each device, named by the first device in the group.
 
     The groups are a hierarchy. If devices below one host bridge report different NUMA nodes, or one reports none, they are one
-    group from that level on: what is within a bridge is within whatever that bridge is within."""
+    group from that level on. So all devices below a bridge are in the same group at each higher level."""
     groups = list(range(len(places)))
     of_places = [_groups_of(place) for place in places]
     levels = []
@@ -233,7 +235,7 @@ def _levels(places: tuple[Place, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def _joined(groups: Sequence[int], keys: Sequence[Hashable]) -> list[int]:
-    """Join groups that have members with the same key."""
+    """Join groups that have members with an equal key."""
     joined = list(groups)
     first: dict[Hashable, int] = {}
     for device, key in enumerate(keys):
@@ -281,7 +283,7 @@ def _of_kind(
 
 
 def _site(sites: list[Site], levels: Sequence[Sequence[int]], level: int, devices: Sequence[int], cards: int) -> Site:
-    """Return the group of these devices at this level, with all groups below it."""
+    """Return the group of these devices at this level, with all groups below it; append each to `sites`."""
     own = [level]
     while level > 0:
         parts: dict[int, list[int]] = {}
@@ -298,8 +300,8 @@ def _site(sites: list[Site], levels: Sequence[Sequence[int]], level: int, device
 
 
 def _paired(sites: list[Site], levels: tuple[int, ...], children: Sequence[Site]) -> Site:
-    """Return one site for these children, with sites in between, so that each site has at most two children: what was found for
-    a half can be used in many wholes."""
+    """Return one site for these children. Intermediate sites are added so that each site has at most two children: results for
+    a half can be reused in several wholes."""
     if len(children) > 2:
         half = len(children) // 2
         children = [_paired(sites, (), part) if len(part) > 1 else part[0] for part in (children[:half], children[half:])]
@@ -313,4 +315,4 @@ def _added(sites: list[Site], site: Site) -> Site:
     return site
 
 
-NO_LAYOUT: Final = Layout(_topology((), (), (), ()), (), ())  # of no devices
+NO_LAYOUT: Final = Layout(_topology((), (), (), ()), (), ())  # layout without devices

@@ -1,20 +1,20 @@
-"""Estimate the *turnover*: which part of the pods that are placed now makes up for pods that end.
+"""Estimate the *turnover*: the share of newly placed pods that replace ended pods.
 
-It takes how many pods were bound and how many ended, as the ledger counts them. It returns a share from 0, a cluster that is
-filled and where no pod ends, to 1, a cluster where as many pods end as begin. Older pods count less: after HALF_LIFE more
-events a pod counts half. Before the first pods it is 1, because clusters run for longer than they are filled. The share has few
-values, because a new one means that all nodes are scored again.
+Take the numbers of bound and ended pods that the ledger counts. Return a share from 0 (a cluster that is being filled, where no
+pod ends) to 1 (as many pods end as begin). Older pods count less: after HALF_LIFE more events, a pod counts half. The share
+starts at 1, because clusters run for longer than they are filled. It has few values, because each new value means that all
+nodes are scored again.
 """
 
 from typing import Final
 
 from central.ledger.load import Turnover
 
-HALF_LIFE: Final = 700  # pods that were bound or ended
-PRIOR_PODS: Final = 50.0  # as many as counted as bound, and as ended, before the first
-STEPS: Final = 4  # between 0 and 1
+HALF_LIFE: Final = 700  # number of later bound or ended pods after which a pod counts half
+PRIOR_PODS: Final = 50.0  # number of bound pods, and of ended pods, assumed before the first event
+STEPS: Final = 4  # number of steps between the shares 0 and 1
 _KEPT: Final = 0.5 ** (1 / HALF_LIFE)
-_AWAY: Final = 0.7  # of a step: so far from the share in force before another one is
+_AWAY: Final = 0.7  # minimum change, in steps, from the share in force to a new one
 
 
 class TurnoverShare:
@@ -29,8 +29,8 @@ class TurnoverShare:
         return self.steps / STEPS
 
     def look(self, now: Turnover) -> bool:
-        """Take in what happened since the last look. Return whether another share is in force. What was counted before the
-        first look, or by another ledger, is not in the estimate."""
+        """Update the estimate with the events since the last call. Return whether the share in force changed. Events before the
+        first call, or of another ledger, are not in the estimate."""
         seen, self._seen = self._seen, now
         if not self._learns or seen is None or now == seen or now.bound < seen.bound or now.ended < seen.ended:
             return False

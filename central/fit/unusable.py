@@ -1,12 +1,11 @@
-"""Compute how much of the free GPUs an expected pod could not use: the fragmentation of the cluster, as it is reported.
+"""Compute how much of the free GPUs an expected pod could not use: the fragmentation that central reports of the cluster.
 
-It is the measure of Weng et al., by counting: for a pod of one kind, a card's free part is a *fragment* where that pod could
-not take it: its node lacks cpu or memory for it, has not enough whole cards free, or this card is of another model or has less
-left than the pod asks. Two things differ from the paper: memory of the node counts, and pods without GPUs, of which all that is
-free would be a fragment, are left out.
+The measure is that of Weng et al., by counting. For a pod of one kind, a card's free part is a *fragment* if the pod could not
+take it. Either the node lacks cpu, memory or enough whole cards, or this card is of another model or has too little left. Two
+things differ from the paper: the node's memory counts, and pods without GPUs are left out, because to them all free capacity
+would be a fragment.
 
-It takes columns and a kind of pod, and returns milli of cards. A kind is one step of vectors: 0.4 ms for 5,000 nodes of 8
-cards.
+Take columns and a kind of pod, and return milli of cards. Each kind is one vectorized step: 0.4 ms for 5,000 nodes of 8 cards.
 
 Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4.
 """
@@ -21,12 +20,12 @@ from central.fit.workload import PodKind
 
 
 class Free(NamedTuple):
-    """The free capacity at one moment: later changes of the columns are not in it. It is by row, and except for the first two
-    by slot."""
+    """Hold the free capacity at one moment, unaffected by later changes of the columns. The arrays are by row (node), and
+    except for the first two also by slot (card)."""
 
     cpu_milli: Ints
     memory_mib: Ints
-    milli: Ints  # 0 on a card of which nothing may be given
+    milli: Ints  # thousandths of a card; 0 on a card that may not be given
     mib: Ints
     core: Ints
     size: Ints
@@ -38,21 +37,21 @@ class Free(NamedTuple):
 
     @property
     def whole(self) -> Ints:
-        """Return, for each row, the number of cards that are free as a whole."""
+        """Return the number of wholly free cards of each row."""
         count: Ints = (self.milli == FULL).sum(1)
         return count
 
 
 def read_free(columns: Columns) -> Free:
-    """Return what is free on the nodes that serve and have something free."""
+    """Return the free capacity of the serving nodes that have any free."""
     rows = np.flatnonzero((columns.serving == 0) & (columns.free > 0))
     planes = columns.cards[rows]
     return Free(*columns.left[:, rows], *(planes[:, at] for at in (FREE, MIB, CORE, SIZE, MODEL)))
 
 
 def unusable_milli(free: Free, kind: PodKind, models: Bools | None) -> int:
-    """Return how much of what is free a pod of this kind could not use, in milli of cards; 0 for a pod that asks for no GPU.
-    `models` says, by number of a model, whether it is one of the kind's (Columns.models_of); None: any model will do."""
+    """Return how much of the free capacity a pod of this kind could not use, in milli of cards; 0 for a pod without GPUs.
+    `models` has, for each model number, whether the kind accepts the model (Columns.models_of); None: any model."""
     if kind.cpu_only:
         return 0
     enough = (free.cpu_milli >= kind.cpu_memory.cpu_milli) & (free.memory_mib >= kind.cpu_memory.memory_mib)

@@ -1,9 +1,9 @@
-"""Find whether a simple request fits, and what it would leave, for many nodes in one step.
+"""Find for many nodes in one vectorized step whether a simple request fits, and the free capacity after it.
 
-*Simple*: one container, with whole cards or one share, and nothing else. It has neither VFs nor a scope nor words about who may
-be beside it. Nearly all pods are of that kind, and for them counting is exact (shortage.py). It takes columns, the rows to look
-at, and a Wish. It returns for each row the reason why it does not fit, or 0; and for those that fit the states that every
-choice of cards would leave. All other requests, and nodes that need it, are judged by the exact search, one by one (cached.py).
+A *simple* request has one container, with whole cards or one share, and nothing else: no VFs, no scope, no sharing labels.
+Nearly all pods are of that kind, and counting is exact for them (shortage.py). Take columns, the rows (nodes) to judge, and a
+Wish. Return for each row the reason why it does not fit, or 0, and for rows that fit the states after each choice of cards. The
+exact search judges all other requests, and nodes that need it, one by one (cached.py).
 """
 
 from functools import lru_cache
@@ -34,21 +34,21 @@ from central.request.model import ContainerRequest, DeviceRequest
 from lading.devices.isolation import IsolationName
 
 FITS: Final = 0
-# By number, as `verdicts` answers them; the first is none.
+# The reasons by their number in arrays of verdicts; number 0 means that the request fits.
 REASONS: Final[tuple[Missing | None, ...]] = (None, *Missing)
 NUMBER_OF: Final = {missing: number for number, missing in enumerate(REASONS) if missing is not None}
-_STATES: Final = (Missing.NO_REPORT, Missing.UNREACHABLE, Missing.NOT_RECONCILED, Missing.REBOOTED)  # by Columns.serving
+_STATES: Final = (Missing.NO_REPORT, Missing.UNREACHABLE, Missing.NOT_RECONCILED, Missing.REBOOTED)  # index: serving - 1
 _NOT_SERVING: Final = np.array([FITS, *(NUMBER_OF[missing] for missing in _STATES)], np.int64)
 
 
 class Wish(NamedTuple):
-    """The cards of a simple request: so many whole cards, or (0) one share, or no card at all."""
+    """Represent the cards of a simple request: a number of whole cards, or 0 and one share, or no card at all."""
 
     models: tuple[str, ...] = ()
     cards: int = 0
     memory_mib: int | None = None
     core_percent: int | None = None
-    isolation: IsolationName | None = None  # of the share
+    isolation: IsolationName | None = None  # isolation of the share; None: the node's default
 
     @property
     def nothing(self) -> bool:
@@ -75,14 +75,14 @@ def wish_of(request: DeviceRequest) -> Wish | None:
 
 
 class Fits(NamedTuple):
-    """The verdicts about some rows."""
+    """Hold the verdicts about some rows."""
 
-    missing: Ints  # [rows], FITS or a number of REASONS
-    cards: Bools  # [rows, slots], that would do, were the node to serve
+    missing: Ints  # [rows]: FITS, or the number of a reason in REASONS
+    cards: Bools  # [rows, slots]: whether the card suits the request, even if the node does not serve
 
 
 def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
-    """Return which rows fit, of rows that need no search."""
+    """Return the verdict for each of these rows, which must not need the exact search."""
     cards = columns.cards[rows]
     if wish.nothing:
         serving = columns.serving[rows] == 1
@@ -93,7 +93,7 @@ def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
         mib = mib_of_share(cards[:, SIZE], wish.memory_mib, wish.core_percent)
         now = (cards[:, MIB] >= mib) & (cards[:, CORE] >= (wish.core_percent or 0)) & (cards[:, USABLE] > 0)
         if wish.memory_mib is None:
-            now &= mib >= 1  # a percentage of nearly nothing
+            now &= mib >= 1  # a percentage of a very small card rounds down to 0 MiB
     if wish.models:
         now &= columns.models_of(wish.models)[cards[:, MODEL]]
     missing = _NOT_SERVING[columns.serving[rows]]
@@ -110,8 +110,8 @@ def fits(columns: Columns, rows: Ints, wish: Wish) -> Fits:
 
 
 def _why_short(columns: Columns, cards: Ints, wish: Wish) -> Ints:
-    """Return, for each row, the number of the reason why it is short of cards. A later assignment here replaces an earlier one,
-    so that the reasons have the precedence of `short_of_cards`."""
+    """Return, for each row with too few cards, the number of the reason. A later assignment replaces an earlier one, so that
+    the reasons have the precedence of `short_of_cards`."""
     asked = cards[:, MODEL] >= 0
     if wish.models:
         asked = columns.models_of(wish.models)[cards[:, MODEL]]
@@ -135,20 +135,21 @@ _NO_SLOTS: Final[Ints] = np.zeros(0, np.int64)
 
 
 class Choices(NamedTuple):
-    """The free capacity after each choice of cards that makes a difference, for some rows."""
+    """Hold the free capacity after each distinct choice of cards, for some rows."""
 
-    of: Ints  # [choices], which of the rows, in their order; each at least once
-    free: Ints  # [choices, slots]: milli that would be left
-    slots: Ints = _NO_SLOTS  # [choices], of the card that a share is of; none for other requests
+    of: Ints  # [choices]: index into the rows, ascending; each row at least once
+    free: Ints  # [choices, slots]: free milli of each card after the choice
+    slots: Ints = _NO_SLOTS  # [choices]: slot of the share's card; empty for other requests
 
 
 def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
-    """Return what every choice of cards would leave, for rows that fit. `cards` is what `fits` returned for them."""
+    """Return the free capacity after every choice of cards, for rows that fit. `cards` is the result of `fits` for these
+    rows."""
     if wish.nothing:
         return Choices(np.arange(len(rows)), columns.cards[rows, FREE])
     if wish.cards:
         free = columns.cards[rows, FREE]
-        free[cards & (cards.cumsum(1) <= wish.cards)] = 0  # which of the whole cards makes no difference
+        free[cards & (cards.cumsum(1) <= wish.cards)] = 0  # the first ones, because all whole cards are equivalent
         return Choices(np.arange(len(rows)), free)
     planes = columns.cards[rows]
     bare = cards & (planes[:, ISOLATION] == BARE)
@@ -166,6 +167,6 @@ def choices(columns: Columns, rows: Ints, cards: Bools, wish: Wish) -> Choices:
 
 
 def left_after(columns: Columns, rows: Ints, found: Choices, cpu_memory: Ints) -> States:
-    """Return the states that the choices leave, less the pod's other requests: [[cpu in milli], [memory in MiB]]."""
+    """Return the states of nodes after the choices, less the pod's cpu and memory: [[cpu in milli], [memory in MiB]]."""
     of = rows[found.of]
     return States(columns.left[:, of] - cpu_memory, columns.kind[of], found.free)

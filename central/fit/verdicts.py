@@ -1,8 +1,8 @@
-"""Find which nodes fit a request, which of them is the best, and with which devices: the one way to ask.
+"""Find the nodes that fit a request, the best of them, and the devices there: the only entry to this package's verdicts.
 
-It takes the ledger, the cluster's policy and limits, and the pods to expect. It returns the cached verdicts of a request, the
-best node for a pod's shape, and its placement there. Whether the exact search judges all nodes (searched.py), or columns count
-those that need no search (scores.py, counted.py), is decided here, by the policy that applies to the request.
+Take the ledger, the cluster's policy and limits, and the expected pods. Return the cached verdicts of a request, the best node
+for a pod's shape, and the placement there. The policy that applies to the request decides how nodes are judged: by the exact
+search for all (searched.py), or by columns for simple cases (scores.py, counted.py).
 """
 
 from collections.abc import Callable, Collection
@@ -23,7 +23,7 @@ from central.loop.steps import Steps
 from central.request.model import DeviceRequest, Policy, Shape
 from lading.vocabulary import PodUid
 
-REMEMBERED: Final = 256  # asks; a cluster has some dozen templates at a time, and each costs about 100 bytes a node
+REMEMBERED: Final = 256  # maximum cached requests, about 100 bytes a node each; a cluster has some dozen templates at a time
 
 
 class Verdicts:
@@ -37,7 +37,7 @@ class Verdicts:
         forecast: Forecast | None = None,
         turnover: Callable[[], Turnover] = Turnover,
     ) -> None:
-        """Create the verdicts. `policy`: for requests that name none."""
+        """Create the verdicts. `policy` is the default for requests that name none."""
         self.policy = policy
         self.limits = limits
         self.forecast = forecast or Forecast()
@@ -62,32 +62,32 @@ class Verdicts:
         return request in self._asks
 
     def of(self, request: DeviceRequest) -> CachedVerdicts:
-        """Return the cached verdicts, caught up with the ledger; nodes that are not judged yet are left open."""
+        """Return the cached verdicts of the request, updated from the ledger; nodes that are not judged yet are left open."""
         verdicts = self._asks.of(request, lambda: self._make(request))
         verdicts.catch_up()
         return verdicts
 
     def catching_up(self) -> Steps:
-        """Read nodes that changed, one in each step."""
+        """Read the nodes that changed in the ledger, one in each step."""
         return self._counting.followed.catching_up()
 
     def judging(self, request: DeviceRequest) -> Steps:
-        """Judge the nodes that are not judged for the request as they are now, one in each step."""
+        """Judge the nodes whose verdicts for the request are open, one in each step."""
         if self._is_counted(request):
             yield from self.catching_up()
         yield from self.of(request).judging()
 
     def best(self, shape: Shape, among: Collection[str]) -> str | None:
-        """Return the best of these nodes by the policy, of those that were judged; None if none of them fits."""
+        """Return the best of these nodes by the policy, among the judged ones; None if none of them fits."""
         return self.of(shape.request).best(shape.cpu_memory, among)
 
     def ranked(self, shape: Shape) -> list[str]:
-        """Return all nodes that were judged to fit, the best by the policy first."""
+        """Return all judged nodes that fit, in the order of the policy, the best first."""
         return self.of(shape.request).ranked(shape.cpu_memory)
 
     def place(self, room: NodeRoom, shape: Shape) -> Placement | NoFit:
-        """Return the devices that the pod gets in that room, or what is missing. Its requests make no difference to whether it
-        fits, but to which card is the best. A pod that requests no device lacks none."""
+        """Return the devices that the pod gets on this node (`NodeRoom`), or the reason for none. The pod's cpu and memory make
+        no difference to whether it fits, but to which card is the best. A pod that requests no device always fits."""
         if not shape.request.containers:
             return WITHOUT_DEVICES
         if self._is_counted(shape.request):
@@ -95,11 +95,12 @@ class Verdicts:
         return fit(room, shape.request, policy=self.policy, limits=self.limits)
 
     def reports_all(self, names: Collection[str]) -> bool:
-        """Return whether every one of these nodes reports devices."""
+        """Return whether each of these nodes reports devices."""
         return all(map(self._counting.followed.catch_up().row_of.__contains__, names))
 
     def learn(self, uid: PodUid, shape: Shape) -> None:
-        """Learn that such a pod came, and how many ended: the policy fragmentation expects more of the same."""
+        """Record the arrival of a pod of this shape, and the number of ended pods: the policy fragmentation expects more of the
+        same."""
         arrived, turned = self.forecast.arrived(uid, shape), self.forecast.turnover.look(self._turnover())
         if arrived or turned:
             self._counting.renew()

@@ -1,26 +1,28 @@
-"""Choose VFs for given cards: the best for the worst distance, then for the sum of distances, then for the load of PFs.
+"""Choose VFs for given cards: the best by worst distance, then by the sum of distances, then by the load of PFs.
 
-It takes how many cards and VFs a container has, and which VFs are free; then it is asked about one set of cards after another.
-It returns a cost, which can be compared, and which says which VFs they are. It is exact.
+Take a container's numbers of cards and VFs, and the free VFs; then take one set of cards after another. Return a cost for each
+set: costs can be compared, and contain the chosen VFs. The choice is exact.
 
-*Pairs* (`nearest`). n cards and m VFs are max(n, m) pairs of a card and a VF, shared out as evenly as the numbers allow: each
-card is in as many pairs as any other, or in one more; so is each VF. What counts are the distances of the pairs, by the
-assignment of pairs that makes them best. Distances are a hierarchy: sites within sites. So, with s(g) the VFs' ends of pairs in
-a site g and c(g) the cards' ends there, no more than min(s(g), c(g)) pairs can be within g; and all sites have that many at
-once, if pairs are made from the deepest level up and what is left over goes one level higher: in g only ends of one side can be
-left over. So for given ends, one assignment is the best for every level at once, hence for the worst distance and for the sum:
+*Pairs* (`nearest`). n cards and m VFs form max(n, m) pairs of a card and a VF, distributed as evenly as possible. Each card is
+in as many pairs as any other, or in one more; so is each VF. The cost depends on the distances of the pairs, for the best
+assignment of pairs. Distances are a hierarchy: sites within sites. In a site g, let s(g) be the number of the VFs' ends of
+pairs, and c(g) the number of the cards' ends. No more than min(s(g), c(g)) pairs can be within g. All sites reach that number
+at once, if pairs are made from the deepest level up and the ends left over go one level higher: in g only ends of one side can
+be left over. So for given ends, one assignment is the best for every level at once, hence for the worst distance and for the
+sum:
 
     sum of distances = over all levels below the highest, over its sites g: max(0, s(g) - c(g))
 
-Ends are given where the number of pairs divides evenly and the VFs are chosen. Which of the VFs, and which devices have the one
-pair more, is a matter of choice, in which levels may contradict one another: a VF below the switch of one card, or two within
-the NUMA node of three. So it is searched: a table for each site, by how many VFs are taken in it (v) and how many devices have
-the one pair more (e), with the least cost; sites are put together from the tables of their two halves. A worst distance d means
-that no pair leaves a site of level d, so that there s = c. Tables are kept by the cards of their site, for the next such set.
+Ends are given if the number of pairs divides evenly and the VFs are chosen. Otherwise the VFs, and the devices with one pair
+more, are chosen, and levels may contradict one another: a VF below the switch of one card, or two within the NUMA node of
+three. So each site has a table of least costs, by the number of taken VFs (v) and of devices with one pair more (e). The table
+of a site is combined from those of its two halves. A worst distance d means that no pair leaves a site of level d, so that
+there s = c. Tables are cached by the cards of their site, for the next set of cards.
 
-A cost is one integer: VFs that the pod does not have at another time anyway; the sum of distances; the load, which is for each
-VF how many of its PF are taken before it; and less 2^k for each VF, the most for the lowest address, so that of equal costs the
-lowest list of addresses is the least, and the VFs can be read from the cost. All four add up over sites.
+A cost is one integer with four parts, all of which add up over sites. They are the VFs that the pod does not have at another
+time anyway; the sum of distances; the load, which for each VF is the number of VFs of its PF taken before it; and less 2^k for
+each VF, the most for the lowest address. So of equal costs the lowest list of addresses is the least, and the VFs can be read
+from the cost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,20 +36,21 @@ _LOAD_BITS: Final = 40
 _SUM_BITS: Final = 24
 _V: Final = 1 << 16  # a table's key is v * _V + e
 
-_Table = Mapping[int, int]  # cost by v and e
+_Table = Mapping[int, int]  # least cost by v * _V + e
 
 
 class FreeVfs(NamedTuple):
-    """Bit masks are by the topology's numbers."""
+    """Hold the VFs of one node that a container may get. Bit masks are by the topology's numbers."""
 
-    free: int = 0  # for this container
-    again: int = 0  # of these: those that the pod has at another time
-    taken: tuple[int, ...] = ()  # by PF: VFs that others have, and this pod
-    ports: int = 0  # PFs with a VF that may be given
+    free: int = 0  # VFs that are free for this container
+    again: int = 0  # free VFs that the pod has at another time
+    taken: tuple[int, ...] = ()  # number of VFs that other pods and this pod have, by PF
+    ports: int = 0  # PFs with a usable VF
 
 
 class Choice:
-    """A choice of VFs for one container, in one site. `cards`: how many it has; `count`: VFs, as its policy counts them."""
+    """Choose the VFs of one container in one site. `cards` is the container's number of cards; `count` is its number of VFs, as
+    the policy counts them."""
 
     def __init__(self, topology: NodeTopology, site: Site, policy: RdmaPolicy, cards: int, count: int, vfs: FreeVfs) -> None:
         self._site = site
@@ -57,7 +60,7 @@ class Choice:
         self._cards = cards
         self._pairs_a_card, self._pairs_a_vf = max(1, count // max(1, cards)), max(1, cards // max(1, count))
         self._one_more = max(cards, count) % max(1, min(cards, count))
-        self._by_card = count >= cards  # it is cards that have one pair more
+        self._by_card = count >= cards  # whether cards, not VFs, may have one pair more
         self._numbers = _numbers(topology, site, vfs, count)
         self._bits = len(self._numbers)
         self._ports = _ports(topology, site, vfs, self._numbers, count, self._bits)
@@ -68,8 +71,8 @@ class Choice:
     # ---- the cost
 
     def cost(self, cards: int, level: int) -> int | None:
-        """Return the least cost with these cards and a worst distance of at most `level`; None if there is no such choice.
-        Where the policy does not look at distances, all of them count as SWITCH."""
+        """Return the least cost with these cards and a worst distance of at most `level`; None if there is no such choice. If
+        the policy ignores distances, all of them count as SWITCH."""
         if self._paired:
             return self._cost_of_pairs(cards, min(level, self._site.levels[-1]))
         return self._cost_by_switch(cards) if self._per_switch else self._anywhere
@@ -80,11 +83,12 @@ class Choice:
         return sum(1 << self._numbers[self._bits - 1 - place] for place in bits(chosen))
 
     def without_address(self, cost: int) -> int:
-        """Return the part of the cost that compares before the addresses of cards do."""
+        """Return the part of the cost that is compared before the addresses of cards."""
         return -(-cost >> self._bits)
 
     def least(self) -> tuple[int, int]:
-        """Return a lower bound of new VFs and load of all choices. A VF on each switch means at least one VF."""
+        """Return a lower bound of the number of new VFs, and of the load, over all choices. A VF on each switch means at least
+        one VF."""
         cost = self._anywhere
         if cost is None:
             each = [cost - before for costs in self._ports.values() for before, cost in pairwise(costs)]
@@ -104,7 +108,7 @@ class Choice:
     def load(compared: int) -> int:
         return compared & (1 << _LOAD_BITS) - 1
 
-    # ---- what cannot be, at a glance
+    # ---- quick tests by numbers
 
     def suffice(self) -> bool:
         """Return False if the site has too few VFs for any cards."""
@@ -113,13 +117,13 @@ class Choice:
         return self._per_switch or self._anywhere is not None
 
     def could_be_within(self, groups: Sequence[Site], cards: int) -> bool:
-        """Return False if some pair leaves its group, whichever of these cards are taken. It goes by numbers alone, so that it
-        may also return True in such a case."""
+        """Return False if some pair must leave its group, whichever of these cards are taken. The test uses numbers alone, so
+        that it may return True in such a case."""
         if not self._paired:
             return True
         each = self._pairs_a_card if self._by_card else self._pairs_a_vf
         most = each + (1 if self._one_more else 0)
-        gains: list[int] = []  # by each card more in a group, or by each VF more there, how many devices of the other kind
+        gains: list[int] = []  # devices of the other kind gained by each further card, or VF, of a group
         for group in groups:
             some = (group.cards & cards).bit_count()
             if some:
@@ -130,7 +134,7 @@ class Choice:
         return len(gains) >= taken and sum(sorted(gains, reverse=True)[:taken]) >= wanted
 
     def useless_cards(self) -> int:
-        """Return the cards that cannot be in any choice: for a VF on each switch, those below a switch with too few."""
+        """Return the cards that cannot be in any choice: for a VF on each switch, cards below a switch with too few VFs."""
         if not self._per_switch:
             return 0
         return sum(switch.cards for switch in _switches(self._site) if len(self._any_of(switch)) <= self._count)
@@ -138,8 +142,8 @@ class Choice:
     # ---- tables
 
     def _cost_of_pairs(self, cards: int, level: int) -> int | None:
-        """Return the least cost of all VFs that are asked for, with all devices that have one pair more, divided in any way
-        between the two halves of the site; None if there is no such choice."""
+        """Return the least cost of all requested VFs and all devices with one pair more, for any division between the two
+        halves of the site; None if there is no such choice."""
         all_of_them = self._count * _V + self._one_more
         if not self._site.children:
             return self._table(self._site, cards, level).get(all_of_them)
@@ -179,7 +183,7 @@ class Choice:
         return table
 
     def _at(self, site: Site, cards: int, level: int, table: _Table) -> _Table:
-        """Return the table of a site with the cost of the pairs that leave the site; at `level` such entries are left out
+        """Return the table of a site with the cost of the pairs that leave the site; at `level`, drop entries with such pairs
         instead."""
         below = sum(1 for its in site.levels if its < level)
         if level in site.levels:
@@ -190,14 +194,14 @@ class Choice:
         return {key: cost + weight * max(0, self._left_over(key, cards)) for key, cost in table.items()}
 
     def _left_over(self, key: int, cards: int) -> int:
-        """Return the number of VF ends in a site, less those of its cards."""
+        """Return the number of VF ends in a site, less the number of its cards' ends."""
         v, e = divmod(key, _V)
         if self._by_card:
             return v - cards * self._pairs_a_card - e
         return v * self._pairs_a_vf + e - cards
 
     def _any_of(self, site: Site) -> Sequence[int]:
-        """Return the least cost of v VFs of a site, by v, whatever their distances."""
+        """Return the least cost of v VFs of a site, by v, regardless of their distances."""
         costs = self._by_site.get(site.number)
         if costs is None:
             costs = [0]
@@ -206,7 +210,7 @@ class Choice:
             self._by_site[site.number] = costs
         return costs
 
-    # ---- where distances are not looked at
+    # ---- policies that ignore distances
 
     def _cost_by_switch(self, cards: int) -> int | None:
         total = 0
@@ -231,16 +235,15 @@ class Choice:
 
 
 def _switches(site: Site) -> Sequence[Site]:
-    """Return the groups of devices below one root port each; a device of an unknown place, or on no root port, is a group of
-    its own."""
+    """Return the groups of devices below one root port each; a device of an unknown place, or on no root port, is a separate
+    group."""
     if Distance.SWITCHES in site.levels:
         return (site,)
     return [switch for child in site.children for switch in _switches(child)]
 
 
 def _numbers(topology: NodeTopology, site: Site, vfs: FreeVfs, count: int) -> Sequence[int]:
-    """Return the VFs that may be chosen, ascending: of each PF no more than are asked for, first those that the pod has
-    anyway."""
+    """Return the VFs that may be chosen, ascending: of each PF at most `count`, preferring those that the pod has anyway."""
     numbers: list[int] = []
     if not count:
         return numbers
@@ -284,8 +287,8 @@ def _convolved(one: Sequence[int], other: Sequence[int], most: int) -> list[int]
 
 
 def in_pairs(topology: NodeTopology, cards: Sequence[int], vfs: Sequence[int]) -> Sequence[int]:
-    """Return the VFs in the order of their cards: the n-th beside the n-th card, then each card's second one. Pairs are made
-    from the closest level up."""
+    """Return the VFs in the order of their cards: the n-th VF is beside the n-th card, then follows each card's second VF.
+    Pairs are made from the closest level up."""
     of_card: list[list[int]] = [[] for _ in cards]
     left = list(vfs)
     most = -(-len(vfs) // max(1, len(cards)))

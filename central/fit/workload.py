@@ -1,10 +1,10 @@
-"""The expected workload of a cluster: kinds of pods, and how often they come.
+"""Describe the expected workload of a cluster: kinds of pods, and how often they arrive.
 
-It takes a workload file, or shapes of pods that came (forecast.py). It returns a Workload, whose masses are whole numbers that
-add up to MASS at most.
+Take a workload file, or shapes of arrived pods (forecast.py). Return a Workload, whose masses are whole numbers with a sum of
+MASS at most.
 
-Shapes that differ only in what no node has to tell apart are one kind: the names of containers, the policy. A pod of several
-containers with shares counts by its largest one.
+Shapes that differ only in irrelevant parts (the names of containers, the policy) are one kind. A pod of several containers with
+shares counts by its largest share.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,17 +20,17 @@ from central.request.own import MAX_DEVICES
 from lading.devices.assignment import MAX_MEMORY_MIB
 
 MASS: Final = 1 << 20
-# Kinds that are kept: the most frequent ones. A cluster has some hundred templates.
+# Maximum number of kinds, the most frequent ones. A cluster has some hundred templates.
 MOST_KINDS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodKind:
-    """A kind of pods by its request: whole cards, or one share, or no card at all."""
+    """Represent a kind of pods by its request: whole cards, or one share, or no card at all."""
 
     cpu_memory: CpuMemory = NO_CPU_MEMORY
     gpus: int = 0
-    memory_mib: int | None = None  # a share, as central.request.model.Share has it
+    memory_mib: int | None = None  # MiB of a share, as in central.request.model.Share
     core_percent: int | None = None
     models: tuple[str, ...] = ()
 
@@ -40,17 +40,17 @@ class PodKind:
 
     @property
     def cards(self) -> float:
-        """Return how much such a pod takes, in cards; half a card for a share by memory, because cards differ in size."""
+        """Return the cards that such a pod takes; half a card for a share by memory, because cards differ in size."""
         return float(self.gpus) if self.gpus or self.cpu_only else (self.core_percent or 50) / 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    kinds: tuple[tuple[PodKind, int], ...] = ()  # each with its mass
+    kinds: tuple[tuple[PodKind, int], ...] = ()  # kinds of pods, each with its mass
 
 
 def workload_of(weights: Mapping[PodKind, float]) -> Workload:
-    """Return the workload of these weights. Equal weights in any order make equal workloads."""
+    """Return the workload of these weights. The order of the weights has no effect."""
     total = sum(weights.values())
     if total <= 0:
         return Workload()
@@ -61,7 +61,7 @@ def workload_of(weights: Mapping[PodKind, float]) -> Workload:
 
 def kind_of(shape: Shape) -> PodKind:
     containers = shape.request.containers
-    # MIG instances are on cards that are not scored.
+    # Pods with MIG instances count as pods without cards, because cards in MIG mode are not scored.
     gpus = 0 if shape.request.mig_profile else at_one_time(containers, lambda one: one.gpus)
     if gpus:
         return PodKind(cpu_memory=shape.cpu_memory, gpus=gpus, models=shape.request.gpu_models)
@@ -81,7 +81,7 @@ def kind_of(shape: Shape) -> PodKind:
 
 
 class WrittenPod(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One kind of pods in a workload file."""
+    """Represent one kind of pods in a workload file."""
 
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e12)]
     cpu_milli: Annotated[int, msgspec.Meta(ge=0, le=MOST)] = 0

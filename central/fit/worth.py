@@ -1,25 +1,25 @@
-"""Weigh what is left on a node by what pods could do with it: the sum of four terms, nearly all lookups in tables.
+"""Compute the value of a node's free capacity from what pods could do with it: the sum of four terms, nearly all table lookups.
 
-It takes a workload, the kinds of nodes, and the weights of the terms; then what nodes have left. It returns milli of cards,
-times MASS, weighted. The time for a term grows with the number of a node's cards, not with that of the kinds of pods: the sums
-over these are in the tables.
+Take a workload, the kinds of nodes and the weights of the terms, then the free capacity of nodes. Return the weighted value in
+milli of cards, times MASS. The tables contain the sums over the kinds of pods, so that the time for a term grows only with the
+number of a node's cards.
 
-*Usable* is the opposite of the fragments of Weng et al.: of a node's free parts, those that a pod drawn at random could use,
-for the node has the cpu and memory for it, cards of its model, enough left of this card, or enough cards that are free as a
-whole. With A(f) the mass of the shares that suit the node and ask for f or less of a card, B(n) that of the pods that ask for n
-or fewer whole cards,
+*Usable* is the opposite of the fragments of Weng et al.: the free parts of a node that a pod drawn at random could use. The
+node must have the cpu and memory, cards of the pod's model, and enough left of this card or enough whole free cards. Let A(f)
+be the mass of the shares that suit the node and request at most f of a card. Let B(n) be the mass of the pods that request at
+most n whole cards. Then
 
     usable = sum over cards of free * (A(free) + [card is full] * B(number of full cards))
 
-*Cut* adds up what the rest of each card is worth to shares (cutting.py).
+*Cut* adds up the value of each card's remainder for shares (cutting.py).
 
-*Fed* is the part of the free cards for which the cpu would last, if pods of one kind took all of it, on average over the kinds:
-min(free, cpu left * milli per cpu of the pod). Cpu that goes to a node without free cards costs nothing here, and cards
-that no pod can use for lack of cpu are worth nothing.
+*Fed* is the part of the free cards for which the cpu lasts if all pods are of one kind, averaged over the kinds: min(free, cpu
+left * milli per cpu of the pod). Cpu that goes to a node without free cards costs nothing here, and cards that no pod can use
+for lack of cpu are worth nothing.
 
-*Together* is the square of the milli that are free: a card is worth the more, the more are free beside it.
+*Together* is the square of the free milli: a card is worth more if more cards are free beside it.
 
-Source: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4, for the first.
+Source of *usable*: Weng et al., Beware of Fragmentation, USENIX ATC 2023, section 4.
 """
 
 from bisect import bisect_left
@@ -33,17 +33,18 @@ from central.fit.cutting import WHOLE, worth_of_rests
 from central.fit.scarcity import NUMBERS, OFTEN, Factors, Groups
 from central.fit.workload import MASS, PodKind, Workload
 
-MOST_CARDS: Final = 64  # of a node, that the tables tell apart
-MOST_AMOUNTS: Final = 64  # of cpu, of memory, or of a card: what lies between is taken for the next higher
-MOST_SIZES: Final = 32  # of shares
-_MOST: Final = 1 << 26  # milli of cpu, or MiB: more feeds any number of cards
-_FINE: Final = 4096  # parts of a unit of it for a milli of a card; so fine it stays below _OFFSET
-_RESOURCES: Final = range(2)  # as in CpuMemory: cpu, memory
-_OFFSET: Final = 1 << 40  # between the ratios of two kinds of nodes
+MOST_CARDS: Final = 64  # maximum number of cards of a node that the tables distinguish
+MOST_AMOUNTS: Final = 64  # maximum distinct amounts of cpu, memory or a card; others are rounded up to the next
+MOST_SIZES: Final = 32  # maximum number of distinct share sizes
+_MOST: Final = 1 << 26  # maximum milli of cpu, or MiB; any more is enough for all cards of a node
+_FINE: Final = 4096  # resolution of resource-to-card ratios; they stay below _OFFSET
+_RESOURCES: Final = range(2)  # indices of CpuMemory: 0 cpu, 1 memory
+_OFFSET: Final = 1 << 40  # distance between the ratios of two kinds of nodes in one sorted array
 
 
 class Weights(NamedTuple):
-    """The weights of the terms. They are in the tables, so that they cost nothing where scores are made."""
+    """Hold the weights of the four terms. The tables contain the weights, so that they cost nothing when scores are
+    computed."""
 
     cut: int = 1
     usable: int = 1
@@ -67,9 +68,9 @@ class Tables:
         most_cards: int,
         weigh: Weights = _ONE_EACH,
     ) -> None:
-        """Make the tables. `cards` is the number of cards in the cluster, by kind of node; `most_cards` is the largest number
-        of cards on any node. `factors` are those of the pods that ask for several cards at once; the higher the turnover,
-        from 0 to 1, the less they count, and the less of the pods' memory counts for what is usable."""
+        """Build the tables. `cards` is the number of cards in the cluster, by kind of node; `most_cards` is the largest number
+        of cards on any node. `factors` are those of pods that request several cards at once. A higher `turnover`, from 0 to 1,
+        lowers the effect of the factors, and of the pods' memory on the usable term."""
         self.kinds = tuple(kinds)
         self.most_cards = most_cards
         self._pods = [one for one, _ in workload.kinds]
@@ -90,7 +91,7 @@ class Tables:
         )
 
     def worth(self, states: States) -> Ints:
-        """Return the sum of the four terms."""
+        """Return the weighted sum of the four terms for each state."""
         worth: Ints = self.cut(states) + self.usable(states) + self.fed(states).sum(0)
         if self._together:
             worth += self._together * states.free.sum(1) ** 2
@@ -112,14 +113,14 @@ class Tables:
         return answer
 
     def fed(self, states: States) -> Ints:
-        """Return for how much of the free cards the rest of the cpu would last, and the rest of the memory: an array [2, n],
+        """Return the part of the free cards for which the remaining cpu would last, and the remaining memory: an array [2, n],
         weighted."""
         return self._feeding.fed(states.kind, states.free.sum(1), states.left)
 
     def _make_usable(self, memory_mib: Sequence[int]) -> tuple[Ints, Ints, Ints]:
-        """Return two tables of weights, and the ranks of milli. The tables have the kind of node and the ranks of its cpu and
-        memory as indices; the first one, of shares, then the rank of what is free of a card, the second one the number of full
-        cards."""
+        """Return two tables of weights, and the ranks of milli. Both tables are indexed by the kind of node and the ranks of
+        its cpu and memory. The last index of the first table, for shares, is the rank of a card's free milli; that of the
+        second is the number of full cards."""
         cpu = np.searchsorted(self._cpu, [one.cpu_memory.cpu_milli for one in self._pods]) + 1
         memory = np.searchsorted(self._memory, memory_mib) + 1
         gpus, weights = np.array([one.gpus for one in self._pods], np.int64), np.array(self._weights, np.int64)
@@ -127,7 +128,7 @@ class Tables:
         size = len(self.kinds), len(self._cpu) + 1, len(self._memory) + 1
         shares = np.zeros((*size, max(map(len, steps), default=0) + 1), np.int64)
         told_apart = min(self.most_cards, MOST_CARDS)
-        wholes = np.zeros((*size, told_apart + 1), np.int64)  # whatever models are named together
+        wholes = np.zeros((*size, told_apart + 1), np.int64)  # one table for all sets of requested models
         ranks = np.zeros((len(self.kinds), FULL + 1), np.int64)
         for number, (kind, needs) in enumerate(zip(self.kinds, self._needs, strict=True)):
             ranks[number] = np.searchsorted(steps[number], np.arange(FULL + 1), "right")
@@ -147,7 +148,7 @@ class Tables:
         return shares, wholes, ranks
 
     def _make_rests(self, needs: Sequence[int]) -> Ints:
-        """Return what a rest of a card is worth, by its milli, for shares that need so many milli each."""
+        """Return the value of a card's remainder, by its milli, for shares that need `needs` milli each."""
         demand: dict[int, float] = {}
         for one, need, mass in zip(self._pods, needs, self._masses, strict=True):
             if need and not one.gpus:
@@ -158,9 +159,11 @@ class Tables:
 
 
 def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors, turnover: float) -> list[int]:
-    """Return the masses of pods by which cards are usable, weighted by how few places there are for the pods. Every number of
-    cards above one counts as if it came OFTEN at least. Where the cluster is filled pods have the factors of scarcity.py; with
-    a turnover these go to the power of the rest to 1, and the ratio of all cards to those of a pod's models to its power."""
+    """Return the weight of each kind of pods in the usable term: its mass, raised if few places are left for such pods.
+
+    Every number of cards above one counts as if pods with it had a mass of at least OFTEN. Without a turnover, pods have the
+    factors of scarcity.py. With a turnover t, these factors are raised to the power of 1 - t. The ratio of all cards to the
+    cards of a pod's models is raised to the power of t."""
     groups = Groups(workload)
     weights = []
     for (one, mass), group in zip(workload.kinds, groups.of_kind, strict=True):
@@ -177,20 +180,20 @@ def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], fa
 
 
 class Feeding:
-    """The part of the free cards for which the remaining CPU is enough, and that for which the remaining memory is."""
+    """Compute the part of the free cards for which the remaining CPU is enough, and the same for memory."""
 
     def __init__(self, asked: Sequence[Sequence[int]], masses: Sequence[Sequence[int]], needs: Sequence[Sequence[int]]) -> None:
-        """Make the tables. `asked` and `masses`, by resource and kind of pod, are how much it asks for, and its mass. `needs`,
-        by kind of node and kind of pod, are milli of cards."""
+        """Build the tables. `asked` and `masses` have the requested amounts and the masses, by resource and kind of pod.
+        `needs`, by kind of node and kind of pod, are milli of cards."""
         made = [_ratios(*of_resource, of_kind) for of_resource in zip(asked, masses, strict=True) for of_kind in needs]
-        self._of_resource = len(needs) * np.arange(len(asked))[:, None]  # its first table: there is one for a kind of node
+        self._of_resource = len(needs) * np.arange(len(asked))[:, None]  # index of a resource's first table
         self._ratios = np.concatenate([number * _OFFSET + ratios for number, (ratios, _, _) in enumerate(made)])
         self._enough = np.concatenate([enough for _, enough, _ in made])
         self._rates = np.concatenate([rates for _, _, rates in made])
 
     def fed(self, kind: Ints, free: Ints, left: Ints) -> Ints:
-        """Return for how much of the free cards what is left would last, by resource and node. `left` has the same shape: [2,
-        n]."""
+        """Return the part of the free cards for which the remaining amounts (`left`) would last, by resource and node. `left`
+        and the result have the shape [2, n]."""
         table = self._of_resource + kind
         left = np.minimum(np.maximum(left, 0), _MOST)
         ratio = left * _FINE // np.maximum(free, 1)
@@ -200,8 +203,11 @@ class Feeding:
 
 
 def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -> tuple[Ints, Ints, Ints]:
-    """Return the ratios of resource to cards from which on a pod finds enough for all cards, ascending; and, with none, one,
-    two … of them reached: the mass of the pods that find enough, and the milli of cards that one unit feeds for the others."""
+    """Return three arrays for one resource and one kind of node.
+
+    The first has, ascending, the ratio of resource to cards from which on each kind of pod finds enough for all cards. The
+    others are indexed by the number of ratios reached, from 0: the mass of the pods that find enough, and the milli of cards
+    that one unit feeds for the other pods."""
     pods = sorted(
         (min(-(-amount * _FINE // need), _OFFSET - 1), mass, mass * need // max(1, amount))
         for amount, mass, need in zip(asked, masses, needs, strict=True)
@@ -214,8 +220,8 @@ def _ratios(asked: Sequence[int], masses: Sequence[int], needs: Sequence[int]) -
 
 
 def _need(one: PodKind, kind: Kind) -> int:
-    """Return how much a pod asks for, in milli of cards of this kind; 0 if it asks for no card, or for a share that none of
-    them has."""
+    """Return a pod's request in milli of cards of this kind; 0 if it requests no card, or a share too large for any such
+    card."""
     if one.cpu_only:
         return 0
     need = one.gpus * FULL if one.gpus else milli_requested(kind.size_mib, one.memory_mib, one.core_percent)
@@ -223,7 +229,8 @@ def _need(one: PodKind, kind: Kind) -> int:
 
 
 def _of_few_sizes(demand: Mapping[int, float]) -> Mapping[int, float]:
-    """Return the most frequent sizes; one between them counts as the next larger. The number of patterns grows with them."""
+    """Reduce the demand to the MOST_SIZES most frequent sizes; other sizes count as the next larger one. The number of patterns
+    grows with the number of sizes."""
     if len(demand) <= MOST_SIZES:
         return demand
     kept = sorted(sorted(demand, key=lambda size: (-demand[size], size))[:MOST_SIZES])
@@ -234,7 +241,7 @@ def _of_few_sizes(demand: Mapping[int, float]) -> Mapping[int, float]:
 
 
 def _amounts(asked: Sequence[int]) -> Ints:
-    """Return the different amounts, ascending. If there are more than MOST_AMOUNTS, return so many of them, the largest
+    """Return the distinct amounts, ascending; if there are more than MOST_AMOUNTS, a sample of that many with the largest
     included."""
     different = np.unique(np.array(asked, np.int64))
     if len(different) > MOST_AMOUNTS:

@@ -1,1 +1,1 @@
-"""Gangs: pods that start together or not at all. Which there are, which is next, and where all members of one would be."""
+"""Keep gangs (pods that start together or not at all), order them, and find nodes for all members of a gang."""

@@ -1,17 +1,17 @@
-"""Decide which Workloads of Kueue to answer, and what: pure.
+"""Decide which Workloads of Kueue to answer, and with which result: pure.
 
-Kueue reserves quota for a Workload, asks its admission checks, and starts it when all of them are Ready. Central's check says
-whether all pods of the Workload have a place now.
+Kueue reserves quota for a Workload, asks its admission checks, and starts the Workload when all checks are Ready. Central's
+check reports whether all pods of the Workload fit now.
 
-    fits                                        Ready     its room is kept until its pods come
-    no room, and none comes soon                Retry     Kueue evicts it after 30 s, at most 300 s, and asks about it anew
+    fits                                        Ready     central reserves devices until the Workload's pods come
+    does not fit now                            Retry     Kueue evicts it, and asks again after 30 s to 300 s
     larger than the cluster, or malformed       Rejected  Kueue deactivates the Workload
 
-Of a Workload that is evicted the checks are Pending again while its pods end. An answer then would be wrong for ever: Retry is
-never heard, and Ready is kept for the next reservation, without room.
+The checks of an evicted Workload are Pending again while its pods end. An answer at that time would stay wrong: Kueue ignores
+Retry, and keeps Ready for the next quota reservation, for which no devices are reserved.
 
-Central answers last, when all checks of other controllers are Ready: one of them may make nodes, and no room is kept while
-another one is waited for.
+Central answers last, when all checks of other controllers are Ready. Another controller may add nodes, and central reserves no
+devices while other answers are missing.
 
 Source: Kueue's AdmissionCheck, kueue.x-k8s.io/v1beta2: states, requeueAfterSeconds, retryCount, podSetUpdates.
 """
@@ -27,7 +27,7 @@ from lading.vocabulary import WORKLOAD
 
 FIRST_RETRY_S: Final = 30
 LONGEST_RETRY_S: Final = 300
-_LONGEST: Final = 1024  # characters of a message
+_LONGEST: Final = 1024  # maximum characters of a message
 
 
 class State(StrEnum):
@@ -44,35 +44,35 @@ class AdmissionAnswer:
 
 
 def is_due(workload: Workload, ours: Collection[str]) -> bool:
-    """Return whether central has to answer. `ours`: the names of its checks."""
+    """Return whether central has to answer the Workload. `ours`: the names of central's checks."""
     checks = workload.status.admission_checks
     pending = any(check.name in ours and check.state == State.PENDING for check in checks)
     return pending and workload.has_quota and all(check.name in ours or check.state == State.READY for check in checks)
 
 
 def may_hold(workload: Workload, ours: Collection[str]) -> bool:
-    """Return whether room may be kept for it: it has its quota, and was not sent back."""
+    """Return whether devices may be reserved for the Workload: it has quota, and no check of central is Retry or Rejected."""
     states = {check.state for check in workload.status.admission_checks if check.name in ours}
     return workload.has_quota and bool(states) and not states & {State.RETRY, State.REJECTED}
 
 
 def in_line(workloads: Iterable[Workload]) -> list[Workload]:
-    """Return them in the order in which they are planned: by priority, then by age."""
+    """Return the Workloads in the order in which they are planned: by priority, then by age."""
     return sorted(
         workloads, key=lambda one: (-(one.spec.priority or 0), one.metadata.creation_timestamp or "", one.metadata.uid)
     )
 
 
 def mark(workload: Workload, pod_set: str) -> str:
-    """Return the annotation's value by which pods of the set are known as those whose room is kept."""
+    """Return the annotation value that marks pods of this set, so that they get the reserved devices."""
     return f"{workload.metadata.uid}/{pod_set}"
 
 
 def render_answer(
     workload: Workload, ours: Collection[str], answer: AdmissionAnswer, pod_sets: Sequence[str], at: str
 ) -> Mapping[str, Any]:
-    """Return a server-side apply of all of central's checks: a check that is left out would lose what central wrote before.
-    It is for this version of the Workload only. `pod_sets`: those with a place. `at`: RFC 3339."""
+    """Return a server-side apply of all of central's checks, because an omitted check would lose its earlier answer. The apply
+    is for this version of the Workload only. `pod_sets`: pod sets with reserved devices. `at`: RFC 3339."""
     metadata = workload.metadata
     said = [check for check in workload.status.admission_checks if check.name in ours]
     updates = [{"name": name, "annotations": {WORKLOAD: mark(workload, name)}} for name in pod_sets]
@@ -89,12 +89,12 @@ def render_answer(
 
 
 def retry_s(retries: int) -> int:
-    """Return after how many seconds Kueue is to ask again. `retries`: how often it did so already."""
+    """Return the seconds until Kueue asks again: 30, 60, 120, 240, then 300. `retries`: the number of earlier retries."""
     return min(LONGEST_RETRY_S, FIRST_RETRY_S << min(max(retries, 0), 8))
 
 
 def render_active(name: str, at: str) -> Mapping[str, Any]:
-    """Return a server-side apply of the condition without which Kueue starts no Workload of the check's ClusterQueues."""
+    """Return a server-side apply of the condition Active. Without it, Kueue starts no Workload of the check's ClusterQueues."""
     condition = {
         "type": "Active",
         "status": "True",

@@ -1,11 +1,11 @@
-"""Answer kube-scheduler about one member of a gang: its planned node, or why it gets none. In constant time without a plan.
+"""Answer kube-scheduler about a gang member: the planned node, or a refusal. Without a plan the time is constant.
 
-A member without a plan is refused on every node as one for which no eviction helps, or else kube-scheduler would evict pods
-for it. Between the first yes to a gang and its first Binding kube-scheduler counts the cpu of each member on its node; two
-gangs that do so on one node could wait for each other, so that the second one waits for its turn.
+A member without a plan is refused on every node as a pod that no eviction helps; otherwise kube-scheduler would evict pods for
+it. Before the first Binding of a gang, kube-scheduler already counts the cpu of accepted members on their nodes. Two gangs in
+this state on one node could block each other, so the second gang has to wait.
 
-Kubernetes' own scheduling by topology tries a gang in one domain after the other, each time with that domain's nodes alone, and
-does not say so. Such a *trial* in another domain than that of the plan is refused, and changes nothing.
+Kubernetes' own topology-aware scheduling tries a gang in one domain after the other. Each call names only nodes of one domain,
+and does not say so. Such a *trial* outside the plan's domain is refused, and the plan stays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,15 +20,15 @@ from central.request.reasons import OfPod
 class Refused:
     reason: OfPod
     message: str
-    vetoed: bool = False  # kube-scheduler does not let the pod go to its planned node: the plan cannot be carried out
-    elsewhere: bool = False  # it may be a trial in another domain: the plan stays as it is
+    vetoed: bool = False  # kube-scheduler excludes the planned node, so that the plan cannot be carried out
+    elsewhere: bool = False  # the call may be a trial in another domain, so that the plan stays
 
 
 def answer(
     gangs: Gangs, gang: Gang, member: Member, names: Sequence[str], domain_of: Mapping[str, str] | None = None
 ) -> str | Refused:
-    """Return the node of the member, or why it gets none now. `domain_of`: the domain of each node, if kube-scheduler may
-    try one after the other."""
+    """Return the member's node, or a refusal. `domain_of`: the domain of each node, if kube-scheduler may try one domain after
+    the other."""
     domain = _common(names, domain_of) if domain_of is not None else EVERYWHERE
     known = member.asked_about(domain, names)
     if member.wrong:
@@ -42,7 +42,8 @@ def answer(
         message = f"gang {gang.key}: its place is not in {domain}"
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=message, elsewhere=True)
     if planned.node not in names:
-        # One name alone may be a guess of kube-scheduler's, which asks about all nodes next; or the plan was one of central's.
+        # A single name may be a guess of kube-scheduler, which names all nodes in its next call. If there was no earlier call
+        # about the member, central guessed the node.
         vetoed, member.guessed = len(names) > 1 or member.guessed or not known, len(names) == 1
         message = f"gang {gang.key}: node {planned.node} is not possible for the pod any more; the gang is planned again"
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=message, vetoed=vetoed)
@@ -52,6 +53,6 @@ def answer(
 
 
 def _common(names: Sequence[str], domain_of: Mapping[str, str]) -> str:
-    """Return the one domain of all of these nodes; EVERYWHERE if they have several, or none."""
+    """Return the common domain of these nodes; EVERYWHERE if they have several domains, or none."""
     first = domain_of.get(names[0], EVERYWHERE) if names else EVERYWHERE
     return first if all(domain_of.get(name) == first for name in names) else EVERYWHERE

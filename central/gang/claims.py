@@ -1,4 +1,4 @@
-"""Hold in the ledger what a gang's plan takes, all of it or nothing, and end that."""
+"""Claim the devices of a gang's plan in the ledger, all or none, and end these claims."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -12,12 +12,12 @@ from central.ledger.model import Claim, Conflict, Holder, OwnClaim
 from central.request.model import CpuMemory
 from lading.vocabulary import PodUid
 
-_KEPT: Final = "kept-for-gang/"  # and the uid of a member that is gone: no pod has such a uid
+_KEPT: Final = "kept-for-gang/"  # prefix of a made-up uid, followed by the former member's uid; no pod has such a uid
 
 
 def hold_plan(ledger: Ledger, gang: Gang, where: Where, cpu_memory: Mapping[PodUid, CpuMemory]) -> Conflict | None:
-    """Hold a plan, in place of all plans for these members, and of what is kept for members that are gone. Other members keep
-    their places. On a conflict everything stays as it is."""
+    """Claim the devices of a plan. The plan replaces earlier plans for its members, and the places kept for former members.
+    Other members keep their places. Return the conflict if there is one; then nothing changes."""
     claims = [
         OwnClaim(holder=gang.members[uid].holder, node=one.node, taken=one.placement.taken, cpu_memory=cpu_memory[uid])
         for uid, one in where.items()
@@ -32,7 +32,7 @@ def hold_plan(ledger: Ledger, gang: Gang, where: Where, cpu_memory: Mapping[PodU
 
 
 def drop_plan(ledger: Ledger, gang: Gang) -> None:
-    """End the plan: nothing is held for members that are not bound."""
+    """End the plan, and all claims for members that are not bound."""
     forget_kept(ledger, gang)
     for member in gang.members.values():
         drop_member(ledger, member)
@@ -41,14 +41,14 @@ def drop_plan(ledger: Ledger, gang: Gang) -> None:
 
 
 def drop_member(ledger: Ledger, member: Member) -> None:
-    """End what is held for one member that is not bound."""
+    """End the claims for a member that is not bound."""
     member.planned, member.arrived = None, False
     ledger.claims.forget_plan(member.uid)
     ledger.claims.forget_nomination(member.uid)
 
 
 def follow(ledger: Ledger, gangs: Gangs) -> None:
-    """Bring what is held in line with the gangs as they are now. It follows each change of a pod, or of an object."""
+    """Update the claims of all gangs that changed. Call this after each change of a pod, or of a gang's object."""
     for gang, member in gangs.take_ended():
         follow_end(ledger, gang, member)
     for gang in gangs.take_changed():
@@ -56,8 +56,8 @@ def follow(ledger: Ledger, gangs: Gangs) -> None:
 
 
 def follow_end(ledger: Ledger, gang: Gang, member: Member) -> None:
-    """End the member's part of the plan: the pod is gone, has ended, or does not belong to the gang any more. Once a Binding
-    was sent, its place is kept for a pod that replaces it, as long as the gang has members."""
+    """End the member's part of the plan: the pod was deleted, has ended, or left the gang. After a Binding was sent, the place
+    is kept for a replacement pod, as long as the gang has members."""
     planned = member.planned
     drop_member(ledger, member)
     if not gang.members:
@@ -71,8 +71,8 @@ def follow_end(ledger: Ledger, gang: Gang, member: Member) -> None:
 
 
 def follow_change(ledger: Ledger, gang: Gang) -> None:
-    """End the parts of members that cannot be bound any more. Before the first Binding, end the plan if it has too few places
-    for a start."""
+    """End the claims of members that cannot be bound any more. Before the first Binding, end a plan with too few places for a
+    start."""
     for member in [gang.members[uid] for uid in gang.plan]:
         if not member.waits:
             follow_end(ledger, gang, member)
@@ -81,12 +81,12 @@ def follow_change(ledger: Ledger, gang: Gang) -> None:
 
 
 def has_begun(ledger: Ledger, gang: Gang) -> bool:
-    """Return whether some member is bound, or its Binding is under way, and others have to follow."""
+    """Return whether a member is bound, or being bound, so that the other members have to follow."""
     return gang.finishing or any(ledger.own_claim(uid, Claim.RESERVED) is not None for uid in gang.members)
 
 
 def forget_kept(ledger: Ledger, gang: Gang, uids: Collection[PodUid] | None = None) -> None:
-    """End what is kept for members that are gone; `uids`: only these claims."""
+    """End the places kept for former members; with `uids`, only these claims."""
     for uid in [*gang.kept] if uids is None else uids:
         ledger.claims.forget_plan(uid)
         del gang.kept[uid]

@@ -1,8 +1,8 @@
-"""Place members of a gang one after the other, each beside those that are placed already.
+"""Place members of a gang one after the other, each beside the members placed before.
 
-It takes members with the nodes where each may be, and the cluster as it is. A member takes the first of its nodes with room.
-Those with the fewest nodes come first. If one finds no room, others make way for it: a member that could be elsewhere is
-moved there, and so on (augmenting paths, Kuhn 1955), within a bound.
+Take members with their allowed nodes, and the state of the cluster. Members with the fewest nodes come first. A member gets the
+first of its nodes that it fits on. If there is none, members placed before are moved to other nodes (augmenting paths, Kuhn
+1955), within a bound.
 """
 
 import math
@@ -21,7 +21,7 @@ from central.ledger.usage import Hold
 from central.request.model import Shape
 from lading.vocabulary import PodUid
 
-MOVES: Final = 256  # tries to move members out of the way, in one search
+MOVES: Final = 256  # maximum attempts to move members in one search
 
 Where = Mapping[PodUid, Planned]
 Place = Callable[[Shape, str, Overlay], Placement | None]
@@ -30,34 +30,34 @@ Steps = Generator[None, None, bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """One member to place. Members of one template share their `nodes`."""
+    """Represent a member to place. Members of one template share their `nodes`."""
 
     uid: PodUid
     shape: Shape
-    nodes: Sequence[str]  # where it may be, the best first
+    nodes: Sequence[str]  # allowed nodes, the best first
 
 
 def put_of(want: Want, planned: Planned) -> Put:
-    """Return the member as one that is there."""
+    """Return the planned member as a pod on its node."""
     hold = Hold(planned.placement.taken, containers_placed(planned.placement.containers))
     return Put(node=planned.node, hold=hold, cpu_memory=want.shape.cpu_memory)
 
 
 class Draft:
-    """Hold where the members would be, as far as that is decided."""
+    """Hold the nodes and devices of the members placed so far."""
 
     def __init__(self, state: Overlay, place: Place, *, most_nodes: float = math.inf, prefer: Sequence[Rails] = ()) -> None:
-        """Create it. `prefer`: the rails that a member gets on its node, the first of them that do."""
+        """Create an empty draft. `prefer`: rail sets in order; a member gets the first set that suits it on its node."""
         self._by_node = dict(state.put)
-        self._state = replace(state, put=self._by_node)  # so that a step costs the same for any number of members
+        self._state = replace(state, put=self._by_node)  # a dict, so that a step costs the same for any number of members
         self._place = place
         self._most_nodes = most_nodes
         self._prefer = prefer
         self._wants: dict[PodUid, Want] = {}
         self._put: dict[PodUid, Put] = {}
         self.where: dict[PodUid, Planned] = {}
-        self._on: defaultdict[str, list[PodUid]] = defaultdict(list)  # of a node where none is: no entry
-        self._next: dict[tuple[Shape, int], int] = {}  # by kind of member: the first of its nodes that may have room
+        self._on: defaultdict[str, list[PodUid]] = defaultdict(list)  # members by node; a node without members has no entry
+        self._next: dict[tuple[Shape, int], int] = {}  # index of the first node that may have free capacity, by kind of member
         self._moves = MOVES
 
     @property
@@ -65,7 +65,7 @@ class Draft:
         return self._on.keys()
 
     def put_all(self, wants: Sequence[Want]) -> Steps:
-        """Place all of these, on no more nodes than allowed."""
+        """Place all of these members, on at most `most_nodes` nodes."""
         for want in sorted(wants, key=lambda want: len(want.nodes)):
             if not (yield from self.put_first(want)) and not (yield from self._make_way(want, {want.uid})):
                 return False
@@ -74,7 +74,7 @@ class Draft:
         return True
 
     def put_beside(self, wants: Sequence[Want], prefer: Sequence[Rails]) -> Generator[None, None, None]:
-        """Place further members as far as there is room, on any rails, those to prefer first."""
+        """Place further members as far as free capacity is left, on any rails. `prefer`: the rail sets to try first."""
         if self._state.rails is not None:
             self._state = replace(self._state, rails=None)
             self._next.clear()
@@ -83,7 +83,7 @@ class Draft:
             yield from self.put_first(want)
 
     def put_first(self, want: Want) -> Steps:
-        """Place a member on the first node with room. A node without room for its like is not tried again."""
+        """Place a member on the first node that it fits on. Nodes that were full for an equal member are skipped."""
         kind = want.shape, id(want.nodes)
         for number in range(self._next.get(kind, 0), len(want.nodes)):
             yield
@@ -94,12 +94,12 @@ class Draft:
         return False
 
     def _make_way(self, want: Want, moving: set[PodUid]) -> Steps:
-        """Place a member where another one is, which goes elsewhere."""
+        """Place a member on the node of another member, which moves to another node."""
         for name in want.nodes:
             for uid in [uid for uid in self._on.get(name, ()) if uid not in moving]:
                 other = self._wants[uid]
                 if (other.shape, id(other.nodes)) == (want.shape, id(want.nodes)):
-                    continue  # it would be no better off
+                    continue  # an equal member has no other nodes to move to
                 self._moves -= 1
                 if self._moves < 0:
                     return False

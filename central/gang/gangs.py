@@ -1,6 +1,6 @@
-"""Keep the gangs: which pods belong to which, and what their objects say. Fed by the watches; it decides nothing.
+"""Keep the gangs, their member pods and their objects, as the watches report them. No decision is made here.
 
-A gang exists as long as one of its pods does. A pod that ended is no member any more.
+A gang exists as long as it has members. A pod that ended is no longer a member.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,15 +18,15 @@ class Gangs:
     def __init__(self) -> None:
         self._gangs: dict[GangKey, Gang] = {}
         self._of: dict[PodUid, GangKey] = {}
-        self._said: dict[PodUid, Membership] = {}  # what the pods say themselves
+        self._said: dict[PodUid, Membership] = {}  # memberships as the pods state them, without their objects
         self._by_source: dict[ObjectKey, dict[PodUid, None]] = {}  # the pods that name each object
         self._node_names = Numbered()
-        self._unvisited: dict[GangKey, None] = {}  # gangs that came, changed or went, until they are taken
+        self._unvisited: dict[GangKey, None] = {}  # gangs that were created, changed or removed since they were last taken
         self._objects: dict[ObjectKey, GangObject] = {}
-        self._stale: set[GangKey] = set()  # gangs whose terms are to be derived again
+        self._stale: set[GangKey] = set()  # gangs whose settings have to be derived again
         self._named: dict[GangKey, Gang] = {}
-        self._ended: list[tuple[Gang, Member]] = []  # memberships that ended, until they are taken
-        self._changed: set[GangKey] = set()  # gangs that changed, until they are taken
+        self._ended: list[tuple[Gang, Member]] = []  # memberships that ended since they were last taken
+        self._changed: set[GangKey] = set()  # gangs that changed since they were last taken
         self._holding: dict[GangKey, Gang] = {}
 
     def __iter__(self) -> Iterator[Gang]:
@@ -44,7 +44,7 @@ class Gangs:
         return self._settled(key) if key in self._gangs else None
 
     def mark(self, gang: Gang) -> None:
-        """Record that the gang has changed: a question about a member, an arrival at the barrier."""
+        """Record a change of the gang, such as a call about a member, or an arrival at the barrier."""
         self._unvisited[gang.key] = None
 
     def compressing(self, gang: Gang) -> Steps:
@@ -54,18 +54,18 @@ class Gangs:
             yield
 
     def compress(self, member: Member) -> None:
-        """Keep the node names of the member's last questions in little memory."""
+        """Compress the node names of kube-scheduler's last calls about the member."""
         for domain, names in member.names.items():
             if not isinstance(names, NodeNames):
                 member.names[domain] = self._node_names.of(names)
 
     def take_unvisited(self) -> list[GangKey]:
-        """Return the gangs that came, changed or went since the last call."""
+        """Return the gangs that were created, changed or removed since the last call."""
         unvisited, self._unvisited = [*self._unvisited], {}
         return unvisited
 
     def of(self, uid: PodUid) -> tuple[Gang, Member] | None:
-        """Return the gang of a pod, and the pod as its member."""
+        """Return the gang of a pod, and the pod as its member; None for a pod without a gang."""
         key = self._of.get(uid)
         if key is None:
             return None
@@ -73,20 +73,20 @@ class Gangs:
         return gang, gang.members[uid]
 
     def name(self, gang: Gang) -> None:
-        """Record that a member was given its node."""
+        """Record that kube-scheduler was given the node of a member."""
         gang.named = True
         self._named[gang.key] = gang
         self.mark(gang)
 
     @property
     def named(self) -> list[Gang]:
-        """Return the gangs whose members are given their nodes, and are not bound yet."""
+        """Return the gangs whose planned nodes were given to kube-scheduler, and whose Bindings are not sent yet."""
         if self._named:
             self._named = {key: gang for key, gang in self._named.items() if gang.named and not gang.opened}
         return [*self._named.values()]
 
     def bound_with(self, uid: PodUid) -> Gang | None:
-        """Return the gang as a member of which the pod was bound, or will be; None for a pod that was bound alone."""
+        """Return the gang with which the pod was or will be bound; None for a pod that was bound alone."""
         found = self.of(uid)
         return None if found is None or found[1].alone else found[0]
 
@@ -96,15 +96,15 @@ class Gangs:
 
     @property
     def holding(self) -> list[Gang]:
-        """Return the gangs for which capacity is planned, or kept."""
+        """Return the gangs for which devices are planned or kept."""
         if self._holding:
             mine = self._gangs.get
             self._holding = {key: gang for key, gang in self._holding.items() if gang.holds and mine(key) is gang}
         return [*self._holding.values()]
 
     def spare(self, gang: Gang) -> frozenset[PodUid]:
-        """Return the bound members that may be evicted without the others: those beyond the minimum of their role, the last
-        ones first. In a gang that is being bound there is none."""
+        """Return the surplus members, which may be evicted without the others: bound members beyond the minimum of their role,
+        the last by rank and age. A gang that is being bound has none."""
         if not gang.started:
             return frozenset()
         found: set[PodUid] = set()
@@ -120,25 +120,25 @@ class Gangs:
     # ---- pods
 
     def put(self, member: Member) -> None:
-        """Add a pod, or bring what is known of it up to date. `membership` is what the pod itself says."""
+        """Add or update a member. `member.membership` is as the pod states it, without its object."""
         uid, said = member.uid, member.membership
         member.membership = self._resolved(said)
         member.alone = bool(member.node) and member.bound_with not in {None, member.membership.gang.text}
         self._store(uid, said)
         if uid in self._of:
-            gang = self._gangs[self._of[uid]]  # terms that are out of date are derived again when they are read
+            gang = self._gangs[self._of[uid]]  # stale settings are derived again when they are read
             before = gang.members[uid]
             member.names, member.old = before.names, before.old
             if gang.key == member.membership.gang:
                 member.planned, member.guessed, member.wrong = before.planned, before.guessed, before.wrong
                 member.arrived = before.arrived
-                # A pod can change its gang while its Binding is sent. A pod without devices has no assignment that names one.
+                # A pod can change its gang while its Binding is sent. A pod without devices has no assignment to name its gang.
                 member.alone &= before.alone or (not before.node and member.assigned)
             else:
                 self.remove(uid)
                 self._store(uid, said)
                 member.planned, member.guessed, member.arrived = None, False, False
-            if member == before:  # it was touched, or kube-scheduler set a condition: the gang is what it was
+            if member == before:  # an update such as a new condition leaves the gang unchanged
                 gang.version += 1
                 self.mark(gang)
                 return
@@ -148,7 +148,7 @@ class Gangs:
         self._touch(gang.key)
 
     def remove(self, uid: PodUid) -> None:
-        """Remove a pod that ended, is gone, or does not name its gang any more."""
+        """Remove a pod that ended, was deleted, or no longer names its gang."""
         found = self.of(uid)
         if found is None:
             return
@@ -162,13 +162,13 @@ class Gangs:
         self._ended.append((gang, member))
 
     def take_ended(self) -> list[tuple[Gang, Member]]:
-        """Return the memberships that ended since the last call, each with its gang as it is now."""
+        """Return the memberships that ended since the last call, each with the current state of its gang."""
         ended, self._ended = self._ended, []
         return [(self._settled(gang.key) if gang.members else gang, member) for gang, member in ended]
 
     def take_changed(self) -> list[Gang]:
-        """Return the gangs of which a member, or what its object says, changed since the last call, and which hold something.
-        The others are settled when they are read: else each of a thousand members that come would have all of them read."""
+        """Return the gangs that changed since the last call, by a member or their object, and that hold or held devices. Other
+        gangs are settled when they are read: otherwise each of 1,000 new members would cause a scan of all members."""
         changed, self._changed = self._changed, set()
         return [self._settled(key) for key in changed if key in self._gangs and self._gangs[key].has_held]
 
@@ -183,7 +183,7 @@ class Gangs:
             self._refile(key)
 
     def _refile(self, source: ObjectKey) -> None:
-        """Derive the membership of the pods that name this object again."""
+        """Update the memberships of the pods that name this object."""
         for uid in [*self._by_source.get(source, ())]:
             member = self._gangs[self._of[uid]].members[uid]
             self.put(replace(member, membership=self._said[uid]))
@@ -203,7 +203,7 @@ class Gangs:
                 del self._by_source[said.source]
 
     def _resolved(self, said: Membership) -> Membership:
-        """Return the membership with what its object says."""
+        """Return the membership with the settings of its object."""
         one = self._objects.get(said.source) if said.source is not None else None
         if one is None:
             return said

@@ -1,12 +1,12 @@
-"""Define a gang as central sees it: its members, what is said of it, and how far it is.
+"""Define a gang as central observes it: its members, its settings and its phase.
 
     gathering   members, or the object with the minimum, are missing
     queued      the gang is complete and has no plan: it holds nothing
     planned     each member of the plan has one node, where its devices are claimed; no Binding was sent
-    binding     Bindings are sent, or were: the gang's room is kept for the members that are missing
+    binding     Bindings are being sent, or were sent: devices are kept for the missing members
     placed      the minimum of each role is bound; later members are ordinary pods
 
-Only values and how they follow from each other: what changes the ledger is `central.scheduling.gangs`.
+Only values and their derivation are here; `central.gang.claims` and `central.scheduling.gangs` change the ledger.
 """
 
 import math
@@ -22,9 +22,9 @@ from central.request.gang import GangDialect, GangKey, Match, Membership, Terms
 from central.request.reasons import OfPod
 from lading.vocabulary import PodUid
 
-FIRST_PAUSE_S: Final = 0.25  # doubled before it is used first
+FIRST_PAUSE_S: Final = 0.25  # seconds, doubled for each start, also for the first
 LONGEST_PAUSE_S: Final = 300.0
-EVERYWHERE: Final = ""  # in place of a domain: a question about nodes of several, or without any
+EVERYWHERE: Final = ""  # the domain of a call about nodes of several domains, or without any
 
 
 class Phase(StrEnum):
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """Say where one member will be."""
+    """Hold the planned node and devices of a member."""
 
     node: str
     placement: Placement
@@ -48,31 +48,31 @@ class Member:
     uid: PodUid
     namespace: str
     name: str
-    membership: Membership  # with what its object says
+    membership: Membership  # the pod's gang and role, with the settings of the gang's object
     wrong: str = ""  # why the pod cannot be a member
     created: str = ""  # RFC 3339, in UTC
     priority: int = 0
-    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)  # by which its quota is found
-    node: str = ""  # where it is bound
-    old: bool = False  # bound for so long that its gang has started, or was given up
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)  # labels of the pod, by which its quota is found
+    node: str = ""  # node where the pod is bound; empty: not bound
+    old: bool = False  # bound for so long that the gang's start has succeeded or was abandoned
     assigned: bool = False  # the pod has an assignment
-    bound_with: str | None = ""  # the gang that its assignment names; None: it does not say
-    alone: bool = False  # bound before it named the gang: it counts for the minimum, and is no part of a start
-    asks: bool = True  # kube-scheduler asks central about it; False: it is bound without central
+    bound_with: str | None = ""  # the gang that the pod's assignment names; None: unknown
+    alone: bool = False  # bound before it named the gang; counts for the minimum, but is no part of a start
+    asks: bool = True  # kube-scheduler calls central about the pod; False: the pod is bound without central
     deleting: bool = False
-    gated: bool = False  # kube-scheduler does not try it yet: a scheduling gate is closed
-    # Where kube-scheduler lets it go, as of its last question, or of its last one in each domain; empty: no question yet.
+    gated: bool = False  # a scheduling gate keeps kube-scheduler from trying the pod
+    # The nodes that kube-scheduler named in its last call, or in its last call for each domain; empty before the first call.
     names: dict[str, Collection[str]] = field(default_factory=dict)
-    guessed: bool = False  # that question was about one node alone, which is not the planned one
+    guessed: bool = False  # the last call was about a single node, other than the planned node
     planned: Planned | None = None
-    arrived: bool = False  # kube-scheduler sent it to bind since the plan was made
+    arrived: bool = False  # kube-scheduler called bind for the pod since the plan was made
 
     @property
     def holder(self) -> Holder:
         return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
 
     def asked_about(self, domain: str, names: Collection[str]) -> bool:
-        """Record a question about these nodes of one domain, or EVERYWHERE. Return whether it is not the first one."""
+        """Record a call about these nodes of a domain, or of EVERYWHERE. Return whether the domain had a call before."""
         known = domain in self.names
         if domain == EVERYWHERE or EVERYWHERE in self.names:
             self.names.clear()
@@ -81,12 +81,12 @@ class Member:
 
     @property
     def runs(self) -> bool:
-        """Return whether it was bound as a member, by central, and is not being deleted."""
+        """Return whether central bound the pod as a member, and the pod is not being deleted."""
         return bool(self.node) and self.asks and not self.alone and not self.deleting
 
     @property
     def waits(self) -> bool:
-        """Return whether central has to place it."""
+        """Return whether central has to place the pod."""
         return self.asks and not self.node and not self.deleting and not self.gated and not self.wrong
 
 
@@ -94,38 +94,38 @@ class Member:
 class Gang:
     key: GangKey
     members: dict[PodUid, Member] = field(default_factory=dict)
-    version: int = 0  # grows with each change of a member, or of an object
+    version: int = 0  # grows with each change of a member, or of the gang's object
     terms: Terms = field(default_factory=Terms)
     roles: tuple[str, ...] = ("",)
     known: bool = False  # the minimum of each role is known
-    # Each role had its minimum bound once, or a member runs for longer than a gang takes to start; until no member runs.
+    # True once each role had its minimum bound, or a member runs for longer than a start takes; False when no member runs.
     started: bool = False
     opened: bool = False  # all members of the plan arrived: Bindings are sent
-    until: float = math.inf  # when the plan ends, on the clock of the scheduler
-    kept: dict[PodUid, OwnClaim] = field(default_factory=dict)  # room of bound members that are gone, by the uid of its claim
-    since: float = math.inf  # when it became complete; infinite: it is not
-    not_before: float = -math.inf  # no plan is made until then
-    starts: int = 0  # plans since its minimum was bound last: each one more that failed is followed by a longer pause
-    resumes: float = -math.inf  # no plan is made until then, because the last one failed
-    refused_for: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # why there is no plan, as of the last try
-    waits_for: str = ""  # the same in words
-    sized: tuple[int, int] = (0, 0)  # nodes and members for which the next two are known
-    too_large: bool = False  # it would not fit if no pod held a device
+    until: float = math.inf  # end of the plan, on the scheduler's clock
+    kept: dict[PodUid, OwnClaim] = field(default_factory=dict)  # places kept for former bound members, by the uid of the claim
+    since: float = math.inf  # time when the gang became complete; infinite: incomplete
+    not_before: float = -math.inf  # earliest time of the next plan
+    starts: int = 0  # plans since the minimum was last bound; each failed plan makes the next pause longer
+    resumes: float = -math.inf  # end of the pause after the last plan
+    refused_for: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # reason why the last attempt made no plan
+    waits_for: str = ""  # message for `refused_for`
+    sized: tuple[int, int] = (0, 0)  # numbers of nodes and members for which `too_large` and `size_in_words` are valid
+    too_large: bool = False  # the gang would not fit if no pod held a device
     size_in_words: str = ""
-    evicting: bool = False  # pods are being evicted for it
-    no_victims: object = None  # the state in which no eviction would have helped
-    told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was asked to show last, and the number of nodes
-    tried: object = None  # the state of ledger and members in which there was no plan
-    guesses: bool = True  # members that kube-scheduler has not asked about yet are planned where others like them may be
-    asked: tuple[int, float] = (0, -math.inf)  # about how many members it asked, in each domain, and when one more was seen
-    arrived_at: float = -math.inf  # when a member arrived that had not, or the plan was made
-    named_at: float = math.inf  # since when some member of the plan has its node
-    kept_until: float = math.inf  # when what is kept for members that are gone ends
-    named: bool = False  # some member was given its node: kube-scheduler may count its cpu there
-    nodes: frozenset[str] = frozenset()  # of the plan
-    undone: bool = False  # its bound members are being evicted, because the others did not follow in time
+    evicting: bool = False  # pods are being evicted for the gang
+    no_victims: object = None  # last state in which no eviction would have helped
+    told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was last requeued to show, and the number of nodes
+    tried: object = None  # last state of ledger and members for which no plan existed
+    guesses: bool = True  # members without a call from kube-scheduler are planned on nodes of equal members
+    asked: tuple[int, float] = (0, -math.inf)  # value of `questions` when it last changed, and the time of that change
+    arrived_at: float = -math.inf  # time of the last new arrival at the barrier, or of the plan
+    named_at: float = math.inf  # time when kube-scheduler was first given a member's node
+    kept_until: float = math.inf  # end of the places kept for former members
+    named: bool = False  # kube-scheduler was given a member's node, and may count the member's cpu there
+    nodes: frozenset[str] = frozenset()  # nodes of the plan
+    undone: bool = False  # bound members are being evicted, because the others did not follow in time
 
-    # ---- what is said of it
+    # ---- settings
 
     @property
     def tried_by_domain(self) -> bool:
@@ -133,8 +133,8 @@ class Gang:
         return self.key.dialect is GangDialect.KUBERNETES and bool(self.terms.required_topology)
 
     def settle(self) -> None:
-        """Derive the terms from the members: the oldest one that is not being deleted decides, and a member that says otherwise
-        is none."""
+        """Derive the settings from the members. The oldest member that is not being deleted decides; a member with different
+        settings is marked as wrong."""
         line = sorted(self.members.values(), key=lambda member: (member.deleting, member.created, member.uid))
         least: dict[str, int] = {}
         first: Terms | None = None
@@ -158,21 +158,21 @@ class Gang:
             self.refuse(OfPod.GANG_WAITS_FOR_TURN, "its members are complete, and a place for all of them is searched")
 
     def refuse(self, reason: OfPod, why: str) -> None:
-        """Set what members without a plan are told."""
+        """Set the refusal for members without a plan."""
         self.refused_for, self.waits_for = reason, why
 
     def paused(self, now: float) -> None:
-        """Begin the pause after a plan. It doubles with each plan that does not end with the minimum bound."""
+        """Begin the pause after a plan. The pause doubles with each plan that does not bind the minimum."""
         self.resumes = now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.starts, 32))
 
     def displaced(self) -> None:
-        """Take back that its last plan counts as a start: a pod or gang of higher priority took its place."""
+        """Do not count the last plan as a start, because a pod or gang of higher priority took its devices."""
         self.starts = max(0, self.starts - 1)
         self.refuse(OfPod.GANG_WAITS_FOR_TURN, "pods of higher priority took its place; it is planned again")
 
     @property
     def refused(self) -> str:
-        """Return the words for the events of its members."""
+        """Return the refusal message for the events of the gang's members."""
         return f"gang {self.key}: {self.waits_for}"
 
     @property
@@ -181,21 +181,21 @@ class Gang:
         said = (member for member in self.members.values() if not member.wrong)
         return not self.terms.least and any(member.membership.terms is not None for member in said)
 
-    # ---- how far it is
+    # ---- progress
 
     @property
     def questions(self) -> int:
-        """Return about how many members kube-scheduler has asked, counted once for each domain."""
+        """Return the number of members with a call from kube-scheduler, counted once for each domain."""
         return sum(len(member.names) for member in self.members.values())
 
     @property
     def in_trials(self) -> bool:
-        """Return whether kube-scheduler asks about one domain after the other."""
+        """Return whether kube-scheduler tries the gang in one domain after the other."""
         return any(member.names and EVERYWHERE not in member.names for member in self.members.values())
 
     @property
     def has_held(self) -> bool:
-        """Return whether anything is held for it, or was."""
+        """Return whether devices are or were held for the gang."""
         return bool(self.nodes or self.kept or self.opened)
 
     @property
@@ -210,17 +210,17 @@ class Gang:
 
     @property
     def plan(self) -> dict[PodUid, Planned]:
-        """Return the members that have a node and are not bound."""
+        """Return the planned node and devices of each member that is not bound."""
         return {uid: member.planned for uid, member in self.members.items() if member.planned is not None and not member.node}
 
     @property
     def holds(self) -> bool:
-        """Return whether capacity is planned or kept for it."""
+        """Return whether devices are planned or kept for the gang."""
         return bool(self.kept) or any(member.planned is not None for member in self.members.values())
 
     @property
     def ordinary(self) -> bool:
-        """Return whether its members are placed like other pods now."""
+        """Return whether the gang's members are now placed like ordinary pods."""
         match self.terms.match:
             case Match.ONCE_SATISFIED:
                 return self.started
@@ -230,20 +230,21 @@ class Gang:
                 return self._one_by_one
 
     def bound(self) -> Counter[str]:
-        """Return the number of members of each role that run, of those that central binds."""
+        """Return by role the number of members that run, among the members that central binds."""
         return Counter(member.membership.role for member in self.members.values() if member.runs)
 
     def planned(self) -> Counter[str]:
-        """Return the number of members of each role that have a node and are not bound."""
+        """Return by role the number of planned members that are not bound."""
         return Counter(self.members[uid].membership.role for uid in self.plan)
 
     def existing(self) -> Counter[str]:
-        """Return the number of members of each role that count for the minimum."""
+        """Return by role the number of members that count for the minimum."""
         every = (one for one in self.members.values() if not one.deleting and not one.gated and not one.wrong)
         return Counter(one.membership.role for one in every if self._counts_bound or not one.node)
 
     def lacking(self) -> dict[str, int]:
-        """Return how many members of each role have to be bound. A member that central is not asked about is not lacking."""
+        """Return by role the number of members that still have to be bound. A member that is bound without central is not
+        lacking."""
         there = Counter(
             member.membership.role
             for member in self.members.values()
@@ -258,7 +259,7 @@ class Gang:
 
     @property
     def covered(self) -> bool:
-        """Return whether each member that has to start is bound or has a place."""
+        """Return whether each member that has to start is bound or has a planned node."""
         planned = self.planned()
         return self.known and all(planned[role] >= count for role, count in self.lacking().items())
 
@@ -268,22 +269,22 @@ class Gang:
 
     @property
     def complete(self) -> bool:
-        """Return whether the members that start together exist."""
+        """Return whether the minimum of each role exists."""
         have = self.existing()
         return self.known and all(have[role] >= count for role, count in self.terms.least.items())
 
     @property
     def finishing(self) -> bool:
-        """Return whether some members are bound, and others have to be."""
+        """Return whether some members are bound, and others have to follow."""
         return not self.ordinary and self._counts_bound and any(self.bound().values())
 
     def waiting(self) -> list[Member]:
-        """Return the members to place, by rank and age."""
+        """Return the members that central has to place, by rank and age."""
         waiting = [member for member in self.members.values() if member.waits]
         return sorted(waiting, key=lambda member: (member.membership.rank or 0, member.created, member.name, member.uid))
 
     def required(self) -> Iterator[tuple[str, int, int]]:
-        """Yield each role with the number of members that must reach the barrier, and how many have."""
+        """Yield each role, the number of its members that must reach the barrier, and the number that did."""
         arrived = Counter(member.membership.role for member in self.members.values() if member.arrived and not member.node)
         for role, lacking in self.lacking().items():
             yield role, lacking, arrived[role]
@@ -307,7 +308,7 @@ class Gang:
         return min((member.created for member in self.members.values()), default="")
 
     def _shown_members(self) -> str:
-        """Return which members are missing, in words."""
+        """Return a message about the missing members."""
         have, least = self.existing(), self.terms.least
         if unknown := [role for role in self.roles if role not in least]:
             where = next((member.membership.source for member in self.members.values() if member.membership.source), None)
@@ -317,7 +318,7 @@ class Gang:
 
 
 def _differs(first: Terms, least: Mapping[str, int], terms: Terms) -> str:
-    """Return in words where a member's terms differ from what older members say; empty if they agree."""
+    """Return a message if a member's settings differ from those of older members; empty if they agree."""
     for role, count in terms.least.items():
         if least.get(role, count) != count:
             of = f" of role {role}" if role else ""

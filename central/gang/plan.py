@@ -1,14 +1,14 @@
 """Find a node, with devices, for every member of a gang at once: pure.
 
-It takes the members to place, with the nodes where each may be, the best first, and the cluster as it is (an Overlay). It
-returns where each of them would be, or None: then the gang starts nowhere, and nothing is claimed. What one member takes, the
-next one does not have: devices, cpu and memory count.
+Take the members to place, the allowed nodes of each member (the best first), and the state of the cluster (an Overlay). Return
+the place of each member, or None if the gang does not fit; nothing is claimed. The devices, cpu and memory of placed members
+are used up for the next member.
 
-A gang may have to be within one *domain*, the nodes with one value of a label: the smallest that holds it is taken, so that
-large ones stay whole. If it only prefers one and none holds it, it gets the fewest domains, and an equal part of it in each as
-far as they have room. After that it gets its VFs on few different rails (rails.py).
+A gang may require one *domain*: the nodes with one value of a label. The smallest domain that fits the gang is taken, so that
+large domains stay free. A gang that only prefers a domain and fits in none is spread evenly over the fewest domains, as far as
+free capacity allows. After that, VFs on few different rails are preferred (rails.py).
 
-The search is done in steps, so that others have their turn in between.
+The search runs in steps, so that other tasks can run in between.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,8 @@ from central.ledger.rails import Rails
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangTopology:
-    """Which nodes are near each other. `required`, `preferred`: the domain of each node; a node without one is in none."""
+    """Hold the domains of a gang's nodes. `required`, `preferred`: the domain of each node; a node without an entry has no
+    domain."""
 
     required: Mapping[str, str] | None = None
     preferred: Mapping[str, str] | None = None
@@ -42,8 +43,8 @@ def find_plan(
     *,
     rails: Sequence[Rails] | None = None,
 ) -> Generator[None, None, Where | None]:
-    """Search, one fit in each step. `surplus` are members that start too where there is room beside the others. `rails`: those
-    of members that run; None: it makes no difference on which rails members are."""
+    """Search a plan, one fit in each step. `surplus`: members beyond the minimum, which start too if they fit beside the
+    others. `rails`: the rail sets of running members; None: rails make no difference."""
     domains = {"": None} if topology.required is None else _domains(wants, state, topology.required, needed=least_cards(wants))
     best, within = Best(state, place, rails), None
     for allowed in domains.values():
@@ -62,7 +63,7 @@ def find_plan(
 def _within(
     wants: Sequence[Want], best: Best, state: Overlay, place: Place, preferred: Mapping[str, str] | None
 ) -> Generator[None, None, None]:
-    """Place all of these, in one domain of those preferred, in few of them, or anywhere."""
+    """Place all of these members in one preferred domain, else in few of them, else anywhere."""
     if preferred is not None:
         room: dict[str, int] = {}
         for domain, allowed in _domains(wants, state, preferred, needed=0).items():
@@ -81,7 +82,7 @@ def _within(
 
 
 def count_placeable(wants: Sequence[Want], state: Overlay, place: Place) -> Generator[None, None, int]:
-    """Return how many of these find room, one after the other."""
+    """Return how many of these members fit, placed one after the other."""
     draft = Draft(state, place)
     for want in wants:
         if not (yield from draft.put_first(want)):
@@ -90,7 +91,7 @@ def count_placeable(wants: Sequence[Want], state: Overlay, place: Place) -> Gene
 
 
 def least_cards(wants: Sequence[Want]) -> int:
-    """Return how many whole cards these take at least."""
+    """Return the minimum number of whole cards that these members take."""
     asks = [want.shape.request for want in wants if not want.shape.request.mig_profile]
     return sum(max((one.gpus for one in request.containers if not one.share), default=0) for request in asks)
 
@@ -98,7 +99,8 @@ def least_cards(wants: Sequence[Want]) -> int:
 def _domains(
     wants: Sequence[Want], state: Overlay, domain_of: Mapping[str, str], *, needed: int
 ) -> Mapping[str, Collection[str] | None]:
-    """Return the nodes of each domain with so many free cards, the one with the least free memory of cards first."""
+    """Return the nodes of each domain with at least `needed` free cards. The domain with the least free GPU memory comes
+    first."""
     nodes: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for name in {name: None for want in wants for name in want.nodes}:
         if domain := domain_of.get(name):
@@ -121,8 +123,8 @@ def _limited(wants: Sequence[Want], allowed: Collection[str] | None) -> Sequence
 
 
 def _balanced(wants: Sequence[Want], room: Mapping[str, int], domain_of: Mapping[str, str]) -> Sequence[Want]:
-    """Give each member a domain: the fewest that hold all of them, and an equal part in each, as far as it has room. Members
-    that follow each other stay together. Nothing if the domains together are too small."""
+    """Limit each member to a domain. The fewest domains that hold all members get equal parts, as far as their free capacity
+    allows. Consecutive members stay together. Return nothing if the domains together are too small."""
     chosen: list[str] = []
     for domain in sorted(room, key=lambda domain: (-room[domain], domain)):
         if sum(room[one] for one in chosen) < len(wants) and room[domain]:

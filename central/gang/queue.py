@@ -1,8 +1,8 @@
 """Order the gangs that wait for a plan.
 
-A gang that is bound in part comes first: until it is whole, what it has is of no use. Then the quota whose turn it is, then the
-higher priority. Of equal ones the gang for which room is kept already, then that of the namespace with the smaller part
-(central.state.tenants), then the older one. A gang that cannot be placed lets the others pass.
+A gang that is bound in part comes first, because its devices are useless until the gang is whole. Then comes the quota with the
+next turn, then the higher priority. Among equal gangs, a gang with a reservation comes first, then the gang of the namespace
+with the smaller part (central.state.tenants), then the older gang. A gang that cannot be placed does not block the others.
 """
 
 from collections.abc import Callable, Collection
@@ -17,20 +17,20 @@ Turn = Callable[[PodUid], tuple[Fraction | float, ...]]
 
 
 class Place(NamedTuple):
-    """The sort key of a gang: the least is the first in line."""
+    """Represent the sort key of a gang: the smallest key is the first in the queue."""
 
     unbound: bool
-    turn: tuple[Fraction | float, ...]  # of its quota; empty if it has none
-    priority: int  # negative
+    turn: tuple[Fraction | float, ...]  # turn of the gang's quota; empty without a quota
+    priority: int  # the negative of the gang's priority
     without_room: bool
-    part: int  # of all devices, of its namespace
+    part: int  # part of all devices that the gang's namespace holds
     created: str
     key: GangKey
 
 
 def place_of(gang: Gang, turn: Turn, part: Callable[[str], int], kept: Collection[PodUid]) -> Place:
-    """Return the place of a gang that has members. `turn` returns the sort key of a pod's quota, `part` the part of all devices
-    that a namespace has. `kept`: pods for which room is kept."""
+    """Return the sort key of a gang that has members. `turn` returns the sort key of a pod's quota, `part` a namespace's part
+    of all devices. `kept`: pods with a reservation."""
     first = next(iter(gang.members.values()))
     return Place(
         unbound=not gang.finishing,

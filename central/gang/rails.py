@@ -1,14 +1,12 @@
-"""Place the members of a gang so that their VFs are on the same rails: of several drafts of a plan, keep the best one.
+"""Place the members of a gang with their VFs on the same rails: try several drafts of a plan, and keep the best draft.
 
-Rail r of every node is on one leaf switch: traffic between equal rails is one hop, between others it crosses a spine. What
-counts is the number of different sets of rails that members have, without those that are within another: 1 is ideal. That is
-worth other nodes, but neither more nodes nor a card farther from its VF: a draft is only better than another one if it is no
-worse in these.
+Rail r of every node is on one leaf switch: traffic between equal rails is one hop, traffic between different rails crosses a
+spine. The measure is the number of different rail sets of members, without sets that are part of another set; 1 is ideal. A
+better draft may use other nodes, but neither more nodes nor a card farther from its VF.
 
-It begins with the draft that does not look at rails. Each set that a member has in it is then tried for all of them; so are the
-rails that are free on most of its nodes. If no set does for all, members keep their nodes, and each gets there the first set
-that it can have, of those that are free on most nodes. A gang without VFs, or on nodes that do not know their rails, gets the
-first draft. All tries together are bounded.
+The first draft ignores rails. Each rail set of its members is then tried for all members, and so are the rails that are free on
+most of its nodes. The last draft lets each member have its own set: the first that suits it, of the sets that are free on most
+nodes. A gang without VFs, or on nodes that report no rails, gets the first draft. All attempts are bounded.
 """
 
 from collections import Counter
@@ -22,13 +20,13 @@ from central.ledger.ledger import Ledger
 from central.ledger.overlay import Overlay
 from central.ledger.rails import Rails, free_rails, rails_of, widest
 
-MOST_SETS: Final = 8  # that are tried for all members
-MOST_STEPS: Final = 1024  # of all drafts but the first one that succeeds
-MOST_RUNNING: Final = 64  # members whose rails are looked at
+MOST_SETS: Final = 8  # maximum rail sets that are tried for all members
+MOST_STEPS: Final = 1024  # maximum steps of all drafts after the first success
+MOST_RUNNING: Final = 64  # maximum running members whose rails are checked
 
 
 def running_rails(gang: Gang, ledger: Ledger) -> list[Rails]:
-    """Return the rails of the members that run, the most frequent first."""
+    """Return the rail sets of the running members, the most frequent set first."""
     bound = islice((uid for uid, member in gang.members.items() if member.node), MOST_RUNNING)
     records = [record for uid in bound if (record := ledger.pod(uid)) is not None]
     held = [(record.node, record.holds.vfs) for record in records if record.holds is not None and record.holds.vfs]
@@ -36,21 +34,21 @@ def running_rails(gang: Gang, ledger: Ledger) -> list[Rails]:
 
 
 class _Merit(NamedTuple):
-    sets: int  # of rails
+    sets: int  # number of different rail sets
     nodes: int
-    apart: int  # how far apart the devices of each member are, added up
+    apart: int  # distance between the devices of a member, summed over all members
 
     def beats(self, other: "_Merit") -> bool:
         return self.sets < other.sets and self.nodes <= other.nodes and self.apart <= other.apart
 
 
 class Best:
-    """The best draft so far."""
+    """Keep the best draft so far."""
 
     def __init__(self, state: Overlay, place: Place, running: Sequence[Rails] | None) -> None:
-        """Create it. `running`: the rails of members that run; None: rails make no difference."""
+        """Create the search, without a draft. `running`: the rail sets of running members; None: rails make no difference."""
         self.draft: Draft | None = None
-        self.prefer: Sequence[Rails] = ()  # the rails of its members
+        self.prefer: Sequence[Rails] = ()  # rail sets of the draft's members
         self._state = state
         self._place = place
         self._running = running
@@ -59,11 +57,11 @@ class Best:
 
     @property
     def settled(self) -> bool:
-        """Return whether there is a draft, and no other one is to be tried."""
+        """Return whether there is a draft, and no other draft has to be tried."""
         return self.draft is not None and (self._merit.sets <= max(1, len(self._running or ())) or self._steps <= 0)
 
     def trying(self, wants: Sequence[Want]) -> Generator[None, None, None]:
-        """Place these members in several ways, and keep the best one, if there is any."""
+        """Place these members in several drafts, and keep the best draft, if there is any."""
         first = Draft(self._state, self._place)
         steps = first.put_all(wants)
         if not (yield from (steps if self.draft is None else self._bounded(steps))):
@@ -78,7 +76,7 @@ class Best:
                 return
 
     def _bounded(self, steps: Steps) -> Steps:
-        """Go on as long as steps are left. Return False if that ends it."""
+        """Run the steps until the budget of steps is used up. Return False in that case."""
         while self._steps > 0:
             try:
                 next(steps)
@@ -107,7 +105,7 @@ class Best:
             self.draft, self._merit, self.prefer = draft, merit, sets
 
     def _sets(self, draft: Draft) -> list[Rails]:
-        """Return the different rails of its members, and of those that run; these first."""
+        """Return the different rail sets of the draft's members and of running members; sets of running members come first."""
         if self._running is None:
             return []
         books = self._state.books
@@ -118,12 +116,12 @@ class Best:
 
 
 def _nodes_with(free: Mapping[Rails, int], rails: Rails) -> int:
-    """Return on how many nodes these rails are free. `free`: how many nodes have which free rails."""
+    """Return the number of nodes where these rails are free. `free`: the number of nodes by set of free rails."""
     return sum(nodes for some, nodes in free.items() if rails <= some)
 
 
 def _on_most(free: Mapping[Rails, int], count: int) -> Rails:
-    """Return so many rails: those that are free on most nodes."""
+    """Return `count` rails: the rails that are free on most nodes."""
     nodes = Counter[int]()
     for some, number in free.items():
         nodes.update(dict.fromkeys(some, number))

@@ -1,8 +1,8 @@
-"""Keep room in the ledger for pods that do not exist yet: those of a Workload that Kueue is about to start.
+"""Reserve devices in the ledger for pods that do not exist yet: the pods of a Workload that Kueue is about to start.
 
-A plan is held under made-up uids, all of it or nothing. When a pod of the Workload comes, one place of its set becomes the
-pod's own, as a nomination, in one step: the pod, or the gang that it belongs to, gets it when kube-scheduler asks. What pods do
-not come for is free again after HELD_S.
+The places of a plan are claimed under made-up uids, all or none. A place becomes the nomination of a pod of its pod set in one
+step, when the pod appears. The pod, or its gang, gets the place when kube-scheduler calls central. Places that no pod uses are
+released after HELD_S.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Conflict, Holder, OwnClaim
 from lading.vocabulary import PodUid
 
-# From the answer Ready, and again from the admission, until all pods have to exist; for each pod from then until it is bound.
+# The seconds count from the answer Ready, and again from the admission, until all pods must exist; then until a pod is bound.
 HELD_S: Final = 120.0
 
 
@@ -22,12 +22,12 @@ class _Room:
     namespace: str
     until: float
     admitted: bool = False
-    left: dict[str, list[OwnClaim]] = field(default_factory=dict)  # by pod set: places without a pod
+    left: dict[str, list[OwnClaim]] = field(default_factory=dict)  # places without a pod, by pod set
     came: set[PodUid] = field(default_factory=set)
 
 
 def place_uid(workload: str, pod_set: str, index: int) -> PodUid:
-    """Return the uid under which the room of a pod is kept that does not exist: no pod has such a uid."""
+    """Return a made-up uid, under which a place for a future pod is claimed. No pod has such a uid."""
     return PodUid(f"workload/{workload}/{pod_set}/{index}")
 
 
@@ -35,17 +35,17 @@ class WorkloadRooms:
     def __init__(self, ledger: Ledger, *, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._rooms: dict[str, _Room] = {}  # by the uid of the Workload
+        self._rooms: dict[str, _Room] = {}  # keys are uids of Workloads
 
     def __contains__(self, workload: str) -> bool:
         return workload in self._rooms
 
     def workloads(self) -> Collection[str]:
-        """Return the uids of the Workloads for which room is kept."""
+        """Return the uids of the Workloads with reserved places."""
         return {*self._rooms}
 
     def hold(self, workload: str, holder: Holder, places: Mapping[str, Sequence[OwnClaim]]) -> Conflict | None:
-        """Hold the places of each pod set. On a conflict nothing is held."""
+        """Reserve the places of each pod set. Return the conflict if there is one; then nothing is reserved."""
         self.release(workload)
         conflict = self._ledger.claims.plan([claim for claims in places.values() for claim in claims])
         if conflict is None:
@@ -54,14 +54,14 @@ class WorkloadRooms:
         return conflict
 
     def admit(self, workload: str) -> None:
-        """Count the time from now: Kueue starts the job."""
+        """Restart the time limit of the Workload's places, because Kueue starts the job now."""
         room = self._rooms.get(workload)
         if room is not None and not room.admitted:
             room.admitted, room.until = True, self._clock() + HELD_S
 
     def give(self, pod: Holder, mark: str, *, bound: bool) -> None:
-        """Give a pod that came a place of its set. It may be called again for the same pod. A pod that is bound already needs
-        none, but one less is needed then."""
+        """Give a new pod a place of its pod set; a repeated call for the pod does nothing. A bound pod needs no place, so that
+        one place of its set is released."""
         workload, _, pod_set = mark.partition("/")
         room = self._rooms.get(workload)
         if room is None or room.namespace != pod.namespace or pod.pod in room.came or not room.left.get(pod_set):
@@ -76,7 +76,7 @@ class WorkloadRooms:
             )
 
     def release(self, workload: str) -> None:
-        """End what is kept for pods that did not come."""
+        """Release the places that no pod used."""
         room = self._rooms.pop(workload, None)
         for claims in room.left.values() if room is not None else ():
             for claim in claims:

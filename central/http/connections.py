@@ -1,11 +1,11 @@
 """Limit the connections of an HTTP server: how many may be open, and how long a request may take to arrive.
 
-It takes an address and a factory of protocols, and gives each accepted connection a protocol. A connection is *waiting* until a
-request's head has arrived, and again after each answer. Beyond MAX_WAITING the connection that has waited longest is closed and
-the new one is served, so that silent clients block no other; kube-scheduler opens a closed idle connection again. A connection
-whose first head, TLS handshake included, takes longer than HEAD_S is closed.
+The listener gives each accepted connection a protocol. A connection is *waiting* until a request's head has arrived, and again
+after each answer. Beyond MAX_WAITING the connection that has waited longest is closed and the new one is served, so that silent
+clients do not block others; kube-scheduler reopens a closed idle connection. A connection is closed after HEAD_S, TLS handshake
+included, if its first request's head has not arrived.
 
-This module accepts sockets itself, because an asyncio server shows a connection only after its TLS handshake.
+The module accepts sockets itself, because an asyncio server shows a connection only after its TLS handshake.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Listener:
     def __init__(self, make: Callable[[], web.RequestHandler], tls: ssl.SSLContext | None) -> None:
         self._make = make
         self._tls = tls
-        self._waiting: dict[web.RequestHandler, asyncio.Task[None] | None] = {}  # the one that has waited longest first
+        self._waiting: dict[web.RequestHandler, asyncio.Task[None] | None] = {}  # connections, the longest waiting first
         self._busy: set[web.RequestHandler] = set()
         self._accepting: asyncio.Task[None] | None = None
 
@@ -90,10 +90,10 @@ class Listener:
         self._waiting[protocol] = guard
 
     async def _open(self, accepted: socket.socket, protocol: web.RequestHandler) -> None:
-        """Close the connection after HEAD_S. A request's head that arrives in time cancels this."""
+        """Open the connection, and close it after HEAD_S. The arrival of a request's head cancels this task."""
         loop = asyncio.get_running_loop()
         limit_s = HEAD_S if self._tls else None
-        with contextlib.suppress(OSError):  # no TLS, or gone
+        with contextlib.suppress(OSError):  # the TLS handshake failed, or the client closed the connection
             await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self._tls, ssl_handshake_timeout=limit_s)
             await asyncio.sleep(HEAD_S)
         self._waiting.pop(protocol, None)

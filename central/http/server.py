@@ -1,4 +1,4 @@
-"""Serve HTTP/1.1 on one address, with or without TLS; count and trace the requests that are given a name."""
+"""Serve HTTP/1.1 on one address, with or without TLS; count and trace the requests of `measured` handlers."""
 
 import ssl
 import time
@@ -12,9 +12,9 @@ from lading.errors import ConfigError
 from lading.health import Address
 from lading.tracing import OFF, Span, Tracing
 
-STOP_S: Final = 15.0  # for answers that are under way when central stops; a pod has 30 s to end
+STOP_S: Final = 15.0  # seconds for answers under way when central stops; a pod has 30 s to end
 JSON: Final = "application/json"
-NOT_LEADING: Final = "not the leader\n"  # kubectl_lading.central compares with it
+NOT_LEADING: Final = "not the leader\n"  # kubectl_lading.central compares answers with this text
 SPAN: Final = web.RequestKey("span", Span)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -47,7 +47,7 @@ class HttpServer:
         await self._runner.cleanup()
 
     def measured(self, name: str, handler: Handler) -> Handler:
-        """Return the handler with a span, which it finds as `SPAN` of its request, and a call of `answered` after it."""
+        """Return a handler that runs in a span, stored as `SPAN` in its request, and calls `answered` afterwards."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
             began, status = time.perf_counter(), 500
@@ -56,7 +56,7 @@ class HttpServer:
                 try:
                     response = await handler(request)
                     status = response.status
-                except web.HTTPException as e:  # aiohttp's own: a body over max_body
+                except web.HTTPException as e:  # aiohttp raises this for a body over max_body
                     status = e.status
                     raise
                 finally:
@@ -74,14 +74,14 @@ class HttpServer:
 
 
 def server_tls(certificate: str, key: str, client_ca: str) -> ssl.SSLContext | None:
-    """Return the TLS context; None without a certificate: plain HTTP. With `client_ca` every client needs a certificate that it
-    signed. Raise ConfigError for files that are not valid."""
+    """Return the TLS context; None without a certificate: plain HTTP. With `client_ca` every client needs a certificate signed
+    by that authority. Raise ConfigError for invalid files."""
     if not certificate:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
-    except OSError as e:  # ssl's errors too
+    except OSError as e:  # ssl's errors are OSErrors too
         raise ConfigError(f"cannot load tls_certificate {certificate} with tls_key {key}: {e.strerror or e}") from e
     if client_ca:
         try:

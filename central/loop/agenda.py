@@ -1,7 +1,7 @@
-"""Keep when each of many objects is to be handled next, so that only those are handled whose time has come.
+"""Keep the time at which each of many objects is handled next, and return only the objects that are due.
 
-It takes keys with times, and returns the keys that are due. A key has one time: the last one that was put. The cost of a key is
-that of a heap, whatever the number of the others. Pure; the clock is its caller's.
+A key has one time: the last time that was put. A key costs as much as a heap entry, whatever the number of other keys. Pure;
+the caller has the clock.
 """
 
 import math
@@ -23,7 +23,7 @@ class Agenda(Generic[K]):
         return len(self._at)
 
     def put(self, key: K, at: float) -> None:
-        """Set the time of the key; infinite: none."""
+        """Set the time of the key. An infinite time removes the key."""
         if at == math.inf:
             self._at.pop(key, None)
         elif self._at.get(key) != at:
@@ -37,7 +37,7 @@ class Agenda(Generic[K]):
         self.put(key, math.inf)
 
     def take_due(self, now: float) -> list[K]:
-        """Return the keys whose time has come, the first ones first. They have no time any more."""
+        """Remove and return the keys that are due at `now`, the earliest first."""
         due = []
         while self._heap and self._heap[0][0] <= now:
             at, _, key = heappop(self._heap)

@@ -1,11 +1,12 @@
-"""Keep an exception about one object from ending anything else.
+"""Limit an exception about one object to that object.
 
-Central's tasks handle pods, gangs, quotas, nodes and reports, one after the other. An exception about one of them is an error
-in central's code. It must be visible, and it must not be fatal: the log has it with the object's name and the traceback, a
-metric counts it, and the object is set aside for FIRST_S, then for twice as long each time, for LONGEST_S at most. Meanwhile
-the task handles the other objects. What fails without an object is a whole task: it begins again after such a pause.
+Central's tasks handle pods, gangs, quotas, nodes and reports, one after the other. An exception about an object is an error in
+central's code. It must be visible, but not fatal. So the log records the object's name and the traceback, a metric counts the
+exception, and the object is set aside. The pause is FIRST_S, doubles with each further failure, and is at most LONGEST_S.
+Meanwhile the task handles the other objects. A failure without an object ends the whole task, which restarts after such a
+pause.
 
-A task that handles objects does this for each of them:
+A task that handles objects does this for each object:
 
     if not faults.sets_aside(Work.GANGS, name):
         with faults.handling(Work.GANGS, name):
@@ -25,9 +26,9 @@ from lading.log import Event, Log
 
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 60.0
-MOST: Final = 10_000  # objects that are remembered; each costs about 300 bytes
-QUIET_S: Final = 10.0  # between two records about the same line of code, whatever the number of objects
-LONGEST_TRACEBACK: Final = 4096  # characters, the end of it
+MOST: Final = 10_000  # maximum remembered objects; each costs about 300 bytes
+QUIET_S: Final = 10.0  # minimum seconds between two log records about one line of code, whatever the number of objects
+LONGEST_TRACEBACK: Final = 4096  # maximum characters; the end of the traceback is kept
 
 
 class Work(StrEnum):
@@ -57,18 +58,19 @@ class Work(StrEnum):
 class _Failing:
     """Remember an object whose handling raised an exception."""
 
-    failures: int = 0  # one after the other
-    until: float = 0.0  # when it is handled again
+    failures: int = 0  # number of consecutive failures
+    until: float = 0.0  # time at which the object is handled again
 
 
 class Faults:
     def __init__(self, *, clock: Callable[[], float], log: Log, counts: Counter[Work] | None = None) -> None:
-        """Create it. `clock`: seconds, monotonic. `counts`: exceptions by part, which continue from term to term."""
+        """Create the record of failing objects. `clock`: monotonic seconds. `counts`: exceptions by part, which continue from
+        one leadership to the next."""
         self.counts: Counter[Work] = Counter() if counts is None else counts
         self._clock = clock
         self._log = log
         self._failing: dict[tuple[Work, str], _Failing] = {}
-        self._quiet: dict[str, tuple[float, int]] = {}  # by line of code: until when, and the records that were left out
+        self._quiet: dict[str, tuple[float, int]] = {}  # end of the quiet time and omitted records, by line of code
 
     def sets_aside(self, work: Work, name: str) -> bool:
         """Return whether the object is not to be handled now."""
@@ -87,7 +89,7 @@ class Faults:
                 self._failing.pop((work, name), None)
 
     async def keep(self, work: Work, run: Callable[[], Awaitable[None]], *, name: str = "") -> None:
-        """Run a task. After an exception it begins again, after a growing pause."""
+        """Run a task. After an exception, restart it after a growing pause."""
         while True:
             began = self._clock()
             try:

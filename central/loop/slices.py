@@ -1,7 +1,7 @@
-"""Do long work on the one loop in slices, with other tasks in between.
+"""Run long work on the event loop in slices, with other tasks in between.
 
-Work on many nodes for many pods may take long; kube-scheduler's next request waits for one slice of it at most. After a pause
-the ledger may have changed.
+Work on many nodes for many pods may take long, but kube-scheduler's next request waits for one slice at most. After a pause the
+ledger may have changed.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from central.loop.steps import Steps, returning
 
 T = TypeVar("T")
 
-SLICE_S: Final = 0.005  # and the piece of work that goes beyond it: mostly a fit, some 0.1 ms
+SLICE_S: Final = 0.005  # seconds; exceeded by the last step of a slice, mostly a fit of about 0.1 ms
 
 
 class Slices:
-    """The slices of one piece of work. `clock`: seconds, monotonic. `rest_s`: the least time for other tasks between two
-    slices. There is no rest if other tasks worked for no more than `quiet_s`."""
+    """Divide one piece of work into slices. `clock`: monotonic seconds. `rest_s`: minimum seconds for other tasks between two
+    slices. There is no rest if other tasks worked for at most `quiet_s` seconds."""
 
     def __init__(
         self, clock: Callable[[], float], *, slice_s: float | None = None, rest_s: float = 0.0, quiet_s: float = 0.0
@@ -30,7 +30,7 @@ class Slices:
         self._until = clock() + self._slice_s
 
     async def pause(self) -> None:
-        """Pause if the slice is over. It must be called after each small step."""
+        """Pause if the slice is over. Call this after each small step."""
         ended = self._clock()
         if ended < self._until:
             return
@@ -42,7 +42,7 @@ class Slices:
 
 
 async def in_slices(steps: Steps, clock: Callable[[], float], *, until: float = math.inf) -> bool:
-    """Take steps, and let others have their turn in between. False: that time came before the steps ended."""
+    """Run the steps in slices, with other tasks in between. Return False if the time `until` came before the steps ended."""
     slices = Slices(clock)
     for _ in steps:
         if clock() >= until:
@@ -52,7 +52,7 @@ async def in_slices(steps: Steps, clock: Callable[[], float], *, until: float = 
 
 
 async def result_in_slices(steps: Generator[None, None, T], clock: Callable[[], float]) -> T:
-    """Take all steps, and let others have their turn in between. Return what they return."""
+    """Run all steps in slices, with other tasks in between, and return the result of the steps."""
     found: list[T] = []
     await in_slices(returning(steps, found), clock)
     return found[0]

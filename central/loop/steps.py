@@ -1,6 +1,6 @@
-"""Long work as steps: a generator that yields after each small piece, so that its caller decides when others have their turn.
+"""Represent long work as a generator that yields after each small step, so that its caller decides when other tasks run.
 
-The work itself is pure and reads no clock. A caller without an event loop exhausts it; central goes on in slices
+The work itself is pure and reads no clock. A caller without an event loop exhausts the generator; central runs it in slices
 (`slices.in_slices`).
 """
 
@@ -17,19 +17,19 @@ def exhaust(steps: Steps) -> None:
 
 
 def returning(steps: Generator[None, None, T], found: list[T]) -> Steps:
-    """Yield the steps, and add what they return to `found`."""
+    """Yield the steps, and append their result to `found`."""
     found.append((yield from steps))
 
 
 def result(steps: Generator[None, None, T]) -> T:
-    """Take all steps at once. Return what they return."""
+    """Run all steps at once, and return their result."""
     found: list[T] = []
     exhaust(returning(steps, found))
     return found[0]
 
 
 def go_on(steps: Steps, clock: Callable[[], float], until: float) -> None:
-    """Take steps until that time; at least one."""
+    """Run steps until the time `until`, but at least one step."""
     for _ in steps:
         if clock() >= until:
             return

@@ -1,1 +1,1 @@
-"""Serve the page for people, and its JSON: where pods and devices are, kept current with the ledger while the page is open."""
+"""Serve the web page and its JSON: pods and devices by node, kept current with the ledger while the page is open."""

@@ -1,6 +1,6 @@
-"""Read the page's files once, and answer them with headers that let a browser load nothing else and show the page in no frame.
+"""Serve the page's files from the folder `static`, with ETag, and with gzip if the browser accepts that.
 
-It serves the folder `static` with ETag, and with gzip if the browser accepts it.
+The files are read once. The headers forbid browsers to load anything else, or to show the page in a frame.
 """
 
 import gzip
@@ -21,11 +21,11 @@ _POLICY: Final = (
 HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",  # as frame-ancestors, for old browsers
+    "X-Frame-Options": "DENY",  # the same as frame-ancestors, for old browsers
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # it is kept, and asked for by its ETag each time: central may have been upgraded
+    "Cache-Control": "no-cache",  # the browser revalidates its copy by ETag each time: central may have been upgraded
     "Vary": "Accept-Encoding",
 }
 
@@ -58,7 +58,7 @@ def _file(path: Path) -> File:
 
 
 def takes(request: web.Request, etag: str) -> bool:
-    """Return whether the browser has the file already."""
+    """Return whether the browser already has the version with this ETag."""
     return etag in [word.strip().removeprefix("W/") for word in request.headers.get("If-None-Match", "").split(",")]
 
 

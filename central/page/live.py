@@ -1,11 +1,11 @@
-"""Keep the cluster as JSON, node by node, current while the page is open: whole, or as changes since a revision.
+"""Keep the cluster's state as JSON by node for the page: as a whole, or as changes since a revision.
 
-It takes a ledger, the nodes' reports, and the scheduler. It returns parts of one JSON object. A node is encoded again only when
-something of it may have changed, and counts as changed only when its JSON differs. Nothing runs in the background: a request
-starts an update, at most every EVERY_S, for all requests at that time.
+The inputs are the ledger, node reports, and the scheduler; the results are parts of one JSON object. A node is encoded again
+only if it may have changed, and counts as changed only if its JSON differs. Nothing runs in the background: a request starts an
+update, at most every EVERY_S, for all requests at that time.
 
-kube-scheduler's requests come first: work is done in slices of SLICE_S. While other tasks use the loop, a pause that is longer
-than the slice follows each slice, so that a request mostly finds the loop idle, and otherwise waits for one slice.
+kube-scheduler's requests come first, so work is done in slices of SLICE_S. While other tasks use the event loop, a pause longer
+than a slice follows each slice. So a request mostly finds the loop idle, and otherwise waits for one slice.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from central.view.model import NodeView, Totals
 from lading import __version__
 
 EVERY_S: Final = 0.5
-PENDING_EVERY_S: Final = 2.0  # each request that waits is a look at all nodes, by counting
-SLICE_S: Final = 0.0005  # four nodes, or five
+PENDING_EVERY_S: Final = 2.0  # each pending request counts the reasons of all nodes
+SLICE_S: Final = 0.0005  # enough for four or five nodes
 REST_S: Final = 0.001
-QUIET_S: Final = 0.0001  # an empty turn of the loop takes some 0.03 ms, one in which a request is read more than this
+QUIET_S: Final = 0.0001  # an empty turn of the event loop takes some 0.03 ms; to read a request takes longer than QUIET_S
 NOTHING: Final = Totals(nodes=0)
 
 _encode = msgspec.json.Encoder().encode
@@ -39,7 +39,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 class Snapshot(NamedTuple):
-    """Hold JSON in parts, which together are one object."""
+    """Hold one JSON object in parts, to be joined."""
 
     revision: str
     parts: list[bytes]
@@ -53,14 +53,14 @@ class Live:
         self._ledger = scheduler.ledger
         self._reports = reports
         self._clock = clock
-        self._name = secrets.token_hex(4)  # a revision of another term is not valid in this one
-        # Apart, so that the garbage collector has nothing in them to look at.
+        self._name = secrets.token_hex(4)  # makes the revisions of other leaderships invalid
+        # These dicts hold only bytes and numbers, so that the garbage collector need not visit them.
         self._nodes: dict[str, bytes] = {}
         self._totals_of: dict[str, tuple[int, ...]] = {}
         self._sum = msgspec.structs.astuple(NOTHING)
         self._changes = Changes()
         self._waiting = Waiting()
-        self._waiting_changed = 0  # at which change
+        self._waiting_changed = 0  # version of the last change of the pending pods
         self._claims_seen = self._reports_seen = -1
         self._busy = asyncio.Lock()
         self._caught_up_at = self._waited_at = float("-inf")
@@ -112,11 +112,12 @@ class Live:
         self._waiting = now
         self._waited_at = self._clock()
 
-    # ---- what is answered, as it was caught up last
+    # ---- answers, as of the last `catch_up`
 
     @property
     def moment(self) -> tuple[str, float]:
-        """Identify the answer: two answers of one moment are equal; two of one revision differ in the time that pods wait."""
+        """Return the identity of an answer. Answers of one moment are equal; answers of one revision may differ in the time
+        that pods wait."""
         return self.revision, self._waited_at
 
     def whole(self) -> Snapshot:
@@ -124,7 +125,7 @@ class Live:
         return self._joined(head | self._pending(), self._nodes.values())
 
     def since(self, revision: str) -> Snapshot | None:
-        """Return the changes since a revision; None if it is not a revision of this term."""
+        """Return the changes since a revision; None if the revision is not from this leadership."""
         term, _, number = revision.partition(".")
         if term != self._name or not _NUMBER.fullmatch(number) or int(number) > self._changes.version:
             return None

@@ -1,14 +1,13 @@
-"""Serve `GET /` and its files, and `GET /v1/cluster`: the page, and what it shows as JSON. Both are read-only.
+"""Serve `GET /` and its files, and `GET /v1/cluster`: the page, and its data as JSON. Both are read-only.
 
-    GET /v1/cluster                    all of it, with its `revision`
-    GET /v1/cluster?after=REVISION     what changed since: at once, or as soon as there is something, within WAIT_S
+    GET /v1/cluster                    the whole cluster, with its `revision`
+    GET /v1/cluster?after=REVISION     the changes since: at once, or as soon as something changes, within WAIT_S
                                        (`&wait=0`: at once, even if nothing changed)
 
-The answer is 503 if another replica leads (for people a page that says so and asks again), or if WATCHERS requests wait
-already. A revision of the term before is not valid: then the answer holds all of it. A connection from this host with another
-name as Host is refused (421): `kubectl port-forward` ends on loopback, and a web page whose name its author resolves to
-127.0.0.1 makes a browser send requests there with that name as Host (DNS rebinding). The listener decides which clients may
-connect at all.
+The answer is 503 if another replica leads (for `GET /` with a page that reloads itself), or if WATCHERS requests wait already.
+After a change of leadership, earlier revisions are invalid, and the answer has the whole cluster. A connection from this host
+with a foreign Host header is refused (421), against DNS rebinding: `kubectl port-forward` ends on loopback, and an attacker's
+web page can resolve its own name to 127.0.0.1. The listener decides which clients may connect at all.
 """
 
 import asyncio
@@ -25,22 +24,22 @@ from central.http.server import NOT_LEADING
 from central.page.files import HEADERS, INDEX, STANDBY, File, read_files, takes, takes_gzip
 from central.page.live import EVERY_S, Live
 
-WAIT_S: Final = 25.0  # shorter than any proxy's patience
+WAIT_S: Final = 25.0  # seconds; shorter than any proxy's timeout
 WATCHERS: Final = 64
-PLAIN_AT_ONCE: Final = 4  # a client without gzip gets all of it in parts: nothing of it is kept
-_PART: Final = 1 << 18  # bytes that are packed in one go, on a thread: zlib lets the loop run meanwhile
-_GZIP: Final = 31  # zlib's number for a window of 32 KiB in gzip's frame
+PLAIN_AT_ONCE: Final = 4  # maximum clients without gzip that get the whole cluster at one time; that answer is not cached
+_PART: Final = 1 << 18  # bytes compressed in one call, on a thread: zlib lets the event loop run meanwhile
+_GZIP: Final = 31  # zlib's number for a window of 32 KiB in gzip format
 _LEVEL: Final = 4
 
 
 class PageRoutes:
     def __init__(self, live: Callable[[], Live | None]) -> None:
-        """Create the routes. `live` returns the data of the term in which this replica leads; None: it does not lead."""
+        """Create the routes. `live` returns the data of the current leadership; None while this replica does not lead."""
         self._live = live
         self._files = read_files()
         self._watchers = 0
-        self._made: tuple[tuple[str, str, bool], asyncio.Task[bytes]] | None = None  # the last changes that were asked for
-        self._whole: tuple[tuple[str, float], asyncio.Task[bytes]] | None = None  # all of it, packed, as it was packed last
+        self._made: tuple[tuple[str, str, bool], asyncio.Task[bytes]] | None = None  # the last requested changes
+        self._whole: tuple[tuple[str, float], asyncio.Task[bytes]] | None = None  # the last compressed answer with all nodes
         self._plain = asyncio.Semaphore(PLAIN_AT_ONCE)
         self._stopped = asyncio.Event()
 
@@ -99,7 +98,7 @@ class PageRoutes:
         async with self._plain:
             whole = live.whole()
             response = web.StreamResponse(headers=_headers(whole.revision, packs=False))
-            with contextlib.suppress(ConnectionError):  # the client is gone
+            with contextlib.suppress(ConnectionError):  # the client closed the connection
                 await response.prepare(request)
                 for part in _in_parts(whole.parts):
                     await response.write(part)
@@ -107,13 +106,14 @@ class PageRoutes:
             return response
 
     def _packed_whole(self, live: Live) -> "asyncio.Task[bytes]":
-        """Return the packed whole, made once for all clients that open the page at that moment."""
+        """Return the compressed answer with all nodes, made once for all clients that open the page at that moment."""
         if self._whole is None or self._whole[0] != live.moment:
             self._whole = live.moment, asyncio.get_running_loop().create_task(_joined(live.whole().parts, packs=True))
         return self._whole[1]
 
     def _changes(self, live: Live, after: str, *, packs: bool) -> "asyncio.Task[bytes] | None":
-        """Return one task for all requests for the same changes, as watching clients send them. None: unknown revision."""
+        """Return one shared task for all requests for the same changes, because watching clients mostly request the same. None:
+        unknown revision."""
         same = after, live.revision, packs
         if self._made is None or self._made[0] != same:
             changes = live.since(after)
@@ -153,7 +153,7 @@ def _headers(revision: str, *, packs: bool) -> dict[str, str]:
 
 
 def refuse_name(request: web.Request) -> web.Response | None:
-    """Return a refusal, or None for a request that may be answered."""
+    """Return a refusal for a request from this host with a foreign Host header; None if the request may be answered."""
     if not _is_loopback(request.remote or "") or _is_ours(request.host):
         return None
     return refusal(421, "use an IP address or localhost as the host name\n")
@@ -163,11 +163,11 @@ def _is_loopback(peer: str) -> bool:
     try:
         return ipaddress.ip_address(peer).is_loopback
     except ValueError:
-        return True  # a Unix socket: this host too
+        return True  # a Unix socket is on this host too
 
 
 def _is_ours(host: str) -> bool:
-    """Return whether the Host is localhost or an address: an address cannot be the name of another site."""
+    """Return whether the Host header is localhost or an IP address, which cannot be the name of another site."""
     name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
     if name.lower().rstrip(".") == "localhost":
         return True

@@ -1,11 +1,11 @@
-"""Answer what people read, on a listener of its own: the page where there is one, and what `kubectl lading` asks central.
+"""Serve people on a listener of its own: the page, if it is enabled, and requests of `kubectl lading`.
 
     GET /v1/why/NAMESPACE/POD          why a pod waits (central.scheduling.why_pod); 404: no such pod waits for devices
     GET /v1/configuration              the effective configuration (central.scheduling.configuration)
     GET /v1/quotas                     the tree of quotas (central.view.quotas)
     GET / and /v1/cluster              see central.page.routes
 
-Nothing here changes anything, and no verb of the extender is reached from here.
+All requests are read-only, and the extender's verbs cannot be reached on this listener.
 """
 
 import ssl
@@ -24,13 +24,13 @@ class Answers(Protocol):
     """Answer for the leader; see central.daemon.daemon.Replica."""
 
     async def why(self, namespace: str, name: str) -> bytes | None:
-        """Return JSON; None for a pod that is not known."""
+        """Return as JSON why a pod waits; None for a pod that does not wait for devices."""
 
     def configuration(self) -> bytes:
-        """Return JSON."""
+        """Return the effective configuration as JSON."""
 
     def quotas(self) -> bytes:
-        """Return JSON."""
+        """Return the tree of quotas as JSON."""
 
 
 class PageServer:
@@ -43,8 +43,8 @@ class PageServer:
         page: PageRoutes | None = None,
         tracing: Tracing = OFF,
     ) -> None:
-        """Create the server. `answered` is called with name, status and seconds of each request, except for those of the page,
-        which mostly wait."""
+        """Create the server. `answered` is called with name, status and seconds of each request. Requests of the page are left
+        out, because they mostly wait for changes."""
         self._answers = answers
         self._leads = leads
         self._page = page

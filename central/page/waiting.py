@@ -1,9 +1,8 @@
-"""Read the pods that wait for devices: the request of each, for how long it is refused, and why, by reason code.
+"""Describe the pods that wait for devices: the request of each, the time since its refusal, and the reasons by code.
 
-It takes the scheduler. It returns the first MOST pods, in the order in which they get devices, each with its place in line or
-that of its gang, and the number of all. Reasons
-are those of kube-scheduler's last request, updated: no request is evaluated for the page alone, so that one that central has
-not evaluated yet, or has dropped, has no reasons.
+The result has the number of all waiting pods, and the first MOST pods in queue order, each with its own or its gang's queue
+position. The reasons are those of kube-scheduler's last request, updated from the ledger. No request is evaluated for the page
+alone, so a request that central has not evaluated yet, or has dropped, has no reasons.
 """
 
 from collections import Counter
@@ -25,18 +24,18 @@ from central.scheduling.why_pod import SENTENCES as OF_WHY
 from central.state.pending import Pending
 from central.view.model import PendingView
 
-MOST: Final = 300  # more than people read; kube-scheduler's own lists have the others
-_CHUNK: Final = 256  # pods that are put in line in one step
+MOST: Final = 300  # maximum pods on the page: more than people read; kube-scheduler's own lists have the others
+_CHUNK: Final = 256  # pods sorted in one step
 
 SENTENCES: Final = OF_WHY | {FITS: "it fits; kube-scheduler has not bound it yet"}
 
 
 class Waiting(NamedTuple):
     pods: tuple[PendingView, ...] = ()
-    total: int = 0  # with those that are not among them
+    total: int = 0  # number of all waiting pods, also those not in `pods`
 
     def is_as(self, other: "Waiting") -> bool:
-        """Return whether both are the same, apart from the passing time."""
+        """Return whether both are equal, apart from the waiting times."""
         return self.total == other.total and [*map(_timeless, self.pods)] == [*map(_timeless, other.pods)]
 
 
@@ -57,7 +56,7 @@ async def read_waiting(scheduler: Scheduler, now: float, slices: Slices) -> Wait
     counts, said_of = dict[DeviceRequest, dict[str, int]](), dict[GangKey, str]()
     views = []
     for pod in first:
-        if pod.request.sharing is not None:  # whom its group is with may be the pod's own doing
+        if pod.request.sharing is not None:  # the pod's reasons may depend on its own affinity group
             reasons = _count_in_group(scheduler, pod) or _count(scheduler, pod.request)
         else:
             if pod.request not in counts:
@@ -91,7 +90,7 @@ def _view(scheduler: Scheduler, pod: Pending, reasons: dict[str, int], now: floa
 
 
 def count_reasons(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
-    """Count nodes by reason code, judging all nodes now; for rare requests, and not during central's own decisions."""
+    """Count nodes by reason code, judging all nodes now. This is slow: call it rarely, and not while central decides."""
     return _count_in_group(scheduler, pod) or _by_code(scheduler.judged(pod.request).reasons.values())
 
 
@@ -100,7 +99,7 @@ def _count(scheduler: Scheduler, ask: DeviceRequest) -> dict[str, int]:
 
 
 def _count_in_group(scheduler: Scheduler, pod: Pending) -> dict[str, int]:
-    """Count for a pod whose affinity group has a card; return nothing for any other pod."""
+    """Count nodes by reason code for a pod with an affinity group that has a card; return {} for any other pod."""
     own = scheduler.ledger.without(pod.uid)
     group = scheduler.group_nodes(pod.request, own)
     if not group:

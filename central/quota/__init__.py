@@ -1,1 +1,1 @@
-"""Divide the cluster between teams: quotas in a tree, what each may use now, and what it must give back."""
+"""Divide the cluster between teams by a tree of quotas: how much each may use now, and must give back."""

@@ -1,14 +1,14 @@
-"""Count what pods ask for and hold, in the resources of quotas, as integers.
+"""Convert the requests and the held devices of pods to amounts of the quotas' resources, as integers.
 
     lading.dev/gpu           thousandths of cards. A whole card is 1000; a share the larger of its parts of the card's memory
                              and compute; a MIG instance the larger of its sevenths of the compute and its eighths of the memory
-    gpu.lading.dev/<model>   the same, of cards of one model; what a resource name cannot have is a dash in it
+    gpu.lading.dev/<model>   the same, for cards of one model; characters that a resource name cannot have become a dash
     lading.dev/rdma          VFs, beside the cards
     cpu, memory              thousandths of cores, MiB
 
-A pod that waits may get one of several models: it counts on each of them, and a share as the largest part that it can become,
-so that a pod that was let in never turns out to be too large. Parts are rounded down, so that all parts of a card are no more
-than the card, but no part is nothing. Other resources are not counted.
+A waiting pod may get one of several models: it counts on each of them, and a share as the largest part that it can become. So a
+pod that a quota admitted never turns out to be too large. Parts are rounded down, so that all parts of a card are no more than
+the card, but each part is at least 1. Other resources are not counted.
 """
 
 import re
@@ -30,7 +30,7 @@ from lading.nodedevices import Gpu
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, GpuUuid
 
 MODEL_PREFIX: Final = "gpu.lading.dev/"
-CARD: Final = 1000  # the unit of whole cards
+CARD: Final = 1000  # amount of a whole card, in thousandths
 MOST: Final = 2**60  # Koordinator writes 2**63/5 for "no limit"
 _MIB: Final = 2**20
 _LONGEST_NAME: Final = 63
@@ -48,7 +48,7 @@ def is_cards(key: str) -> bool:
 
 
 def unit_of(key: str) -> int:
-    """Return the unit in which the resource is divided where all amounts are whole ones."""
+    """Return the unit in which the resource is divided if all amounts are multiples of it."""
     return CARD if is_cards(key) else 1
 
 
@@ -56,11 +56,11 @@ def is_counted(key: str) -> bool:
     return is_cards(key) or key in {RESOURCE_RDMA, CPU, MEMORY}
 
 
-# ---- as people write them
+# ---- amounts as text
 
 
 def parse_amounts(written: Mapping[str, Amount]) -> tuple[dict[str, int], tuple[str, ...]] | str:
-    """Return the amounts, rounded down, and the resources that are not counted; or what is wrong, in words."""
+    """Return the amounts, rounded down, and the uncounted resources; or a text that describes the error."""
     amounts = {}
     for key, value in written.items():
         quantity = Fraction(str(value)) if isinstance(value, float) else parse_quantity(value)
@@ -72,7 +72,7 @@ def parse_amounts(written: Mapping[str, Amount]) -> tuple[dict[str, int], tuple[
 
 
 def render_amounts(amounts: Amounts) -> dict[str, str]:
-    """Return the amounts as Kubernetes writes them."""
+    """Return the amounts as Kubernetes quantities."""
     return {key: _render(key, amount) for key, amount in sorted(amounts.items())}
 
 
@@ -115,12 +115,12 @@ def _scale(key: str) -> Fraction:
     return Fraction(1, _MIB) if key == MEMORY else Fraction(1) if key == RESOURCE_RDMA else Fraction(CARD)
 
 
-# ---- what pods ask for and hold
+# ---- requests and held devices of pods
 
 
 def asked(request: DeviceRequest, cpu_memory: CpuMemory, models: Mapping[str, int]) -> dict[str, int]:
-    """Return the amounts of a pod that waits. `models`: the models of the cluster, each with the least usable memory of its
-    cards, in MiB."""
+    """Return the requested amounts of a waiting pod. `models` has the cluster's models, each with the least usable memory of
+    its cards, in MiB."""
     by_model = {model: _on(request, models.get(model)) for model in request.gpu_models or models}
     possible = {model: milli for model, milli in by_model.items() if milli is not None}
     cards = max(possible.values(), default=requested_milli(request))
@@ -130,8 +130,8 @@ def asked(request: DeviceRequest, cpu_memory: CpuMemory, models: Mapping[str, in
 
 
 def _on(request: DeviceRequest, usable_mib: int | None) -> int | None:
-    """Return the thousandths of cards of that memory, None if a share has no place on one. Unknown memory: the share is as
-    large as its compute says, or else a whole card."""
+    """Return the request in thousandths of cards of that memory; None if a share is too large for such a card. If the memory is
+    unknown, a share counts by its compute, or else as a whole card."""
     shares = [one.share for one in request.containers if one.share is not None]
     if usable_mib is not None and any((share.memory_mib or 0) > usable_mib for share in shares):
         return None
@@ -146,7 +146,7 @@ def _of_container(one: ContainerRequest, profile: str, card_mib: int) -> int:
 
 
 def requested_milli(request: DeviceRequest) -> int:
-    """Return the thousandths of cards of a pod that waits, where the memory of the cards is not known."""
+    """Return a waiting pod's request in thousandths of cards, for cards of unknown memory."""
     return _on(request, None) or 0
 
 
@@ -156,8 +156,8 @@ def held_milli(taken: Taken, cards: Mapping[GpuUuid, Gpu]) -> int:
 
 
 def held(taken: Taken, cpu_memory: CpuMemory, cards: Mapping[GpuUuid, Gpu]) -> dict[str, int]:
-    """Return the amounts of what a pod holds on a node with these cards. A part of a card that the node does not report counts
-    by its compute."""
+    """Return the amounts that a pod holds on a node with these cards. A part of a card that the node does not report counts by
+    its compute."""
     amounts: dict[str, int] = {RESOURCE_GPU: 0, RESOURCE_RDMA: len(taken.vfs)}
     for uuid, part in taken.gpus.items():
         gpu = cards.get(uuid)
@@ -185,7 +185,8 @@ def _part(memory_mib: int, core_percent: int, card_mib: int) -> int:
 
 @lru_cache(maxsize=256)
 def _of_instance(profile: str, card_mib: int) -> int:
-    """Return the part of an instance of that profile; 0 if the profile says nothing. Memory counts in eighths of the card."""
+    """Return the part of a card, in thousandths, of an instance of that profile; 0 for an unknown profile name. Memory counts
+    in eighths of the card."""
     said = _PROFILE.search(profile)
     if said is None:
         return 0
@@ -200,7 +201,7 @@ def _with_cpu_memory(amounts: dict[str, int], cpu_memory: CpuMemory) -> dict[str
 
 
 def add(total: dict[str, int], more: Amounts, times: int = 1) -> None:
-    """Add amounts to a total; those that become 0 leave it."""
+    """Add amounts to a total in place, and remove resources that become 0."""
     for key, amount in more.items():
         now = total.get(key, 0) + times * amount
         if now:

@@ -1,14 +1,14 @@
 """Decide whether a pod, or all pods of a gang, stay within their quota, and in which order quotas may borrow.
 
     max        never exceeded, by the quota and by each quota above it
-    runtime    of the quota itself, where it is in a tree: what it may use now, its guaranteed part and what others lend
-    min        not exceeded by pods that are never preempted, because what they use cannot be taken back
+    runtime    of a quota in a tree: the amount that it may use now, its guaranteed part and the lent part of others
+    min        not exceeded by pods that are never preempted, because their amounts cannot be taken back
     together   quotas of scheduler-plugins use no more than the mins of all of them
 
-Runtime is divided in units, but a pod or gang needs all of its devices: three quotas with a gang of 8 each get 6, 5 and 5 of
-16 cards, and none of the gangs would start. So a gang may borrow beyond the runtime, up to max, while what is free covers it
-and all that others are guaranteed and ask for. A single pod may if it is larger than the runtime. Whose turn that is says
-`turn_key`.
+Runtime is divided in units, but a pod or gang needs all of its devices: three quotas with a gang of 8 each get 6, 5 and 5 of 16
+cards, and none of the gangs would start. So a gang may borrow beyond the runtime, up to max, while the free amount also covers
+all that others are guaranteed and request. A single pod may borrow if it is larger than the runtime. `turn_key` gives the order
+in which quotas borrow.
 """
 
 import math
@@ -27,7 +27,7 @@ Key = tuple[Fraction | float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRefusal:
-    """Say why the pods of a quota do not start now."""
+    """Report why the pods of a quota do not start now."""
 
     code: OfPod
     quota: QuotaId
@@ -49,9 +49,10 @@ def check(
     own: Amounts = MappingProxyType({}),
     has_turn: Callable[[QuotaId], bool] = lambda quota: True,
 ) -> QuotaRefusal | None:
-    """Return why the quota does not allow that these amounts are used beside what is used; None if it does. `gang`: of several
-    pods that start together. `own`: what is used already for the same pods.
-    `has_turn`: whether it is the turn of the quota to borrow; it is asked only if the pods would borrow beyond the runtime."""
+    """Return why the quota does not allow these amounts beside its used ones; None if it allows them.
+
+    `gang`: the amounts are of several pods that start together. `own`: amounts already used for the same pods. `has_turn`:
+    whether it is the quota's turn to borrow; called only if the pods would borrow beyond the runtime."""
     tree = snapshot.tree
     if quota in tree.problems:
         return QuotaRefusal(code=OfPod.QUOTA_INVALID, quota=quota, why=f"quota {quota} is refused: {tree.problems[quota]}")
@@ -67,7 +68,7 @@ def check(
 
 
 def _limits(snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, *, preemptible: bool) -> Iterator[QuotaRefusal]:
-    """Yield the limits that nothing exceeds. `more`: beside what is used."""
+    """Yield a refusal for each fixed limit that is exceeded. `more` are the amounts beside the used ones."""
     for key, amount in more.items():
         for quota in map(snapshot.tree.quotas.__getitem__, snapshot.tree.paths[leaf.id]):
             yield from _above(quota, snapshot.used_of(quota.id, key) + amount, quota.max.get(key), key, "its max")
@@ -87,7 +88,8 @@ def _above(quota: Quota, used: int, most: int | None, key: str, which: str) -> I
 def _beyond_runtime(
     snapshot: QuotaSnapshot, leaf: Quota, more: Amounts, whole: Amounts, *, gang: bool, has_turn: Callable[[QuotaId], bool]
 ) -> Iterator[QuotaRefusal]:
-    """Yield the resources that may not be borrowed beyond the runtime. `whole`: of these pods, also what is used already."""
+    """Yield a refusal for each resource that may not be borrowed beyond the runtime. `whole` are all amounts of these pods,
+    including those already used."""
     for key, amount in more.items():
         runtime = snapshot.runtime_of(leaf, key)
         used = snapshot.used_of(leaf.id, key) + amount
@@ -105,23 +107,23 @@ def _beyond_runtime(
 
 
 def lendable(snapshot: QuotaSnapshot, quota: QuotaId, key: str) -> int:
-    """Return how much this quota may borrow: what is free in its tree, less what other quotas are guaranteed, ask for and do
-    not have."""
+    """Return the amount that this quota may borrow: the free amount in its tree, less the guaranteed amounts that other quotas
+    request and do not have."""
     tree = snapshot.tree
     path = tree.paths[quota]
     free = snapshot.free(tree.group_of(quota), key)
     for step in path:
         if tree.quotas[step].total is not None:
-            break  # the root of a tree, which nothing is beside
+            break  # the root of a tree has no siblings
         siblings = tree.groups.get(tree.quotas[step].parent, ())
         free -= sum(snapshot.owed(tree.quotas[other], key) for other in siblings if other != step)
     return free
 
 
 def turn_key(snapshot: QuotaSnapshot, quota: QuotaId) -> Key:
-    """Return the sort key of the quotas whose gangs wait: the one that uses the least of what it is guaranteed, or else of its
-    weight, comes first. Quotas of one parent are compared with one another, and their parents before them. It is the resource
-    of which a quota uses the most that counts."""
+    """Return the sort key of a quota that waits to borrow. The quota that uses the smallest part of its guarantee, or else of
+    its weight, comes first. Quotas of one parent are compared after their parents. The resource with the largest part
+    decides."""
     path = [snapshot.tree.quotas[step] for step in snapshot.tree.paths.get(quota, ())]
     return tuple(max((_ratio(snapshot, step, key) for key in step.max), default=Fraction(0)) for step in reversed(path))
 

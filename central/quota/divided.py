@@ -1,8 +1,7 @@
-"""Keep what is asked for and what is divided current, request by request: only groups of which an amount changed are divided
-again.
+"""Keep the requests and the runtime of quotas current, request by request: only groups with a changed amount are divided again.
 
-Most requests change nothing above their quota: a quota that asks for its max already asks for no more of its parent. The result
-is the same as if the whole tree were divided anew.
+Most requests change nothing above their quota: a quota that requests its max already requests no more of its parent. The result
+equals a new division of the whole tree.
 """
 
 from collections import defaultdict
@@ -15,7 +14,7 @@ from central.quota.tree import Tree
 
 class Divided:
     def __init__(self, tree: Tree) -> None:
-        """Create it for quotas that ask for nothing yet. `asked`, `limited` and `runtime` are by resource, then by quota."""
+        """Create the division for quotas without requests. `asked`, `limited` and `runtime` are by resource, then by quota."""
         self._tree = tree
         self.totals: dict[QuotaId, Amounts] = {}
         self.runtime: dict[str, dict[QuotaId, int]] = {}
@@ -33,7 +32,7 @@ class Divided:
                     self._siblings[key, group][quota.id] = sibling(quota, key, self.limited[key].get(quota.id, 0))
 
     def ask(self, quota: QuotaId, key: str, more: int) -> None:
-        """Add to what the pods of a quota ask for."""
+        """Add an amount to the requests of a quota's pods."""
         if key not in self.asked:
             return
         asked, limited = self.asked[key], self.limited[key]
@@ -51,7 +50,7 @@ class Divided:
                 siblings[step] = siblings[step]._replace(asks=limited[step])
 
     def set_total(self, group: QuotaId, total: Amounts) -> None:
-        """Set what the quotas of a group divide, which have no parent of whose runtime it follows."""
+        """Set the amounts that a group without a parent quota divides; other groups divide the runtime of their parent."""
         before = self.totals.get(group, {})
         self.totals[group] = total
         for key in self.runtime:
@@ -59,7 +58,7 @@ class Divided:
                 self._stale[key].add(group)
 
     def refresh(self) -> set[QuotaId]:
-        """Divide again what has changed. Return the quotas that may use more than before."""
+        """Divide again the groups that have changed. Return the quotas that may use more than before."""
         grown: set[QuotaId] = set()
         while self._stale:
             key, stale = self._stale.popitem()
@@ -69,7 +68,7 @@ class Divided:
         return grown
 
     def _divide(self, key: str, group: QuotaId, grown: set[QuotaId]) -> set[QuotaId]:
-        """Divide a group. Return the quotas of which the runtime has changed."""
+        """Divide the amount of a group. Return the quotas with a changed runtime; add those with a higher one to `grown`."""
         runtime = self.runtime[key]
         total = runtime[group] if group in runtime else self.totals.get(group, {}).get(key, 0)
         changed = set()

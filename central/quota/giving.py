@@ -1,15 +1,15 @@
-"""Choose who gives back what a quota uses beyond what it may use now, so that pods of another quota can start.
+"""Choose the victims that give back borrowed amounts of quotas, so that pods of another quota can start.
 
-It takes units: single pods, or gangs as a whole, in quotas that use more than they may; and `enough`, which says, in steps,
-whether the waiting pods could start if these pods were gone. It returns the pods that have to go: none if even all of them
-would not be enough.
+Take units (single pods, or gangs as a whole) of quotas over their limits, and a function `enough`. It reports, in steps,
+whether the waiting pods could start without the given pods. Return the victims; none if even the eviction of all candidates is
+not enough.
 
-    1. From the least important on, pods are taken in thought: first what gangs have beyond their minimum, one member each, then
-       whole units. Less important is a lower priority, then a later start. No unit is taken of a quota that is within what it
-       may use, with what was taken of it already, and none that is never preempted.
-    2. As soon as it is enough, what was taken is put back, the most important first, as long as it stays enough.
+    1. From the least important on, pods become candidates: first the surplus members of gangs, one by one, then whole units.
+       Less important is a lower priority, then a later start. A unit is skipped if its quota, without the candidates so far,
+       is within its limit, or if it is never preempted.
+    2. As soon as `enough` is true, candidates are spared, the most important first, as long as it stays true.
 
-For single pods, and with the end of the excess as what is enough, that is Koordinator's rule.
+For single pods, and with the end of the excess as `enough`, this is Koordinator's rule.
 
 Source: Koordinator a7a1b76, pkg/scheduler/plugins/elasticquota/quota_overuse_revoke.go.
 """
@@ -25,7 +25,7 @@ from lading.vocabulary import PodUid
 
 
 class Member(NamedTuple):
-    """A pod of a unit."""
+    """Represent a pod of a unit."""
 
     uid: PodUid
     amounts: Amounts
@@ -34,18 +34,18 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Pods that start and end together."""
+    """Represent pods that start and end together: a single pod, or a gang."""
 
     quota: QuotaId
     members: tuple[Member, ...]
-    least: int = 1  # members without which the others are of no use; those beyond it are surplus
+    least: int = 1  # minimum number of members that can run together; further members are surplus
     priority: int = 0
     started: float = 0.0  # Unix seconds
     preemptible: bool = True
 
 
 class Piece(NamedTuple):
-    """Hold a part of a unit that can go: one surplus member alone, or the whole unit."""
+    """Represent a possible victim: one surplus member alone, or a whole unit."""
 
     unit: Unit
     members: tuple[Member, ...]
@@ -57,15 +57,15 @@ Choosing = Generator[None, None, tuple[Piece, ...]]
 
 
 def may_use(snapshot: QuotaSnapshot, quota: Quota, key: str) -> int | None:
-    """Return what a quota keeps when others ask for their part: its runtime; its min where it has no runtime. None: the
-    resource is not limited."""
+    """Return the amount that a quota keeps when others request their part: its runtime, or its min if it has no runtime. None
+    means that the resource is not limited."""
     if quota.flat:
         return quota.min.get(key, 0) if key in quota.max else None
     return snapshot.runtime_of(quota, key)
 
 
 def beyond(snapshot: QuotaSnapshot, quota: Quota) -> dict[str, int]:
-    """Return by resource how much more the quota uses than it may."""
+    """Return the quota's use beyond its limit, by resource."""
     excess = {}
     for key in quota.max:
         most = may_use(snapshot, quota, key)
@@ -75,8 +75,8 @@ def beyond(snapshot: QuotaSnapshot, quota: Quota) -> dict[str, int]:
 
 
 def choosing(snapshot: QuotaSnapshot, units: Iterable[Unit], enough: Enough) -> Choosing:
-    """Choose who gives back, in steps. The result is the pieces that go, the least important first; nothing if all that may be
-    taken would not be enough, or nothing has to be."""
+    """Choose the victims, in steps. The result has the least important first; it is empty if no victim is needed, or if all of
+    them are not enough."""
     taken: list[Piece] = []
     excess: dict[QuotaId, dict[str, int]] = {}
     for piece in _in_order(units):
@@ -94,7 +94,7 @@ def choosing(snapshot: QuotaSnapshot, units: Iterable[Unit], enough: Enough) -> 
 
 
 def importance(unit: Unit) -> tuple[int, float]:
-    """Return the sort key of units: the least important first."""
+    """Return the sort key of a unit; the least important unit comes first."""
     return unit.priority, -unit.started
 
 
@@ -117,7 +117,7 @@ def _put_back(taken: Sequence[Piece], enough: Enough) -> Choosing:
     for piece in reversed(taken):
         rest = [one for one in going if one is not piece]
         if not piece.whole and any(one.whole and one.unit is piece.unit for one in rest):
-            continue  # its gang goes, and a surplus member alone is of no use
+            continue  # the whole gang is evicted, and a surplus member alone is of no use
         if (yield from enough(uids_of(rest))):
             going = rest
     return tuple(going)

@@ -1,4 +1,4 @@
-"""Define a quota as a value, whichever kind of object it was read from, and which quota a pod says that it belongs to.
+"""Define a quota as a value, for all kinds of quota objects, and the quota to which a pod belongs.
 
 Source: Koordinator's ElasticQuota (scheduling.sigs.k8s.io/v1alpha1, apis/extension/elastic_quota.go), scheduler-plugins'
 ElasticQuota (scheduling.x-k8s.io/v1alpha1, apis/scheduling/v1alpha1/types.go).
@@ -10,13 +10,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple, NewType
 
 QuotaId = NewType("QuotaId", str)  # Koordinator: the name, which is unique in the cluster; scheduler-plugins: namespace/name
-Amounts = Mapping[str, int]  # by resource, in the units of central.quota.amounts; what is absent is 0
+Amounts = Mapping[str, int]  # amounts by resource, in the units of central.quota.amounts; absent resources are 0
 
 KOORDINATOR_PREFIX: Final = "quota.scheduling.koordinator.sh/"
-LABEL_QUOTA: Final = f"{KOORDINATOR_PREFIX}name"  # on a pod
-LABEL_PREEMPTIBLE: Final = f"{KOORDINATOR_PREFIX}preemptible"  # on a pod: "false" is never made to give back
+LABEL_QUOTA: Final = f"{KOORDINATOR_PREFIX}name"  # label of a pod with the name of its quota
+LABEL_PREEMPTIBLE: Final = f"{KOORDINATOR_PREFIX}preemptible"  # label of a pod; "false": never evicted to give back
 
-# Koordinator's own quotas. They divide nothing: what the pods of the last two use is not there for the others.
+# Koordinator's own quotas. They divide nothing: devices used by pods of SYSTEM and DEFAULT are not available to other quotas.
 ROOT: Final = QuotaId("koordinator-root-quota")
 SYSTEM: Final = QuotaId("koordinator-system-quota")
 DEFAULT: Final = QuotaId("koordinator-default-quota")
@@ -33,37 +33,37 @@ class Dialect(StrEnum):
 class Quota:
     id: QuotaId
     dialect: Dialect
-    namespace: str  # of the object
+    namespace: str  # namespace of the quota object
     name: str
-    created: str = ""  # RFC 3339, in UTC: the older of two that contradict each other counts
+    created: str = ""  # RFC 3339, in UTC: of two contradicting quotas, the older one is valid
     parent: QuotaId = ROOT  # a quota, ROOT or FLAT
-    min: Amounts = field(default_factory=dict)  # guaranteed
-    max: Amounts = field(default_factory=dict)  # never more; a resource that is not in it is not limited
+    min: Amounts = field(default_factory=dict)  # guaranteed amounts
+    max: Amounts = field(default_factory=dict)  # upper limits; an absent resource is not limited
     weights: Amounts = field(default_factory=dict)
-    lends: bool = True  # what is guaranteed to it and not asked for
-    is_parent: bool = False  # has quotas, no pods
-    tree: str = ""  # empty: the one that divides the cluster
-    total: Amounts | None = None  # what a tree of its own divides; None: it is no root of one
-    apart: bool = False  # what that tree divides is not there for the tree of the cluster
-    namespaces: tuple[str, ...] = ()  # whose pods belong to it
-    uncounted: tuple[str, ...] = ()  # resources of its min or max that Lading does not count
-    problem: str = ""  # why it cannot be read
+    lends: bool = True  # whether other quotas may use the guaranteed amounts that it does not request
+    is_parent: bool = False  # whether it has child quotas instead of pods
+    tree: str = ""  # tree of the quota; empty: the tree that divides the cluster
+    total: Amounts | None = None  # amounts that its own tree divides; None: not the root of a tree
+    apart: bool = False  # whether the tree's amounts are taken from the tree of the cluster
+    namespaces: tuple[str, ...] = ()  # namespaces of the pods that belong to the quota
+    uncounted: tuple[str, ...] = ()  # resources in min or max that Lading does not count
+    problem: str = ""  # why the object cannot be read; empty: readable
 
     @property
     def flat(self) -> bool:
-        """Return whether the quota has no parent and is in no tree, as those of scheduler-plugins."""
+        """Return whether the quota has no parent and is in no tree, like all quotas of scheduler-plugins."""
         return self.parent == FLAT
 
     def weight_of(self, key: str) -> int:
-        """Return the weight by which the quota shares what is left. By default it is the max (Koordinator), or the min where
-        the dialect has no weights."""
+        """Return the quota's weight in the division of the remaining amount. The default is the max (Koordinator), or the min
+        in a dialect without weights."""
         if self.flat:
             return self.min.get(key, 0)
         return self.weights.get(key, 0) or self.max.get(key, 0)
 
 
 class Owner(NamedTuple):
-    """Say which quota a pod belongs to."""
+    """Hold the namespace and labels of a pod that determine its quota."""
 
     namespace: str
     named: str = ""  # the quota that a label of the pod names

@@ -1,8 +1,8 @@
-"""Read both kinds of ElasticQuota objects: Koordinator's, with its labels and annotations, and scheduler-plugins', which has
-min and max only.
+"""Read ElasticQuota objects of both kinds: Koordinator's, with labels and annotations, and scheduler-plugins', with min and max
+only.
 
-An object that contradicts itself is a quota with a `problem` in words: the pods of a quota that cannot be read are refused,
-because without it they would be unlimited.
+An object that contradicts itself becomes a quota with a `problem` text. The pods of an unreadable quota are refused, because
+they would be unlimited without it.
 
 Source: Koordinator a7a1b76, apis/extension/elastic_quota.go; scheduler-plugins 903da7d, apis/scheduling/v1alpha1.
 """
@@ -33,7 +33,7 @@ Read = TypeVar("Read")
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Set how all parts of the object are decoded."""
+    """Configure the decoding of all parts of the object."""
 
 
 class QuotaSpec(_Wire, frozen=True):
@@ -46,7 +46,7 @@ class QuotaStatus(_Wire, frozen=True):
 
 
 class ElasticQuota(_Wire, frozen=True):
-    """Hold what both kinds have in common."""
+    """Hold the fields that both kinds of objects have in common."""
 
     metadata: Metadata
     spec: QuotaSpec = QuotaSpec()
@@ -54,7 +54,7 @@ class ElasticQuota(_Wire, frozen=True):
 
 
 class _ProblemError(Exception):
-    """End the reading of an object; the quota has the text as its problem."""
+    """Report an unreadable object; its text becomes the quota's problem."""
 
 
 def read_quota(dialect: Dialect, obj: ElasticQuota) -> Quota:
@@ -67,7 +67,7 @@ def read_quota(dialect: Dialect, obj: ElasticQuota) -> Quota:
 
 
 def unreadable_quota(dialect: Dialect, namespace: str, name: str, why: str) -> Quota:
-    """Return the quota of an object that cannot be decoded."""
+    """Return a quota with a problem, for an object that cannot be decoded."""
     return replace(_named(dialect, Metadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}")
 
 
@@ -103,7 +103,7 @@ def _with_annotations(quota: Quota, metadata: Metadata) -> Quota:
 
 
 def _total(annotations: Mapping[str, str]) -> Amounts:
-    """Return what the tree below this quota divides."""
+    """Return the amounts that the tree below this quota divides. Raise _ProblemError."""
     if TOTAL not in annotations:
         raise _ProblemError(f"it is the root of a tree, and {TOTAL} does not say what the tree divides")
     total, _ = _amounts(TOTAL, _json(annotations, TOTAL, dict[str, Amount], {}))

@@ -1,13 +1,14 @@
-"""Decide whose pods may be evicted for a pod of higher priority, where quotas count.
+"""Decide which pods may be evicted for a pod of higher priority in a cluster with quotas.
 
-Pods of one quota preempt one another by priority; no pod preempts across quotas, and pods without a quota only one another.
-What a quota lent comes back by taking back (central.controllers.take_back), whatever the priorities. By system:
+Pods of one quota preempt one another by priority, and pods without a quota only one another; no pod preempts across quotas.
+Lent amounts are taken back separately (central.controllers.take_back), whatever the priorities. The possible victims, by
+system:
 
-    Koordinator         pods of the same quota, but those that are never preempted
-    scheduler-plugins   over its min: pods of the same namespace. Within its min: none, for then others use what it is
-                        guaranteed, and those over their min give back
+    Koordinator         pods of the same quota, except for those that are never preempted
+    scheduler-plugins   over its min: pods of the same namespace. Within its min: none, because others then use its guaranteed
+                        amounts, and quotas over their min give back
 
-Pods whose quota does not allow them evict others only if they fit in the quota then.
+If its quota does not allow a pod, it evicts others only if it fits in the quota afterwards.
 
 Source: Koordinator a7a1b76, pkg/scheduler/plugins/elasticquota (preempt.go); scheduler-plugins 903da7d, pkg/capacityscheduling.
 """
@@ -22,16 +23,16 @@ from lading.vocabulary import PodUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """Say which pods may be evicted for some that wait, and whether that is of use."""
+    """Describe the possible victims for some waiting pods, and whether their eviction is of use."""
 
-    lowest: int | None  # the lowest priority of those that may go; None: there are none
-    takes: Callable[[PodUid], bool]  # whether this one may go, whatever its priority
-    allows: Callable[[Collection[PodUid]], bool]  # whether the quotas allow those that wait once these are gone
-    said: str = ""  # whose pods may go, in words; empty: quotas make no difference
+    lowest: int | None  # the lowest priority of possible victims; None: there are none
+    takes: Callable[[PodUid], bool]  # whether the pod is a possible victim, regardless of its priority
+    allows: Callable[[Collection[PodUid]], bool]  # whether the quotas allow the waiting pods after the eviction of these pods
+    said: str = ""  # the possible victims, as text; empty: quotas make no difference
 
 
 def guaranteed_by(snapshot: QuotaSnapshot, quotas: Sequence[QuotaId], more: Amounts) -> QuotaId | None:
-    """Return the quota of scheduler-plugins within whose min these amounts still are beside what is used; None if there is
+    """Return the quota of scheduler-plugins whose min still covers these amounts beside its used ones; None if there is
     none."""
     for quota in (snapshot.tree.quotas[one] for one in quotas if one in snapshot.tree.quotas):
         limited = [key for key in more if key in quota.min or key in quota.max]
@@ -42,7 +43,7 @@ def guaranteed_by(snapshot: QuotaSnapshot, quotas: Sequence[QuotaId], more: Amou
 
 
 def in_words(quotas: Sequence[QuotaId] | None, guaranteed: QuotaId | None) -> str:
-    """Return whose pods may go. `quotas`: of the pods that wait; None: they are of several."""
+    """Describe the possible victims as text. `quotas` are those of the waiting pods; None if the pods have several."""
     if quotas is None:
         return "no pod, because its gang is of several quotas"
     if guaranteed is not None:

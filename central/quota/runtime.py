@@ -1,12 +1,12 @@
 """Compute the runtime of quotas: how much of the cluster each may use now. Koordinator's algorithm, in integers.
 
-    request up     a leaf asks for what its pods ask for, waiting pods too; a quota that does not lend asks for its min at
-                   least. A parent asks for the sum of its children's requests, each limited to that child's max.
-    divide down    siblings get their min, those that lend no more than they ask for; what is left goes to those that ask for
-                   more, in proportion of their weights, until each has what it asks for. If all mins together are more than
-                   there is, they are reduced in proportion. A parent's runtime is what its children divide.
+    request up     A leaf requests the amounts of its pods, waiting pods included; a quota that does not lend requests at least
+                   its min. A parent requests the sum of its children's requests, each limited to that child's max.
+    divide down    Siblings get their min; if they lend, at most their request. The remainder goes to those that request more,
+                   in proportion to their weights, until each has its request. If the sum of all mins exceeds the total, the
+                   mins are reduced in proportion. Children divide their parent's runtime.
 
-Every resource is divided on its own. No unit is lost or given twice: what proportions leave over goes, one unit each, to the
+Every resource is divided separately. No unit is lost or given twice: units left over by proportions go, one each, to the
 largest remainders, then by name. The result does not depend on the order of the siblings.
 
 Source: Koordinator a7a1b76, pkg/scheduler/plugins/elasticquota/core (runtime_quota_calculator.go and
@@ -23,24 +23,24 @@ from central.quota.tree import Tree
 
 
 class Sibling(NamedTuple):
-    """Hold what one of the quotas that divide an amount has of one resource."""
+    """Hold the parameters of one quota in the division of one resource."""
 
     name: str
     weight: int
-    asks: int  # limited to its max
+    asks: int  # requested amount, limited to the quota's max
     min: int
     lends: bool = True
 
 
 class Asking(NamedTuple):
-    """Hold the requests of one resource by quota. A quota that asks for nothing is not in it."""
+    """Hold the requests of one resource by quota; quotas without a request are absent."""
 
-    requested: Mapping[QuotaId, int]  # of its pods, or of its children
-    limited: Mapping[QuotaId, int]  # at least its min if it does not lend, at most its max
+    requested: Mapping[QuotaId, int]  # requests of the quota's pods, or of its children
+    limited: Mapping[QuotaId, int]  # requests to the parent: from the min (if the quota does not lend) to the max
 
 
 def divide(total: int, siblings: Iterable[Sibling], *, unit: int = 1) -> dict[str, int]:
-    """Return the runtime by name. It is in whole units if all amounts are."""
+    """Return the runtime of each sibling by name. The results are whole units if all amounts are."""
     ordered = sorted(siblings, key=_name)
     if unit > 1 and (total % unit or any(one.asks % unit or one.min % unit for one in ordered)):
         unit = 1
@@ -63,10 +63,11 @@ def _scaled_mins(total: int, siblings: Sequence[Sibling], unit: int) -> list[int
 
 
 def _give_rest(rest: int, hungry: list[Sibling], runtime: dict[str, int], unit: int) -> None:
-    """Give what is left to the hungry, by weight, in rounds: what one of them does not need is the rest of the next round."""
+    """Give the remainder to the hungry siblings, by weight, in rounds: an amount that one of them does not need goes to the
+    next round."""
     hungry = [one for one in hungry if one.weight]
     while rest > 0 and hungry:
-        if sum(one.asks - runtime[one.name] for one in hungry) <= rest:  # as all rounds would end
+        if sum(one.asks - runtime[one.name] for one in hungry) <= rest:  # all requests can be met in one round
             runtime.update((one.name, one.asks) for one in hungry)
             return
         for one, given in zip(hungry, _in_proportion(rest, hungry, unit), strict=True):
@@ -82,14 +83,14 @@ def _in_proportion(amount: int, siblings: Sequence[Sibling], unit: int) -> list[
     parts = [divmod(units * one.weight, weights) for one in siblings]
     given = [part * unit for part, _ in parts]
     left = units - sum(part for part, _ in parts)
-    # The siblings are in the order of their names, and so are equal remainders.
+    # `nlargest` is stable: among equal remainders, the first sibling by name gets the unit.
     for at in nlargest(left, range(len(parts)), key=lambda at: parts[at][1]):
         given[at] += unit
     return given
 
 
 def ask_up(tree: Tree, key: str, requested: Mapping[QuotaId, int]) -> Asking:
-    """Return what every quota asks for, from the requests of the leaves' pods."""
+    """Return the requests of every quota, given the requests of the leaves' pods."""
     asked, limited = dict(requested), dict[QuotaId, int]()
     for quota in tree.leaves_first():
         own = asked.get(quota.id, 0)
@@ -100,13 +101,13 @@ def ask_up(tree: Tree, key: str, requested: Mapping[QuotaId, int]) -> Asking:
 
 
 def limit(quota: Quota, key: str, requested: int) -> int:
-    """Return what the quota asks its parent for, if its pods or children request so much."""
+    """Return the amount that the quota requests of its parent, if its pods or children request this amount."""
     asks = least_asked(quota, key, requested)
     return min(asks, quota.max[key]) if key in quota.max else asks
 
 
 def least_asked(quota: Quota, key: str, requested: int) -> int:
-    """Return the request of the quota itself: its min counts as requested if it does not lend."""
+    """Return the quota's own request: at least its min if it does not lend."""
     return requested if quota.lends else max(requested, quota.min.get(key, 0))
 
 

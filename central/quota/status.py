@@ -1,7 +1,7 @@
-"""Render what is written back into ElasticQuota objects, in the keys that each system's own scheduler writes.
+"""Render the status of quotas for ElasticQuota objects, in the keys that each system's own scheduler writes.
 
-Koordinator: annotations with lists of resources as JSON, and `status.used`. scheduler-plugins: `status.used`. Only resources
-that Lading counts and that the quota limits are in it.
+Koordinator: annotations with lists of resources as JSON, and `status.used`. scheduler-plugins: `status.used`. The status has
+only resources that Lading counts and that the quota limits.
 
 Source: Koordinator a7a1b76, apis/extension/elastic_quota.go, pkg/scheduler/plugins/elasticquota (controller.go).
 """
@@ -35,7 +35,7 @@ NOTHING_SAID: Final = QuotaStatus()
 
 
 def read_status(obj: ElasticQuota) -> QuotaStatus:
-    """Return what an object says, whichever scheduler wrote it."""
+    """Return the status in an object, whichever scheduler wrote it."""
     annotations = {key: value for key, value in obj.metadata.annotations.items() if key in WRITTEN}
     return QuotaStatus(annotations=annotations, used={key: str(value) for key, value in (obj.status.used or {}).items()})
 

@@ -1,8 +1,8 @@
-"""Build the tree of quotas, refuse in words those that contradict it, and find the quota of a pod.
+"""Build the tree of quotas, reject invalid quotas with a text, and find the quota of a pod.
 
-The rules are those of Koordinator's webhook, which a cluster may lack: min within max, the resources of a parent's max, the
-mins of children within their parent's min, no circle. And a tree has at most MOST_LEVELS levels. Of two quotas that contradict
-each other the older one counts. A quota whose parent is refused is refused too.
+The rules are those of Koordinator's webhook, which a cluster may lack: min within max, the same resources as the parent's max,
+the mins of children within their parent's min, no cycle. In addition, a tree has at most MOST_LEVELS levels. Of two
+contradicting quotas, the older one is valid. A quota whose parent is rejected is rejected too.
 
 Source: Koordinator a7a1b76, pkg/webhook/elasticquota (quota_topology_check.go), pkg/scheduler/plugins/elasticquota
 (plugin_helper.go, getPodAssociateQuotaName).
@@ -17,21 +17,21 @@ from central.quota.amounts import in_words
 from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId
 
 SYSTEM_NAMESPACE: Final = "kube-system"
-MOST_LEVELS: Final = 16  # of a tree: what a pod costs grows with them, and organisations have five
+MOST_LEVELS: Final = 16  # maximum levels of a tree: the cost of a pod grows with them, and organisations have five
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    quotas: Mapping[QuotaId, Quota] = field(default_factory=dict)  # those that count
+    quotas: Mapping[QuotaId, Quota] = field(default_factory=dict)  # valid quotas, by ID
     groups: Mapping[QuotaId, tuple[QuotaId, ...]] = field(default_factory=dict)  # children by parent, parents first
     paths: Mapping[QuotaId, tuple[QuotaId, ...]] = field(default_factory=dict)  # the quota itself, then its parents
-    problems: Mapping[QuotaId, str] = field(default_factory=dict)  # why the others do not count
-    by_namespace: Mapping[str, QuotaId] = field(default_factory=dict)  # Koordinator's
-    flat: Mapping[str, QuotaId] = field(default_factory=dict)  # scheduler-plugins', by namespace
+    problems: Mapping[QuotaId, str] = field(default_factory=dict)  # why a quota is invalid, by ID
+    by_namespace: Mapping[str, QuotaId] = field(default_factory=dict)  # quotas of Koordinator, by namespace
+    flat: Mapping[str, QuotaId] = field(default_factory=dict)  # quotas of scheduler-plugins, by namespace
     dividing: frozenset[QuotaId] = frozenset()  # the members of all groups
 
     def quotas_of(self, owner: Owner) -> tuple[QuotaId, ...]:
-        """Return the quotas that the pod is counted in: one of each dialect at most. One that is refused is among them."""
+        """Return the quotas that count the pod: at most one of each dialect. They may include an invalid quota."""
         found = [quota for quota in (self._of_koordinator(owner), self.flat.get(owner.namespace)) if quota is not None]
         return tuple(found)
 
@@ -50,19 +50,18 @@ class Tree:
         return any(group != FLAT for group in self.groups)
 
     def leaves_first(self) -> Iterator[Quota]:
-        """Yield the quotas of all groups, every one after its children."""
+        """Yield the quotas of all groups, each one after its children."""
         for members in reversed(list(self.groups.values())):
             yield from map(self.quotas.__getitem__, members)
 
     def group_of(self, quota: QuotaId) -> QuotaId:
-        """Return the name of the group in which the path of the quota ends: what is divided there is divided among its whole
-        tree."""
+        """Return the group at the top of the quota's path: the amount divided there is shared by the quota's whole tree."""
         top = self.quotas[self.paths[quota][-1]]
         return top.id if top.total is not None else top.parent
 
 
 def build(quotas: Iterable[Quota]) -> Tree:
-    """Return the tree. The order of the quotas makes no difference."""
+    """Return the tree of these quotas, which may be in any order."""
     building = _Building(sorted(quotas, key=lambda one: (one.created, one.namespace, one.name)))
     building.build()
     return building.tree()
@@ -82,7 +81,7 @@ class _Building:
 
     def _add(self, quota: Quota) -> None:
         if quota.id == ROOT:
-            return  # Koordinator's object of the whole cluster: what there is, nodes say
+            return  # Koordinator's object of the whole cluster; central sums the nodes instead
         if quota.id in self._known:
             other = self._known[quota.id]
             self._problems[QuotaId(f"{quota.namespace}/{quota.name}")] = (
@@ -106,7 +105,7 @@ class _Building:
 
     def build(self) -> None:
         parents: list[QuotaId] = [ROOT, FLAT, *(quota.id for quota in self._accepted.values() if quota.total is not None)]
-        for parent in parents:  # which grows
+        for parent in parents:  # the list grows in the loop
             members = self._accept_children(parent)
             if members:
                 self._groups[parent] = members

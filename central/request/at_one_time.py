@@ -1,6 +1,7 @@
-"""Compute the most that the containers of a pod have of something at one time: init containers run before those after them.
+"""Compute the peak amount of a pod's containers that run at the same time: init containers end before later ones start.
 
-It takes containers, or their amounts, in starting order. Source: KEP-753 (sidecar containers).
+Take containers, or their amounts, in starting order. Example: an init container with 4 and an app container with 3 peak at 4.
+Source: KEP-753 (sidecar containers).
 """
 
 from collections.abc import Callable, Iterable
@@ -12,12 +13,13 @@ Amount = TypeVar("Amount", int, float)
 
 
 def at_one_time(containers: Iterable[ContainerRequest], amount: Callable[[ContainerRequest], Amount]) -> Amount:
-    """Return the most that the containers have of something at one time."""
+    """Return the peak sum of `amount` over the containers that run at the same time."""
     return most_at_one_time((amount(one), one.role) for one in containers)
 
 
 def most_at_one_time(amounts: Iterable[tuple[Amount, Role]]) -> Amount:
-    """Return the largest sum of the amounts of the containers that run at one time, each with its container's role."""
+    """Return the peak sum of the amounts of containers that run at the same time. Each amount comes with its container's
+    role."""
     stay: Amount = 0
     most: Amount = 0
     for amount, role in amounts:

@@ -1,14 +1,14 @@
-"""Compute what a pod requests of its node besides devices: cpu in milli, memory in MiB, both rounded up, by Kubernetes' rule.
+"""Compute a pod's effective requests for cpu (milli) and memory (MiB), both rounded up, by Kubernetes' rule.
 
-    the larger of  all app containers and sidecars together
+    the larger of  the sum over all app containers and sidecars
               and  each init container with the sidecars that started before it
-    or, if the pod as a whole has an amount, that one instead
-    and the overhead of its runtime class
+    or, if the pod as a whole has an amount, that amount instead
+    plus the overhead of the pod's runtime class
 
-While a container, or the pod, is being resized, its amount is the largest of what the spec wants, what it has, and what its
-node allocated. What the spec wants does not count if the resize is infeasible on that node: from 1 to 200 CPUs counts 1.
+During a resize of a container or pod, the amount is the largest of the spec's, the actual and the node-allocated one. The
+spec's amount does not count if the resize is infeasible on the node: an infeasible resize from 1 to 200 CPUs counts 1.
 
-It takes any pod. An invalid quantity counts as nothing: kube-scheduler and the API server judge it, not central.
+An invalid quantity counts as 0, because kube-scheduler and the API server judge quantities, not central.
 
 Source: k8s.io/component-helpers/resource, PodRequests; KEP-753 (sidecars), KEP-2837 (resources of a pod), KEP-688 (overhead),
 KEP-1287 (resize: determineContainerReqs).
@@ -27,7 +27,7 @@ from central.request.quantity import parse_quantity
 CPU: Final = "cpu"
 MEMORY: Final = "memory"
 _MIB: Final = 2**20
-# Of one pod, milli of cpu or MiB: more than any node has, and sums of these stay far from the end of 64 bits.
+# A pod's milli cpu and MiB are capped: no node has as much, and sums of capped amounts fit into 64 bits.
 MOST: Final = 2**40
 _LARGEST: Final = 2**60
 
@@ -36,7 +36,7 @@ def cpu_memory_of(pod: Pod) -> CpuMemory:
     return _rounded_up(_of_pod(pod, CPU), _of_pod(pod, MEMORY))
 
 
-@lru_cache(maxsize=8192)  # so that a hundred thousand pods of some templates share some values
+@lru_cache(maxsize=8192)  # 100,000 pods of a few templates share a few values
 def _rounded_up(cpu: int, memory: int) -> CpuMemory:
     return CpuMemory(min(-(-cpu // 1000), MOST), min(-(-memory // _MIB), MOST))
 
@@ -49,7 +49,7 @@ def allocatable_of(amounts: dict[str, Amount]) -> CpuMemory | None:
 
 
 def _of_pod(pod: Pod, resource: str) -> int:
-    """Return millionths of a core, or bytes."""
+    """Return the pod's request: cpu in millionths of a core, memory in bytes."""
     spec, status = pod.spec, pod.status
     total = most_at_one_time((_of_container(pod, one, role, resource), role) for one, role in starting_order(pod))
     if spec.resources is not None and resource in spec.resources.requests:
@@ -61,7 +61,7 @@ def _of_pod(pod: Pod, resource: str) -> int:
 
 
 def _of_container(pod: Pod, container: Container, role: Role, resource: str) -> int:
-    """Return the container's request. A limit alone is a request too: the API server fills it in."""
+    """Return the container's request. A limit alone counts as a request, because the API server fills it in."""
     amounts: Resources = container.resources
     wanted = next((_micros(said[resource], resource) for said in (amounts.requests, amounts.limits) if resource in said), 0)
     actual = pod.status.actual(container.name) if role is not Role.INIT else None
@@ -71,7 +71,7 @@ def _of_container(pod: Pod, container: Container, role: Role, resource: str) -> 
 def _while_resized(
     pod: Pod, wanted: int, actual: Resources | None, allocated: Mapping[str, Amount] | None, resource: str
 ) -> int:
-    """Return what counts of an amount that may be about to change."""
+    """Return the amount that counts for a container or pod that may be in a resize."""
     if actual is None:
         return wanted
     there = [_micros(said[resource], resource) for said in (actual.requests, allocated or {}) if resource in said]

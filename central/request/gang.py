@@ -1,9 +1,9 @@
-"""Parse which gang a pod belongs to, in whichever dialect it says so: pods of one gang start together or not at all.
+"""Parse a pod's gang membership in any dialect. Pods of one gang start together or not at all.
 
-A *gang* has roles, each with a minimum of members; a gang without roles has one, with an empty name. A pod names its gang, and
-the minimum stands on the pod itself or in the gang's own object (`central.api.pod_groups`).
+A *gang* has roles, each with a minimum of members; a gang without roles has a single role with an empty name. A pod names its
+gang. The minimum is on the pod itself or in the gang's object (`central.api.pod_groups`).
 
-    dialect       member says                                                     minimum
+    dialect       key that names the gang                                         minimum
     lading        annotation lading.dev/gang                                      annotation lading.dev/gang-min
     coscheduling  label scheduling.x-k8s.io/pod-group                             PodGroup scheduling.x-k8s.io
     koordinator   label pod-group.scheduling.sigs.k8s.io                          PodGroup scheduling.sigs.k8s.io
@@ -11,8 +11,8 @@ the minimum stands on the pod itself or in the gang's own object (`central.api.p
     kubernetes    spec.schedulingGroup (1.36) or spec.workloadRef (1.35)          PodGroup or Workload scheduling.k8s.io
     kueue         annotation (Kueue 0.18) or label kueue.x-k8s.io/pod-group-name  annotation …/pod-group-total-count
 
-A group of Koordinator's gangs is one gang here, with a role for each of them. The result is None for a pod without a gang, and
-MalformedRequest for one whose words contradict each other or cannot be read.
+A group of Koordinator's gangs is one gang here, with a role for each gang of the group. The result is None for a pod without a
+gang, and MalformedRequest for a pod with contradictory or unreadable gang keys.
 
 Source: kubernetes-sigs/scheduler-plugins (coscheduling), koordinator.sh gang scheduling, KEP-4671, kueue.sigs.k8s.io.
 """
@@ -37,10 +37,10 @@ from lading.vocabulary import (
     GANG_ROLE,
 )
 
-MAX_MIN: Final = 4096  # members that start together
+MAX_MIN: Final = 4096  # maximum members of a gang that start together
 MAX_ROLES: Final = 32
-_LONGEST: Final = 4096  # characters of a value that are parsed
-_SHOWN: Final = 60  # characters of a value that a message repeats
+_LONGEST: Final = 4096  # maximum characters of a parsed value
+_SHOWN: Final = 60  # maximum characters of a value in a message
 
 _GROUPS: Final = {
     "coscheduling": "scheduling.x-k8s.io",
@@ -60,7 +60,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,251}[a-zA-Z0-9])?")
 _COUNT: Final = re.compile(r"[1-9][0-9]{0,3}")
 _LABEL_KEY: Final = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[a-zA-Z0-9]([-a-zA-Z0-9_.]{0,61}[a-zA-Z0-9])?")
 
-# Annotations that are not below lading.dev/ and say something of a gang; their prefixes.
+# Central also reads annotations with these prefixes, which are outside lading.dev/, because they concern gangs.
 FOREIGN_PREFIXES: Final = (_KOORDINATOR, _LIGHT, "kueue.x-k8s.io/", "batch.kubernetes.io/")
 
 
@@ -84,21 +84,21 @@ class GangKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the whole key: `str` is for people and leaves the dialect out."""
+        """Return the key with its dialect. `str` is for people, and omits the dialect."""
         return f"{self.dialect}:{self.namespace}/{self.name}"
 
 
 class Mode(StrEnum):
-    """Say what becomes of the members that are bound if the others do not follow in time."""
+    """Decide whether bound members stay if the other members of the gang are not bound in time."""
 
-    STRICT = "strict"  # they are evicted
-    NON_STRICT = "non-strict"  # they stay
+    STRICT = "strict"  # bound members are evicted
+    NON_STRICT = "non-strict"  # bound members stay
 
 
 class Match(StrEnum):
-    """Say which members count for the minimum. Source: Koordinator's match-policy."""
+    """Select the members that count for the minimum. Source: Koordinator's match-policy."""
 
-    ONCE_SATISFIED = "once-satisfied"  # a gang that was whole once is a gang no more: its later members are ordinary pods
+    ONCE_SATISFIED = "once-satisfied"  # once the minimum was bound, later members are ordinary pods
     WAITING_AND_RUNNING = "waiting-and-running"
     ONLY_WAITING = "only-waiting"
 
@@ -108,18 +108,18 @@ NO_ROLES: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Hold what is said of a gang, by its object or by each of its members."""
+    """Hold the settings of a gang, from its object or from each of its members."""
 
-    least: Mapping[str, int] = field(default_factory=lambda: NO_ROLES)  # members of each role that start together
+    least: Mapping[str, int] = field(default_factory=lambda: NO_ROLES)  # minimum by role: members that start together
     mode: Mode = Mode.STRICT
     match: Match = Match.ONCE_SATISFIED
-    wait_s: float | None = None  # for the members that are missing after the first was bound; None: central's default
-    required_topology: str = ""  # a label of nodes: all members have the same value
+    wait_s: float | None = None  # seconds to wait for missing members after the first is bound; None: central's default
+    required_topology: str = ""  # key of a node label; the nodes of all members have the same value
     preferred_topology: str = ""
 
 
 class ObjectKey(NamedTuple):
-    """Name the object that has the terms of a gang, or of one role of it."""
+    """Identify the object with the settings (`Terms`) of a gang, or of one role of a gang."""
 
     dialect: GangDialect
     namespace: str
@@ -132,15 +132,15 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Hold what one pod says of its gang."""
+    """Hold a pod's gang and role, and the gang's settings or the object that has them."""
 
     gang: GangKey
     role: str = ""
-    roles: tuple[str, ...] = ("",)  # all that the gang must have
-    terms: Terms | None = None  # None: those of `source`
+    roles: tuple[str, ...] = ("",)  # all roles of the gang
+    terms: Terms | None = None  # None: the object `source` has them
     source: ObjectKey | None = None
-    rank: int | None = None  # its number among the members, where pods have one
-    wrong: str = ""  # why the words of its object cannot be used
+    rank: int | None = None  # the pod's index among the members, if any
+    wrong: str = ""  # the error in the gang's object; empty: valid
 
 
 class _BadGangError(Exception):
@@ -148,7 +148,7 @@ class _BadGangError(Exception):
 
 
 def parse_membership(pod: Pod) -> Membership | MalformedRequest | None:
-    """Return the gang of the pod. A pod that names two gangs is refused."""
+    """Return the pod's gang membership; None if the pod names no gang. A pod that names two gangs is refused."""
     try:
         found = [membership for read in _DIALECTS if (membership := read(pod)) is not None]
     except _BadGangError as e:
@@ -189,7 +189,7 @@ def _read_own(pod: Pod) -> Membership | None:
 
 
 def _own_least(written: str) -> Mapping[str, int]:
-    """Return the minimum of each role: `4`, or `ps=1,worker=4`."""
+    """Parse the minimum of each role from a text such as `4` or `ps=1,worker=4`."""
     parts = [part.strip() for part in written[:_LONGEST].split(",")]
     if len(parts) == 1 and "=" not in parts[0]:
         return {"": _count(GANG_MIN, parts[0])}
@@ -231,7 +231,7 @@ def _read_koordinator(pod: Pod) -> Membership | None:
 
 
 def parse_group(namespace: str, name: str, annotations: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | MalformedRequest:
-    """Return this gang as `namespace/name`, and all gangs of its group, itself too."""
+    """Return the gang as `namespace/name`, and the sorted names of all gangs of its group, including the gang."""
     own, written = f"{namespace}/{name}", annotations.get(f"{_KOORDINATOR}groups", "")
     listed = _strings(written) if written else [own]
     if own not in listed or len(listed) > MAX_ROLES:
@@ -247,7 +247,7 @@ def group_key(group: Sequence[str]) -> GangKey:
 
 
 def koordinator_terms(annotations: Mapping[str, str], least: Mapping[str, int]) -> Terms:
-    """Return the terms that Koordinator's annotations give. An illegal value counts as its default, as in Koordinator."""
+    """Return the gang's settings from Koordinator's annotations. An invalid value counts as its default, as in Koordinator."""
     mode = annotations.get(f"{_KOORDINATOR}mode", "")
     match = annotations.get(f"{_KOORDINATOR}match-policy") or annotations.get(f"{_LIGHT}match-policy", "")
     waits = annotations.get(f"{_KOORDINATOR}waiting-time", "")
@@ -266,7 +266,7 @@ def _read_kubernetes(pod: Pod) -> Membership | None:
     membership = _by_object(pod, GangDialect.KUBERNETES, name)
     if len(pod.spec.gang) == 1:
         return membership
-    workload, group, _ = pod.spec.gang  # each replica key is a gang of its own, with the terms of its group
+    workload, group, _ = pod.spec.gang  # each replica key is a gang of its own, with the settings of its group
     return replace(membership, source=ObjectKey(GangDialect.KUBERNETES, pod.metadata.namespace, f"{workload}/{group}"))
 
 
@@ -289,7 +289,7 @@ _DIALECTS: Final[Sequence[Callable[[Pod], Membership | None]]] = (
 
 
 def _by_object(pod: Pod, dialect: GangDialect, name: str) -> Membership:
-    """Return a membership whose terms, and group, stand in an object."""
+    """Return a membership that takes the gang's settings and group from an object."""
     namespace = pod.metadata.namespace
     source = ObjectKey(dialect, namespace, name)
     if dialect is GangDialect.KOORDINATOR:
@@ -308,7 +308,7 @@ def _rank(pod: Pod) -> int | None:
 
 
 def _duration_s(written: str) -> float | None:
-    """Return a duration as Go writes it, `1h30m` or `600s`, in seconds; None if it is none, or zero."""
+    """Parse a Go duration such as `1h30m` or `600s` to seconds. Return None if the text is invalid or the duration zero."""
     if len(written) > _LONGEST or not re.fullmatch(r"([0-9.]+(h|ms|m|s))+", written):
         return None
     parts = re.findall(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|m|s)", written)
@@ -343,7 +343,7 @@ def _choice(said: Mapping[str, str], key: str, kind: type[Mode], otherwise: Mode
 
 
 def _strings(written: str) -> list[str]:
-    """Return a JSON list of texts; nothing if it is anything else."""
+    """Parse a JSON list of strings. Return an empty list for any other text."""
     try:
         read = json.loads(written) if len(written) <= _LONGEST else None
     except (ValueError, RecursionError):

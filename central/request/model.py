@@ -1,4 +1,4 @@
-"""Define a pod's device request as one value, which is compared and hashed: pods of one template have equal requests."""
+"""Define a pod's device request as a hashable value. Pods of one template have equal requests."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,8 +9,8 @@ from lading.devices.isolation import IsolationName
 
 
 class Role(StrEnum):
-    """Say when a container runs (KEP-753): an init container ends before the next begins; a sidecar is an init container that
-    stays (restartPolicy Always); app containers run together with all sidecars."""
+    """Classify a container by the time when it runs (KEP-753). An init container ends before the next container starts. A
+    sidecar is an init container that keeps running (restartPolicy Always). App containers run together with all sidecars."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -38,21 +38,21 @@ class Scope(StrEnum):
 
 
 class PartitionPolicy(StrEnum):
-    """Say whether a container's whole cards must be exactly those of one NVSwitch partition."""
+    """Decide whether a container's whole cards must be exactly the cards of one NVSwitch partition."""
 
-    HONOR = "honor"  # or the node does not fit
-    PREFER = "prefer"  # where there is one
+    HONOR = "honor"  # a node without such free cards does not fit
+    PREFER = "prefer"  # such cards are preferred; other cards are allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Request an equal part of each of some cards. Memory by amount, or (`memory_mib` None) the same percentage as the compute.
-    Whether it fits does not depend on the limit."""
+    """Request an equal part of each of `cards` cards. If `memory_mib` is None, the share's percentage of memory equals its
+    percentage of compute. Whether a share fits does not depend on the limit."""
 
     memory_mib: int | None = None
     core_percent: int | None = None
-    core_limit_percent: int | None = None  # of the compute, while others leave it; None: what the isolation does
-    cards: int = 1  # different ones
+    core_limit_percent: int | None = None  # maximum compute while other shares leave it unused; None: the isolation's default
+    cards: int = 1  # number of different cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class ContainerRequest:
     gpus: int = 0  # whole cards
     share: Share | None = None
     vfs: int = 0
-    gang_member: bool = False  # it asks for no device, and says that the pod starts with its gang
+    gang_member: bool = False  # the container requests no device, only that the pod starts with its gang
 
     @property
     def empty(self) -> bool:
@@ -71,30 +71,30 @@ class ContainerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Sharing:
-    """Restrict which pods share a card with this pod. Labels apply within their namespace only: pods of two namespaces with
-    the same text have nothing in common, so that one tenant can neither attract nor block pods of another."""
+    """Restrict the pods that share a card with this pod. Labels apply within their namespace only, so that one tenant can
+    neither attract nor block pods of another."""
 
     namespace: str
-    affinity: str = ""  # all shares of pods with this one are on one card; empty, as below: not asked
-    anti_affinity: str = ""  # of pods with this one there is at most one on a card
-    exclusion: str = ""  # its card has shares of pods with this one only
+    affinity: str = ""  # label of pods with all shares on the same card; empty, as below: no such rule
+    anti_affinity: str = ""  # label of pods of which at most one is on a card
+    exclusion: str = ""  # label of pods that share their card only with one another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequest:
     """Hold a pod's device request. Containers are in the order in which kubelet starts them: init containers and sidecars as
-    written, then apps. Containers without a request are left out. A member of a gang that asks for no device has none."""
+    written, then apps. Containers without a request are left out. A gang member that requests no device has no containers."""
 
     containers: tuple[ContainerRequest, ...]
     policy: Policy | None = None  # None: the cluster's default
-    gpu_models: tuple[str, ...] = ()  # one of these, as the node reports them, sorted; none: any
-    mig_profile: str = ""  # "1g.10gb": `gpus` are so many MIG instances of that profile; "": whole cards
+    gpu_models: tuple[str, ...] = ()  # allowed models as nodes report them, sorted; empty: any
+    mig_profile: str = ""  # such as "1g.10gb": `gpus` counts MIG instances of this profile; empty: whole cards
     rdma_policy: RdmaPolicy = RdmaPolicy.NEAREST
     scope: Scope = Scope.ANY
     partition: PartitionPolicy | None = None  # None: the cluster's default
-    sharing: Sharing | None = None  # of the shares; a whole card is not shared
-    isolation: IsolationName | None = None  # of the shares; None: the default of the node
-    _hash: int = field(init=False, repr=False, compare=False)  # each decision looks it up eight times
+    sharing: Sharing | None = None  # labels of the pod's shares; a whole card is never shared
+    isolation: IsolationName | None = None  # isolation of the pod's shares; None: the node's default
+    _hash: int = field(init=False, repr=False, compare=False)  # cached, because each decision hashes the request eight times
 
     def __post_init__(self) -> None:
         shown = self.containers, self.policy, self.gpu_models, self.mig_profile, self.rdma_policy, self.scope
@@ -105,8 +105,8 @@ class DeviceRequest:
 
 
 class CpuMemory(NamedTuple):
-    """Hold the pod's requests for cpu and memory. They are not in a DeviceRequest, because whether devices fit does not depend
-    on them."""
+    """Hold a pod's requests for cpu and memory. They are not part of DeviceRequest, because they do not decide whether devices
+    fit."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
@@ -117,7 +117,8 @@ NO_CPU_MEMORY: Final = CpuMemory()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Hold what the policy fragmentation uses of a pod. Pods of one template have one shape."""
+    """Hold a pod's requests for devices, cpu and memory, as the policy fragmentation uses them. Pods of one template have equal
+    shapes."""
 
     request: DeviceRequest
     cpu_memory: CpuMemory = NO_CPU_MEMORY

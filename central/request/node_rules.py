@@ -1,15 +1,15 @@
-"""Judge by Kubernetes' rules on which nodes a pod may be, whatever other pods hold there: pure.
+"""Judge by Kubernetes' rules whether a pod is allowed on a node, regardless of the node's free capacity: pure.
 
-It takes a pod, and of a node its name, labels, taints and cordon. It returns whether these rules allow the pod there:
+Take a pod, and a node's name, labels, taints and cordon. Return whether these rules allow the pod on the node:
 
-    nodeSelector              the node has all of these labels
-    required node affinity    the node meets one of the terms: all requirements of it; an empty term is met by no node
-    taints                    each of NoSchedule or NoExecute is tolerated by one of the tolerations
+    nodeSelector              the node has all labels of the selector
+    required node affinity    the node meets all requirements of one term; no node meets an empty term
+    taints                    a toleration matches each taint with the effect NoSchedule or NoExecute
     cordon                    `spec.unschedulable` counts as a taint of its own
 
-kube-scheduler applies the same rules and has the last word. It also leaves out a node for what other pods hold there now, so
-that its word alone does not say where a pod could be later. Volumes, host ports, affinity between pods and topology spread are
-judged by kube-scheduler alone. A pod that waits has no `nodeName`.
+kube-scheduler applies the same rules, and decides. kube-scheduler also excludes nodes that are full now, so that its answer
+does not show where a pod could run later. kube-scheduler alone judges volumes, host ports, affinity between pods and topology
+spread. A pending pod has no `nodeName`.
 
 Source: k8s.io/component-helpers/scheduling/corev1 (nodeaffinity), k8s.io/apimachinery/pkg/labels (Requirement), ToleratesTaint
 of k8s.io/api/core/v1, the plugins NodeAffinity, TaintToleration and NodeUnschedulable of kube-scheduler, as of v1.36.
@@ -26,15 +26,15 @@ import msgspec
 
 from central.request.pod import Affinity, Pod, Requirement, SelectorTerm, Toleration
 
-# Of one pod. What a person or a controller writes has some dozens; the API server sets no limit but the object's size.
-MOST_RULES: Final = 256  # labels of the selector, terms, requirements and tolerations
-MOST_TEXT: Final = 65_536  # characters of all of them
+# A pod's rules are limited here, because the API server limits only the object's size. Real pods have some dozens of rules.
+MOST_RULES: Final = 256  # maximum number of selector labels, terms, requirements and tolerations together
+MOST_TEXT: Final = 65_536  # maximum characters of a pod's rules
 
-NODE_NAME: Final = "metadata.name"  # the only field of `matchFields`
+NODE_NAME: Final = "metadata.name"  # the only field that `matchFields` supports
 FORBIDDING: Final = frozenset({"NoSchedule", "NoExecute"})
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,64}")
-_END: Final = 2**63  # of the integers that are compared
+_END: Final = 2**63  # bound of 64-bit integers: compared numbers are below it
 _LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 
@@ -48,23 +48,23 @@ UNSCHEDULABLE: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoS
 
 
 class NodeTraits(NamedTuple):
-    """Hold what these rules judge a node by."""
+    """Hold the node properties that node rules are checked against."""
 
     name: str
     labels: Mapping[str, str]
-    taints: tuple[Taint, ...]  # those that forbid, with that of a cordon
+    taints: tuple[Taint, ...]  # taints NoSchedule and NoExecute, and the taint of a cordon
 
 
 class _Rule(NamedTuple):
-    """A requirement that can be met."""
+    """Hold a valid requirement of a node affinity."""
 
     key: str
     operator: str
     values: frozenset[str] = frozenset()
-    number: int = 0  # of Gt and Lt
+    number: int = 0  # bound for the operators Gt and Lt
 
     def is_met(self, value: str | None) -> bool:
-        """Return whether a label, or a field, with this value meets it. None: there is none."""
+        """Return whether a label or field with this value meets the requirement. None: the label is absent."""
         match self.operator:
             case "In":
                 return value in self.values
@@ -81,12 +81,12 @@ class _Rule(NamedTuple):
 
 class _Term(NamedTuple):
     labels: tuple[_Rule, ...]
-    names: tuple[_Rule, ...]  # for the node's name
+    names: tuple[_Rule, ...]  # requirements on the node's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRules:
-    """Hold what a pod says of its nodes. Pods of one template have one value."""
+    """Hold a pod's node rules: selector, required affinity and tolerations. Pods of one template have equal rules."""
 
     selector: tuple[tuple[str, str], ...] = ()
     terms: tuple[_Term, ...] | None = None  # None: no node affinity is required
@@ -105,14 +105,14 @@ ANY_NODE: Final = NodeRules()
 
 
 def traits_of(name: str, labels: Mapping[str, str], taints: Iterable[Taint], *, unschedulable: bool) -> NodeTraits:
-    """Return the traits of a node. Most labels are those of other nodes, too, and are kept once."""
+    """Return the traits of a node. Label texts are interned, because most of them are equal on many nodes."""
     forbidding = tuple(taint for taint in taints if taint.effect in FORBIDDING)
     shared = {sys.intern(key): sys.intern(value) for key, value in labels.items()}
     return NodeTraits(sys.intern(name), shared, (*forbidding, UNSCHEDULABLE) if unschedulable else forbidding)
 
 
 def read_node_rules(pod: Pod) -> NodeRules | None:
-    """Return what the pod says of its nodes. None: it says more than central judges, MOST_RULES or MOST_TEXT."""
+    """Return the pod's node rules; None if they exceed MOST_RULES or MOST_TEXT."""
     spec = pod.spec
     selector, tolerations = (spec.node_selector or {}).items(), spec.tolerations or ()
     terms = _terms(spec.affinity)
@@ -149,7 +149,7 @@ def _tolerated(one: Toleration) -> tuple[str, ...]:
 
 
 def _read_term(term: SelectorTerm) -> _Term | None:
-    """Return the term; None: no node meets it, because it is empty or a requirement of it is invalid."""
+    """Return the term; None if no node can meet it, because the term is empty or has an invalid requirement."""
     labels = [_read_rule(one) for one in term.match_expressions or ()]
     names = [_read_name_rule(one) for one in term.match_fields or ()]
     if not (labels or names) or None in labels or None in names:
@@ -182,7 +182,7 @@ def _is_met(term: _Term, node: NodeTraits) -> bool:
 
 
 def _tolerates(one: Toleration, taint: Taint) -> bool:
-    """Return whether a toleration is for this taint. An empty effect is for all effects, an empty key for all keys."""
+    """Return whether the toleration matches the taint. An empty effect matches all effects, an empty key all keys."""
     if (one.effect and one.effect != taint.effect) or (one.key and one.key != taint.key):
         return False
     match one.operator:
@@ -200,6 +200,6 @@ def _tolerates(one: Toleration, taint: Taint) -> bool:
 
 
 def _integer(text: str | None) -> int | None:
-    """Return the number as Go's ParseInt reads it, in 64 bits."""
+    """Parse a 64-bit integer as Go's ParseInt does; return None if it is invalid."""
     number = int(text) if text is not None and _NUMBER.fullmatch(text) else None
     return number if number is not None and -_END <= number < _END else None

@@ -1,9 +1,8 @@
-"""Read which cards a bound pod has by another system: NVIDIA's device plugin, HAMi, gpushare or Koordinator.
+"""Read the cards that another system gave a bound pod: NVIDIA's device plugin, HAMi, gpushare or Koordinator.
 
-It takes any pod, and returns the pod's amounts of such resources, and the cards that an annotation of that system names.
-Whether they count depends on the node (`central.ledger.other_systems`): any user who may create pods can write such resources
-and annotations. A share of a card counts as the whole card, because two systems that share a card do not know each other's
-part.
+Take any pod. Return its amounts of the other system's resources, and the cards that an annotation of that system names. Whether
+such a claim counts depends on the node (`central.ledger.other_systems`), because any user who may create pods can write these
+keys. A share of a card counts as the whole card, because two systems that share a card do not know each other's part.
 
 Source: HAMi, pkg/util (vgpu-devices-allocated); gpushare-scheduler-extender; Koordinator, apis/extension (device-allocated).
 """
@@ -37,7 +36,7 @@ class Named(NamedTuple):
     """Hold the cards that an annotation names."""
 
     uuids: frozenset[GpuUuid] = frozenset()
-    positions: frozenset[int] = frozenset()  # on the node, in the order of PCI addresses, as NVML counts
+    positions: frozenset[int] = frozenset()  # indexes on the node, in the order of PCI addresses, as NVML counts
 
     @property
     def number(self) -> int:
@@ -45,15 +44,16 @@ class Named(NamedTuple):
 
 
 class OtherClaim(NamedTuple):
-    """Describe what one pod has of its node's cards by another system."""
+    """Hold a bound pod's claim on its node's cards through another system."""
 
     node: str
     pod: str  # namespace/name
-    amounts: tuple[tuple[str, int], ...]  # by resource, sorted
+    amounts: tuple[tuple[str, int], ...]  # pairs of resource and amount, sorted
     named: Named = Named()
 
     def count_cards(self, offered: Collection[str]) -> int:
-        """Return the number of cards. Several resources of one system describe the same cards."""
+        """Return the number of claimed cards. `offered`: the node's resources of other systems. Several resources of one system
+        describe the same cards, so the largest number counts."""
         most: dict[str, int] = {}
         for resource, amount in self.amounts:
             if resource in offered:
@@ -63,12 +63,12 @@ class OtherClaim(NamedTuple):
 
 
 def read_offered(allocatable: Mapping[str, Amount]) -> frozenset[str]:
-    """Return the resources of other systems of which a node offers more than zero."""
+    """Return the resources of other systems that a node offers with an amount above zero."""
     return frozenset(_amounts(allocatable))
 
 
 def read_other_claim(pod: Pod) -> OtherClaim | None:
-    """Return None for a pod that is not bound or requests no such resource."""
+    """Return the pod's claim through other systems; None if the pod is not bound or requests no such resource."""
     amounts = _requested(pod) if pod.spec.node_name else {}
     if not amounts:
         return None
@@ -78,7 +78,7 @@ def read_other_claim(pod: Pod) -> OtherClaim | None:
 
 
 def _requested(pod: Pod) -> dict[str, int]:
-    """Return the most that the containers have at one time."""
+    """Return by resource the peak amount of the containers that run at the same time."""
     asked = [(_amounts(container.resources.limits), role) for container, role in starting_order(pod)]
     resources = {resource for amounts, _ in asked for resource in amounts}
     return {resource: most_at_one_time((amounts.get(resource, 0), role) for amounts, role in asked) for resource in resources}
@@ -107,7 +107,7 @@ def _named(annotations: Mapping[str, str]) -> Named:
             try:
                 return read(text)
             except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError):
-                continue  # counted by number
+                continue  # an unreadable annotation names no cards: the pod's cards count by number
     return Named()
 
 

@@ -1,10 +1,14 @@
 """Parse a pod's device request in Lading's own dialect: its `resources.limits` and annotations become one DeviceRequest.
 
-The result is None if the pod requests no device of Lading, and MalformedRequest, with a message for its author, if it has
-an amount that is not valid, a request that differs from its limit, shares of more cards than a node can give, a resource or
-annotation below `lading.dev/` that does not exist (a typo must not mean "nothing"), annotations that refine nothing, have a
-value that does not exist or contradict one another, and annotations that the node would refuse beside an assignment. Only the
-first problem is reported. Zero counts as absent.
+The result is None if the pod requests no device of Lading. MalformedRequest, with a message for the pod's author, reports:
+
+    an invalid amount, or a request that differs from its limit
+    shares of more cards than a node can give
+    an unknown resource or annotation below `lading.dev/` (a typo must not mean "nothing")
+    annotations that refine nothing, have an unknown value, or contradict one another
+    annotations that the node refuses beside an assignment
+
+Only the first problem is reported. Zero counts as absent.
 
 Source: docs/reference.md, "What a pod asks for".
 """
@@ -57,12 +61,12 @@ from lading.vocabulary import (
     is_request_annotation,
 )
 
-MAX_DEVICES: Final = 1024  # of one container; more than any node has
-MAX_SHARED: Final = MAX_GPUS  # cards of which one container has a share
-MAX_CONTAINERS: Final = 32  # of one pod, that ask for devices: twice as many as a node has cards
-MAX_INIT_CONTAINERS: Final = 16  # of these: each is a phase, and a fit looks at every card in every phase
+MAX_DEVICES: Final = 1024  # maximum devices of one container; no node has more
+MAX_SHARED: Final = MAX_GPUS  # maximum cards of which one container has a share
+MAX_CONTAINERS: Final = 32  # maximum containers of a pod that request devices: twice a node's number of cards
+MAX_INIT_CONTAINERS: Final = 16  # maximum init containers among these: a fit checks every card in each one's phase
 _MIB: Final = 2**20
-_SHOWN: Final = 60  # characters of a value that a message repeats: kube-scheduler shows it for each node
+_SHOWN: Final = 60  # maximum characters of a value in a message, because kube-scheduler repeats the message for each node
 
 _RIGHT: Final = {
     RESOURCE_GPU: f"a whole number of cards, 1 to {MAX_DEVICES}",
@@ -79,7 +83,7 @@ _MOST: Final = {
     RESOURCE_GANG_MEMBER: 1,
 }
 _SHARING: Final = (SHARE_AFFINITY, SHARE_ANTI_AFFINITY, SHARE_EXCLUSION)
-_MIG_PROFILE: Final = re.compile(MIG_PROFILE_SHAPE)  # as the node reports it
+_MIG_PROFILE: Final = re.compile(MIG_PROFILE_SHAPE)  # the profile as the node reports it
 _LABEL: Final = re.compile(LABEL)
 _SHARE: Final = f"{RESOURCE_GPU_MEMORY} or {RESOURCE_GPU_CORE}"
 _PERCENT: Final = re.compile(r"[1-9][0-9]?|100")
@@ -96,8 +100,8 @@ class Own:
     prefix: Final = PREFIX
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
-        """Return the same for two pods of one template: nothing of the pod's identity is in it, but the namespace where its
-        sharing labels mean something."""
+        """Return the pod's device request. Pods of one template get equal requests: of a pod's identity, a request has only the
+        namespace of the sharing labels."""
         try:
             asks = tuple(_container(container, role) for container, role in starting_order(pod))
             return _request(asks, pod.metadata.annotations, pod.metadata.namespace)
@@ -105,7 +109,7 @@ class Own:
             return MalformedRequest(message=str(e))
 
 
-# What a container asks for
+# ---- requests of containers
 
 
 def _container(container: Container, role: Role) -> ContainerRequest:
@@ -140,7 +144,7 @@ def _amount(container: str, resource: str, limits: Mapping[str, Amount], request
             f"cannot use {where}: the request is {_shown(requests[resource])} and {written}; write the limit alone"
         )
     if resource == RESOURCE_GPU_MEMORY:
-        # Bytes without a unit are most often meant as MiB. Taken at its word, the share would be of no use.
+        # Authors who write a number without a unit mostly mean MiB. A share below 1 MiB would be useless.
         amount = -(-limit // _MIB) if limit == 0 or limit >= _MIB else None
     else:
         amount = limit.numerator if limit.denominator == 1 else None
@@ -156,7 +160,7 @@ def _quantity(value: Amount, where: str, right: str) -> Fraction:
     return quantity
 
 
-# What annotations say to it
+# ---- annotations that refine the requests
 
 
 def _request(asks: tuple[ContainerRequest, ...], annotations: Mapping[str, str], namespace: str) -> DeviceRequest | None:
@@ -226,7 +230,7 @@ def _check_places(containers: tuple[ContainerRequest, ...], rdma_policy: RdmaPol
 
 
 def _models(written: str | None) -> tuple[str, ...]:
-    """Return the alternative models, which `|` or commas separate, sorted: equal sets are equal requests."""
+    """Return the allowed models, which `|` or commas separate, sorted: equal sets give equal requests."""
     if written is None:
         return ()
     models = [model.strip() for model in re.split(r"[|,]", written)]
@@ -276,7 +280,7 @@ def _sharing(containers: tuple[ContainerRequest, ...], annotations: Mapping[str,
 
 
 def _with_several(containers: tuple[ContainerRequest, ...]) -> str:
-    """Return the name of a container that asks for shares of several cards; empty if none does."""
+    """Return the name of a container that requests shares of several cards; empty if none does."""
     return next((request.name for request in containers if request.share and request.share.cards > 1), "")
 
 
@@ -289,7 +293,7 @@ def _check_affinity(several: str, annotations: Mapping[str, str]) -> None:
 
 
 def _isolation(containers: tuple[ContainerRequest, ...], annotations: Mapping[str, str]) -> IsolationName | None:
-    """Return the isolation. Whether a node offers it is the node's to say."""
+    """Return the requested isolation. Each node decides whether it offers that isolation."""
     isolation = _choice(annotations, ISOLATION, IsolationName)
     if isolation is not None:
         _check_share(containers, ISOLATION)
@@ -312,7 +316,7 @@ def _limited(
     keys: Sequence[str],
     annotations: Mapping[str, str],
 ) -> tuple[ContainerRequest, ...]:
-    """Return the containers with the limits of their shares. `every` has the pod's containers without devices too."""
+    """Return the containers with the limits of their shares. `every`: all containers of the pod, also without devices."""
     if not keys:
         return containers
     by_name = {request.name: request for request in every}
@@ -377,6 +381,6 @@ def _listed(resources: Mapping[str, str]) -> str:
 
 
 def _shown(value: Amount) -> str:
-    """Return the text quoted, on one line, and bounded."""
+    """Return the value in quotes, on one line, with at most _SHOWN characters and an ellipsis."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

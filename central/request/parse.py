@@ -1,4 +1,4 @@
-"""Parse what a pod asks for, in whichever dialect it asks."""
+"""Parse a pod's device request in any dialect."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -11,21 +11,22 @@ from lading.vocabulary import GANG, RESOURCE_GANG_MEMBER
 
 
 class Dialect(Protocol):
-    """Read one way to request devices."""
+    """Represent a dialect: a way to request devices by resources and annotations."""
 
     @property
     def resources(self) -> frozenset[str]:
-        """Return its resources. kube-scheduler asks the extender about pods with one of them, and counts none itself:
-        `managedResources` in deploy/scheduler/config.yaml."""
+        """Return the dialect's resources. kube-scheduler calls the extender for pods that request such a resource, and does not
+        count the resource itself: `managedResources` in deploy/scheduler/config.yaml."""
         ...
 
     @property
     def prefix(self) -> str:
-        """Return how all of its resources begin, also those that do not exist: a typo must not mean "nothing"."""
+        """Return the prefix of the dialect's resources. Unknown resources with this prefix belong to the dialect too: a typo
+        must not mean "nothing"."""
         ...
 
     def parse(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
-        """Return what the pod asks for in this dialect; None if nothing. Pure."""
+        """Return the pod's request in this dialect; None if the pod requests nothing. Pure."""
         ...
 
 
@@ -34,8 +35,8 @@ DIALECTS: Sequence[Dialect] = (Own(),)
 
 
 def parse_request(pod: Pod) -> DeviceRequest | MalformedRequest | None:
-    """Return what the pod asks for; None if it asks for no device. A pod that asks in two dialects is refused: it is not
-    known whether it means the same devices. So is one whose words about its gang cannot be read."""
+    """Return the pod's device request; None if the pod requests no device. A pod with requests in two dialects is refused,
+    because they may or may not mean the same devices. A pod with unreadable gang keys is refused too."""
     found = [(dialect, request) for dialect in DIALECTS if (request := dialect.parse(pod)) is not None]
     if len(found) > 1:
         first, second = (min(dialect.resources & _named(pod)) for dialect, _ in found[:2])

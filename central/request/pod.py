@@ -1,7 +1,7 @@
 """Define the few fields of a Pod that central reads: from the watch, from kube-scheduler's requests, from a manifest.
 
 They are decoded from JSON with msgspec, which skips all other fields without building them: a pod of 4 KB costs a few
-microseconds. A field whose type is not that of Kubernetes raises msgspec.ValidationError in the decoder. The structs are frozen
+microseconds. A field of another type than in Kubernetes raises msgspec.ValidationError in the decoder. The structs are frozen
 and without cycles, so that the garbage collector does not traverse 100,000 of them.
 
 Source: k8s.io/api/core/v1, as of v1.36.
@@ -16,18 +16,18 @@ from central.request.model import Role
 from lading.vocabulary import PodUid
 
 DEVICES_HEALTHY: Final = "lading.dev/DevicesHealthy"  # the condition by which central reports devices that became unhealthy
-SCHEDULED: Final = "PodScheduled"  # the condition by which kube-scheduler reports what it found
+SCHEDULED: Final = "PodScheduled"  # the condition by which kube-scheduler reports its last attempt
 UNSCHEDULABLE: Final = "Unschedulable"
 RESIZE_PENDING: Final = "PodResizePending"  # the condition by which kubelet reports a resize that is not done yet
 INFEASIBLE: Final = "Infeasible"
-_LONGEST_VERSION: Final = 128  # characters; the API server's are numbers of 64 bits
+_LONGEST_VERSION: Final = 128  # maximum characters; the API server writes 64-bit numbers
 
-# The API server writes text. A manifest may have numbers, and `cpu: 0.5` of another container must not make it unreadable.
+# The API server writes text, but manifests may have numbers: `cpu: 0.5` of a container must not make the pod unreadable.
 Amount = str | int | float
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel"):
-    """Set how all parts of the object are decoded."""
+    """Configure the decoding of all parts of a pod."""
 
 
 class Metadata(_Wire, frozen=True):
@@ -68,7 +68,7 @@ class WorkloadRef(_Wire, frozen=True):
 
 
 class SchedulingGate(_Wire, frozen=True):
-    """Name why kube-scheduler does not try the pod yet."""
+    """Represent a scheduling gate. kube-scheduler does not try a pod with gates."""
 
     name: str = ""
 
@@ -111,10 +111,10 @@ class Spec(_Wire, frozen=True):
     scheduler_name: str = ""
     node_name: str = ""
     priority: int = 0
-    preemption_policy: str = ""  # "Never", or that of lower priority
-    resources: Resources | None = None  # of the pod as a whole; before its containers'
+    preemption_policy: str = ""  # "Never", or "PreemptLowerPriority"
+    resources: Resources | None = None  # amounts for the pod as a whole, which replace the containers' sum
     termination_grace_period_seconds: int = 30
-    overhead: dict[str, Amount] = {}  # of its runtime class
+    overhead: dict[str, Amount] = {}  # overhead of the pod's runtime class
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduling_group: SchedulingGroup | None = None
     workload_ref: WorkloadRef | None = None
@@ -124,7 +124,7 @@ class Spec(_Wire, frozen=True):
 
     @property
     def gang(self) -> tuple[str, ...]:
-        """Return the native PodGroup that kube-scheduler tries as a whole; empty: none."""
+        """Return the key of the pod's native PodGroup, which kube-scheduler tries as a whole; empty if there is none."""
         if self.scheduling_group is not None:
             return (self.scheduling_group.pod_group_name,)
         ref = self.workload_ref
@@ -143,7 +143,7 @@ _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
 
 class Actual(_Wire, frozen=True):
-    """Hold what a running container has: Kubernetes 1.33 (KEP-1287)."""
+    """Hold the actual and allocated resources of a running container: Kubernetes 1.33 (KEP-1287)."""
 
     name: str = ""
     resources: Resources | None = None
@@ -151,14 +151,14 @@ class Actual(_Wire, frozen=True):
 
 
 class Status(_Wire, frozen=True):
-    """Keep only what is read of the conditions: every pod has some five others."""
+    """Hold the status. Conditions that central does not read are dropped, because every pod has about five of them."""
 
     phase: str = ""
-    start_time: str | None = None  # when its kubelet saw it first: RFC 3339
+    start_time: str | None = None  # time when kubelet acknowledged the pod: RFC 3339
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[Actual, ...] | None = None
     init_container_statuses: tuple[Actual, ...] | None = None
-    resources: Resources | None = None  # of the pod as a whole
+    resources: Resources | None = None  # actual resources of the pod as a whole
     allocated_resources: dict[str, Amount] | None = None
 
     def __post_init__(self) -> None:
@@ -168,22 +168,22 @@ class Status(_Wire, frozen=True):
 
     @property
     def resize_infeasible(self) -> bool:
-        """Return whether the node will never have room for the resize that the spec wants."""
+        """Return whether the node can never provide the resources of the resize in the spec."""
         return any(one.type == RESIZE_PENDING and one.reason == INFEASIBLE for one in self.conditions)
 
     def actual(self, container: str) -> Actual | None:
-        """Return what the container has; None if its node does not say."""
+        """Return the container's actual resources; None if its node does not report them."""
         statuses = (*(self.container_statuses or ()), *(self.init_container_statuses or ()))
         return next((one for one in statuses if one.name == container and one.resources is not None), None)
 
     @property
     def healthy(self) -> Condition | None:
-        """Return what central says of the health of the pod's devices; None if it has said nothing."""
+        """Return the condition by which central reported the health of the pod's devices; None if there is none."""
         return next((one for one in self.conditions if one.type == DEVICES_HEALTHY), None)
 
     @property
     def unschedulable(self) -> bool:
-        """Return whether kube-scheduler tried the pod last and found no node."""
+        """Return whether kube-scheduler found no node for the pod in its last attempt."""
         return any(map(_says_unschedulable, self.conditions))
 
 
@@ -198,7 +198,7 @@ class Pod(_Wire, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Return whether its containers ended and never run again."""
+        """Return whether the pod's containers have ended and never run again."""
         return self.status.phase in _TERMINAL
 
 
@@ -215,7 +215,7 @@ def without_annotations(pod: AnyPod, keys: frozenset[str]) -> AnyPod:
 
 
 def roles_of(pod: Pod) -> tuple[tuple[str, Role], ...]:
-    """Return every container of the pod, in the order in which kubelet starts them."""
+    """Return the name and role of each container, in the order in which kubelet starts them."""
     return tuple((container.name, role) for container, role in starting_order(pod))
 
 

@@ -3,9 +3,10 @@
     quantity ::= [+-] number suffix          number ::= digits | digits "." [digits] | "." digits
     suffix   ::= "Ki" … "Ei" | "n" | "u" | "m" | "" | "k" | "M" | "G" | "T" | "P" | "E" | ("e" | "E") [+-] digits
 
-No float is used. Two rules of the original are left out, because the API server applies them before any client reads the value:
-amounts below a nano are not rounded up, binary ones are not limited to the largest int64. Refused in addition to the grammar: a
-number without a digit ("." is 0 there), and a text that is longer than any amount, which would only take time (`1e999999999`).
+No float is used. Amounts below a nano are not rounded up, and binary amounts are not limited to the largest int64. The API
+server applies these two rules of the original before any client reads the value. A number without a digit is refused, although
+"." is 0 in the original. A number above 64 characters, or above 3 digits of exponent (`1e999999999`), is refused too, because
+it would only take time.
 
 Source: k8s.io/apimachinery, pkg/api/resource/quantity.go.
 """
@@ -15,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-_LONGEST: Final = 64  # characters; the largest quantities of a real cluster have about 20
+_LONGEST: Final = 64  # maximum characters; the largest quantities of a real cluster have about 20
 _SYNTAX: Final = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,3})|([KMGTPE]i|[numkMGTPE]?))")
 _SCALE: Final = {
     **{suffix: Fraction(10) ** power for suffix, power in zip(("n", "u", "m", ""), (-9, -6, -3, 0), strict=True)},
@@ -24,9 +25,9 @@ _SCALE: Final = {
 }
 
 
-@lru_cache(maxsize=4096)  # some dozen amounts, of a hundred thousand pods
+@lru_cache(maxsize=4096)  # 100,000 pods have some dozen different amounts
 def parse_quantity(value: str | int) -> Fraction | None:
-    """Return the quantity as a fraction. An int is what YAML's `1` without quotes is."""
+    """Return the quantity as a fraction; None if it is invalid. An int is YAML's `1` without quotes."""
     if isinstance(value, int):
         return Fraction(value)
     match = _SYNTAX.fullmatch(value) if len(value) <= _LONGEST else None

@@ -10,7 +10,7 @@ from typing import Self
 
 
 class Coded(StrEnum):
-    """Give each member a code and a sentence; the members are those of the subclasses."""
+    """Give each member of a subclass a code and a sentence."""
 
     text: str
     shown: str
@@ -19,7 +19,7 @@ class Coded(StrEnum):
         member = str.__new__(cls, code)
         member._value_ = code
         member.text = text
-        member.shown = f"{text} ({code})"  # made once: a filter's answer has it for thousands of nodes
+        member.shown = f"{text} ({code})"  # built once, because a filter's answer repeats the text for thousands of nodes
         return member
 
     def about(self, detail: str) -> str:

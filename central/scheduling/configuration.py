@@ -1,6 +1,6 @@
-"""The effective configuration of central's decisions: policy, limits, and the pods that it expects. `GET /v1/configuration`.
+"""Define the effective configuration of central's decisions (`GET /v1/configuration`): policy, limits and expected pods.
 
-With these and the ledger's facts from the API server, `kubectl lading simulate` decides as central does.
+`kubectl lading simulate` decides as central does, with this configuration and the ledger's facts from the API server.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,9 +22,9 @@ class EffectiveConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_def
     policy: Policy = Policy.FRAGMENTATION  # central's default too
     spread_containers_per_card: int = DEFAULT_LIMITS.spread_containers_per_card
     nvswitch_partition: PartitionPolicy = DEFAULT_LIMITS.partition
-    foreign_annotations: tuple[str, ...] = ()  # that central does not read
-    workload: tuple[WrittenPod, ...] = ()  # each with its mass; none: as with no file, and nothing learned
-    turnover: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # part of the pods placed now that makes up for pods that end
+    foreign_annotations: tuple[str, ...] = ()  # annotations of other systems, which central ignores
+    workload: tuple[WrittenPod, ...] = ()  # expected pods with weights; empty: no file, and nothing learned
+    turnover: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0  # share of newly placed pods that replace ended pods
 
     def scheduler(
         self, ledger: Ledger, pending: PendingPods, *, clock: Callable[[], float], domains: Domains = lambda key: None

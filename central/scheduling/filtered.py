@@ -1,7 +1,7 @@
-"""The answer to filter, by the verdicts about the nodes that kube-scheduler asked about.
+"""Build the answer to filter from the verdicts about the nodes that kube-scheduler named.
 
-It takes names, which nodes fit, and the reasons why others do not. It returns a `Filtered`. It names thousands of nodes for
-every pod, so each name is looked up once, by functions that loop in C.
+Take node names, the nodes that fit, and the reasons of the other nodes. Return a `Filtered`. An answer has thousands of nodes
+for every pod, so each name is looked up once, by functions that loop in C.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ _CODES: Final[Mapping[str, Coded]] = {**BY_SHOWN, **{code.shown: code for code i
 
 
 class SameReason(Mapping[str, str]):
-    """Refuse all of these nodes, but one, for one reason: a mapping that is made only if it is read."""
+    """Refuse all of these nodes, except `but`, for one reason. The mapping is built only when it is read."""
 
     def __init__(self, names: Sequence[str], text: str, but: str = "") -> None:
         self.names = names
@@ -45,12 +45,12 @@ class SameReason(Mapping[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filtered:
-    """The nodes on which a pod fits, and for each other node the reason."""
+    """Hold the nodes on which a pod fits, and the reason for each other node."""
 
     fitting: Sequence[str] = ()
-    fails: dict[str, str] = field(default_factory=dict)  # an eviction might change it
+    fails: dict[str, str] = field(default_factory=dict)  # reasons that an eviction might remove, by node
     never: Mapping[str, str] = field(default_factory=dict)
-    reason: Coded | None = None  # of all nodes, where that is known
+    reason: Coded | None = None  # common reason of all nodes, if there is one
 
 
 def sort_nodes(
@@ -61,9 +61,9 @@ def sort_nodes(
     otherwise: str,
     fits_too: str = "",
 ) -> Filtered:
-    """Sort the nodes by whether the pod fits, might fit after an eviction, or cannot fit. Reasons are as they are shown;
-    `otherwise` is that of nodes that do not fit and have none. `fits_too`: a node that fits whatever its reason, because room
-    is held there for this pod."""
+    """Sort the nodes by whether the pod fits, might fit after an eviction, or cannot fit. `reasons`: shown texts by node;
+    `otherwise`: the text for nodes without a reason. `fits_too`: a node that fits despite its reason, because devices are held
+    there for this pod."""
     fit = list(map(fits.__contains__, names))
     failing = fit.count(False)
     if not failing:
@@ -71,7 +71,7 @@ def sort_nodes(
     fails: dict[str, str] = {}
     never: dict[str, str] = {}
     at = -1
-    for _ in range(failing):  # mostly few
+    for _ in range(failing):  # mostly few nodes fail
         at = fit.index(False, at + 1)
         why = reasons.get(names[at]) or otherwise
         (fails if why in MAY_FIT_LATER else never)[names[at]] = why
@@ -87,12 +87,12 @@ def refuse_everywhere(names: Sequence[str], reason: Coded, message: str) -> Filt
 
 
 def only(name: str, names: Sequence[str], otherwise: str) -> Filtered:
-    """Let the pod go to this one of the nodes."""
+    """Accept the pod on this node, and refuse the pod on all other nodes."""
     return Filtered(fitting=[name], never=SameReason(names, otherwise, but=name))
 
 
 def main_reason(answer: Filtered) -> Coded | None:
-    """Return the reason of most nodes if the pod fits on none; None if it fits, or there are no nodes."""
+    """Return the most frequent reason if the pod fits on no node; None if it fits, or there are no nodes."""
     if answer.fitting or answer.reason:
         return answer.reason
     said = Counter(answer.fails.values())
@@ -100,4 +100,4 @@ def main_reason(answer: Filtered) -> Coded | None:
     if not said:
         return None
     (most, _), *_ = said.most_common(1)
-    return _CODES.get(most, OfPod.REQUEST_MALFORMED)  # that one is shown in words of its own
+    return _CODES.get(most, OfPod.REQUEST_MALFORMED)  # a malformed request has a text of its own

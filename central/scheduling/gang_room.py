@@ -1,13 +1,14 @@
-"""Make room for a whole gang: keep together what pods leave as they end, or choose pods of lower priority to evict.
+"""Make room for a whole gang: reserve devices that ending pods release, or choose victims of lower priority.
 
-It takes a gang without a plan. It returns where each member that starts together would be, and which pods are in the way there;
-nothing is held or evicted here.
+Take a gang without a plan. Return the place of each member that starts together, and the pods in the way; nothing is held or
+evicted here.
 
-To *keep* room, each member gets the node where the fewest devices are missing; the same one each time, as long as it can do
-and is not left, because pods do not end there (scheduling/kept_room.py).
-To *evict*, all pods of lower priority that may go (scheduling/victims.py) are put out of the way in thought, with what is held
-for pods of lower priority that are not bound; if the gang fits then, they are put back, the most important first, as long as it
-still fits. The others are the victims. Without a plan that stands after all evictions no pod is evicted.
+To *keep* room, each member gets the node where the fewest devices are missing. The member keeps this node as long as the node
+suits it and is not abandoned because pods do not end there (scheduling/kept_room.py).
+
+To *evict*, all evictable pods of lower priority (scheduling/victims.py) count as deleted at first, and claims for unbound pods
+of lower priority count as free. If the gang then fits, pods are put back, the most important first, as long as it still fits.
+The remaining pods are the victims. If the gang does not fit after all evictions, no pod is evicted.
 """
 
 from collections import Counter
@@ -27,23 +28,23 @@ from central.scheduling.gangs import GangPlanner
 from central.scheduling.victims import Protection, Unit, Victims, pods_of
 from lading.vocabulary import PodUid
 
-MOST_UNITS: Final = 4096  # pods and gangs of lower priority that are looked at
+MOST_UNITS: Final = 4096  # maximum pods and gangs of lower priority that are considered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """Hold where the members would be, and the pods that have to be gone first."""
+    """Hold the places of the members, and the pods that have to end first."""
 
     where: Where
     gone: tuple[PodUid, ...]
 
 
-# ---- what pods leave as they end
+# ---- devices that ending pods release
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """Hold where the members would be, and how many pods have to end on each of these nodes."""
+    """Hold the places of the members, and the number of pods that have to end on each node."""
 
     where: Where
     in_the_way: Mapping[str, int]
@@ -52,8 +53,9 @@ class Kept:
 def keeping(
     planner: GangPlanner, gang: Gang, before: Mapping[PodUid, str], staying: Collection[str], left: Collection[str]
 ) -> Generator[None, None, Kept | None]:
-    """Search, one node in each step. `before`: where room is kept already. `staying`: which of these nodes count although
-    kube-scheduler does not name them. `left`: nodes not to take. None: no other node can do for some member."""
+    """Search nodes to reserve, one node in each step. `before`: the reserved nodes so far, by member. `staying`: reserved nodes
+    that count although kube-scheduler does not name them. `left`: abandoned nodes. Return None if a member has no suitable
+    node."""
     asked = yield from planner.asked(gang, staying=staying)
     if asked is None:
         return None
@@ -78,8 +80,8 @@ def keeping(
 def _domains(
     wants: Sequence[Want], state: Overlay, topology: GangTopology, before: Collection[str]
 ) -> Sequence[frozenset[str]]:
-    """Return the nodes of each required domain: the one where room is kept first, then the one with the most free cards. All
-    nodes are one domain if none is required."""
+    """Return the nodes of each required domain: a domain with reserved nodes first, then the domain with the most free cards.
+    Without a required domain, all nodes are one domain."""
     names = {name for want in wants for name in want.nodes}
     if topology.required is None:
         return [frozenset(names)]
@@ -95,7 +97,7 @@ def _domains(
 def _keep(
     planner: GangPlanner, want: Want, state: Overlay, allowed: Collection[str], before: str
 ) -> Generator[None, None, tuple[Planned, Sequence[PodUid]] | None]:
-    """Return the place of one member, and the pods in its way."""
+    """Return the place of one member, and the pods in its way; None if no node suits."""
     demand = planner.scheduler.demand(want.shape.request)
     missing = []
     for name in want.nodes:
@@ -122,7 +124,7 @@ def _keep(
 def taking_back(
     planner: GangPlanner, gang: Gang, snapshot: QuotaSnapshot, units: Sequence[QuotaUnit]
 ) -> Generator[None, None, Made | None]:
-    """Search which of these units of other quotas have to go, so that the gang fits; as few as that takes."""
+    """Search the fewest of these units of other quotas that have to end, so that the gang fits."""
     asked = yield from planner.asked(gang)
     if asked is None:
         return None
@@ -141,7 +143,7 @@ def taking_back(
 
 
 def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Generator[None, None, Made | None]:
-    """Search, one fit in each step. None: no eviction would help, or none is needed."""
+    """Search victims for the gang, one fit in each step. Return None if no eviction would help, or none is needed."""
     rule = planner.scheduler.preemption((yield from planner.starting(gang)))
     lowest = rule.lowest
     if lowest is None or lowest >= gang.priority:
@@ -173,8 +175,8 @@ def evicting(planner: GangPlanner, gang: Gang, protection: Protection) -> Genera
 def _put_back(
     units: Sequence[Unit], gone: Sequence[Unit], search: Callable[[Collection[Unit]], Generator[None, None, Where | None]]
 ) -> Generator[None, None, list[Unit]]:
-    """Put back as many of these as possible, the first ones first. `gone` are away in any case. Return those that have to go:
-    half of them are tried at once, so that many that stay cost one search."""
+    """Put back as many of these units as possible, the first units first. Return the units that have to end. `gone`: units that
+    end in any case. Half of the units are tried at once, so that many units that stay cost one search."""
     if (yield from search(gone)) is not None:
         return []
     if len(units) == 1:

@@ -1,4 +1,4 @@
-"""Join the pods of a quota that start and end together: a gang gives back as a whole, or members beyond its minimum."""
+"""Group a quota's pods that start and end together: a gang gives back as a whole, or its members beyond the minimum."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,7 +12,7 @@ Holding = tuple[PodRecord, Counted]
 
 
 def units_of(gangs: Gangs) -> Callable[[QuotaId, Sequence[Holding]], Iterator[Unit]]:
-    """Return what joins the pods of one quota to units."""
+    """Return a function that groups the pods of one quota into units."""
 
     def join(quota: QuotaId, holding: Sequence[Holding]) -> Iterator[Unit]:
         by_gang: dict[object, list[Holding]] = {}

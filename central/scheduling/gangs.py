@@ -1,11 +1,10 @@
-"""Find a plan for a gang, and hold it: a node with devices for each member, in one step, before any of them has a yes.
+"""Find a plan for a gang (a node with devices for each member), and hold it in one step before any member is accepted.
 
-It takes a gang without a plan, and the scheduler. A plan is made for the members that have to start together, and for others as
-far as there is room beside them. It is held in the ledger only if all of it is free at that moment: a gang without a plan holds
-nothing.
+A plan covers the members that have to start together, and other members as far as free capacity is left beside them. The ledger
+holds a plan only if all of its devices are free at that moment: a gang without a plan holds nothing.
 
-What kube-scheduler said of each member's nodes when it asked last is respected: taints, affinity, volumes, ports. So are the
-member's own rules as the nodes are now, which may have changed since. cpu and memory are counted for all members together.
+The planner respects the nodes that kube-scheduler named in its last call about a member: taints, affinity, volumes, ports. The
+member's own node rules are checked again, because nodes may have changed since. cpu and memory count for all members together.
 """
 
 from collections import Counter
@@ -34,26 +33,26 @@ from lading.vocabulary import PodUid
 
 ALL_DEVICES: Final = Fraction(1)
 
-Names = Mapping[PodUid, frozenset[str] | None]  # the nodes where each member may be; None: any
+Names = Mapping[PodUid, frozenset[str] | None]  # allowed nodes of each member; None: any node
 
 
 class GangPlanner:
     def __init__(self, scheduler: Scheduler, nodes: Nodes | None = None, *, plan_share: Fraction = ALL_DEVICES) -> None:
-        """Create it. `nodes`: by which members' own rules are judged. `plan_share`: the part of all devices that plans of gangs
-        without a bound member may hold; one of them may be larger."""
+        """Create the planner. `nodes`: the nodes' traits, against which node rules are checked. `plan_share`: the part of all
+        devices that plans without a bound member may hold together; a single plan may be larger."""
         self.scheduler = scheduler
         self._plan_share = plan_share
-        self.for_singles = frozenset[str]()  # nodes that gangs leave to pods alone for a moment
+        self.for_singles = frozenset[str]()  # nodes that gangs leave to single pods for a moment
         self._nodes = Nodes() if nodes is None else nodes
 
     def state(self, gang: Gang) -> object:
-        """Return what a search depends on: while it is the same, another search finds the same."""
+        """Return a value for the inputs of a search: while the value is the same, another search has the same result."""
         ledger = self.scheduler.ledger
         return ledger.version, ledger.loads_version, gang.version, gang.questions, self.for_singles
 
     def planning(self, gang: Gang) -> Generator[None, None, bool]:
-        """Search a plan in steps, and hold it with the last one. Return whether there is one; if there is none, what the gang
-        is refused for says why."""
+        """Search a plan in steps, and hold it in the last step. Return whether there is a plan; if there is none, the gang's
+        refusal says why."""
         topology = self.topology(gang.terms)
         if isinstance(topology, str):
             gang.refuse(OfPod.REQUEST_MALFORMED, topology)
@@ -75,7 +74,7 @@ class GangPlanner:
         if where is None:
             yield from self._say_why_not(gang)
             return False
-        if self._refused_by_quota(gang, starting, starts=True):  # others may have started meanwhile
+        if self._refused_by_quota(gang, starting, starts=True):  # other pods of the quota may have started meanwhile
             return False
         where = self._within_share(gang, self._within_quota(gang, where, starting, surplus, pods), starting, pods)
         return self._hold(gang, where, pods, lower=bool(lower))
@@ -90,7 +89,7 @@ class GangPlanner:
         topology: GangTopology,
         lower: Sequence[Yielding],
     ) -> Generator[None, None, Where | None]:
-        """Search a plan, as if `lower`, which pods of lower priority have, were free."""
+        """Search a plan as if `lower`, the claims for pods of lower priority, were free."""
         last = dict.fromkeys(claim.node for one in lower for claim in one.claims)
         wants = yield from self._wants(gang, [*first, *surplus], pods, names, last)
         gone = [uid for one in lower for uid in one.uids]
@@ -99,7 +98,8 @@ class GangPlanner:
         return (yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails))
 
     def _beyond_share(self, gang: Gang, pods: Sequence[Pending]) -> bool:
-        """Return whether plans without a bound member would hold too much with this one. The first of them is not refused."""
+        """Return whether this plan and the other plans without a bound member exceed `plan_share`. A single plan is never
+        refused."""
         held = self._planned_beside(gang)
         part = self.scheduler.tenants.part_of([*held, *pods])
         if not held or part <= self._plan_share:
@@ -109,13 +109,13 @@ class GangPlanner:
         return True
 
     def _planned_beside(self, gang: Gang) -> list[Pending]:
-        """Return the pods of other plans of its priority, or of a higher one, of which no Binding was sent."""
+        """Return the pods of other gangs' plans without a sent Binding, of the gang's priority or higher."""
         gangs = (one for one in self.scheduler.gangs.holding if one is not gang and not one.is_below(gang.priority))
         uids = (uid for one in gangs if one.phase is Phase.PLANNED for uid in one.plan)
         return [pod for uid in uids if (pod := self.scheduler.pending.get(uid)) is not None]
 
     def _within_share(self, gang: Gang, where: Where, first: Sequence[Pending], pods: Mapping[PodUid, Pending]) -> Where:
-        """Return the plan without the members beyond the minimum with which plans would hold too much."""
+        """Return the plan without the surplus members that would exceed `plan_share`."""
         starts = {pod.uid for pod in first}
         counted = [*self._planned_beside(gang), *first]
         more = [pods[uid] for uid in where if uid not in starts]
@@ -131,7 +131,7 @@ class GangPlanner:
     def _within_quota(
         self, gang: Gang, where: Where, first: Sequence[Pending], surplus: Sequence[Member], pods: Mapping[PodUid, Pending]
     ) -> Where:
-        """Return the plan without the members beyond the minimum that the quota does not allow beside the others."""
+        """Return the plan without the surplus members that the quota does not allow beside the other members."""
         allowed = [*first]
         for member in surplus:
             more = [*allowed, pods[member.uid]]
@@ -142,9 +142,10 @@ class GangPlanner:
     def asked(
         self, gang: Gang, *, staying: Collection[str] | None = None
     ) -> Generator[None, None, tuple[list[Want], GangTopology, Overlay] | None]:
-        """Return the members that start together, with all nodes where kube-scheduler lets them go, whether or not these have
-        room; None if that is not known. `staying`: count also these nodes, and those that lack only cpu or memory now, which
-        kube-scheduler leaves out; if all do, it does not ask at all, and says so in the pod's condition."""
+        """Return the members that start together, with all nodes that kube-scheduler allows, whether free or not; None if the
+        nodes are not known. If `staying` is given, its nodes count too, and so do nodes that lack only cpu or memory now.
+        kube-scheduler leaves out the latter; if it leaves out all nodes, it does not call central, and sets the pod's
+        condition."""
         topology = self.topology(gang.terms)
         pods, names = yield from self._waiting(gang)
         if staying is not None:
@@ -166,7 +167,7 @@ class GangPlanner:
     def _possible(
         self, pod: Pending, named: Collection[str] | None, state: Overlay, staying: Collection[str] | None
     ) -> Generator[None, None, list[str]]:
-        """Return the nodes where such a pod may be."""
+        """Return the nodes that such a pod may use, by the rules of `asked`."""
         if not pod.request.containers:
             return sorted(named or self.scheduler.ledger.nodes())
         nodes = []
@@ -191,8 +192,8 @@ class GangPlanner:
         return member.planned is not None or self.scheduler.ledger.own_claim(member.uid, Claim.RESERVED) is not None
 
     def _split(self, gang: Gang, names: Names) -> tuple[list[Member] | None, list[Member]]:
-        """Return the members that have to start together, and the others, of those without a place whose nodes are known. None:
-        of too few."""
+        """Split the members without a place and with known nodes into the members that have to start together, and the others.
+        The first part is None if it has too few members."""
         lacking = Counter(gang.lacking())
         lacking.subtract(member.membership.role for member in gang.waiting() if self._has_place(member))
         first, surplus = [], []
@@ -206,13 +207,13 @@ class GangPlanner:
         return (None if +lacking else first), surplus
 
     def _waiting(self, gang: Gang) -> Generator[None, None, tuple[dict[PodUid, Pending], Names]]:
-        """Return the pods to place, by rank and age, and the nodes where each may be, where that is known. For a member that
-        kube-scheduler has not asked about yet these are the nodes of another one with the same request; if that was wrong once,
-        its question is waited for."""
+        """Return the pods to place, by rank and age, and the allowed nodes of each pod, if known. A member without a call from
+        kube-scheduler gets the nodes of another member with the same request. If this guess was wrong once, central waits for
+        the call."""
         members = [member for member in gang.waiting() if not self._has_place(member)]
         pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
         names: dict[PodUid, frozenset[str] | None] = {}
-        whole: dict[frozenset[Collection[str]], frozenset[str]] = {}  # members of one template have the same nodes: kept once
+        whole: dict[frozenset[Collection[str]], frozenset[str]] = {}  # members of one template share a copy
         like: dict[Shape, frozenset[str]] = {}
         for member in members:
             if member.uid in pods and member.names:
@@ -227,11 +228,11 @@ class GangPlanner:
             if uid not in names and gang.guesses and pod.shape in like:
                 names[uid] = like[pod.shape]
             elif uid not in names and gang.finishing:
-                names[uid] = None  # any node is tried for one that is missing in a gang that runs in part
+                names[uid] = None  # a missing member of a gang that runs in part may use any node
         return pods, names
 
     def can_start(self, gang: Gang, where: Where) -> bool:
-        """Return whether the gang can start with these places. Its members may have changed while the places were searched."""
+        """Return whether the gang can start with these places. The members may have changed during the search."""
         if self.scheduler.gangs.get(gang.key) is not gang:
             return False
         waiting = {member.uid: member for member in gang.waiting()}
@@ -241,7 +242,8 @@ class GangPlanner:
         return where.keys() <= waiting.keys() and not +lacking
 
     def _hold(self, gang: Gang, where: Where, pods: Mapping[PodUid, Pending], *, lower: bool) -> bool:
-        """Hold the plan, if the gang can still start with it. `lower`: in place of what pods of lower priority have there."""
+        """Hold the plan, if the gang can still start with it. `lower`: first end the claims of lower priority on the plan's
+        nodes."""
         if not self.can_start(gang, where):
             return False
         if lower:
@@ -251,14 +253,14 @@ class GangPlanner:
         return hold_plan(self.scheduler.ledger, gang, where, cpu_memory) is None
 
     def _say_why_not(self, gang: Gang) -> Generator[None, None, None]:
-        """Set what the gang is refused for: too little is free, or it is too large for the cluster."""
+        """Set the gang's refusal: too few devices are free, or the gang is too large for the cluster."""
         asked = yield from self.asked(gang)
         if asked is None:
             return
         _, topology, _ = asked
         wants = self._anywhere(asked[0])
         size = len(self.scheduler.ledger.nodes()), len(wants)
-        if gang.sized != size:  # to look at all nodes as if they were empty takes as long as a plan
+        if gang.sized != size:  # a search on all nodes as empty takes as long as a plan
             empty = self.scheduler.ledger.empty_nodes()
             fits = yield from find_plan(wants, (), empty, self.place, topology)
             most = len(wants) if fits is not None else (yield from count_placeable(wants, empty, self.place))
@@ -271,7 +273,7 @@ class GangPlanner:
             gang.refuse(OfPod.GANG_NO_ROOM, f"{len(wants)} members start together, and there is no room for all of them now")
 
     def _anywhere(self, wants: Sequence[Want]) -> list[Want]:
-        """Return these members as if they might be on every node: kube-scheduler leaves out nodes that lack cpu only now."""
+        """Return these members with all nodes allowed, because kube-scheduler leaves out nodes that lack cpu only now."""
         every = self.scheduler.ledger.nodes()
         return [replace(want, nodes=every) if want.shape.request.containers else want for want in wants]
 
@@ -284,17 +286,18 @@ class GangPlanner:
             found.append(domains)
         return GangTopology(required=found[0], preferred=found[1])
 
-    # ---- what each member may have
+    # ---- nodes and devices of each member
 
     def _held_nodes(self, gang: Gang) -> list[str]:
-        """Return the nodes where the gang has something already: room that is kept or made for it."""
+        """Return the nodes where devices are already kept, or freed by evictions, for the gang."""
         claims = (self.scheduler.ledger.own_claim(uid, Claim.NOMINATED) for uid in gang.members)
         return [*dict.fromkeys(claim.node for claim in (*gang.kept.values(), *claims) if claim is not None)]
 
     def _wants(
         self, gang: Gang, members: Sequence[Member], pods: Mapping[PodUid, Pending], names: Names, last: Collection[str]
     ) -> Generator[None, None, list[Want]]:
-        """Return the members with the nodes where each may be. `last`: nodes to try after all others, which may look full."""
+        """Return the members with the allowed nodes of each. `last`: nodes to try after all other nodes, because they may
+        appear full."""
         held = self._held_nodes(gang)
         without = frozenset[str]() if gang.finishing else self.for_singles
         known: dict[tuple[Shape, frozenset[str] | None, NodeRules | None], Sequence[str]] = {}
@@ -313,7 +316,8 @@ class GangPlanner:
     def ranked(
         self, shape: Shape, names: Collection[str] | None, held: Sequence[str], last: Collection[str] = ()
     ) -> Generator[None, None, Sequence[str]]:
-        """Return nodes where such a pod may be, the best first; `held` before and `last` after these, which may look full."""
+        """Return the nodes for such a pod, the best first. `held` nodes come before all other nodes, `last` nodes after them,
+        because they may appear full."""
         if not shape.request.containers:
             return sorted(self.scheduler.ledger.nodes() if names is None else names)
         yield from self.scheduler.verdicts.judging(shape.request)
@@ -321,7 +325,7 @@ class GangPlanner:
         return ranked if names is None else [name for name in ranked if name in names]
 
     def place(self, shape: Shape, name: str, state: Overlay) -> Placement | None:
-        """Return what such a pod would have on the node in that state; None if it does not fit."""
+        """Return the devices for such a pod on the node in this state; None if the pod does not fit."""
         return self.scheduler.fit_pod(shape, name, state)
 
 

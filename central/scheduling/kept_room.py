@@ -1,13 +1,13 @@
-"""Judge whether room that is kept on a node becomes complete, or another node is to be tried.
+"""Decide whether to wait for devices on a reserved node, or to abandon the node and try another.
 
-Central does not know when pods end. Room is complete once no pod is in its way any more, and it may be on a node where none of
-these ends. So the node is left if no pod in the way ended for a time; what was kept there is free for others then.
+Central does not know when pods end. A reservation is complete when no pod is in its way, but the pods in the way may never end.
+So the node is abandoned if no pod in the way ended for a time; the devices reserved there are then free for other pods.
 
-The time is PATIENCES times the patience at least, and as long as pods ended there before: where all pods run for ten times the
-patience, to leave after one patience loses what was kept again and again, and pods that need several GPUs wait for nearly as
-long as without any room. It is longer on some of the nodes that are tried later, by the factors 1, 1, 2, 1, 1, 2, 4, …: whether
-most nodes never become free or all of them do so slowly, the wait is longer than with the best time by a logarithmic factor
-only. Source: Luby, Sinclair and Zuckerman, "Optimal speedup of Las Vegas algorithms", 1993.
+The time is at least PATIENCES times the patience, and at least the time in which pods in the way ended there before. A shorter
+time is worse if all pods run for ten times the patience. Each reservation is then lost after one patience, and pods with
+several GPUs wait nearly as long as without reservations. Some later attempts get a longer time, by the factors 1, 1, 2, 1, 1,
+2, 4, …. So the wait exceeds the best possible wait by a logarithmic factor only, whether most nodes never become free or all
+become free slowly. Source: Luby, Sinclair and Zuckerman, "Optimal speedup of Las Vegas algorithms", 1993.
 """
 
 import math
@@ -15,38 +15,39 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PATIENCES: Final = 20
-SEEN_S: Final = 5.0  # after which kube-scheduler has seen that a node has room
+SEEN_S: Final = 5.0  # seconds until kube-scheduler has observed that a node has free devices
 
 
 @dataclass(slots=True, kw_only=True)
 class Stay:
-    """The time during which room is kept on one node."""
+    """Represent a reservation on one node."""
 
-    least_s: float  # without an end of a pod in the way, until the node is left
+    least_s: float  # minimum seconds without an end of a pod in the way, until the node is abandoned
     since: float
     fewer_at: float
-    in_the_way: float = math.inf  # pods: the fewest so far
+    in_the_way: float = math.inf  # smallest number of pods in the way so far
 
     def look(self, in_the_way: int, now: float) -> None:
-        """Record how many pods have to end until the room is complete."""
+        """Record the number of pods that have to end until the reservation is complete."""
         if in_the_way < self.in_the_way:
             self.in_the_way, self.fewer_at = in_the_way, now
 
     def is_over(self, now: float) -> bool:
-        """Return whether to try another node."""
+        """Return whether to abandon the node and try another."""
         return self.in_the_way > 0 and now - self.fewer_at > max(self.least_s, self.fewer_at - self.since)
 
     def is_seen(self, now: float) -> bool:
-        """Return whether kube-scheduler knows that no pod is in the way: it names the node if it lets the pod go there."""
+        """Return whether kube-scheduler has observed that no pod is in the way. It then names the node if it allows the pod
+        there."""
         return self.in_the_way == 0 and now - self.fewer_at > SEEN_S
 
 
 @dataclass(slots=True, kw_only=True)
 class Tries:
-    """The nodes on which room was kept for one pod or gang, and that it left."""
+    """Keep the nodes that one pod or gang reserved and abandoned."""
 
     patience_s: float
-    left: dict[str, float] = field(default_factory=dict)  # until when each may not be tried again
+    left: dict[str, float] = field(default_factory=dict)  # end of each node's exclusion, by node
     stays: int = 0
 
     def begin(self, now: float) -> Stay:
@@ -58,7 +59,7 @@ class Tries:
 
 
 def factor(stay: int) -> int:
-    """Return by how much the stay with this number, from 1 on, is longer than the shortest."""
+    """Return the factor by which the attempt with this number (from 1) is longer than the shortest: 1, 1, 2, 1, 1, 2, 4, …."""
     while stay & (stay + 1):
         stay -= (1 << (stay.bit_length() - 1)) - 1
     return (stay + 1) // 2

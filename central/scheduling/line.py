@@ -1,7 +1,7 @@
-"""Say where a pod or a gang stands in line: its position, what is ahead of it, and why that is ahead.
+"""Return the queue position of a pod or gang, and the pods or gangs ahead of it with the reason.
 
-Gangs wait in one line: each is planned in its turn. Pods alone wait in another one; those that a quota refuses wait in a line
-of that quota. What cannot start lets the others pass, so that a place in line is no promise.
+Gangs wait in one queue, and are planned in its order. Single pods wait in another queue; the pods that a quota refuses wait in
+a queue of that quota. A pod or gang that cannot start does not block the pods or gangs behind it, so a position is no promise.
 """
 
 from collections import Counter, defaultdict
@@ -18,11 +18,11 @@ from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
 
-MOST_AHEAD: Final = 3  # that are named
+MOST_AHEAD: Final = 3  # maximum pods or gangs ahead that are named
 _OLDER: Final = "older"
 _LESS: Final = "its namespace has less"
 _PRIORITY: Final = "of higher priority"
-# By the first part of the sort key that differs: central.gang.queue.Place, central.state.tenants.Place.
+# The first differing part of the sort key gives the reason: central.gang.queue.Place, central.state.tenants.Place.
 _OF_GANGS: Final = ("bound in part", "its quota uses less", _PRIORITY, "room is kept for it", _LESS, _OLDER, _OLDER)
 _OF_PODS: Final = (_PRIORITY, _LESS, _OLDER, _OLDER)
 
@@ -35,10 +35,10 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    position: int  # from 1
-    waiting: int  # pods or gangs in that line, with this one
+    position: int  # position in the queue, from 1
+    waiting: int  # number of pods or gangs in the queue, including this one
     of: Literal["gangs", "pods"]
-    ahead: tuple[Ahead, ...] = ()  # the first MOST_AHEAD
+    ahead: tuple[Ahead, ...] = ()  # the first MOST_AHEAD of the queue
 
     def in_words(self) -> str:
         said = f"{_ordinal(self.position)} of {self.waiting} {self.of if self.waiting > 1 else self.of[:-1]} in line"
@@ -51,7 +51,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def gang_lines(scheduler: Scheduler) -> dict[GangKey, Line]:
-    """Return the place in line of each gang that waits for a plan."""
+    """Return the queue position of each gang that waits for a plan."""
     waiting = (gang for gang in scheduler.gangs if gang.phase is Phase.QUEUED or (gang.finishing and not gang.plan))
     placed = _with_places(scheduler, waiting)
     first = [(str(gang.key), place) for place, gang in placed[:MOST_AHEAD]]
@@ -68,7 +68,7 @@ def _with_places(scheduler: Scheduler, gangs: Iterable[Gang]) -> list[tuple[Plac
 
 
 def gang_place(scheduler: Scheduler) -> Callable[[Gang], Place]:
-    """Return the sort key of gangs that have members, as things are now. Two gangs never have the same key."""
+    """Return a function that returns the current sort key of a gang with members. Two gangs never have the same key."""
     scheduler.tenants.catch_up()
     kept = {claim.holder.pod for claim in scheduler.ledger.nominations() if not claim.evicts}
     turn, part = scheduler.quotas.turn, scheduler.tenants.part
@@ -79,14 +79,16 @@ def gang_place(scheduler: Scheduler) -> Callable[[Gang], Place]:
 
 
 def line_of(pod: Pending) -> str | None:
-    """Return in which line a pod waits: that of its quota, or the empty name; None if it does not wait alone."""
+    """Return the queue of a pod: the name of the quota that refuses it, or an empty name. Return None if the pod does not wait
+    alone."""
     if pod.refused_at is None or pod.in_gang:
         return None
     return pod.quota.quota if pod.quota is not None else ""
 
 
 def pod_lines(scheduler: Scheduler, first: Sequence[Pending], waiting: Mapping[str | None, int]) -> dict[PodUid, Line]:
-    """Return the places of pods. `first`: the first ones of all lines, in order; `waiting`: the number of pods in each line."""
+    """Return the queue positions of pods. `first`: the first pods of all queues, in order; `waiting`: the number of pods by
+    queue."""
     place = scheduler.tenants.line()
     ahead: defaultdict[str, list[tuple[str, _Key]]] = defaultdict(list)
     position: Counter[str] = Counter()
@@ -106,7 +108,7 @@ def pod_lines(scheduler: Scheduler, first: Sequence[Pending], waiting: Mapping[s
 
 
 def pod_line(scheduler: Scheduler, pod: Pending) -> Line | None:
-    """Return the place of one pod; None if it does not wait alone."""
+    """Return the queue position of one pod; None if the pod does not wait alone."""
     line, place = line_of(pod), scheduler.tenants.line()
     if line is None:
         return None
@@ -121,7 +123,7 @@ def _name(pod: Pending) -> str:
 
 
 def _ahead(first: Iterable[tuple[str, _Key]], own: _Key, because: Sequence[str]) -> tuple[Ahead, ...]:
-    """Say of each of these, with its sort key, why it is ahead of the one with the key `own`."""
+    """Return for each of these names, with its sort key, why it is ahead of the pod or gang with the key `own`."""
     parts = [(name, zip(because, key, own, strict=True)) for name, key in first]
     return tuple(Ahead(name=name, because=next(why for why, theirs, mine in of if theirs != mine)) for name, of in parts)
 

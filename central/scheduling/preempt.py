@@ -1,21 +1,19 @@
-"""Plan preemption for a pod of higher priority: which pods must be evicted, on which node.
+"""Plan preemption for a pod of higher priority: the node, and the pods that must be evicted there.
 
-kube-scheduler's own preemption does not see devices: its dry run ignores them, so that on a node with too few devices it finds
-that no eviction is needed. So central makes its own plan if a pod fits on none of the nodes where everything else suffices.
+kube-scheduler's own preemption ignores devices in its dry run: on a node with too few devices it finds that no eviction is
+needed. So central makes its own plan if a pod fits on none of the nodes where everything else suffices.
 
-It takes a pod that was refused, for its devices or by its quota, the nodes that kube-scheduler asked about, and the ledger. It
-returns the node, the victims, and where the pod's devices will be. Which pods may go is the same as for gangs
-(scheduling/victims.py): with all of these away the pod must fit, then they are put back, the most important first, while it
-still fits; what cannot be put back goes. What is held for pods of lower priority that are not bound counts as free
-(scheduling/yielding.py). A pod that is being deleted is counted as gone, and costs nothing. Of the pods that share a disruption
-budget no more are evicted than it allows: otherwise the Eviction API refuses the last victim after the first ones have ended
-without use. Nodes are compared as kube-scheduler compares them: the lowest highest priority, then the lowest sum, then the
-fewest victims, then the youngest of the most important victims; but of equal highest priority, the fewest whole gangs come
-before the sum. The victims of a gang on other nodes count too.
+Take a pod that was refused for its devices or by its quota, the nodes that kube-scheduler named, and the ledger. Return the
+node, the victims, and the pod's devices there. The evictable pods are the same as for gangs (scheduling/victims.py). If the pod
+fits without all of them, they are put back, the most important first, while it still fits. The remaining pods are the victims.
+Claims for unbound pods of lower priority count as free (scheduling/yielding.py). A pod that is being deleted counts as deleted,
+and costs nothing. No disruption budget is exceeded: otherwise the Eviction API refuses the last victim after the first victims
+ended for nothing. Nodes are compared as in kube-scheduler: lowest highest priority of victims, lowest sum, fewest victims,
+youngest of the most important victims. The number of whole gangs is added as the second criterion: fewer are better. A gang's
+victims on other nodes count too.
 
-To find the victims takes a dozen fits for each node; a lower bound of their number, and so of the cost, follows from the
-numbers of cards and VFs. So the nodes with the lowest bound come first, and the search ends with a plan that no other can
-undercut.
+The search for victims takes a dozen fits for each node. A lower bound of their number, and so of the cost, follows from the
+numbers of cards and VFs. So the nodes with the lowest bound come first, and the search ends when no other node can be cheaper.
 
 Source: KubeSchedulerConfiguration's DefaultPreemption (pickOneNodeForPreemption), k8s.io/kubernetes/pkg/scheduler.
 """
@@ -39,10 +37,10 @@ from central.scheduling.victims import Protection, Unit, Victims, gangs_in, pods
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
 
-# kube-scheduler's: added to each priority, so that of pods with negative priorities fewer are less.
+# kube-scheduler adds this to each priority, so that fewer victims have a lower sum even with negative priorities.
 _ABOVE_ZERO: Final = 2**31
-# Planned for one pod, some 2 ms each if every pod holds a GPU and some VFs. Mostly it ends with one of the first; where many
-# nodes may cost equally little and do cost more, the others are left out.
+# The number of nodes is bounded, because a node takes about 2 ms if every pod holds a GPU and some VFs. The search mostly ends
+# early. If many nodes have an equally low bound and cost more, the remaining nodes are left out.
 MAX_NODES: Final = 200
 
 _Cost = tuple[int, int, int, int, int]
@@ -53,11 +51,11 @@ class Plan:
     node: str
     victims: tuple[PodRecord, ...]  # the least important first
     placement: Placement
-    gangs: int = 0  # that go as a whole
+    gangs: int = 0  # number of gangs that are evicted as a whole
 
 
 def can_preempt(scheduler: Scheduler, pod: Pending) -> bool:
-    """Return whether some pod that holds devices has a lower priority, and this one may preempt it."""
+    """Return whether the pod may preempt, and some possible victim with devices has a lower priority."""
     lowest = scheduler.preemption([pod]).lowest
     return pod.may_preempt and lowest is not None and lowest < pod.priority
 
@@ -65,8 +63,8 @@ def can_preempt(scheduler: Scheduler, pod: Pending) -> bool:
 def plans(
     scheduler: Scheduler, pod: Pending, names: Collection[str], protection: Protection | None = None
 ) -> Iterator[Plan | None]:
-    """Yield the best plan so far after each small step; the last one is the best among these nodes. A caller that lets others
-    run between two steps asks `renewed` at last."""
+    """Yield the best plan so far after each small step; the last plan is the best among these nodes. A caller that lets other
+    tasks run between two steps calls `renewed` at the end."""
     protection = protection or Protection()
     if not can_preempt(scheduler, pod):
         return
@@ -80,7 +78,7 @@ def plans(
     for name in _within_reach(scheduler, pod, names):
         fits = name in verdicts.fits
         if fits and pod.quota is None:
-            return  # room appeared meanwhile
+            return  # devices became free meanwhile
         if (fits or verdicts.reasons.get(name) in MAY_FIT_LATER) and (units := lower.on([name])):
             there = [victim for victim in pods_of(units) if victim.node == name]
             least = _least(scheduler.ledger.without(pod.uid, *yielding).room(name), demand, there)
@@ -89,7 +87,7 @@ def plans(
     best = None
     for least, name, units in nsmallest(MAX_NODES, candidates, key=lambda one: one[:2]):
         if best is not None and _rank(best) <= (least, name):
-            return  # nor can any of those that follow cost less
+            return  # the following nodes cannot be cheaper either
         plan = _plan_on(scheduler, pod, name, units, protection, rule, yielding, _rank(best)[0] if best else None)
         if plan is not None and (best is None or _rank(plan) < _rank(best)):
             best = plan
@@ -97,10 +95,11 @@ def plans(
 
 
 def renewed(scheduler: Scheduler, pod: Pending, names: Collection[str], plan: Plan, protection: Protection) -> Plan | None:
-    """Plan again on the same node as things are now. None: the victims are not enough any more, or none is needed."""
+    """Make the plan again on its node, for the current state. Return None if the victims are not enough any more, or not
+    needed."""
     verdicts = scheduler.judged(pod.request)
     if not verdicts.complete:
-        return None  # a node that changed meanwhile may do as it is
+        return None  # a node that changed meanwhile may fit without evictions
     if pod.quota is None and any(name in verdicts.fits for name in _within_reach(scheduler, pod, names)):
         return None
     rule = scheduler.preemption([pod])
@@ -118,11 +117,11 @@ def _yielding(scheduler: Scheduler, pod: Pending) -> list[PodUid]:
     return [uid for one in scheduler.yielding(pod.priority) for uid in one.uids]
 
 
-# ---- what it costs at least
+# ---- lower bound of the cost
 
 
 def _least(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> _Cost | None:
-    """Return a lower bound of the cost there. None: even without all victims there are too few cards or VFs."""
+    """Return a lower bound of the cost on the node; None if even without all victims there are too few cards or VFs."""
     going = sorted((victim for victim in victims if not victim.deleting), key=lambda v: (v.priority, -v.created))
     by_themselves = sum(_vfs_of(victim) for victim in victims if victim.deleting)
     vfs = _fewest(demand.vfs_peak - by_themselves - sum(vf.free for vf in room.vfs), map(_vfs_of, going))
@@ -135,7 +134,7 @@ def _least(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> _Cos
 
 
 def _least_holds(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> int | None:
-    """Return on how many cards a pod has to go, each pod counted on each card, until enough are free. None: impossible."""
+    """Return the minimum number of holds (a pod on a card) that have to end until enough cards are free; None if impossible."""
     pods = Counter(uuid for victim in victims for uuid in _held(victim).gpus)
     going = Counter(uuid for victim in victims if not victim.deleting for uuid in _held(victim).gpus)
     cards = requested_cards(room, demand) if demand.whole_peak else ()
@@ -144,7 +143,8 @@ def _least_holds(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -
 
 
 def _fewest(lacking: int, of_each: Iterable[int]) -> int | None:
-    """Return how many pods have to go until this many are free; each frees all that it has. None: all are not enough."""
+    """Return the minimum number of pods that have to end until `lacking` devices are free; each pod frees all of its devices.
+    Return None if all pods are not enough."""
     left = accumulate(sorted(of_each, reverse=True), sub, initial=lacking)
     return next((count for count, short in enumerate(left) if short <= 0), None)
 
@@ -174,7 +174,8 @@ def _plan_on(
     yielding: Collection[PodUid],
     most: _Cost | None = None,
 ) -> Plan | None:
-    """Return the plan for the node; None also if it costs more than `most`. `yielding`: pods whose claims count as free."""
+    """Return the plan for the node; None if there is none, or if it costs more than `most`. `yielding`: pods whose claims count
+    as free."""
 
     def without(gone: Collection[PodUid]) -> Placement | None:
         state = scheduler.ledger.without(pod.uid, *yielding, *gone)
@@ -187,7 +188,8 @@ def _plan_on(
     going: list[Unit] = []
 
     def put_back(some: Sequence[Unit]) -> bool:
-        """Put back what can stay, the first ones first, many at once to need fewer fits. False: too much."""
+        """Put back the units that can stay, the first units first, many at once to need fewer fits. Return False if the cost is
+        too high."""
         nonlocal placement, left
         staying = set(map(id, some))
         others = [unit for unit in left if id(unit) not in staying]
@@ -200,9 +202,9 @@ def _plan_on(
         return most is None or _cost(pods_of(going), gangs_in(going)) <= most
 
     beyond = protection.budgets.beyond(pods_of(units))
-    # Those beyond a budget are put back first, as kube-scheduler does.
+    # Units that exceed a disruption budget are put back first, as in kube-scheduler.
     if not put_back(sorted(units, key=lambda unit: beyond.isdisjoint(victim.uid for victim in unit.pods))) or not going:
-        return None  # or it fits by what it holds there itself
+        return None  # too expensive, or the pod fits with its own claims there
     victims = pods_of(going)
     if protection.forbids(victims):
         return None

@@ -1,11 +1,13 @@
-"""Decide for the extender's verbs: filter, prioritize, preempt, why, and the two ends of bind. No I/O; the clock is given.
+"""Decide for the extender's verbs: filter, prioritize, preempt, why, and begin and end of bind. No I/O; the caller has the
+clock.
 
-    decide      which nodes fit, and which is the best: the answer to filter
-    apply       what follows from a decision, once its answer is sent and before the next decision: the best node's room is held
-                for a moment (*predicted*), so that the next pod does not see it; or the pod is recorded as refused
-    prioritize  names the predicted node; for a pod without devices the best one, where its cpu and memory count for that moment
-    reserve     the devices of one pod on one node, taken from the ledger before anything is sent to the API server
-    confirm, release   how the Binding ended; while that is not known, the reservation stays
+    decide      return the nodes that fit, and the best node: the answer to filter
+    apply       record a decision, once its answer is sent and before the next decision: hold the best node's devices for a
+                moment (*predicted*), so that the next pod does not get them; or record the pod as refused
+    prioritize  return the predicted node; for a pod without devices the best node, where its cpu and memory then count for a
+                moment
+    reserve     claim the devices of one pod on one node in the ledger, before anything is sent to the API server
+    confirm, release   record how the Binding ended; until that is known, the reservation stays
 
 kube-scheduler may repeat a request at any time: after its own timeout, after a restart, for a pod that is bound already. So
 every method here may be called again for the same pod uid.
@@ -50,12 +52,12 @@ from central.state.pending import Pending, PendingPods, pending_of
 from central.state.tenants import InTurn, Tenants
 from lading.vocabulary import PciAddress, PodUid
 
-# From filter to bind: kube-scheduler's own work for one pod, and the binding of a volume at most. Given up too soon, it costs a
-# second filter; too late, room that no pod uses.
+# A prediction lasts from filter to bind: kube-scheduler's own work for one pod, and at most the binding of a volume. A shorter
+# time costs a second filter; a longer time holds devices that no pod uses.
 PREDICTION_S: Final = 5.0
-MOST_YIELDING_NODES: Final = 64  # where a pod is tried in place of what is held for others
+MOST_YIELDING_NODES: Final = 64  # maximum nodes where a pod is tried in place of claims of lower priority
 
-# The value that each node has of a label; None: the label is not one of topology.
+# The function returns a label's values by node, given the label's key; None if the label is no topology label.
 Domains = Callable[[str], Mapping[str, str] | None]
 
 NO_DEVICES: Final = DeviceRequest(containers=(), policy=Policy.FRAGMENTATION)
@@ -63,62 +65,62 @@ NO_DEVICES: Final = DeviceRequest(containers=(), policy=Policy.FRAGMENTATION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """The content of a Binding."""
+    """Hold the content of a Binding."""
 
     pod: Pending
     node: str
     gen: int
     assignment: str  # the annotation's exact text
-    vfs: tuple[tuple[PciAddress, str], ...] = ()  # with their interfaces' names in the pod
+    vfs: tuple[tuple[PciAddress, str], ...] = ()  # VFs with their interface names in the pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The pod is on that node with its devices already: there is nothing to do."""
+    """Report that the pod is already bound to the node with its devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotBound:
-    """Why the pod cannot be bound, as a text for the pod's events."""
+    """Hold the reason why the pod cannot be bound, as a text for the pod's events."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The answer to filter, and what follows from it: `Scheduler.apply` does that. Nothing else is decided in between."""
+    """Hold the answer to filter, and the data for `Scheduler.apply`. No other decision is made between the two."""
 
     uid: PodUid
     answer: Filtered
     pod: Pending | None = None  # None: nothing is held, and the pod is not recorded as refused
-    node: str = ""  # whose room is held for the pod; empty: it is refused
-    quota: QuotaRefusal | None = None  # why its quota refuses it
+    node: str = ""  # node where devices are held for the pod; empty: the pod is refused
+    quota: QuotaRefusal | None = None  # refusal by the pod's quota
 
 
 class QuotaGate(Protocol):
-    """Say whether quotas allow that pods start."""
+    """Decide whether quotas allow pods to start."""
 
     def admits(
         self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
     ) -> QuotaRefusal | None:
-        """Return why these pods may not start now; None if they may. Pods of a gang start together. `starting`: they start if
-        they may. `given_back`: what is held by these claims ends then."""
+        """Return why these pods may not start now; None if they may. `gang`: the pods start together. `starting`: allowed pods
+        start now. `given_back`: claims that end when the pods start."""
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
-        """Return which pods may be evicted for these, which start together; None where quotas make no difference."""
+        """Return the possible victims for these pods, which start together; None if quotas make no difference."""
 
     def admitted(self, pod: Pending) -> Admitted | None:
-        """Return what the pod's assignment says of its quota; None while there is no quota."""
+        """Return the quota entry for the pod's assignment; None while there is no quota."""
 
     def turn(self, uid: PodUid) -> Key:
         """Return the sort key by which quotas take turns."""
 
     def take_free(self, in_turn: InTurn) -> list[Pending]:
-        """Return refused pods for which there is room in their quota now, of each quota in the order of `in_turn`."""
+        """Return refused pods that their quota allows now; within each quota, in the order of `in_turn`."""
 
 
 class NoQuotas:
-    """Allow everything."""
+    """Allow all pods to start."""
 
     def admits(
         self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
@@ -155,9 +157,9 @@ class Scheduler:
         quotas: QuotaGate | None = None,
         domains: Domains = lambda key: None,
     ) -> None:
-        """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a pod
-        that fits on none of these nodes, where everything but the devices, or its quota, suffices. `slice_s`: how long one call
-        judges nodes; those that it does not reach are refused as NOT_REACHED, and `judging` continues."""
+        """Create the scheduler. `clock`: monotonic seconds. `policy`: for pods that name none. `refused` is called with a
+        refused pod and the nodes where everything suffices but the devices, or its quota. `slice_s`: maximum seconds in which
+        one call judges nodes; the remaining nodes are refused as NOT_REACHED, and `judging` continues."""
         self.ledger = ledger
         self.pending = pending
         self.policy = policy
@@ -166,9 +168,8 @@ class Scheduler:
         self._clock = clock
         self._refused = refused
         self._slice_s = slice_s
-        self.unfinished: dict[
-            DeviceRequest, None
-        ] = {}  # that were asked about before all nodes were judged; the longest ago first
+        # These requests were decided before all nodes were judged, and have to be judged further; the oldest is first.
+        self.unfinished: dict[DeviceRequest, None] = {}
         self.counts = counts or Counts()
         self.gangs = Gangs() if gangs is None else gangs
         self.domains = domains
@@ -183,7 +184,7 @@ class Scheduler:
         return self.verdicts.forecast
 
     def _request_of(self, pod: Pod) -> DeviceRequest | MalformedRequest | None:
-        """Return what the pod asks for. A pod that waits was parsed when the watch showed it."""
+        """Return the pod's device request. A pending pod was parsed when the watch reported it."""
         known = self.pending.in_version(pod)
         return parse_request(pod) if known is None else known.request
 
@@ -197,14 +198,14 @@ class Scheduler:
             yield from self.verdicts.judging(request)
 
     def prioritize_steps(self, pod: Pod) -> Steps:
-        """Take the same steps for `prioritize`."""
+        """Judge nodes for `prioritize`, one in each step."""
         if self.ledger.own_claim(pod.metadata.uid, Claim.PREDICTED) is None:
             request = self._request_of(pod)
             if not isinstance(request, MalformedRequest):
                 yield from self.verdicts.judging(request or NO_DEVICES)
 
     def warming(self) -> Steps:
-        """Read all nodes, before the first question."""
+        """Read all nodes into the caches, before kube-scheduler's first call."""
         for name in self.ledger.nodes():
             self.ledger.room(name)
             yield
@@ -218,13 +219,12 @@ class Scheduler:
         return decision.answer
 
     def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
-        """Decide where the pod fits. Its own prediction ends with that."""
+        """Decide on which nodes the pod fits. The pod's earlier prediction ends."""
         request, uid = self._request_of(pod), pod.metadata.uid
         if request is None:
             return Decision(uid=uid, answer=Filtered(fitting=names))
-        if isinstance(request, MalformedRequest) or self.ledger.has_ended(
-            uid
-        ):  # kube-scheduler may not have heard of its end yet
+        # kube-scheduler may not have observed the pod's end yet.
+        if isinstance(request, MalformedRequest) or self.ledger.has_ended(uid):
             self.pending.remove(uid)
             self.ledger.claims.forget_prediction(uid)
             why = request.shown if isinstance(request, MalformedRequest) else OfPod.POD_ENDED.shown
@@ -252,12 +252,12 @@ class Scheduler:
         return Decision(uid=uid, answer=answer, pod=pending, node=node)
 
     def apply(self, decision: Decision) -> None:
-        """Hold the room that was chosen for the pod, or record that it was refused."""
+        """Hold the devices that were chosen for the pod, or record that the pod was refused."""
         pod, answer = decision.pod, decision.answer
-        if pod is not None and self.pending.get(pod.uid) is pod:  # else it ended while the answer was sent
+        if pod is not None and self.pending.get(pod.uid) is pod:  # otherwise the pod ended while the answer was sent
             if decision.quota is not None:
                 self.pending.refused_by_quota(pod, decision.quota, self._clock())
-                if decision.quota.code is OfPod.QUOTA_EXCEEDED:  # pods of the same quota may go for it
+                if decision.quota.code is OfPod.QUOTA_EXCEEDED:  # pods of the same quota may be evicted for the pod
                     self._refused(pod, [*answer.never])
             else:
                 self._predict(pod, decision.node)
@@ -288,19 +288,19 @@ class Scheduler:
             self.pending.waits_for_gang(pod, self._clock())
         return Decision(uid=pod.uid, answer=refuse_everywhere(names, answer.reason, answer.message))
 
-    # ---- what is held for pods of lower priority
+    # ---- claims for pods of lower priority
 
     def yielding(self, priority: int) -> list[Yielding]:
-        """Return what is held for pods that are not bound and have a lower priority, the lowest first."""
+        """Return the claims for unbound pods of lower priority, the lowest first."""
         return find_yielding(self.ledger, self.gangs, self.pending, priority)
 
     def take_from_lower(self, node: str, taken: Taken, priority: int) -> None:
-        """End what is held of these devices for pods that are not bound and have a lower priority."""
+        """End the claims on these devices for unbound pods of lower priority."""
         take(self.ledger, [one for one in self.yielding(priority) if one.overlaps(node, taken)])
 
     def _find_at_lower(self, pod: Pending, names: Collection[str], *, within_quota: bool) -> bool:
-        """End what is held for pods of lower priority, where this one fits then, as little as possible. Return whether it
-        does. `within_quota`: its quota allows it already."""
+        """End as few claims for pods of lower priority as possible, so that the pod fits. Return whether it fits then.
+        `within_quota`: the pod's quota already allows it."""
         lower = self.yielding(pod.priority)
         if not lower:
             return False
@@ -327,13 +327,13 @@ class Scheduler:
         return True
 
     def _judge(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
-        """Return the node to hold room on, and the answer."""
+        """Return the node on which to hold devices, and the answer to filter."""
         if group := self.group_nodes(pod.request, self.ledger.without(pod.uid)):
             return self._judge_in_group(pod, names, group)
         return self._judge_nodes(pod, names)
 
     def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
-        """Return the node to hold room on, and the answer."""
+        """Return the node on which to hold devices, and the answer to filter, for a pod without a placed affinity group."""
         verdicts = self.judged(pod.request)
         nominated = self.nominated_node(pod.uid)
         if nominated and not (nominated in names and self.placement(pod, nominated)):
@@ -346,7 +346,7 @@ class Scheduler:
         return node, sort_nodes(names, fits=fits, reasons=reasons, otherwise=otherwise, fits_too=nominated)
 
     def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> tuple[str, Filtered]:
-        """Judge for a pod whose affinity group has a card: only there, so that no verdicts of all nodes are cached for it."""
+        """Judge only the nodes of the affinity group's card, so that no verdicts of all nodes are cached for the pod."""
         verdicts = {name: self.verdict(pod.request, name, self.ledger.without(pod.uid)) for name in group}
         reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
         fits = {name for name, why in reasons.items() if not why}
@@ -371,9 +371,8 @@ class Scheduler:
         return self.verdicts.best(Shape(request=request, cpu_memory=cpu_memory_of(pod)), names)
 
     def _beside_devices(self, pod: Pod, names: Collection[str]) -> str | None:
-        """Return, for a pod that asks for no device, the node whose cards lose the least by the cpu and the memory that it
-        takes. Return None if the cluster's policy is not fragmentation, or if a node without devices is among the names, which
-        is better."""
+        """Return, for a pod without devices, the node whose cards lose the least by the pod's use of cpu and memory. Return
+        None if the cluster's policy is not fragmentation, or if the names include a node without devices, which is better."""
         uid = pod.metadata.uid
         self.ledger.claims.forget_prediction(uid)
         if self.policy is not Policy.FRAGMENTATION or not self.verdicts.reports_all(names):
@@ -386,8 +385,8 @@ class Scheduler:
         return winner
 
     def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
-        """Add to `suffice` the nodes where the devices suffice once these pods are gone, which kube-scheduler would evict for
-        cpu or memory, one node in each step. No pod is evicted from the nodes that a caller did not wait for."""
+        """Add to `suffice` the nodes where the devices suffice after kube-scheduler's evictions for cpu or memory, one node in
+        each step. `victims`: the evicted pods by node. If the caller does not wait for a node, no pod is evicted there."""
         request, own = self._request_of(pod), pod.metadata.uid
         if self.waits_for_gang(own) is not None:
             return  # an eviction for one member is of no use, and the gang may have its place elsewhere
@@ -403,14 +402,14 @@ class Scheduler:
             yield
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption:
-        """Return which pods may be evicted for these, which start together."""
+        """Return the possible victims for these pods, which start together."""
         rule = self.quotas.preemption(pods)
         if rule is not None:
             return rule
         return Preemption(lowest=self.ledger.facts.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
 
     def judged(self, request: DeviceRequest) -> CachedVerdicts:
-        """Return which nodes fit, and why the others do not, of those for which one slice has time."""
+        """Return the verdicts about nodes for the request, after judging further nodes for at most one slice of time."""
         verdicts = self.verdicts.of(request)
         go_on(verdicts.judging(), self._clock, self._clock() + self._slice_s)
         return verdicts
@@ -418,19 +417,19 @@ class Scheduler:
     def verdict(
         self, request: DeviceRequest, node: str, state: Overlay, cpu_memory: CpuMemory = NO_CPU_MEMORY
     ) -> Placement | NoFit:
-        """Return whether and how the request fits on the node in that state, by the rooms of all nodes. `cpu_memory` make no
-        difference to whether it fits, but to which card is the best."""
+        """Return the placement of the request on the node in that state, or why it does not fit. The card of an affinity group
+        may be on any node. `cpu_memory` does not decide whether the request fits, but which card is the best."""
         if self.group_nodes(request, state) - {node}:
             return NoFit(missing=Missing.GROUP_ELSEWHERE)
         return self.verdicts.place(state.room(node), Shape(request=request, cpu_memory=cpu_memory))
 
     def fit_devices(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
-        """Return the devices that such a pod would have on the node in that state; None if it does not fit."""
+        """Return the devices for such a pod on the node in that state; None if the pod does not fit."""
         found = self.verdict(shape.request, node, state, shape.cpu_memory)
         return found if isinstance(found, Placement) else None
 
     def fit_pod(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
-        """Return the same; None also where the node is known to lack the cpu or the memory."""
+        """Return the devices as `fit_devices` does; None also if the node is known to lack the cpu or the memory."""
         return self.fit_devices(shape, node, state) if state.room(node).has_resources(shape.cpu_memory) else None
 
     def demand(self, request: DeviceRequest) -> Demand:
@@ -438,8 +437,8 @@ class Scheduler:
         return read_demand(request, policy_of(request, self.policy), self.limits)
 
     def placement(self, pod: Pending, node: str) -> Placement | None:
-        """Return where the pod's devices would be there, with what it has claimed there itself. A pod of a gang gets the rails
-        of members that run, where that is as good."""
+        """Return the pod's devices on the node, where its own claims count as free. A gang member gets the rails of running
+        members, if its placement there is as good."""
         state = self.ledger.without(pod.uid)
         placement = self.fit_devices(pod.shape, node, state)
         if placement is None:
@@ -451,8 +450,8 @@ class Scheduler:
         )
 
     def group_cards(self, request: DeviceRequest, state: Overlay) -> frozenset[CardOf]:
-        """Return the card of the request's affinity group, if it has one: the pod cannot be on another card. Several are an
-        error: the group takes no more pods until one is left."""
+        """Return the card of the request's affinity group, if any: the pod cannot be on another card. Several cards are an
+        error: the group takes no more pods until one card is left."""
         groups = groups_of([request.sharing]) if request.sharing is not None else ()
         return state.group_cards(groups[0]) if groups else frozenset()
 
@@ -460,8 +459,8 @@ class Scheduler:
         return frozenset(card.node for card in self.group_cards(request, state))
 
     def fits_on(self, request: DeviceRequest, node: str) -> bool:
-        """Return whether it fits there as things are. If no verdicts of that request are cached none are made, because that
-        means to judge all nodes, and there may be more asks than are cached."""
+        """Return whether the request fits on the node now. Uncached requests get no cached verdicts: they would need a
+        judgement of all nodes, and there may be more requests than the cache holds."""
         group = self.group_nodes(request, self.ledger.without())
         if not group and request.containers and request in self.verdicts:
             verdicts = self.verdicts.of(request)
@@ -470,18 +469,18 @@ class Scheduler:
         return not group - {node} and isinstance(self.verdicts.place(self.ledger.room(node), Shape(request=request)), Placement)
 
     def known_reasons(self, request: DeviceRequest) -> Mapping[str, str] | None:
-        """Return the reason by node, empty if the request fits; None if no verdicts of that request are cached: none are made
-        then."""
+        """Return the reason by node, empty if the request fits; None if the request has no cached verdicts, which are not made
+        here."""
         return self.judged(request).reasons if request in self.verdicts else None
 
     def nominated_node(self, uid: PodUid) -> str:
-        """Return the node where room is being made, or kept, for the pod; empty: none."""
+        """Return the node where devices are kept, or freed by evictions, for the pod; empty if there is none."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
         return nominated.node if nominated else ""
 
     def room_for(self, uid: PodUid) -> tuple[str, str]:
-        """Return the node where pods are evicted for the pod, and the one where room is kept for it until pods end. Empty:
-        none."""
+        """Return the node where pods are evicted for the pod, and the node where devices are kept for it until pods end. A name
+        is empty if there is none."""
         nominated = self.ledger.own_claim(uid, Claim.NOMINATED)
         if nominated is None:
             return "", ""
@@ -499,14 +498,14 @@ class Scheduler:
             pod.predicted = self.ledger.room(node), placement
 
     def why_unknown(self, uid: PodUid) -> str:
-        """Return in words why no such pod waits: it is bound, it has ended, or the watch has not shown it yet."""
+        """Return a text why the pod is not pending: it is bound, has ended, or was not yet reported by the watch."""
         load = self.ledger.load_of(uid)
         if node := self._settled_node(uid) or (load.node if load is not None else ""):
             return OfPod.BOUND_ELSEWHERE.about(f"the pod is bound to {node} already")
         return OfPod.POD_ENDED.shown if self.ledger.has_ended(uid) else OfBinding.POD_UNKNOWN.shown
 
     def _settled_node(self, uid: PodUid) -> str:
-        """Return the node where the pod is bound, or will be, as far as is known."""
+        """Return the node where the pod is bound, or being bound; empty if none is known."""
         record = self.ledger.pod(uid)
         if record is not None and record.node:
             return record.node
@@ -515,13 +514,14 @@ class Scheduler:
 
     def _only(self, settled: str, uid: PodUid, names: Sequence[str]) -> Filtered:
         if settled not in names and (pod := self.pending.get(uid)):
-            self.pending.refused(pod, self._clock())  # so that it is woken, should it turn out not to be bound
+            self.pending.refused(pod, self._clock())  # so that the pod is requeued if it turns out not to be bound
         return sort_nodes(names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
 
     # ---- bind
 
     def reserve(self, uid: PodUid, node: str) -> Reservation | Bound | NotBound:
-        """Reserve the devices. If the outcome of an earlier Binding is not known yet, say that."""
+        """Reserve the pod's devices on the node. While the outcome of an earlier Binding is unknown, return NotBound with this
+        reason."""
         record = self.ledger.pod(uid)
         if record is not None and record.node:
             if record.node == node and record.taken is not None:
@@ -534,9 +534,8 @@ class Scheduler:
         if pod is None:
             return NotBound(why=self.why_unknown(uid))
         placement = self._planned(uid, node)
-        if (
-            placement is None and (found := self.waits_for_gang(uid)) is not None
-        ):  # its plan ended after the barrier let it pass
+        # The gang's plan may have ended after the barrier let the pod pass.
+        if placement is None and (found := self.waits_for_gang(uid)) is not None:
             return NotBound(
                 why=OfBinding.GANG_INCOMPLETE.about(f"gang {found[0].key} has no place for the pod on {node} any more")
             )
@@ -551,7 +550,7 @@ class Scheduler:
         conflict = self.ledger.claims.reserve(uid, node, placement.taken, gen, pod.holder, pod.cpu_memory)
         if conflict is not None:
             return NotBound(why=_in_words(conflict, node))
-        self.ledger.claims.forget_prediction(uid)  # which may have been for other cards of this node, or for another node
+        self.ledger.claims.forget_prediction(uid)  # the prediction may be for other cards or another node
         pod.gen = gen
         member_of = self.gangs.of(uid)
         text = render_assignment(
@@ -568,14 +567,14 @@ class Scheduler:
         return Reservation(pod=pod, node=node, gen=gen, assignment=text, vfs=vfs)
 
     def _planned(self, uid: PodUid, node: str) -> Placement | None:
-        """Return what the plan of its gang holds for the pod there."""
+        """Return the pod's devices on the node from the plan of its gang; None if there are none."""
         found = self.gangs.of(uid)
         planned = found[1].planned if found is not None else None
         return planned.placement if planned is not None and planned.node == node else None
 
     def _predicted(self, pod: Pending, node: str) -> Placement | None:
-        """Return what was predicted for the pod if the node has not changed since. The card of a group may have changed on any
-        node."""
+        """Return the pod's predicted devices if the node has not changed since. A pod with sharing labels gets None, because
+        the card of its group may have changed on any node."""
         room, placement = pod.predicted or (None, None)
         return placement if room is self.ledger.room(node) and pod.request.sharing is None else None
 
@@ -586,7 +585,7 @@ class Scheduler:
         self.ledger.claims.release(reservation.pod.uid)
 
     def is_open(self, reservation: Reservation) -> bool:
-        """Return whether neither a Binding's answer nor the watch has shown how it ended."""
+        """Return whether the outcome of the Binding is unknown, both from its answer and from the watch."""
         reserved = self.ledger.own_claim(reservation.pod.uid, Claim.RESERVED)
         return reserved is not None and not reserved.confirmed
 

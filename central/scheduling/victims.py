@@ -1,9 +1,9 @@
-"""Find which pods may be evicted for others of higher priority: one rule, for pods alone and for gangs that wait.
+"""Find the pods that may be evicted for pods of higher priority, by one rule for single pods and gangs that wait.
 
-It takes a priority, what quotas allow, and what is protected. It returns *units*, pods that go together: a pod alone, a member
-beyond the minimum of its gang, or a whole gang. All pods of a unit have a lower priority, are bound by an assignment (what only
-the node grants cannot be evicted), may go by their quota, and are protected neither alone nor together. A pod that is being
-deleted is a unit of its own, of any quota: it goes by itself.
+Take a priority, the rule of the quotas, and the protected pods. Return *units*: pods that are evicted together. A unit is a
+single pod, a surplus member of a gang, or a whole gang. All pods of a unit have a lower priority, an assignment, and a quota
+that allows their eviction. They are protected neither alone nor together. A pod with a grant of the node alone cannot be
+evicted. A pod that is being deleted is a unit of its own, of any quota, because it ends anyway.
 """
 
 from collections import Counter
@@ -21,15 +21,16 @@ from lading.vocabulary import PodUid
 
 @dataclass(slots=True, kw_only=True)
 class Protection:
-    """Pods that cannot be victims now. `applied` tells whether that made a difference: then another plan may be found later."""
+    """Hold the pods that cannot be victims now. `applied`: whether the protection excluded a pod, so that another plan may be
+    possible later."""
 
     spared: frozenset[PodUid] = frozenset()  # the Eviction API refused them, or they did not end in time
     budgets: Budgets = NO_BUDGETS
     applied: bool = False
 
     def covers(self, pod: PodRecord) -> str:
-        """Return why this pod cannot go now; empty: it can. A pod that is being deleted goes by itself, whatever its budget
-        says."""
+        """Return why this pod cannot be evicted now; empty if it can. A pod that is being deleted ends anyway, whatever its
+        disruption budget says."""
         if pod.uid in self.spared:
             why = "it was not evicted, or did not end, when that was tried last"
         else:
@@ -38,7 +39,7 @@ class Protection:
         return why
 
     def forbids(self, going: Sequence[PodRecord]) -> str:
-        """Return why these pods cannot go together; empty: they can."""
+        """Return why these pods cannot be evicted together; empty if they can."""
         taken: Counter[tuple[str, str]] = Counter()
         refusals = (self.budgets.refuse(pod.namespace, pod.labels, taken) for pod in going if not pod.deleting)
         why = next(filter(None, refusals), "")
@@ -48,7 +49,7 @@ class Protection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Pods that go together."""
+    """Represent pods that are evicted together."""
 
     pods: tuple[PodRecord, ...]
 
@@ -58,27 +59,27 @@ class Unit:
 
     @property
     def importance(self) -> tuple[bool, int, int, int, str]:
-        """Return the sort key: the most important first, as kube-scheduler compares pods; of equal priority a gang before pods
-        alone. What goes already comes last: to keep it must not make others go."""
+        """Return the sort key: the most important unit first, as kube-scheduler compares pods. Gangs come before single pods of
+        equal priority. Pods that are being deleted come last, so that keeping them does not cost other pods."""
         eldest = min(pod.created for pod in self.pods)
         return self.deleting, -max(pod.priority for pod in self.pods), -len(self.pods), eldest, self.pods[0].uid
 
 
 def pods_of(units: Iterable[Unit]) -> list[PodRecord]:
-    """Return the pods of these, each once: a member beyond the minimum may go alone, and goes with its gang too."""
+    """Return the pods of these units, each once: a surplus member can be a unit of its own, and a part of its gang's unit."""
     return [*{pod.uid: pod for unit in units for pod in unit.pods}.values()]
 
 
 def gangs_in(units: Iterable[Unit]) -> int:
-    """Return how many of these are gangs of several pods."""
+    """Return how many of these units are gangs of several pods."""
     return sum(len(unit.pods) > 1 for unit in units)
 
 
 class Victims:
-    """Find units as things are now, for one search: what is found of a gang is kept."""
+    """Find units in the current state, for one search: results about a gang are cached."""
 
     def __init__(self, scheduler: Scheduler, priority: int, protection: Protection, rule: Preemption) -> None:
-        """Create it. `priority`: of those that wait. `rule`: what quotas allow them."""
+        """Create the search. `priority`: the waiting pods' priority. `rule`: the victims that quotas allow for these pods."""
         self._ledger = scheduler.ledger
         self._gangs = scheduler.gangs
         self._priority = priority
@@ -94,12 +95,12 @@ class Victims:
         return sorted(once.values(), key=lambda unit: unit.importance)
 
     def protected(self, names: Iterable[str]) -> dict[str, int]:
-        """Return what protects pods of lower priority on these nodes, in words, with the number of these pods."""
+        """Return by reason, as text, the number of pods of lower priority on these nodes that cannot be evicted."""
         lower = (pod for name in names for pod in self._ledger.bound_on(name) if pod.priority < self._priority)
         return dict(Counter(why for pod in lower if isinstance(why := self._unit(pod), str)).most_common())
 
     def _unit(self, pod: PodRecord) -> Unit | str:
-        """Return the unit of this pod, or why it stays."""
+        """Return the unit of this pod, or why it cannot be evicted."""
         if pod.priority >= self._priority:
             return self._stays(pod)
         gang = self._gangs.bound_with(pod.uid)
@@ -125,7 +126,7 @@ class Victims:
         return Unit(pods=pods)
 
     def _stays(self, pod: PodRecord) -> str:
-        """Return why this pod cannot go; empty: it can."""
+        """Return why this pod cannot be evicted; empty if it can."""
         if pod.priority >= self._priority:
             return f"its priority is {pod.priority}"
         if not (pod.deleting or self._rule.takes(pod.uid)):

@@ -1,7 +1,7 @@
-"""Why a pod is not running, node by node: `GET /v1/why/<namespace>/<pod>`.
+"""Explain node by node why a pod is not running: `GET /v1/why/<namespace>/<pod>`.
 
-It takes the scheduler's view of one pod. It returns JSON for `kubectl lading why` and for people with curl: the reasons that
-kube-scheduler shows, by their codes, how many nodes each is true of, and for each node the nearest miss in words and numbers.
+Take the scheduler's view of one pod. Return JSON for `kubectl lading why` and for people with curl. It has the codes of
+kube-scheduler's reasons with their numbers of nodes, and each node's nearest miss in words and numbers.
 """
 
 from collections import Counter
@@ -35,8 +35,8 @@ from lading.vocabulary import (
     PodUid,
 )
 
-MOST_PROTECTED: Final = 8  # different causes that are shown
-FITS: Final = "fits"  # in place of a reason
+MOST_PROTECTED: Final = 8  # maximum causes that are shown
+FITS: Final = "fits"  # the `reason` of a node on which the pod fits
 
 _WHERE: Final = {
     RdmaPolicy.NEAREST: "",
@@ -51,23 +51,23 @@ SENTENCES: Final = {missing.value: missing.text for missing in Missing} | {FITS:
 
 class NodeWhy(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str
-    reason: str  # one of central.fit.model.Missing, or FITS
+    reason: str  # code of central.fit.model.Missing, or FITS
     text: str = ""  # the reason's sentence
     detail: str = ""
 
 
 class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far the gang is with which the pod starts."""
+    """Describe the progress of the pod's gang."""
 
     name: str  # namespace/name
     phase: Phase
-    least: dict[str, int] = {}  # members that start together, by role; an empty role: it has none
-    exist: dict[str, int] = {}  # of these, and of members beyond the minimum
+    least: dict[str, int] = {}  # minimum by role; an empty name: the gang has no roles
+    exist: dict[str, int] = {}  # existing members by role, also beyond the minimum
     bound: dict[str, int] = {}
-    reason: str = ""  # one of OfPod, of a gang without a plan
-    said: str = ""  # the same in words
-    nodes: list[str] = []  # of its plan, or where room is kept or made for it
-    line: Line | None = None  # of a gang that waits for a plan
+    reason: str = ""  # code of OfPod, for a gang without a plan
+    said: str = ""  # message for `reason`
+    nodes: list[str] = []  # nodes of the plan, or nodes where devices are kept or freed for the gang
+    line: Line | None = None  # queue position of a gang that waits for a plan
 
     def in_words(self) -> str:
         roles = [
@@ -107,17 +107,17 @@ class Why(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     uid: str
     state: Literal["pending", "reserved"]
-    asks: str  # in words
-    node: str = ""  # where its devices are reserved
-    refused_s: float | None = None  # for how long
-    making_room_on: str = ""  # where preemption evicts for it
-    keeping_room_on: str = ""  # where what becomes free is kept for it
-    gang: GangWhy | None = None  # with which it starts, in place of what follows for the pod alone
-    quota: str = ""  # why its quota refuses it, with the code
-    line: Line | None = None  # of a pod that waits alone
-    preempts: str = ""  # whose pods may be evicted for it, by quotas; empty: quotas make no difference
-    protected: dict[str, int] = {}  # pods of lower priority that cannot be evicted for it, by what protects them
-    reasons: dict[str, int] = {}  # nodes by reason
+    asks: str  # the device request in words
+    node: str = ""  # node where the pod's devices are reserved
+    refused_s: float | None = None  # seconds since the first refusal
+    making_room_on: str = ""  # node where pods are evicted for the pod
+    keeping_room_on: str = ""  # node where devices that become free are kept for the pod
+    gang: GangWhy | None = None  # gang with which the pod starts, in place of the fields below for a single pod
+    quota: str = ""  # message why the quota refuses the pod, with the code
+    line: Line | None = None  # queue position of a pod that waits alone
+    preempts: str = ""  # possible victims by quotas, in words; empty: quotas make no difference
+    protected: dict[str, int] = {}  # number of pods of lower priority that cannot be evicted, by protection
+    reasons: dict[str, int] = {}  # number of nodes by reason
     nodes: list[NodeWhy] = []
 
 
@@ -126,8 +126,8 @@ def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
 
 
 def look_at_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
-    """Yield why the pod fits or does not fit on each node; a node takes some tenths of a millisecond. A caller that pauses in
-    between gets the later nodes as they are then."""
+    """Yield for each node whether the pod fits, and why not; a node takes some tenths of a millisecond. If the caller pauses in
+    between, the later nodes have their new state."""
     for name in scheduler.ledger.nodes():
         yield _look_at(scheduler, pod, name)
 
@@ -148,7 +148,7 @@ def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
 def why_by_nodes(
     scheduler: Scheduler, pod: Pending, now: float, nodes: list[NodeWhy], protection: Protection | None = None
 ) -> Why:
-    """Return the whole answer. `protection`: which pods cannot be evicted; None: that is not known."""
+    """Return the whole answer. `protection`: the pods that cannot be evicted; None: unknown."""
     reserved = scheduler.ledger.own_claim(pod.uid, Claim.RESERVED)
     making_room_on, keeping_room_on = scheduler.room_for(pod.uid)
     return Why(
@@ -172,7 +172,7 @@ def why_by_nodes(
 
 
 def _protected(scheduler: Scheduler, pod: Pending, names: Iterable[str], protection: Protection) -> dict[str, int]:
-    """Return what protects pods of lower priority from this one, in words, with the number of these pods."""
+    """Return by protection, in words, the number of pods of lower priority that cannot be evicted for this pod."""
     if scheduler.pending.get_refused(pod.uid) is None or not pod.may_preempt:
         return {}
     found = scheduler.gangs.of(pod.uid)
@@ -182,7 +182,8 @@ def _protected(scheduler: Scheduler, pod: Pending, names: Iterable[str], protect
 
 
 def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
-    """Return the card, its node, and the pods that have it: pods of the asking pod's own namespace."""
+    """Return a text with the affinity group's card, its node, and the pods on it: pods of the requesting pod's own
+    namespace."""
     (group,) = groups_of([pod.request.sharing]) if pod.request.sharing else ()
     cards = []
     for card in sorted(scheduler.group_cards(pod.request, scheduler.ledger.without(pod.uid))):
@@ -193,8 +194,8 @@ def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
 
 
 def describe_request(pod: Pending) -> str:
-    """Return in words the devices of each container, then what the annotations of the pod say of all of them. What the pod does
-    not ask for is left out."""
+    """Return in words the devices of each container, then the annotations that refine all of them. Unset annotations are left
+    out."""
     request = pod.request
     devices = [f"{container.name}: {', '.join(_devices_in_words(container, request))}" for container in request.containers]
     bound_to = (

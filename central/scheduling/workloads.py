@@ -1,11 +1,11 @@
-"""Find a place for every pod of a Workload of Kueue before any of them exists.
+"""Find a place for every pod of a Workload of Kueue before the pods exist.
 
-It takes a Workload with quota, and the planner of gangs, which searches. It returns the places of each pod set, or the answer
-to Kueue if there are none. Nothing is held here.
+Take a Workload with quota, and the planner of gangs. Return the places of each pod set, or the answer to Kueue if the pods do
+not fit. Nothing is held here.
 
-Of the rules of Kubernetes the node selector of the template counts, with the labels of the flavors that Kueue chose; cpu and
-memory count for all pods together. Taints, affinity and volumes are for kube-scheduler to judge when the pods exist. Pods
-without devices are not planned, unless they are members of a gang.
+The node selector of the template counts, with the labels of the flavors that Kueue chose. The cpu and memory of all pods
+together count too. kube-scheduler judges taints, affinity and volumes when the pods exist. Pods without devices are not
+planned, unless they are members of a gang.
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -24,7 +24,7 @@ from central.request.parse import parse_request
 from central.scheduling.gangs import GangPlanner
 from lading.vocabulary import GANG_ANNOTATIONS, PodUid
 
-Places = Mapping[str, Sequence[OwnClaim]]  # of each pod set
+Places = Mapping[str, Sequence[OwnClaim]]  # claims by pod set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class _Set:
     uids: tuple[PodUid, ...]
     shape: Shape
     selector: Mapping[str, str]
-    terms: Terms | None  # of their gang
+    terms: Terms | None  # settings of the pods' gang
 
 
 class WorkloadPlanner:
@@ -46,13 +46,13 @@ class WorkloadPlanner:
         chosen: Callable[[Mapping[str, str]], Collection[str]],
         flavor: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Create it. `chosen` returns the nodes with these labels; `flavor` the labels of the nodes of a flavor."""
+        """Create the planner. `chosen` returns the nodes with these labels; `flavor` returns the node labels of a flavor."""
         self._planner = planner
         self._chosen = chosen
         self._flavor = flavor
 
     def planning(self, workload: Workload) -> Generator[None, None, Places | AdmissionAnswer]:
-        """Search in steps."""
+        """Search places for the Workload's pods, in steps."""
         sets = self._sets(workload)
         if isinstance(sets, str):
             return AdmissionAnswer(state=State.REJECTED, message=sets)
@@ -61,7 +61,7 @@ class WorkloadPlanner:
         if isinstance(topology, str):
             return AdmissionAnswer(state=State.REJECTED, message=topology)
         ledger = self._planner.scheduler.ledger
-        places = [uid for one in sets for uid in one.uids]  # which may be held already, if the answer could not be written
+        places = [uid for one in sets for uid in one.uids]  # held already, if an earlier answer could not be written
         held = [claim.node for uid in places if (claim := ledger.own_claim(uid, Claim.PLANNED)) is not None]
         wants = list[Want]()
         for one in sets:
@@ -73,7 +73,7 @@ class WorkloadPlanner:
         return {one.name: [_claim(workload, one, number, where) for number in range(len(one.uids))] for one in sets}
 
     def _sets(self, workload: Workload) -> list[_Set] | str:
-        """Return the sets with pods to place, or why the Workload cannot be used, in words."""
+        """Return the sets with pods to place, or a message why the Workload cannot be used."""
         counts, found = workload.counts, list[_Set]()
         for pod_set in workload.spec.pod_sets:
             pod = pod_set.pod(workload.metadata.namespace)
@@ -81,7 +81,7 @@ class WorkloadPlanner:
             if isinstance(request, MalformedRequest):
                 return f"pod set {pod_set.name}: {request.message}"
             if isinstance(gang, MalformedRequest) and GANG_ANNOTATIONS & pod.metadata.annotations.keys():
-                return f"pod set {pod_set.name}: {gang.message}"  # of another system's words some are added to the pods later
+                return f"pod set {pod_set.name}: {gang.message}"  # keys of other systems may be added to the pods later
             if request is None:
                 continue
             if sum(len(one.uids) for one in found) + counts.get(pod_set.name, 0) > MAX_MIN:
@@ -104,7 +104,7 @@ class WorkloadPlanner:
         return selector
 
     def _names(self, one: _Set) -> Collection[str] | None:
-        """Return the nodes where the pods of the set may be; None: any."""
+        """Return the allowed nodes of the set's pods; None: any node."""
         return self._chosen(one.selector) if one.selector else None
 
     def _why_not(self, sets: Sequence[_Set], topology: GangTopology) -> Generator[None, None, AdmissionAnswer]:

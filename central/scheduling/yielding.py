@@ -1,12 +1,12 @@
-"""Find what is held for pods that are not bound, and that pods of higher priority may take.
+"""Find claims for unbound pods that pods of higher priority may take.
 
-It takes the ledger, the gangs, the pods that wait and a priority. It returns what is held for pods of lower priority:
+Take the ledger, the gangs, the pending pods and a priority. Return the claims for pods of lower priority:
 
-    the plan of a gang without a bound member    taken as a whole: the others of the gang could not start without that part
-    the place of a member that was not sent to bind, in a gang of which others are bound, and of one that is gone
-    a nomination: capacity that is kept, or made by evictions, for a pod or for a member of a gang
+    the plan of a gang without a bound member    taken as a whole, because the gang could not start without a part of it
+    the place of a member in a gang with other bound members, if the member was not sent to bind or no longer exists
+    a nomination: devices that are kept, or freed by evictions, for a pod or for a member of a gang
 
-Nothing runs there, so no pod is evicted. What a pod is about to be bound to (predicted, reserved) is not taken.
+No pod runs on these devices, so no pod is evicted. A pod that is about to be bound keeps its claims (predicted, reserved).
 """
 
 from collections.abc import Collection, Container, Iterator, Sequence
@@ -26,10 +26,10 @@ from lading.vocabulary import PodUid
 class Yielding:
     """Hold claims that end together."""
 
-    priority: int  # of the pods that they are for
+    priority: int  # priority of the pods that have the claims
     claims: tuple[OwnClaim, ...]
-    gang: Gang | None = None  # whose plan it is; None: a nomination
-    whole: bool = False  # no member of that gang is bound
+    gang: Gang | None = None  # gang that has the plan; None: a nomination
+    whole: bool = False  # no member of the gang is bound
 
     @property
     def uids(self) -> tuple[PodUid, ...]:
@@ -39,13 +39,13 @@ class Yielding:
         return any(claim.node in nodes for claim in self.claims)
 
     def overlaps(self, node: str, taken: Taken) -> bool:
-        """Return whether it holds a part of a device that is taken on this node."""
+        """Return whether the claims include a part of a device in `taken` on this node."""
         there = [claim.taken for claim in self.claims if claim.node == node]
         return any(held.gpus.keys() & taken.gpus.keys() or held.vfs & taken.vfs for held in there)
 
 
 def find_yielding(ledger: Ledger, gangs: Gangs, pending: PendingPods, priority: int) -> list[Yielding]:
-    """Return what is held for pods of a priority below this one, the lowest first."""
+    """Return the claims for pods with a lower priority than `priority`, the lowest first."""
     found = [one for gang in gangs.holding if gang.is_below(priority) for one in _of_gang(ledger, gang)]
     for claim in ledger.nominations():
         pod = pending.get(claim.holder.pod)

@@ -1,9 +1,8 @@
-"""Decide by PodDisruptionBudgets which pods the Eviction API would evict now, and how many of them together.
+"""Decide by PodDisruptionBudgets which pods, and how many of them together, the Eviction API would evict now. Pure.
 
-Preemption must not need a pod that a budget protects: the Eviction API would refuse it after other victims have ended. It takes
-budgets as the API server has them. It returns `Budgets`, which answers for pods by namespace and labels. Pure.
-
-The answer is stricter than the API in one point: pods that are not ready count like the others.
+Preemption must not choose a victim that a budget protects: the Eviction API would refuse its eviction after other victims have
+ended. `Budgets` answers for pods by namespace and labels. In one point it is stricter than the API: pods that are not ready
+count like ready ones.
 
 Source: k8s.io/api policy/v1, as of v1.36; apimachinery's LabelSelector; pkg/registry/core/pod/storage/eviction.go.
 """
@@ -108,17 +107,18 @@ class Budgets:
         return cls({namespace: tuple(some) for namespace, some in found.items()})
 
     def protect(self, pod: PodRecord) -> bool:
-        """Tell whether this pod cannot be evicted now."""
+        """Return whether a budget forbids the eviction of this pod now."""
         return bool(self.refuse(pod.namespace, pod.labels, Counter()))
 
     def beyond(self, pods: Sequence[PodRecord]) -> frozenset[PodUid]:
-        """Return the pods that cannot be evicted after those before them. Pods that are being deleted count as evicted."""
+        """Return the pods that cannot be evicted once all pods before them in the list are evicted. Pods that are being deleted
+        are never returned."""
         taken: Counter[BudgetKey] = Counter()
         return frozenset(pod.uid for pod in pods if not pod.deleting and self.refuse(pod.namespace, pod.labels, taken))
 
     def refuse(self, namespace: str, labels: Mapping[str, str], taken: Counter[BudgetKey]) -> str:
-        """Return why the Eviction API would refuse a pod after those that budgets count in `taken`. Empty: it would evict the
-        pod, which is counted. The API refuses every pod that several budgets cover."""
+        """Return why the Eviction API would refuse a pod after the evictions counted in `taken`. Empty: the API would evict the
+        pod, and the eviction is added to `taken`. The API refuses every pod that several budgets cover."""
         covering = [one for one in self.by_namespace.get(namespace, ()) if one.covers(namespace, labels)]
         if len(covering) > 1:
             return f"several PodDisruptionBudgets cover it: {', '.join(one.metadata.name for one in covering)}"

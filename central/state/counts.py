@@ -1,4 +1,4 @@
-"""Count what central did since the process began, over all its terms: plain numbers, which metrics read at each scrape."""
+"""Count central's actions since the process began, over all of its leaderships. Metrics read the numbers at each scrape."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,28 +9,28 @@ from central.request.reasons import Coded
 
 
 class BindOutcome(StrEnum):
-    """Say how a Binding ended."""
+    """Represent the outcome of a Binding."""
 
     BOUND = "bound"
     REFUSED = "refused"
-    UNCLEAR = "unclear"  # not known; later it counts once more, as one of the other outcomes
+    UNCLEAR = "unclear"  # unknown; the Binding may count again later, as FOUND_BOUND or FOUND_NOT_BOUND
     FOUND_BOUND = "found-bound"
     FOUND_NOT_BOUND = "found-not-bound"
 
 
 class EvictOutcome(StrEnum):
-    """Say how the API server answered an eviction."""
+    """Represent the API server's answer to an eviction."""
 
     EVICTED = "evicted"
-    SPARED = "spared"  # by a disruption budget
-    UNCLEAR = "unclear"  # or refused otherwise; it is asked for again
+    SPARED = "spared"  # refused because of a disruption budget
+    UNCLEAR = "unclear"  # unknown outcome or another refusal; the eviction is repeated
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    refused: Counter[Coded] = field(default_factory=Counter)  # answers to filter that name no node, by what is true of most
+    refused: Counter[Coded] = field(default_factory=Counter)  # answers to filter without a node, by the reason of most nodes
     bound: Counter[BindOutcome] = field(default_factory=Counter)
-    evicted: Counter[tuple[str, EvictOutcome]] = field(default_factory=Counter)  # by the Event's reason
-    nominated: int = 0  # plans of preemption that were begun
-    woken: int = 0
-    exceptions: Counter[Work] = field(default_factory=Counter)  # about one object each, which was set aside
+    evicted: Counter[tuple[str, EvictOutcome]] = field(default_factory=Counter)  # evictions by the Event's reason and the outcome
+    nominated: int = 0  # preemption plans that were started
+    woken: int = 0  # pods that were requeued
+    exceptions: Counter[Work] = field(default_factory=Counter)  # each about one object, which was set aside

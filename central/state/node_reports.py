@@ -1,8 +1,7 @@
-"""Keep what nodes report and the ledger does not: versions, problems, use, past holders. By node, as last written.
+"""Keep the last report of each node, for the parts that the ledger does not keep: versions, problems, use, past holders.
 
-It takes NodeDevices from DevicesFeed. It returns the same, and which nodes changed since a version. Parts that did not change
-stay the same objects, which the ledger has too: of most of a report there is one copy in memory, and a heartbeat allocates
-nothing that stays.
+The reports come from DevicesFeed; readers get a report, or the nodes changed since a version. Unchanged parts of a report stay
+the same objects, which the ledger shares. So most of a report has one copy in memory, and a heartbeat leaves no new objects.
 """
 
 from collections.abc import Collection, Iterable
@@ -36,7 +35,7 @@ class Reports:
             self._changes.mark(name)
 
     def replace(self, reports: Iterable[NodeDevices], *, unreadable: Collection[str]) -> None:
-        """Replace all reports with a list. A report that cannot be read stays as it was known."""
+        """Replace all reports with a list. For an unreadable report, the last one stays."""
         listed = {report.metadata.name: report for report in reports}
         for name in [name for name in self._reports if name not in listed and name not in unreadable]:
             self.remove(name)
@@ -44,12 +43,12 @@ class Reports:
             self.set(report)
 
     def changed_since(self, version: int) -> tuple[list[str], int]:
-        """Return the names of changed nodes, also of those that are gone (-1: all), and the version of this answer."""
+        """Return the names of nodes that changed or were removed since `version` (-1: all nodes), and the current version."""
         return self._changes.since(version), self._changes.version
 
 
 def _ours(report: NodeDevices) -> dict[str, str]:
-    """Drop annotations of others, which may be long."""
+    """Return only Lading's annotations: others may be long."""
     return {key: value for key, value in report.metadata.annotations.items() if key.startswith(PREFIX)}
 
 

@@ -1,4 +1,4 @@
-"""Keep what Kubernetes' rules judge nodes by, for all nodes: labels, taints, cordons."""
+"""Keep the labels, taints and cordons of all nodes, to evaluate pods' node rules."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,7 +21,7 @@ class Nodes:
         self._traits = {node: traits for node, traits in self._traits.items() if node in kept}
 
     def allow(self, rules: NodeRules | None, node: str) -> bool | None:
-        """Return whether these rules of a pod allow this node. None: the rules, or the node, are not known."""
+        """Return whether a pod's node rules allow this node. None: the rules or the node are unknown."""
         traits = self._traits.get(node)
         return None if rules is None or traits is None else rules.allow(traits)
 

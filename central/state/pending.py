@@ -1,6 +1,7 @@
-"""Keep the pods that request devices and are not bound: the request, since when it is refused, and whether it was requeued.
+"""Keep the unbound pods that request devices, each with its request, the time of its refusal and its last requeue.
 
-Pods come from the watch or from kube-scheduler's requests, whichever is first. A pod leaves when it is bound, ends or is gone.
+Pods are added from the watch or from kube-scheduler's requests, whichever is first. A pod is removed when it is bound, has
+ended or was deleted.
 """
 
 from collections import defaultdict
@@ -34,18 +35,18 @@ class Pending:
     may_preempt: bool = True  # preemptionPolicy is not Never
     created: str = ""  # RFC 3339, in UTC, so that it compares as text
     cpu_memory: CpuMemory = NO_CPU_MEMORY
-    node_rules: NodeRules | None = ANY_NODE  # None: more than central judges
-    unschedulable: bool = False  # kube-scheduler tried it last and found no node, whether or not it asked central
-    owner: Owner = NO_OWNER  # by which its quota is found
-    networks: str = ""  # Multus' annotation, as its owner wrote it
-    gen: int = 0  # of the last assignment that was tried
-    refused_at: float | None = None  # monotonic seconds; None: not refused since it was last seen to fit
-    refused_for: Coded | None = None  # what was true of most nodes then; None: no request about it in this term
-    quota: QuotaRefusal | None = None  # refused by its quota, and it waits for that alone
+    node_rules: NodeRules | None = ANY_NODE  # None: the pod has rules that central cannot judge
+    unschedulable: bool = False  # kube-scheduler's last try found no node, with or without a request to central
+    owner: Owner = NO_OWNER  # namespace and labels that determine the pod's quota
+    networks: str = ""  # Multus' annotation, as the user wrote it
+    gen: int = 0  # number of the last attempted assignment
+    refused_at: float | None = None  # monotonic seconds; None: not refused since the pod last fitted
+    refused_for: Coded | None = None  # reason of most nodes at the refusal; None: no request in this leadership
+    quota: QuotaRefusal | None = None  # refusal of its quota; the pod waits only for its quota
     undecided: bool = False  # refused before all nodes were judged
-    woken_in: int = 0  # the last round of central.controllers.requeue
-    in_gang: bool = False  # it waits for its gang, with which it is requeued
-    predicted: tuple[NodeRoom, Placement] | None = None  # what it would get there, and the room with that taken
+    woken_in: int = 0  # last round of central.controllers.requeue in which the pod was requeued
+    in_gang: bool = False  # the pod waits for its gang, and is requeued with it
+    predicted: tuple[NodeRoom, Placement] | None = None  # the expected placement, and the node's state with it taken
 
     @property
     def shape(self) -> Shape:
@@ -53,7 +54,7 @@ class Pending:
 
     @property
     def shown(self) -> str:
-        """Return its name as people read it."""
+        """Return the pod's name as namespace/name."""
         return f"{self.namespace}/{self.name}"
 
     @property
@@ -88,7 +89,7 @@ def in_line(pod: Pending) -> tuple[int, str, PodUid]:
 
 class PendingPods:
     def __init__(self) -> None:
-        """Create it. `changed` is called with each pod that comes, changes or leaves."""
+        """Create the collection. `changed` is called with each pod that is added, changed or removed."""
         self.changed: Callable[[PodUid], None] = lambda uid: None
         self._pods: dict[PodUid, Pending] = {}
         self._refused: defaultdict[DeviceRequest, dict[PodUid, Pending]] = defaultdict(dict)
@@ -103,17 +104,17 @@ class PendingPods:
         return self._pods.get(uid)
 
     def in_version(self, pod: Pod) -> Pending | None:
-        """Return the pod that waits, if it is known in this version."""
+        """Return the pending pod if it is cached in this version."""
         known, version = self._pods.get(pod.metadata.uid), pod.metadata.resource_version
         return known if known is not None and version and known.resource_version == version else None
 
     def get_refused(self, uid: PodUid) -> Pending | None:
-        """Return the pod as it is now, if it is refused."""
+        """Return the pod's current state if it is refused, else None."""
         pod = self._pods.get(uid)
         return pod if pod is not None and pod.refused_at is not None else None
 
     def add(self, pod: Pending) -> Pending:
-        """Add the pod. Return it as it is now: the newer version of those of the watch and of kube-scheduler."""
+        """Add the pod. Return its newer version: this one, or the cached one."""
         known = self._pods.get(pod.uid)
         if known is not None:
             if version_of(known.resource_version) > version_of(pod.resource_version):
@@ -143,14 +144,14 @@ class PendingPods:
         self._refused[pod.request][pod.uid] = pod
 
     def waits_for_gang(self, pod: Pending, now: float) -> None:
-        """Record a refusal that room for this pod alone does not change."""
+        """Record that the pod waits for its gang: free capacity for this pod alone does not help."""
         self._forget_refusal(pod)
         if pod.refused_at is None:
             pod.refused_at = now
         pod.in_gang = True
 
     def refused_by_quota(self, pod: Pending, refusal: QuotaRefusal, now: float) -> None:
-        """Record that its quota refused the pod: room on a node changes nothing for it."""
+        """Record that its quota refused the pod: free capacity on a node does not help."""
         self._forget_refusal(pod)
         pod.quota, pod.refused_for = refusal, refusal.code
         if pod.refused_at is None:

@@ -1,12 +1,11 @@
-"""Keep how the quotas stand: their objects, what pods hold and ask for, and which pods wait for a quota.
+"""Keep the state of the quotas: their objects, the amounts that pods hold and request, and the pods that wait for a quota.
 
-It takes ElasticQuotas of both kinds, the ledger and the pending pods. What a pod holds counts by every claim of the ledger, so
-that room that is only planned counts too. It returns whether a pod, or a gang, may start now, and which refused pods may try
-again.
+The inputs are ElasticQuotas of both kinds, the ledger and the pending pods. Every claim in the ledger counts as held, also a
+planned one. The results are whether a pod or gang may start now, and which refused pods may try again.
 
-Nothing is counted while there is no quota. When the first one appears, pods are counted in steps (`look`), and no pod is
-refused before that is done. From then on a question costs the pods and nodes that changed since the last one, and the division
-of those groups of quotas in which an amount changed.
+Nothing is counted without a quota. When the first quota appears, pods are counted in steps (`look`), and no pod is refused
+before all are counted. From then on a query counts only pods and nodes that changed since the last query, and divides again
+only groups of quotas with changed amounts.
 """
 
 from collections import Counter, defaultdict
@@ -33,33 +32,33 @@ from central.state.pending import Pending, PendingPods
 from central.state.tenants import InTurn
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA, PodUid
 
-WOKEN_AT_ONCE: Final = 64  # pods of one quota; the others follow if these are let in
+WOKEN_AT_ONCE: Final = 64  # maximum pods of one quota that are requeued at once; others follow in the next scans
 _AT_ONCE: Final = 64  # pods that are counted in one step
 NONE: Final[Amounts] = MappingProxyType({})
 
-ObjectKey = tuple[Dialect, str]  # with the object's uid
+ObjectKey = tuple[Dialect, str]  # the dialect and the object's uid
 
 
 class Counted(NamedTuple):
-    """Hold what one pod counts."""
+    """Hold the amounts that one pod counts in its quotas."""
 
     owner: Owner = NO_OWNER
     quotas: tuple[QuotaId, ...] = ()
     held: Amounts = NONE
-    asked: Amounts = NONE  # of a pod that does not wait: what it holds
-    priority: int | None = None  # of a pod that may be evicted for others of its quotas
+    asked: Amounts = NONE  # requested amounts; for a pod that does not wait, its held amounts
+    priority: int | None = None  # only for a pod that may be evicted for others of its quotas
 
 
 class _Capacity(NamedTuple):
     amounts: Amounts = NONE
-    models: Mapping[str, int] = MappingProxyType({})  # each with the least usable memory of its cards
+    models: Mapping[str, int] = MappingProxyType({})  # smallest usable MiB of a card, by GPU model
 
 
 NOTHING: Final = Counted()
 
 
 class _Own:
-    """Hold what the pods of one quota have together, or how that changes."""
+    """Hold the sums over the pods of one quota, or a change of these sums."""
 
     __slots__ = ("asked", "fixed", "held")
 
@@ -91,18 +90,18 @@ class Quotas:
         self._pending = pending
         pending.changed = self._pod_changed
         self._quotas: dict[ObjectKey, Quota] = {}
-        self._released: list[PodUid] = []  # refused pods that are in no quota any more
+        self._released: list[PodUid] = []  # pods refused by a quota that are in no quota any more
         self._forget()
 
     def _forget(self) -> None:
         self._tree = Tree()
-        self._stale = False  # and has to be built anew
+        self._stale = False  # the tree has to be rebuilt
         self._counts = False  # all pods are counted
         self._seen = self._rooms_seen = self._loads_seen = -1
-        self._uncounted: dict[str, None] = {}  # nodes
+        self._uncounted: dict[str, None] = {}  # nodes that have to be counted
         self._changed: set[PodUid] = set()
-        self._held: dict[PodUid, dict[str, Amounts]] = {}  # by node
-        self._on_node: dict[str, dict[PodUid, tuple[object, Amounts]]] = {}  # with the value that was counted
+        self._held: dict[PodUid, dict[str, Amounts]] = {}  # held amounts by pod and node
+        self._on_node: dict[str, dict[PodUid, tuple[object, Amounts]]] = {}  # counted ledger value and amounts, by node and pod
         self._counted: dict[PodUid, Counted] = {}
         self._of_owner: dict[Owner, tuple[QuotaId, ...]] = {}
         self._priorities: defaultdict[tuple[QuotaId, ...], Counter[int]] = defaultdict(Counter)
@@ -111,13 +110,13 @@ class Quotas:
         self._total: dict[str, int] = {}
         self._totals_stale = True
         self._refused: dict[QuotaId, dict[PodUid, None]] = {}
-        self._turns: dict[PodUid, tuple[QuotaId, Amounts]] = {}  # of the pods that wait to borrow; the longest ago first
+        self._turns: dict[PodUid, tuple[QuotaId, Amounts]] = {}  # pods that wait for their quota's turn, the longest first
         self._freed: set[QuotaId] = set()
         self._own: dict[QuotaId, _Own] = {}
         self._begin_sums()
 
     def _begin_sums(self) -> None:
-        """Add up for the tree what the pods of each quota have."""
+        """Compute the sums of the tree from the sums of each quota's pods."""
         self._used: dict[QuotaId, dict[str, int]] = {}
         self._fixed: dict[QuotaId, dict[str, int]] = {}
         self._divided = Divided(self._tree)
@@ -136,7 +135,7 @@ class Quotas:
     # ---- quota objects
 
     def set_quota(self, uid: str, quota: Quota) -> None:
-        """Take in a quota that is new or has changed."""
+        """Store a new or changed quota."""
         if self._quotas.get((quota.dialect, uid)) != quota:
             self._quotas[quota.dialect, uid] = quota
             self._stale = True
@@ -155,24 +154,24 @@ class Quotas:
 
     @property
     def quotas(self) -> Mapping[ObjectKey, Quota]:
-        """Return all quotas, also those that are refused."""
+        """Return all quotas, also invalid ones."""
         return self._quotas
 
     def counted(self, uid: PodUid) -> Counted:
-        """Return what a pod counted at the last question; nothing if it is in no quota."""
+        """Return the pod's amounts as of the last query; empty if the pod is in no quota."""
         return self._counted.get(uid, NOTHING)
 
     def holders_in(self, quotas: AbstractSet[QuotaId]) -> Iterator[tuple[PodRecord, Counted]]:
-        """Yield the bound pods of these quotas, with what they hold."""
+        """Yield the bound pods of these quotas with their amounts."""
         for uid, counted in self._counted.items():
             record = self._ledger.pod(uid) if counted.held and not quotas.isdisjoint(counted.quotas) else None
             if record is not None and record.node and not record.terminal:
                 yield record, counted
 
-    # ---- questions
+    # ---- queries
 
     def snapshot(self) -> QuotaSnapshot | None:
-        """Return how the quotas stand now; None if nothing is counted. It changes with the next question."""
+        """Return the current state of the quotas; None while they are not counted. The next query changes the same object."""
         if not self._counts:
             return None
         self._catch_up()
@@ -182,7 +181,7 @@ class Quotas:
         self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
     ) -> QuotaRefusal | None:
         """Return why these pods may not start together; None if they may. Pods of a gang may borrow as a whole, up to max.
-        `starting`: they start if they may, so that their quota has had its turn. `given_back`: claims that end then."""
+        `starting`: admitted pods start now, which uses their quota's turn. `given_back`: pods whose claims would end first."""
         if not self._counts:
             return None
         self._catch_up()
@@ -201,7 +200,7 @@ class Quotas:
         return None
 
     def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> QuotaRefusal | None:
-        """Check pods of one quota. `beside`: what else is about to be used, or, negative, given back."""
+        """Check pods of one quota. `beside`: further amounts that are about to be used, or, if negative, given back."""
         whole = pods[0].asked if len(pods) == 1 else total_of(of.asked for of in pods)
         own = total_of(of.held for of in pods) if any(of.held for of in pods) else {}
         add(own, beside, -1)
@@ -209,7 +208,7 @@ class Quotas:
         return check(self._snapshot, quota, whole, preemptible=preemptible, gang=gang, own=own, has_turn=self._has_turn)
 
     def _has_turn(self, quota: QuotaId) -> bool:
-        """Return whether no other quota of the same tree comes before this one, and could borrow what its pod asks for."""
+        """Return whether this quota may borrow next: no quota of its group that comes first could borrow its pod's request."""
         waiting: dict[QuotaId, Amounts] = {}
         for other, amounts in self._turns.values():
             waiting.setdefault(other, amounts)
@@ -228,7 +227,7 @@ class Quotas:
         return all(lendable(self._snapshot, quota, key) >= amount for key, amount in amounts.items())
 
     def _refuse(self, uid: PodUid, code: OfPod, quota: QuotaId, whole: Amounts) -> None:
-        """Record that the pod waits. `whole`: what starts together with it, and it."""
+        """Record that the pod waits for its quota. `whole`: the amounts of all pods that start together with it."""
         self._let_in(uid, but=quota)
         self._refused.setdefault(quota, {})[uid] = None
         if code is OfPod.QUOTA_TURN:
@@ -251,11 +250,11 @@ class Quotas:
                 del self._refused[quota]
 
     def admitted(self, pod: Pending) -> Admitted | None:
-        """Return what the pod's assignment says of its quota; None while there is no quota."""
+        """Return the quota fields of the pod's assignment; None without any quota."""
         return Admitted(pod.owner.named, pod.owner.preemptible) if self._quotas else None
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
-        """Return which pods may be evicted for these, which start together; None if nothing is counted."""
+        """Return which pods may be evicted for `pods`, which start together; None while quotas are not counted."""
         if not self._counts or not pods:
             return None
         self._catch_up()
@@ -281,7 +280,8 @@ class Quotas:
         return Preemption(lowest=lowest, takes=may_go, allows=allows, said=in_words(quotas, guaranteed))
 
     def turn(self, uid: PodUid) -> Key:
-        """Return the sort key of a pod's quota among those whose gangs wait; the one that uses least of its part first."""
+        """Return the sort key of a pod's quota in the queue of gangs. The quota with the least used part of its guarantee is
+        first."""
         snapshot = self.snapshot()
         quotas = self._counted.get(uid, NOTHING).quotas
         return max((turn_key(snapshot, quota) for quota in quotas), default=()) if snapshot is not None else ()
@@ -289,8 +289,8 @@ class Quotas:
     # ---- pods that may try again
 
     def take_free(self, in_turn: InTurn) -> list[Pending]:
-        """Return refused pods for which their quota has room now, of each quota in the order of `in_turn`. Each is returned
-        once for each refusal."""
+        """Return refused pods that their quota allows now, for each quota in the order of `in_turn`. A pod is returned once for
+        each refusal."""
         if not (self._refused or self._released):
             return []
         if self._counts:
@@ -328,7 +328,7 @@ class Quotas:
     # ---- counting
 
     def look(self) -> Steps:
-        """Count all when the first quota appears; keep up with what the cluster has. It must be called about once a second."""
+        """Count all pods when the first quota appears, and update the cluster's capacity. Call this about once a second."""
         if not self._quotas:
             if self._counts:
                 self._released += [uid for waiting in self._refused.values() for uid in waiting]
@@ -361,14 +361,14 @@ class Quotas:
         self._uncounted.update(dict.fromkeys(names))
         while self._uncounted:
             self._count_node(self._uncounted.popitem()[0])
-        while self._changed:  # a pod that raises an exception loses no other one
+        while self._changed:  # after an exception about one pod, the other pods are still counted
             self._count_pod(self._changed.pop())
         if self._totals_stale:
             self._set_totals()
         self._freed |= self._divided.refresh()
 
     def _rebuild(self) -> None:
-        """Build the tree anew, and the sums by it. Only pods that are in another quota now are counted again."""
+        """Rebuild the tree and its sums. Only pods whose quotas changed are counted again."""
         self._tree, self._stale = build(self._quotas.values()), False
         before, self._of_owner = self._of_owner, {}
         self._begin_sums()
@@ -378,7 +378,7 @@ class Quotas:
         self._totals_stale = True
         refused = [uid for waiting in self._refused.values() for uid in waiting]
         self._refused.clear()
-        for uid in refused:  # they try again, in the quota that they have now
+        for uid in refused:  # refused pods try again in their new quota
             quotas = self._counted.get(uid, NOTHING).quotas
             for quota in quotas[:1]:
                 self._refused.setdefault(quota, {})[uid] = None
@@ -391,8 +391,8 @@ class Quotas:
             self._changed.add(uid)
 
     def _count_node(self, name: str) -> None:
-        """Count what pods hold on a node. A value that was counted before is not counted again; a pod that changed in the API
-        server, as by a label, has a new value."""
+        """Count the amounts that pods hold on a node. A ledger value is counted only once; a pod that changed in the API
+        server, such as by a label, has a new value."""
         before = self._on_node.get(name, {})
         now: dict[PodUid, tuple[object, Amounts]] = {}
         cards = None
@@ -478,7 +478,7 @@ class Quotas:
             self._add_up(quota, change)
 
     def _add_up(self, quota: QuotaId, change: "_Own") -> None:
-        """Add a change of what the pods of a quota have to the sums of the quotas on its path."""
+        """Add a change of a quota's sums to all quotas on its path to the root."""
         path = self._tree.paths.get(quota, (quota,))
         for step in path:
             add(self._used.setdefault(step, {}), change.held)
@@ -491,10 +491,10 @@ class Quotas:
                 self._freed.add(self._tree.group_of(quota))
         self._totals_stale |= quota in {DEFAULT, SYSTEM}
 
-    # ---- what there is
+    # ---- the cluster's capacity
 
     def _measure(self) -> Steps:
-        """Read what nodes have."""
+        """Read the capacity of changed nodes, in steps."""
         changed, self._rooms_seen = self._ledger.rooms_changed_since(self._rooms_seen)
         rooms = dict(changed)
         loads, self._loads_seen = self._ledger.loads_changed_since(self._loads_seen)
@@ -511,7 +511,7 @@ class Quotas:
             self._add_up_capacity()
 
     def _capacity_of(self, room: NodeRoom) -> _Capacity:
-        """Return what the node has: devices that may be given or are held; cpu and memory if it has devices."""
+        """Return the node's capacity: devices that may be given or are held; cpu and memory only if it has devices."""
         amounts: dict[str, int] = {}
         models: dict[str, int] = {}
         for card in room.cards:
@@ -537,7 +537,8 @@ class Quotas:
         self._totals_stale = True
 
     def _set_totals(self) -> None:
-        """Set what each tree divides: the cluster, without what pods of no quota use and what is divided apart."""
+        """Set the total that each tree divides. The cluster's tree divides all capacity except the use of Koordinator's default
+        and system quotas, and the totals of separate trees."""
         self._totals_stale = False
         total = dict(self._total)
         for quota in (DEFAULT, SYSTEM):
@@ -551,7 +552,7 @@ class Quotas:
 
 
 def _largest(several: Iterable[Amounts]) -> Amounts:
-    """Return the larger amounts of the claims of one pod on several nodes."""
+    """Return, for each resource, the largest amount that one pod claims on any of several nodes."""
     largest: dict[str, int] = {}
     for amounts in several:
         for key, amount in amounts.items():

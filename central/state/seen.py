@@ -1,8 +1,7 @@
-"""Keep unbound pods as the watch shows them: central decides kube-scheduler's requests by these, never by the caller's copy.
+"""Keep unbound pods as observed by central's watch. central decides requests by these pods, never by the caller's copy.
 
-It takes the watch of pods, and `settled`, which says that no request needs to wait for a pod. It returns the pod of a request.
-kube-scheduler's watch may be ahead of central's by a moment, so `find` waits for the pod and for the version that was sent. If
-that version does not come in time, `find` returns the pod as it is.
+kube-scheduler's watch may be ahead of central's by a moment. So `find` waits for the requested pod in the requested version. If
+that version does not arrive within SEEN_WITHIN_S, `find` returns the last observed version.
 """
 
 import asyncio
@@ -19,18 +18,19 @@ from central.request.gang import FOREIGN_PREFIXES
 from central.request.pod import Pod
 from lading.vocabulary import NETWORKS, PREFIX, PodUid
 
-SEEN_WITHIN_S: Final = 1.0  # of kube-scheduler's 5 s
-READ: Final = (PREFIX, NETWORKS, *FOREIGN_PREFIXES)  # how the annotations begin that decide about a waiting pod
+SEEN_WITHIN_S: Final = 1.0  # maximum wait in seconds; kube-scheduler's request ends after 5 s
+READ: Final = (PREFIX, NETWORKS, *FOREIGN_PREFIXES)  # prefixes of the annotations that central reads of a waiting pod
 
 
 class SeenPods:
-    """Take in the watch of pods."""
+    """Keep the unbound pods of the watch."""
 
     def __init__(self, settled: Callable[[PodUid], bool]) -> None:
-        """Create the sink. `settled`: whether the pod is bound, is being deleted, has ended or is gone."""
+        """Create the sink. `settled`: whether the pod is bound, is being deleted, has ended or was deleted, so that `find` need
+        not wait."""
         self._settled = settled
         self._pods: dict[PodUid, Pod] = {}
-        self._changed: asyncio.Event | None = None  # None: no request waits for a change
+        self._changed: asyncio.Event | None = None  # set by the next change; None: no request waits for it
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -58,7 +58,7 @@ class SeenPods:
         return self._pods.get(uid)
 
     async def find(self, sent: Pod) -> Pod | None:
-        """Return the pod as the watch shows it; None for a pod that does not wait, or does not exist."""
+        """Return the pod as observed by the watch; None if it does not wait, or does not exist."""
         uid, version = sent.metadata.uid, version_of(sent.metadata.resource_version)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SEEN_WITHIN_S):

@@ -1,11 +1,10 @@
-"""Order pods that wait, fair between tenants: by priority, then the namespace that has the smaller part of all devices first,
-then by age.
+"""Order waiting pods: by priority, then the namespace with the smallest part of all devices first, then by age.
 
-The part of a namespace is the larger of its part of all cards and that of all VFs, by what its pods hold: bound, about to
-be bound, or planned. Parts of cards count as in quotas (central.quota.amounts). Room that is only kept or made for a pod does
-not count, or else a pod would lose its turn by what is kept for it.
+A namespace's part is the larger of its parts of all cards and of all VFs. Devices of its bound pods count, and devices
+predicted, reserved or planned for its pods. Parts of cards count as in quotas (central.quota.amounts). Devices that are only
+nominated do not count: else a pod would lose its turn by its own nomination.
 
-Only nodes that changed since the last question are counted again. With pods of one namespace the order is by priority and age.
+Only nodes that changed since the last query are counted again. Pods of one namespace are ordered by priority and age.
 """
 
 from collections import defaultdict
@@ -29,7 +28,7 @@ Place = tuple[int, int, str, PodUid]
 
 
 class DeviceAmounts(NamedTuple):
-    milli: int = 0  # of cards
+    milli: int = 0  # thousandths of cards
     vfs: int = 0
 
     def plus(self, other: "DeviceAmounts", times: int = 1) -> "DeviceAmounts":
@@ -41,7 +40,7 @@ NONE: Final = DeviceAmounts()
 
 class _Node(NamedTuple):
     has: DeviceAmounts
-    held: dict[str, DeviceAmounts]  # by namespace
+    held: dict[str, DeviceAmounts]  # held devices by namespace
 
 
 _NOTHING: Final = _Node(NONE, {})
@@ -56,20 +55,21 @@ class Tenants:
         self._has = NONE
         self._held: dict[str, DeviceAmounts] = {}
 
-    # ---- questions
+    # ---- queries
 
     def part(self, namespace: str) -> int:
-        """Return the part of all devices that a namespace has, in no unit: to be compared with those of others. It is as of the
-        last `catch_up`."""
+        """Return the namespace's part of all devices as of the last `catch_up`. The number has no unit; compare it only with
+        those of other namespaces."""
         return self._size(self._held.get(namespace, NONE))
 
     def part_of(self, pods: Iterable[Pending]) -> Fraction:
-        """Return the part of all devices that these pods ask for: the larger of those of cards and of VFs."""
+        """Return the part of all devices that these pods request: the larger of the parts of cards and of VFs."""
         self.catch_up()
         return self._part(_asked_by(pods))
 
     def within(self, share: Fraction, pods: Iterable[Pending], more: Iterable[Pending]) -> list[Pending]:
-        """Return those of `more`, one after the other, with which these pods and they ask for no larger part."""
+        """Return the pods of `more` that fit in the share. Each is added in order if `pods` and all added pods together request
+        at most `share` of all devices."""
         asked, allowed = _asked_by(pods), list[Pending]()
         for pod in more:
             if self._part(asked.plus(_asked(pod))) <= share:
@@ -82,16 +82,16 @@ class Tenants:
         return max(cards, vfs)
 
     def line(self) -> Callable[[Pending], Place]:
-        """Return the sort key of the queue, as things are now."""
+        """Return the sort key of the queue in the current state."""
         self.catch_up()
         return lambda pod: (-pod.priority, self.part(pod.namespace), pod.created, pod.uid)
 
     def in_turn(self, waiting: Iterable[Pending]) -> Iterator[Pending]:
-        """Yield these in the order in which they would be let in, one after the other: what a pod asks for counts for its
-        namespace from then on."""
+        """Yield these pods in queue order, as if each were admitted in turn: a yielded pod's request counts for its namespace
+        from then on."""
         self.catch_up()
         held = dict(self._held)
-        lines: defaultdict[str, list[Pending]] = defaultdict(list)  # of each namespace, the first one last
+        lines: defaultdict[str, list[Pending]] = defaultdict(list)  # pods by namespace, the first of the queue last
         for pod in sorted(waiting, key=in_line, reverse=True):
             lines[pod.namespace].append(pod)
 
@@ -124,7 +124,7 @@ class Tenants:
         """Count the nodes that changed, one in each step."""
         names, self._seen = self._ledger.claims_changed_since(self._seen)
         self._uncounted.update(dict.fromkeys(names))
-        while self._uncounted:  # a node that raises an exception loses no other one
+        while self._uncounted:  # after an exception about one node, the other nodes are still counted
             self._count(self._uncounted.popitem()[0])
             yield
 
@@ -153,7 +153,7 @@ class Tenants:
         return _Node(DeviceAmounts(milli, sum(vf.usable for vf in room.vfs)), found)
 
     def _namespace_of(self, uid: PodUid) -> str | None:
-        """Return the namespace of a pod that counts; None of one for which room is kept only, or that is not known any more."""
+        """Return the namespace of a pod that counts; None for a pod that has only a nomination, or is unknown."""
         record = self._ledger.pod(uid)
         if record is not None and record.node:
             return record.namespace

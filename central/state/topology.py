@@ -1,13 +1,13 @@
-"""Keep which nodes are near each other: the values of the labels that say so, for all nodes.
+"""Keep the values of the topology labels of all nodes, which show the nodes that are near each other.
 
-Only labels that are configured as such are kept, because a node has some dozens of others.
+Only the configured labels are kept, because a node has dozens of other labels.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-# Rack, block and spine as topograph and cloud providers label them, the NVLink partition of NVIDIA's GPU operator, and those of
-# Kubernetes itself.
+# These labels come from topograph and cloud providers (rack, block and spine), from NVIDIA's GPU operator (NVLink partition),
+# and from Kubernetes.
 KNOWN_KEYS: Final = (
     "network.topology.nvidia.com/core",
     "network.topology.nvidia.com/spine",
@@ -47,5 +47,5 @@ class TopologyLabels:
         self._values = {key: {node: of[node] for node in of if node in kept} for key, of in self._values.items()}
 
     def domains(self, key: str) -> Mapping[str, str] | None:
-        """Return the value of each node that has the label; None if the label is not one of topology."""
+        """Return the label's value for each node that has the label; None if it is not a configured topology label."""
         return self._values.get(key)

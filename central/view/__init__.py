@@ -1,1 +1,1 @@
-"""The cluster as people look at it: the ledger's rooms and claims with the nodes' reports, one value a node."""
+"""Describe the cluster to people: the ledger's claims and free capacity, joined with the node reports, in one value a node."""

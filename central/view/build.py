@@ -1,8 +1,8 @@
-"""Make the `NodeView` of a node from what the ledger holds and the node reports, and totals from many of these.
+"""Build the `NodeView` of a node from the ledger and the node's report, and totals of many nodes.
 
-It takes the ledger, and the report of one node; both of one moment, or nearly so. It returns values of `central.view.model`.
-What is *free* is the ledger's word (central.ledger.room): here it is only named. Who opens the page has all nodes looked at
-beside the scheduling path, so that what most devices do not have (holders, a cordon, an illness) costs them nothing.
+The ledger and the report must be of nearly the same moment. The ledger decides which devices are *free* (central.ledger.room).
+Whenever the page is opened, all nodes are built beside the scheduling path. So devices without holders, cordons or problems
+must cost almost no time.
 """
 
 from collections import Counter
@@ -35,17 +35,17 @@ from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, GrantedGpu, NodeDevices, Pf, Place, Status, Vf
 from lading.vocabulary import CORDON
 
-Holders = Mapping[str, tuple[Holder, ...]]  # by device: a GPU's or MIG instance's UUID, a VF's PCI address
+Holders = Mapping[str, tuple[Holder, ...]]  # holders by device: a GPU's or MIG instance's UUID, or a VF's PCI address
 
-_UNKNOWN: Final = 1 << 30  # of a socket or NUMA node: it sorts last
+_UNKNOWN: Final = 1 << 30  # sort key of an unknown socket or NUMA node: the last
 _CLAIMS: Final = tuple(Claim)
 NO_INSTANCE: Final = "in MIG mode without an instance"
-_IDLE_MIB: Final = 1024  # less than this is a context that does nothing
+_IDLE_MIB: Final = 1024  # an idle context uses less memory than this
 
 
 def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView:
-    """Build the view of a node. Without a report there is no device to show: then a pod that holds some by an assignment is a
-    problem."""
+    """Build the view of a node. Without a report there are no devices to show, and pods with an assignment there are listed as
+    a problem."""
     room, held = ledger.room(name), ledger.holders(name)
     if report is None:
         return NodeView(name=name, state=NodeState.NO_REPORT, problems=_unreported(held))
@@ -119,7 +119,7 @@ def _state(room: NodeRoom, *, unschedulable: bool) -> NodeState:
     return NodeState.UNSCHEDULABLE if unschedulable else NodeState.READY
 
 
-# ---- who holds what
+# ---- holders
 
 
 def _holders(held: Iterable[Held], status: Status) -> Holders:
@@ -159,7 +159,7 @@ def _replace(holder: Holder, **changes: object) -> Holder:
 
 
 def _containers(status: Status) -> Mapping[tuple[str, str], tuple[str, ...]]:
-    """Return the names of the containers that have been granted a device, by the uid of the pod and the device."""
+    """Return the names of the containers with a grant of a device, by pod uid and device."""
     names: dict[tuple[str, str], dict[str, None]] = {}
     for grant in status.grants:
         devices = [device for gpu in grant.gpus for device in _devices(gpu)]
@@ -169,7 +169,8 @@ def _containers(status: Status) -> Mapping[tuple[str, str], tuple[str, ...]]:
 
 
 def _used(status: Status) -> Mapping[tuple[str, str], int]:
-    """Return the memory that a pod uses of a card or MIG instance, where it is known of each of its containers."""
+    """Return the memory in MiB that a pod uses of a card or MIG instance, if it is reported for each of the pod's
+    containers."""
     granted: Counter[tuple[str, str]] = Counter()
     for grant in status.grants:
         granted.update((grant.pod, device) for gpu in grant.gpus for device in _devices(gpu))
@@ -241,15 +242,15 @@ def _gpu(card: CardRoom, index: int, holders: Holders, inventory: ReportedDevice
 
 
 def _is_unused(use: Use | None) -> bool:
-    """Tell whether the node reports that no process uses this card."""
+    """Return whether the node reports that no process uses this card: 0 % busy, and less than 1 GiB of memory in use."""
     if use is None or (use.memory_mib is None and use.busy_percent is None):
         return False
     return not use.busy_percent and (use.memory_mib or 0) < _IDLE_MIB
 
 
 def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> tuple[int, int]:
-    """Return how much of a card is held: MiB, and percent of the compute. The percentage of a card in MIG mode is the part of
-    the memory that its held instances have."""
+    """Return the held MiB and percent of compute of a card. In MIG mode the percentage is the held instances' part of the
+    memory."""
     if not holders:
         return 0, 0
     usable = card.gpu.usable_mib
@@ -302,7 +303,7 @@ def _pf(pf: Pf, holders: Holders, inventory: ReportedDevices, *, gives: bool) ->
 
 
 def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: ReportedDevices, free: State) -> VfView:
-    """Build the view of a VF. `free`: its state while no pod holds it, and it is healthy."""
+    """Build the view of a VF. `free`: the state of a healthy VF that no pod holds."""
     why = _why(vf, cordoned=inventory.cordon.covers(vf.bdf)) or why_pf
     return VfView(bdf=vf.bdf, state=State.UNUSABLE if why else State.HELD if holders else free, why=why, holders=holders)
 
@@ -320,11 +321,11 @@ def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
     return "; ".join(filter(None, said))
 
 
-# ---- where they are
+# ---- groups of devices
 
 
 def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[Group, ...]:
-    """Return the GPUs and PFs in groups, one for each switch. `all_pfs` are in the order of their addresses."""
+    """Return the GPUs and PFs in groups, one for each root port. `all_pfs` are in the order of their addresses."""
     found: dict[str, tuple[list[Gpu], list[Pf]]] = {}
     for gpu in sorted(all_gpus, key=lambda one: pci_order(one.bdf)):
         found.setdefault(_switch(gpu.place), ([], []))[0].append(gpu)
@@ -335,7 +336,7 @@ def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[Group, ...]
 
 
 def _switch(place: Place) -> str:
-    """Return the root port above the device; its host bridge if there is none; the NUMA node if that is not known either."""
+    """Return the root port above the device; without a root port its host bridge; without a known bridge its NUMA node."""
     if place.path:
         return place.path[min(1, len(place.path) - 1)]
     return "" if place.numa is None else f"numa{place.numa}"
@@ -357,7 +358,7 @@ def _where(group: Group) -> tuple[int, int, tuple[int, str]]:
     return socket, numa, pci_order(group.name)
 
 
-# ---- in words
+# ---- texts
 
 
 def _past(status: Status) -> Iterable[Past]:

@@ -1,15 +1,14 @@
-"""Find what would help a pending pod: which pods would have to end, on which node, to make room for it.
+"""Find the pods that would have to end so that a pending pod fits, node by node.
 
-It takes the scheduler in its current state, one pending pod, and nodes. It returns node by node, those that lack the least
-first, the smallest sets of pods that were found: when all pods of one set have ended, the pod fits there. Every answer is
-verified by central's own fit, as if these pods were gone; nothing is estimated from amounts. Only devices are considered.
+The nodes with the fewest missing devices come first. For each node the result has the smallest found sets of pods: once all
+pods of one set have ended, the pending pod fits there. Every set is verified by central's own fit, as if its pods had ended;
+nothing is estimated from amounts. Only devices are considered.
 
-Pods that do not end, or come back on the same node, are in none of these sets: those of DaemonSets, and static pods with their
-mirror pods. The ledger does not know the owner of a pod, so the caller names them. If only they are in the way, they are
-listed.
+Some pods do not end, or come back on the same node: pods of DaemonSets, and static pods with their mirror pods. They are in no
+set, but are listed if only they are in the way. The ledger has no owners of pods, so the caller names these pods.
 
-The search is bounded. Single pods are all tried, then pairs, threes and so on as long as the node's tries last; after that, one
-set of which no pod can stay. So a set may be larger than necessary, but never too small.
+The search is bounded. All single pods are tried, then pairs, threes and so on, up to the node's maximum number of fits. After
+that, the result is one set from which no pod can be left out. So a set may be larger than necessary, but never too small.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -26,29 +25,29 @@ from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
 
-TRIES: Final = 400  # fits on one node, some 0.1 ms each
-MOST_SETS: Final = 6  # that are reported for one node
+TRIES: Final = 400  # maximum fits on one node, some 0.1 ms each
+MOST_SETS: Final = 6  # maximum sets that are reported for one node
 
 
 class Ending(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A pod whose end would free something."""
+    """Represent a pod that would free devices if it ended."""
 
     uid: str
     namespace: str = ""
-    pod: str = ""  # empty if not known: only its node still holds devices for it
+    pod: str = ""  # empty if unknown: only its node still holds devices for the pod
     priority: int = 0
-    deleting: bool = False  # it is ending already
+    deleting: bool = False  # the pod is ending already
 
 
 class NodeHelp(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The pods whose end would help on one node. Without sets: the end of no pod would help there."""
+    """Hold the pods that would have to end on one node. Without `any_of` and `sets`, the end of no pod would help there."""
 
     node: str
-    together: int = 0  # how many have to end
-    any_of: tuple[Ending, ...] = ()  # any so many of these would do; those that end already first, then the least important
-    sets: tuple[tuple[Ending, ...], ...] = ()  # where not any would do: these would, all of one of them
-    more: int = 0  # sets that are not listed
-    stay: tuple[Ending, ...] = ()  # where there is no set: who does not end, and without whom too it would fit
+    together: int = 0  # number of pods that have to end
+    any_of: tuple[Ending, ...] = ()  # any `together` of these suffice; ending pods first, then the least important
+    sets: tuple[tuple[Ending, ...], ...] = ()  # used if not any pods suffice: all pods of one of these sets suffice
+    more: int = 0  # number of sets that are not listed
+    stay: tuple[Ending, ...] = ()  # without sets: pods that do not end, if the pending pod would fit without them too
 
 
 def find_helps(
@@ -58,8 +57,7 @@ def find_helps(
     *,
     stay: Collection[PodUid] = frozenset(),
 ) -> Iterator[NodeHelp]:
-    """Yield one help for each of these nodes, without sets if the end of no pod would help. Nodes where the pod fits are
-    skipped. `stay`: pods that do not end."""
+    """Yield one NodeHelp for each of these nodes, except those where the pod fits. `stay`: pods that do not end."""
     demand = scheduler.demand(pod.request)
     state = scheduler.ledger.without(pod.uid)
     far = {name: lacks(state.room(name), demand) for name in names}
@@ -69,8 +67,7 @@ def find_helps(
 
 
 def lacks(room: NodeRoom, demand: Demand) -> int:
-    """Return how many cards and VFs are missing at least, for the order in which nodes are looked at. All shares count as one
-    card."""
+    """Return the minimum number of missing cards and VFs, to order the nodes of a search. All shares count as one card."""
     cards = requested_cards(room, demand)
     free = sum(bool(card.free_mig) if demand.mig_profile else card.free for card in cards)
     some = int(any(not need.whole for need in demand.needs))
@@ -101,9 +98,9 @@ def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[Pod
 def smallest_sets(
     pods: Sequence[PodUid], suffices: Callable[[Collection[PodUid]], bool], *, tries: int
 ) -> list[tuple[PodUid, ...]]:
-    """Return all sets of the smallest size, in the order of the pods; if `tries` do not last to find these, one set of which
-    no pod can be left out. Empty: all together are not enough. `suffices` must be monotonic: it must be true of each set that
-    contains one of which it is true."""
+    """Return all sufficient sets of the smallest size, in the order of the pods. Empty: all pods together do not suffice. After
+    about `tries` calls, return the sets of that size found so far, or one set from which no pod can be left out.
+    `suffices` must be monotonic: if it is true for a set, it is true for each larger set that contains the set."""
     if not pods or not suffices(pods):
         return []
     single: list[tuple[PodUid, ...]] = [(uid,) for uid in pods if suffices((uid,))]
@@ -125,7 +122,7 @@ def smallest_sets(
 
 
 def _none_too_many(pods: Sequence[PodUid], suffices: Callable[[Collection[PodUid]], bool]) -> tuple[PodUid, ...]:
-    """Return a set of which no pod can be left out. The last pods of the order are put back first."""
+    """Return a sufficient set from which no pod can be left out. The last pods are left out first."""
     gone = list(pods)
     for uid in reversed(pods):
         rest = [other for other in gone if other != uid]

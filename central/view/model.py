@@ -1,7 +1,7 @@
-"""The values for people and for the page: one `NodeView` a node, as JSON with these names.
+"""Define the values for the page and for `kubectl lading`: one `NodeView` a node, as JSON with these field names.
 
-*Held* is what the ledger has given away, *used* is what the node's driver saw in use when it last looked. A card that is held
-may idle: the two are never added, nor shown under one name. Amounts are MiB of memory and percent of one card's compute.
+*Held* amounts are given away in the ledger; *used* amounts were measured by the node's driver. A held card may idle, so the two
+are never added, nor shown under one name. Amounts are MiB of memory and percent of one card's compute.
 """
 
 from enum import StrEnum
@@ -11,10 +11,10 @@ import msgspec
 
 
 class Counts(NamedTuple):
-    """Devices of one kind, counted as every table, the page and `why` count them. Each device is in one of the three."""
+    """Count devices of one kind, in the same way for every table, the page and `why`. Each device is in one of the three."""
 
-    free: int  # nothing of them is held, and all of them may be given
-    held: int  # in whole or in part
+    free: int  # usable devices of which no part is held
+    held: int  # devices held in whole or in part
     unusable: int  # unhealthy, dirty, cordoned, used without a grant, or withheld; held or not
 
     @property
@@ -23,47 +23,47 @@ class Counts(NamedTuple):
 
 
 class State(StrEnum):
-    """The state of one device."""
+    """Represent the state of one device."""
 
-    FREE = "free"  # no pod has anything of it, and it may be given
-    SHARED = "shared"  # a GPU of which parts are held, and the rest may be given
-    HELD = "held"  # nothing of it is left to give
-    WITHHELD = "withheld"  # not held, or only in part, and its node gives nothing now: the node's state says why
+    FREE = "free"  # no pod holds any part of the device, and it may be given
+    SHARED = "shared"  # parts of a GPU are held, and the rest may be given
+    HELD = "held"  # no part is left to give
+    WITHHELD = "withheld"  # not held, or only in part, but its node gives no devices now: see the node's state
     UNUSABLE = "unusable"  # unhealthy, dirty, cordoned, or used without a grant; it may be held all the same
 
 
 class NodeState(StrEnum):
     READY = "ready"
-    UNREACHABLE = "unreachable"  # its Node is not Ready: what is held there stays held
-    REBOOTED = "rebooted"  # since its report
+    UNREACHABLE = "unreachable"  # the Node is not Ready; its held devices stay held
+    REBOOTED = "rebooted"  # the node has rebooted since its last report
     UNSCHEDULABLE = "unschedulable"  # kubectl cordon
-    NOT_RECONCILED = "not-reconciled"  # it does not know yet which pods hold its devices
+    NOT_RECONCILED = "not-reconciled"  # the node's ledger is not complete yet
     NO_REPORT = "no-report"  # there is no NodeDevices object
 
 
 class _View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The base of all parts. Parts form no cycles, so the garbage collector need not visit them."""
+    """Define the base of all views. Views form no cycles, so the garbage collector need not visit them."""
 
 
 class Holder(_View, frozen=True):
-    """A pod that holds a device, and how much of it. A VF has no amounts."""
+    """Represent a pod that holds a device, with its amounts. A VF has no amounts."""
 
-    uid: str  # the pod's
+    uid: str  # uid of the pod
     namespace: str = ""
-    pod: str = ""  # its name; empty if not known
-    created: int = 0  # the pod, Unix seconds; 0: unknown
-    claims: tuple[str, ...] = ()  # central.ledger.model.Claim: why the ledger believes so
-    containers: tuple[str, ...] = ()  # where the node reports them
+    pod: str = ""  # name of the pod; empty if unknown
+    created: int = 0  # creation of the pod, Unix seconds; 0: unknown
+    claims: tuple[str, ...] = ()  # the ledger's claims (central.ledger.model.Claim)
+    containers: tuple[str, ...] = ()  # containers with the device, if the node reports them
     memory_mib: int = 0
     core_percent: int = 0
     whole: bool = False
-    mig: tuple[str, ...] = ()  # UUIDs of instances
-    isolation: str = ""  # of its share; empty: none
-    used_mib: int | None = None  # memory of the device that its processes use; absent where the node does not tell it by pod
+    mig: tuple[str, ...] = ()  # UUIDs of MIG instances
+    isolation: str = ""  # isolation of the share; empty: none
+    used_mib: int | None = None  # device memory used by the pod's processes; absent if the node does not report it by pod
 
 
 class Past(_View, frozen=True):
-    """A pod that held a device before. Times are in Unix seconds."""
+    """Represent a former holder of a device. Times are in Unix seconds."""
 
     device: str
     namespace: str = ""
@@ -72,14 +72,14 @@ class Past(_View, frozen=True):
     container: str = ""
     since: int = 0
     until: int = 0
-    by: str = ""  # whose decision: signed, unsigned or manual
+    by: str = ""  # origin of the assignment: signed, unsigned or manual
 
 
 class Use(_View, frozen=True):
-    """The use that the driver measured. What a card does not report is absent."""
+    """Hold the driver's measurement of a card's use. Values that the card does not report are absent."""
 
     memory_mib: int | None = None
-    busy_percent: int | None = None  # of the driver's last sample period
+    busy_percent: int | None = None  # busy part of the driver's last sample period
     at: int = 0  # Unix seconds
 
 
@@ -94,21 +94,21 @@ class MigView(_View, frozen=True):
 class GpuView(_View, frozen=True):
     uuid: str
     bdf: str
-    index: int  # in order of PCI address, from 0
+    index: int  # position by PCI address, from 0
     model: str
-    memory_mib: int  # that can be given: without the driver's own part
+    memory_mib: int  # memory that can be given: without the driver's own part
     state: State
     held_mib: int = 0
     held_percent: int = 0
-    why: str = ""  # of an unusable one, in words
+    why: str = ""  # reason why the card is unusable
     cordoned: bool = False
     holders: tuple[Holder, ...] = ()
     mig: tuple[MigView, ...] = ()
-    mig_positions: tuple[str, ...] = ()  # instances of which the node could make some or others on demand: "7 x 1g.10gb"
+    mig_positions: tuple[str, ...] = ()  # alternative instances that the node could create on demand, such as "7 x 1g.10gb"
     module_id: int | None = None
     nvlinks: int = 0
     use: Use | None = None
-    idle: bool = False  # held, and the driver saw nothing in use; false too where the node does not report use
+    idle: bool = False  # held, but the driver reports no use; false if the node does not report use
 
 
 class VfView(_View, frozen=True):
@@ -123,16 +123,16 @@ class PfView(_View, frozen=True):
     ibdev: str = ""
     netdev: str = ""
     link_layer: str = ""
-    rail: int | None = None  # absent where it is not known
-    why: str = ""  # unhealthy or cordoned, in words
+    rail: int | None = None  # absent if unknown
+    why: str = ""  # reason why the PF is unhealthy or cordoned
     cordoned: bool = False
     vfs: tuple[VfView, ...] = ()
 
 
 class Group(_View, frozen=True):
-    """Devices below one switch: one root port's tree, or, where a device is below none, its host bridge."""
+    """Hold the devices below one PCIe root port; devices below no root port are grouped by their host bridge."""
 
-    name: str  # the bridge's PCI address
+    name: str  # PCI address of the bridge
     socket: int | None = None
     numa: int | None = None
     gpus: tuple[str, ...] = ()  # UUIDs
@@ -144,12 +144,12 @@ class NodeView(_View, frozen=True):
     state: NodeState
     gpus: tuple[GpuView, ...] = ()
     pfs: tuple[PfView, ...] = ()
-    groups: tuple[Group, ...] = ()  # by socket, NUMA node and address; every GPU and PF is in one
+    groups: tuple[Group, ...] = ()  # sorted by socket, NUMA node and address; every GPU and PF is in one group
     problems: tuple[str, ...] = ()
     reporter: str = ""  # version of lading-hooks
     driver: str = ""
-    cordon: str = ""  # as a person wrote it
-    isolations: tuple[str, ...] = ()  # of shares, that it offers, its default first; nothing: none alone
+    cordon: str = ""  # the node's cordon annotation, unchanged
+    isolations: tuple[str, ...] = ()  # isolations that the node offers for shares, its default first; empty: only `none`
     past: tuple[Past, ...] = ()  # newest first
 
 
@@ -157,19 +157,19 @@ class PendingView(_View, frozen=True):
     uid: str
     namespace: str
     pod: str
-    asks: str  # in words
+    asks: str  # the request as text
     created: int = 0  # Unix seconds; 0: unknown
-    refused_s: float | None = None  # for how long; None: not refused since it was last seen to fit, or not known
-    reasons: dict[str, int] = {}  # nodes by reason code
-    making_room_on: str = ""
-    keeping_room_on: str = ""
-    quota: str = ""  # why its quota refuses it
-    gang: str = ""  # how far its gang is, with its place in line, in words
-    line: str = ""  # its own place in line, in words
+    refused_s: float | None = None  # seconds since the refusal; None: not refused since the pod last fitted, or unknown
+    reasons: dict[str, int] = {}  # number of nodes by reason code
+    making_room_on: str = ""  # node where victims are evicted for the pod
+    keeping_room_on: str = ""  # node with a reservation for the pod
+    quota: str = ""  # reason why its quota refuses the pod
+    gang: str = ""  # phase and queue position of its gang, as text
+    line: str = ""  # queue position of the pod, as text
 
 
 class Totals(_View, frozen=True):
-    """The totals of a node or of a cluster. A device is in one of `free`, `shared`, `held`, `withheld` and `unusable`."""
+    """Hold the totals of a node or a cluster. A device is in one of `free`, `shared`, `held`, `withheld` and `unusable`."""
 
     gpus: int = 0
     gpus_free: int = 0
@@ -177,8 +177,8 @@ class Totals(_View, frozen=True):
     gpus_held: int = 0
     gpus_withheld: int = 0
     gpus_unusable: int = 0
-    gpus_idle: int = 0  # of those that are held, in whatever state
-    memory_mib: int = 0  # of all GPUs
+    gpus_idle: int = 0  # held GPUs without use, in any state
+    memory_mib: int = 0  # memory of all GPUs
     held_mib: int = 0
     core_percent: int = 0  # 100 a GPU
     held_percent: int = 0

@@ -1,12 +1,11 @@
-"""Find moves of running pods that would make room for pending pods. It is advice: no pod is moved.
+"""Find moves of running pods after which pending pods would fit. The result is advice: no pod is moved.
 
-It takes the scheduler in its current state, the pending pods, and the running pods that may be moved. It says for each pending
-pod, in the order in which central would serve them, that it fits as things are; or the fewest pods that would have to go
-elsewhere, of these the least important, with a place for each; or that no such set was found. All plans hold at the same time:
-each includes those before it, and every pod has its place while all others have theirs (central.ledger.overlay).
+For each pending pod, in queue order, the result is one of three: the pod fits now; or the fewest, least important pods to move,
+with a new place for each; or no such set was found. All plans are valid together: each includes the plans before it, and no two
+pods get the same devices (central.ledger.overlay).
 
-A pod that is being deleted counts as gone. Pods of an affinity group stay: they move together or not at all. The search is
-bounded: one pod of a node, then two, then three, on the nodes that lack the least first, as long as the tries last.
+A pod that is being deleted counts as ended. Pods of an affinity group are not moved, because they would have to move together.
+The search is bounded: it moves one pod of a node, then two, then three. Nodes with the fewest missing devices come first.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,11 +25,11 @@ from central.state.pending import Pending
 from central.view.helps import lacks
 from lading.vocabulary import PodUid
 
-TRIES: Final = 20_000  # fits in all, some 0.1 ms each
+TRIES: Final = 20_000  # maximum fits in all, some 0.1 ms each
 TRIES_A_POD: Final = 5_000
 TRIES_A_NODE: Final = 500
-MOST_MOVES: Final = 3  # for one pod that waits; who moves more has a maintenance window
-ELSEWHERE: Final = 32  # nodes that are tried for a pod that would move
+MOST_MOVES: Final = 3  # maximum moves for one pending pod; more moves need a maintenance window
+ELSEWHERE: Final = 32  # maximum further nodes tried for a moved pod
 
 _Size = tuple[int, int, int, int]  # whole cards, VFs, MiB and percent of shares
 
@@ -38,24 +37,24 @@ _Size = tuple[int, int, int, int]  # whole cards, VFs, MiB and percent of shares
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     pod: Pending
-    record: PodRecord  # where it is
+    record: PodRecord  # the pod's current node and devices
     to: Put
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     pod: Pending
-    to: Put | None  # None: no room was found
-    moves: tuple[Move, ...] = ()  # none: it fits as things are
-    ended: bool = False  # the tries did not last: there may be room
+    to: Put | None  # None: no place was found
+    moves: tuple[Move, ...] = ()  # empty: the pod fits without moves
+    ended: bool = False  # the search reached its maximum number of fits: there may be a place
 
 
 @dataclass(slots=True, kw_only=True)
 class _Search:
     scheduler: Scheduler
     movable: Mapping[PodUid, Pending]
-    state: Overlay  # with the plans so far
-    tries: int
+    state: Overlay  # the cluster with the plans so far
+    tries: int  # remaining fits
     allows: Callable[[Pending, str], bool]
 
     def place(self, state: Overlay, pod: Pending, name: str) -> Put | None:
@@ -70,12 +69,12 @@ def plan_openings(
     tries: int = TRIES,
     allows: Callable[[Pending, str], bool] = lambda pod, node: True,
 ) -> Iterator[Opening | None]:
-    """Yield one Opening for each pod that waits, and None between two steps of the search. `movable` has, by uid, the bound
-    pods that may be moved, with what they ask for. `allows`: whether a pod may go to a node, whatever its devices."""
+    """Yield one Opening for each waiting pod, and None between two steps of the search. `movable`: the bound pods that may be
+    moved, with their requests, by uid. `allows`: whether rules other than devices allow a pod on a node."""
     ending = [record.uid for name in scheduler.ledger.nodes() for record in scheduler.ledger.bound_on(name) if record.deleting]
     state = scheduler.ledger.without(*ending, *(pod.uid for pod in waiting))
     search = _Search(scheduler=scheduler, movable=movable, state=state, tries=tries, allows=allows)
-    hopeless: dict[tuple[Shape, NodeRules | None], bool] = {}  # of a hundred that are alike the first one is tried
+    hopeless: dict[tuple[Shape, NodeRules | None], bool] = {}  # only the first of equal pods is tried
     for pod in sorted(waiting, key=scheduler.tenants.line()):
         kind = pod.shape, pod.node_rules
         if kind not in hopeless:
@@ -97,7 +96,7 @@ def _carried_out(state: Overlay, opening: Opening) -> Overlay:
 
 
 def place(scheduler: Scheduler, state: Overlay, pod: Pending, name: str) -> Put | None:
-    """Place the pod on the node in that state. None also where the node is known to lack the cpu or the memory."""
+    """Return a place for the pod on the node in that state; None if devices, cpu or memory do not suffice."""
     found = scheduler.fit_pod(pod.shape, name, state)
     if found is None:
         return None
@@ -105,8 +104,8 @@ def place(scheduler: Scheduler, state: Overlay, pod: Pending, name: str) -> Put 
 
 
 def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
-    """Return a place for the pod in that state: on the node that central would choose, if it fits there, else on the first node
-    where it fits. Return None if none is found."""
+    """Return a place for the pod in that state, or None. The search order is the node that central would choose, then nodes
+    that the plan changed, then others."""
     fits = search.scheduler.judged(pod.request).fits
     best = search.scheduler.verdicts.best(pod.shape, search.scheduler.ledger.nodes())
     freed = {record.node for uid in state.gone if (record := search.scheduler.ledger.pod(uid)) and record.node}
@@ -121,7 +120,7 @@ def _somewhere(search: _Search, state: Overlay, pod: Pending) -> Put | None:
     return None
 
 
-# ---- who would have to move
+# ---- the pods to move
 
 
 def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
@@ -142,7 +141,7 @@ def _openings(search: _Search, pod: Pending) -> Iterator[Opening | None]:
 
 
 def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
-    """Return the nodes where moving a pod away may help."""
+    """Return the nodes where a move may help, those with the fewest missing devices first."""
     verdicts = search.scheduler.judged(pod.request)
     demand = search.scheduler.demand(pod.request)
     names = [
@@ -168,7 +167,8 @@ def _opening_on(search: _Search, pod: Pending, name: str, most: int) -> Opening 
 
 
 def _sets(records: Sequence[PodRecord], most: int) -> Iterator[tuple[PodRecord, ...]]:
-    """Yield the smaller sets first; of one size those whose most important member is the least important."""
+    """Yield sets of at most `most` records: smaller sets first; of one size, those with the least important top member
+    first."""
     for size in range(1, min(most, len(records)) + 1):
         for last in range(size - 1, len(records)):
             for others in combinations(records[:last], size - 1):
@@ -199,8 +199,7 @@ def _try(search: _Search, pod: Pending, name: str, going: Sequence[PodRecord]) -
 
 
 def _importance(record: PodRecord) -> tuple[int, _Size, int, PodUid]:
-    """Return a sort key by which the pod that is better moved comes first: by priority, then the smaller, then the younger
-    one."""
+    """Return a sort key by which the best pod to move comes first: by lowest priority, then smallest size, then youngest."""
     return record.priority, _size(record), -record.created, record.uid
 
 

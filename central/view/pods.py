@@ -1,8 +1,8 @@
-"""Sum up from `NodeView`s what pods, namespaces and nodes hold and use, for `kubectl lading pods` and `top`. Pure.
+"""Sum up the devices that pods, namespaces and nodes hold and use, for `kubectl lading pods` and `top`. Pure.
 
-It takes views of all nodes. It returns a `PodView` for each pod that holds something, and a `Share` of any group of holders.
-The use of a card counts for a group where all of its holders are in the group. Of another card a group's memory counts where
-the node tells it by pod; how busy it is, the driver reports by card only. What it reports as idle, no holder uses.
+The inputs are the `NodeView`s of all nodes. The results are a `PodView` for each pod with devices, and a `Share` for any group
+of holders. A card's use counts for a group if all of the card's holders are in the group. For other cards a group's memory
+counts if the node reports memory by pod; drivers report busy time by card only. No holder uses a card that is reported as idle.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,38 +17,38 @@ from lading.amounts import divide
 
 class PodState(StrEnum):
     WAITING = "waiting"  # not bound
-    STARTING = "starting"  # devices are assigned, and its node has not granted them yet
+    STARTING = "starting"  # devices are assigned, but the node has not granted them yet
     HOLDING = "holding"
-    IDLE = "idle"  # holds GPUs, and none of them is in use
+    IDLE = "idle"  # holds GPUs, but none of them is in use
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """Sum up what some pods hold and use."""
+    """Hold the sums of the devices that some pods hold and use."""
 
-    gpus: int = 0  # cards, each once
-    gpus_reported: int = 0  # of these, whose use the node reports
-    gpus_idle: int = 0  # of these, not in use
-    gpus_shared: int = 0  # with pods outside, and what each uses is not known: their use is in neither sum below
+    gpus: int = 0  # cards, each counted once
+    gpus_reported: int = 0  # cards with reported use
+    gpus_idle: int = 0  # cards with reported use that are not in use
+    gpus_shared: int = 0  # cards shared with pods outside, with unknown use by pod: not in `used_mib` and `busy_percent`
     vfs: int = 0
     held_mib: int = 0
     held_percent: int = 0  # 100 a card
-    used_mib: int | None = None  # the sum
-    busy_percent: int | None = None  # the mean
+    used_mib: int | None = None  # sum over the cards
+    busy_percent: int | None = None  # mean over the cards
 
 
 class PodView(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
-    pod: str  # empty where its name is not known
+    pod: str  # name; empty if unknown
     uid: str
     state: PodState
     nodes: tuple[str, ...] = ()
     created: int = 0  # Unix seconds; 0: unknown
-    asks: str = ""  # in words, as the pod says it
+    asks: str = ""  # the pod's request as text
     holds: Share = Share()
 
 
 def view_pods(views: Sequence[NodeView]) -> list[PodView]:
-    """List pods that hold something, by namespace and name."""
+    """Return the pods with devices, sorted by namespace and name."""
     nodes: dict[str, dict[str, NodeView]] = {}
     holders: dict[str, list[Holder]] = {}
     for view in views:
@@ -60,7 +60,7 @@ def view_pods(views: Sequence[NodeView]) -> list[PodView]:
 
 
 def share_of(views: Iterable[NodeView], is_mine: Callable[[Holder], bool]) -> Share:
-    """Sum up what these holders have of the nodes' devices."""
+    """Return the sums of the nodes' devices that the holders selected by `is_mine` hold and use."""
     nodes = list(views)
     cards = [gpu for node in nodes for gpu in node.gpus if any(map(is_mine, gpu.holders))]
     vfs = [vf for node in nodes for pf in node.pfs for vf in pf.vfs if any(map(is_mine, vf.holders))]
@@ -83,20 +83,20 @@ def share_of(views: Iterable[NodeView], is_mine: Callable[[Holder], bool]) -> Sh
 
 
 def _used_mib(gpu: GpuView, is_mine: Callable[[Holder], bool]) -> int | None:
-    """Return the memory of a card that some of its holders use; None unless it is known of each of them."""
+    """Return the card's memory in use by the selected holders; None unless it is reported for each of them."""
     told = [one.used_mib for one in gpu.holders if is_mine(one)]
     return None if None in told else sum(filter(None, told))
 
 
 def share_of_nodes(views: Sequence[NodeView]) -> Share:
-    """Sum up what all pods hold there, and the use of all cards: also of those that are used without a grant."""
+    """Return the sums of all pods on these nodes, with the use of all cards, also of cards that are used without a grant."""
     used_mib, busy_percent = used([gpu for view in views for gpu in view.gpus])
     of_all = share_of(views, lambda holder: True)
     return msgspec.structs.replace(of_all, used_mib=used_mib, busy_percent=busy_percent)
 
 
 def used(gpus: Sequence[GpuView]) -> tuple[int | None, int | None]:
-    """Return the memory in use together, and how busy the cards are in the mean; None where no card reports it."""
+    """Return the total memory in use in MiB, and the mean busy percentage; each is None if no card reports it."""
     memory = [gpu.use.memory_mib for gpu in gpus if gpu.use and gpu.use.memory_mib is not None]
     busy = [gpu.use.busy_percent for gpu in gpus if gpu.use and gpu.use.busy_percent is not None]
     return sum(memory) if memory else None, divide(sum(busy), len(busy)) if busy else None
@@ -132,7 +132,7 @@ def _state(holds: Share, *, granted: bool) -> PodState:
 
 
 def _part(gpu: GpuView, holders: Sequence[Holder]) -> tuple[int, int]:
-    """Return MiB and percent of the card that these holders have."""
+    """Return the MiB and the percentage of the card that these holders hold."""
     if any(one.whole for one in holders):
         return gpu.memory_mib, 100
     if gpu.mig:

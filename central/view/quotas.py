@@ -1,7 +1,7 @@
-"""Describe quotas to people: who is guaranteed what, who uses, borrows, lends and waits.
+"""Describe quotas to people: guaranteed, used, borrowed, lent and waiting amounts.
 
-It takes how the quotas stand. It returns a row for each quota, parents before their children, with an amount for each resource
-that the quota limits: cards and cores with their fractions, VFs, MiB.
+The result is a row for each quota, parents before their children, with the amounts of each resource that the quota limits:
+cards and cores with fractions, VFs, MiB.
 """
 
 from collections.abc import Iterator
@@ -20,31 +20,31 @@ class QuotaAmount(msgspec.Struct, frozen=True, kw_only=True):
     resource: str
     min: float  # guaranteed
     max: float
-    runtime: float  # what it may use now
-    used: float  # held by pods, or planned for them
-    borrowed: float  # of that, more than is guaranteed
-    lent: float  # guaranteed, and not asked for
-    waiting: float  # asked for, and not used
+    runtime: float  # amount that the quota may use now
+    used: float  # amount held by pods, or planned for them
+    borrowed: float  # used amount beyond the guarantee
+    lent: float  # guaranteed amount that no pod requests
+    waiting: float  # requested amount that is not used
 
 
 class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
-    quota: str  # Koordinator's: the name; scheduler-plugins': namespace/name
+    quota: str  # name of Koordinator's quota; namespace/name of scheduler-plugins' quota
     kind: str  # the API group
-    namespace: str  # of the object
-    parent: str = ""  # a quota; empty: none
+    namespace: str  # namespace of the ElasticQuota object
+    parent: str = ""  # name of the parent quota; empty: none
     level: int = 0  # 0: without a parent
-    problem: str = ""  # why it does not count, and its pods are refused
+    problem: str = ""  # reason why the quota is invalid, and its pods are refused
     uncounted: tuple[str, ...] = ()  # resources that Lading does not count
     amounts: tuple[QuotaAmount, ...] = ()
 
 
 class QuotasView(msgspec.Struct, frozen=True, kw_only=True):
     quotas: tuple[QuotaView, ...] = ()
-    totals: dict[str, float] = {}  # what the cluster has for its tree, by resource
+    totals: dict[str, float] = {}  # the cluster's amounts that its tree of quotas divides, by resource
 
 
 def view_quotas(quotas: Quotas) -> QuotasView:
-    """Return the view; nothing while nothing is counted."""
+    """Return the view of all quotas; empty while no quotas are counted."""
     snapshot = quotas.snapshot()
     if snapshot is None:
         return QuotasView()
@@ -57,7 +57,8 @@ def view_quotas(quotas: Quotas) -> QuotasView:
 
 
 def _others(snapshot: QuotaSnapshot) -> Iterator[tuple[QuotaId, int]]:
-    """Yield what is in no group below the root: quotas of namespaces, trees of their own, Koordinator's own quotas."""
+    """Yield quotas that are in no group below the root, with their levels: quotas of namespaces, separate trees, and
+    Koordinator's own quotas."""
     yield from _below(snapshot, FLAT)
     for quota in sorted(snapshot.tree.quotas.keys() - snapshot.tree.dividing):
         yield quota, 0
