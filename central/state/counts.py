@@ -30,7 +30,7 @@ class EvictOutcome(StrEnum):
 class Counts:
     refused: Counter[Coded] = field(default_factory=Counter)  # answers to filter without a node, by the reason of most nodes
     bound: Counter[BindOutcome] = field(default_factory=Counter)
-    evicted: Counter[tuple[str, EvictOutcome]] = field(default_factory=Counter)  # evictions by the Event's reason and the outcome
+    evicted: Counter[tuple[str, EvictOutcome]] = field(default_factory=Counter)  # evictions by Event reason and outcome
     nominated: int = 0  # preemption plans that were started
     woken: int = 0  # pods that were requeued
     exceptions: Counter[Work] = field(default_factory=Counter)  # each about one object, which was set aside
