@@ -29,7 +29,7 @@ class Readings:
 
 
 async def said_by(check: str, reading: Awaitable[T]) -> T:
-    """Return a reading that several checks need. If it fails, raise ElsewhereError: only the check `check` reports the cause."""
+    """Return a reading that several checks need. If it fails, raise ElsewhereError: only `check` reports the cause."""
     try:
         return await reading
     except (LadingError, OSError) as e:

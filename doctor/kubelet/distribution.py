@@ -110,8 +110,8 @@ def _flags(words: Sequence[Word]) -> Iterator[Option]:
 
 
 def kubelet_words(options: Sequence[Option]) -> tuple[Word, ...]:
-    """Return kubelet's command line from the options of K3s or RKE2. `arg+=` and `arg-=` are read as `arg=`: only their position
-    differs."""
+    """Return kubelet's command line from the options of K3s or RKE2. `arg+=` and `arg-=` are read as `arg=`: only their
+    position differs."""
     named = [Word(f"--hostname-override={o.value}", o.file) for o in options if o.key == "node-name" and o.value]
     return (*named, *(Word(_kubelet_flag(o.value), o.file) for o in options if o.key == _ARG))
 
