@@ -58,14 +58,14 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._cpu_memory = Counter(
+        self._requests = Counter(
             "lading_central_requests", "Requests by verb and HTTP status.", ["verb", "status"], registry=self.registry
         )
         ProcessCollector(registry=self.registry)
         self.registry.register(_State(counts, term, leads, transitions))
 
     def answered(self, verb: str, status: int, seconds: float) -> None:
-        self._cpu_memory.labels(verb, str(status)).inc()
+        self._requests.labels(verb, str(status)).inc()
         if status == 200:
             self._took.labels(verb).observe(seconds)
 
