@@ -337,8 +337,8 @@ class Followed:
                     self.columns.put(room)
             except Exception:
                 self.columns.drop(name)
-                wait = 2 * self._failed[name].wait if name in self._failed else 1
-                self._failed[name] = _Failed(room, self._asked + wait, min(wait, MOST_WAIT))
+                wait = min(2 * self._failed[name].wait, MOST_WAIT) if name in self._failed else 1
+                self._failed[name] = _Failed(room, self._asked + wait, wait)
                 raise
             else:
                 self._failed.pop(name, None)

@@ -1,5 +1,6 @@
 """Rooms as columns: rows that come, change, go, and are used again."""
 
+import itertools
 from dataclasses import replace
 
 import msgspec
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from central.assignment.model import Part
-from central.fit.columns import FREE, PLENTY, Columns, Followed, first_of, left_of, milli_requested, rows_of
+from central.fit.columns import FREE, MOST_WAIT, PLENTY, Columns, Followed, first_of, left_of, milli_requested, rows_of
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardRoom, NodeRoom
 from central.request.model import NO_CPU_MEMORY, CpuMemory
@@ -169,6 +170,7 @@ def test_what_could_not_be_taken_over_is_tried_again(monkeypatch: pytest.MonkeyP
 
 
 def test_a_node_that_always_fails_stops_few_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is read again after 1, 2, 4 … catch-ups, and at least every MOST_WAIT."""
     rooms = [("n1", room(card(0), name="n1")), ("n2", room(card(0), name="n2"))]
     followed = Followed(Columns(), lambda version: (rooms if version < 1 else [], 1), lambda version: ([], 0))
     put = Columns.put
@@ -179,13 +181,15 @@ def test_a_node_that_always_fails_stops_few_questions(monkeypatch: pytest.Monkey
         put(columns, one)
 
     monkeypatch.setattr(Columns, "put", fails)
-    failed = 0
-    for _ in range(1000):
+    failed = []
+    for number in range(5 * MOST_WAIT):
         try:
             assert followed.catch_up().row_of.keys() == {"n2"}
         except RuntimeError:
-            failed += 1
-    assert 1 < failed <= 11
+            failed.append(number)
+    apart = [after - before for before, after in itertools.pairwise(failed)]
+    assert apart[:4] == [1, 2, 4, 8]
+    assert apart[-2:] == [MOST_WAIT, MOST_WAIT]
 
 
 def test_an_absurd_card_is_a_card() -> None:
