@@ -1,1 +1,2 @@
-"""The ledger of which pod holds what on every node: rebuilt from the API server's objects, changed by one writer."""
+"""Keep the ledger of the devices that each pod holds on each node: rebuilt from the API server's objects, changed by one
+writer."""

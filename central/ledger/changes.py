@@ -1,14 +1,14 @@
-"""Number the changes of nodes, and say which got room: others keep up with the ledger without looking at all of it.
+"""Number the changes of nodes, and list the nodes that got free capacity, so that readers need not read the whole ledger.
 
-Every change of a node's room gets the next number. Any number of readers each remember the last number they saw and pay for the
-nodes that changed since, once each, however often they changed.
+Every change of a node's free capacity (`NodeRoom`) gets the next number. A reader remembers the last number that it read, and
+pays once for each node that changed since, however often the node changed.
 """
 
 
 class Changes:
     def __init__(self) -> None:
         self.version = 0
-        self._changed: dict[str, int] = {}  # by node, the latest change last; nodes that are gone too
+        self._changed: dict[str, int] = {}  # node → number of its last change, in ascending order; deleted nodes included
         self._freed: dict[str, None] = {}
 
     def mark(self, name: str) -> int:
@@ -31,7 +31,7 @@ class Changes:
         return names
 
     def take_freed(self) -> tuple[str, ...]:
-        """Return the nodes in the order in which they got room; each is returned once."""
+        """Return the nodes that got free capacity since the last call, in that order."""
         freed = tuple(self._freed)
         self._freed.clear()
         return freed

@@ -1,12 +1,12 @@
-"""The versions of objects that went away, so that a late event does not bring one of them back.
+"""Remember the versions of deleted objects, so that a late event does not bring a deleted object back.
 
-A watch can be overtaken: by a quorum read, by the list of a relist, by a second watch. An event that is late by more than the
-last LIMIT removals is not recognised; a relist puts that right.
+A quorum read, a relist or a second watch can be ahead of a watch. An event that comes more than LIMIT removals late is not
+recognised as late; the next relist corrects the ledger.
 """
 
 from typing import Final, Generic, TypeVar
 
-LIMIT: Final = 65_536  # at 300 pods a second three and a half minutes, and about 10 MB
+LIMIT: Final = 65_536  # remembered objects: 3.5 minutes at 300 pods per second, about 10 MB
 
 K = TypeVar("K")
 

@@ -1,8 +1,8 @@
-"""Keep where the affinity groups are: on which cards of the cluster pods with one share-affinity label hold something.
+"""Keep the cards of each affinity group: the cards on which pods with the same share-affinity label hold something.
 
-It takes every change of a pod's hold on a node. It returns the cards of a group, and which groups lost one, so that pods that
-were refused because of it are asked again. Holds of any kind count, a prediction too: of two pods that are filtered at the same
-moment the second goes where the first will be.
+It takes every change of a pod's hold on a node. It returns the cards of a group, and the groups that lost a card, so that pods
+which were refused because of that card are requeued. Predictions count too: of two pods that are filtered at the same moment,
+the second pod goes to the card of the first.
 """
 
 from collections.abc import Collection, Iterator

@@ -1,13 +1,13 @@
 """Compute the free cpu and memory of nodes: allocatable, less the requests of all pods that are bound there.
 
-Pods without devices count too: every pod on a node with cards takes of the cpu that the cards need. If central has a plan for a
-pod, or a Binding of it under way, its requests count there too. A pod without devices has no claims: it is *expected* on the
-node that central named for it, until it is bound, is gone, or its time is over. Sums are kept, so that the cost of a pod does
-not depend on the other pods of the node. These changes have version numbers of their own: they do not concern devices, and most
-asks do not depend on them.
+Pods without devices count too: every pod on a node with cards uses cpu that pods with cards need. A plan of central for a pod,
+or a Binding under way, counts like a bound pod. A pod without devices has no claims: it is *expected* on the node that central
+named, until the pod is bound or deleted, or the expectation's time is over. Sums are kept, so that the cost of a pod does not
+depend on the other pods of the node. These changes have version numbers of their own, because most requests for devices do not
+depend on cpu and memory.
 
-It takes the requests of pods by node, and the allocatable amounts of nodes. It returns what is left by node, 0 if more is
-requested than there is; and the nodes that changed since a version.
+It takes the requests of pods by node, and the allocatable amounts of nodes. It returns the free amounts by node, 0 for an
+overcommitted node; and the nodes that changed since a version.
 """
 
 from collections.abc import Iterable
@@ -22,11 +22,11 @@ from lading.vocabulary import PodUid
 class Left(NamedTuple):
     cpu_milli: int = 0
     memory_mib: int = 0
-    known: bool = False  # False: the Node does not say what there is
+    known: bool = False  # whether the Node object says its allocatable amounts
 
 
 class Turnover(NamedTuple):
-    """How many pods of a cluster were bound since central started, and how many bound ones ended."""
+    """Count the pods that were bound since central started, and the bound pods that ended."""
 
     bound: int = 0
     ended: int = 0
@@ -42,11 +42,11 @@ class Loads:
         self._allocatable: dict[str, CpuMemory] = {}
         self._requested: dict[str, CpuMemory] = {}
         self._bound: dict[PodUid, tuple[str, CpuMemory]] = {}
-        self._planned: dict[PodUid, dict[str, CpuMemory]] = {}  # where central means to put it
-        self._expected: dict[PodUid, tuple[str, float]] = {}  # of these, pods without devices; until when
+        self._planned: dict[PodUid, dict[str, CpuMemory]] = {}  # planned pods: node → amounts
+        self._expected: dict[PodUid, tuple[str, float]] = {}  # planned pods without devices: when the expectation ends
 
     def left(self, name: str, without: Iterable[PodUid] = (), more: Iterable[CpuMemory] = ()) -> Left:
-        """Return what is left as if these pods were not there, and `more` were requested."""
+        """Return the free cpu and memory as if the pods of `without` were not there, and `more` were requested."""
         known = self._allocatable.get(name)
         if known is None:
             return UNKNOWN
@@ -61,7 +61,7 @@ class Loads:
         return Left(max(0, cpu_milli), max(0, memory_mib), True)
 
     def allocatable(self, name: str) -> CpuMemory | None:
-        """Return what the Node offers; None if it is not known."""
+        """Return the Node's allocatable cpu and memory; None if unknown."""
         return self._allocatable.get(name)
 
     def of(self, uid: PodUid, name: str) -> CpuMemory:
@@ -76,7 +76,7 @@ class Loads:
         return frozenset(self._bound)
 
     def bind(self, uid: PodUid, node: str, cpu_memory: CpuMemory) -> None:
-        """Store where the pod is bound; no node: it is not bound, or has ended."""
+        """Store the node to which the pod is bound; an empty name if it is not bound, or has ended."""
         former = self._bound.get(uid)
         if former == ((node, cpu_memory) if node else None):
             return
@@ -94,7 +94,7 @@ class Loads:
             self.forget(uid)
 
     def plan(self, uid: PodUid, node: str, cpu_memory: CpuMemory | None) -> None:
-        """Record the requests of a pod that central plans to place there; None: not any more."""
+        """Record the requests of a pod that central plans to place there; None ends the plan."""
         planned = self._planned.get(uid)
         if (planned.get(node) if planned else None) == cpu_memory:
             return
@@ -127,7 +127,7 @@ class Loads:
             self.forget(uid)
 
     def offer(self, node: str, allocatable: CpuMemory | None) -> None:
-        """Store the allocatable of a Node; None if there is no Node, or it does not say."""
+        """Store the allocatable amounts of a Node; None if the Node or its amounts are unknown."""
         if self._allocatable.get(node) == allocatable:
             return
         if allocatable is None:

@@ -1,4 +1,4 @@
-"""Values of the ledger: the record of a pod, why something is held, what a node has left, and what is refused."""
+"""Define the ledger's values: pod records, claims, the free capacity of nodes and cards, and refusals of claims."""
 
 import math
 import sys
@@ -16,7 +16,9 @@ from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, Partition, Pf, Vf
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
-ONE_EACH: Final[Mapping[GpuUuid, int]] = MappingProxyType({})  # shared: nearly every pod has one container on each of its cards
+ONE_EACH: Final[Mapping[GpuUuid, int]] = MappingProxyType(
+    {}
+)  # shared value, because nearly every pod has one container on each of its cards
 
 _NONE: Final = (IsolationName.NONE,)
 
@@ -24,63 +26,61 @@ NO_LABELS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class NodeFacts(NamedTuple):
-    """Hold what a Node object says."""
+    """Hold the facts of a Node object."""
 
-    ready: bool = False  # kubelet answers
+    ready: bool = False  # whether kubelet reports
     boot_id: str = ""  # empty: it does not say
     allocatable: CpuMemory | None = None  # None: it does not say
-    unschedulable: bool = (
-        False  # kubectl cordon: shown to people; kube-scheduler names the node for no pod but those that tolerate it
-    )
+    unschedulable: bool = False  # kubectl cordon, for views; kube-scheduler itself leaves the node out
 
 
 NO_NODE: Final = NodeFacts()
 
 
 class Claim(StrEnum):
-    """Why the ledger believes that a pod holds something; it is free when the last of these is gone."""
+    """Name the reason why a pod holds a device. The device is free when the last reason has ended."""
 
-    PREDICTED = "predicted"  # the winner of a filter that has not been bound yet; given up after a moment
-    NOMINATED = "nominated"  # room that preemption makes for a pod
-    PLANNED = "planned"  # where a member of a gang will be, as all others have a place too
-    RESERVED = "reserved"  # central is binding it, or does not know yet how that ended
-    BOUND = "bound"  # the pod's annotation says so
-    GRANTED = "granted"  # the node's ledger says so
-    LINGERING = "lingering"  # the pod or its grant went away while the node was not reachable
+    PREDICTED = "predicted"  # devices of a filtered pod that is not bound yet; ends after a moment
+    NOMINATED = "nominated"  # devices that a preemption frees for a pod
+    PLANNED = "planned"  # devices of a gang's member, in a plan with devices for all members
+    RESERVED = "reserved"  # Binding under way, or with an unknown outcome
+    BOUND = "bound"  # by the pod's assignment
+    GRANTED = "granted"  # by the grants in the node's report
+    LINGERING = "lingering"  # pod or grant that was removed while the node was not reachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardRoom:
-    """A card as a fit sees it."""
+    """Represent one card and its free capacity, as the search for devices reads it."""
 
     gpu: Gpu
     free_mib: int
     free_core: int
-    pods: int  # that hold something of it
-    containers: int  # of these pods, on this card: the load of the `spread` policy
+    pods: int  # number of pods that hold something of the card
+    containers: int  # containers of these pods on this card: the load of the policy `spread`
     usable: bool  # healthy, clean, not cordoned, not used without a grant
-    free_mig: tuple[str, ...] = ()  # instances that no pod holds
-    sharers: tuple[Labels, ...] = ()  # the different labels of its pods; nothing where none of them has any
-    isolations: tuple[str, ...] = ()  # the different ones of its pods' shares; nothing where all of them are none
+    free_mig: tuple[str, ...] = ()  # free MIG instances
+    sharers: tuple[Labels, ...] = ()  # different labels of the card's pods; empty if no pod has a label
+    isolations: tuple[str, ...] = ()  # different isolations of the card's shares; empty if all are `none`
 
     @property
     def free(self) -> bool:
-        """Return whether no pod holds anything of it, and it may be given."""
+        """Return whether no pod holds anything of the card, and the card may be given."""
         return self.usable and self.pods == 0 and not self.gpu.mig_enabled
 
     def has_free(self, memory_mib: int, core_percent: int) -> bool:
-        """Return whether so much of it may be given to one more pod."""
+        """Return whether this much of the card may be given to one more pod."""
         return self.usable and memory_mib <= self.free_mib and core_percent <= self.free_core
 
     def admits(self, labels: Labels) -> bool:
-        """Return whether a share of a pod with these labels may be beside those of the card's pods. The place of an affinity
-        group, and free capacity, are not checked."""
+        """Return whether a share of a pod with these labels may be beside the shares of the card's pods. The place of an
+        affinity group, and free capacity, are not checked."""
         if not self.pods or not (labels or self.sharers):
             return True
         return all(together(labels, others) for others in self.sharers or (UNLABELLED,))
 
     def joins(self, isolation: str) -> bool:
-        """Return whether a share with this isolation may be beside those of the card's pods."""
+        """Return whether a share with this isolation may be beside the shares of the card's pods."""
         return not self.pods or (self.isolations or _NONE) == (isolation,)
 
 
@@ -94,19 +94,22 @@ class VfRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRoom:
-    """A node at one moment: immutable, so that it can be judged without the ledger, and compared by `version`."""
+    """Represent a node's free capacity at one moment: immutable, so that it can be judged without the ledger, and compared by
+    `version`."""
 
     name: str
-    version: int  # of this node's content in the ledger; grows with each change
+    version: int  # version of the node's content in the ledger; grows with each change
     cards: tuple[CardRoom, ...]
     vfs: tuple[VfRoom, ...]
-    partitions: tuple[Partition, ...] = ()  # GPUs, by module id, that NVSwitches can connect apart from all others
-    isolations: tuple[IsolationName, ...] = ()  # of shares, that the node offers, its default first; nothing: none alone
-    reported: bool = True  # False: there is no NodeDevices object
-    reconciled: bool = True  # the node knows which pods hold what
+    partitions: tuple[Partition, ...] = ()  # NVSwitch partitions, by module id of their GPUs
+    isolations: tuple[
+        IsolationName, ...
+    ] = ()  # isolations of shares that the node offers, its default first; empty: only `none`
+    reported: bool = True  # whether the node has a NodeDevices object
+    reconciled: bool = True  # whether the node has compared its ledger with its runtime
     reachable: bool = True
-    rebooted: bool = False  # since its report
-    cpu_milli: int = 0  # of its allocatable, what requests of pods leave; neither is in `version`
+    rebooted: bool = False  # whether the node booted after its report
+    cpu_milli: int = 0  # free amounts of the allocatable cpu and memory; their changes do not change `version`
     memory_mib: int = 0
     resources_known: bool = False  # False: the Node does not say
 
@@ -121,7 +124,7 @@ class NodeRoom:
         return self.isolations or _NONE
 
     def isolation_of(self, asked: IsolationName | None) -> IsolationName:
-        """Return the isolation that the shares of a pod have here."""
+        """Return the isolation that the shares of a pod have on this node."""
         return asked or self.offered[0]
 
     def has_resources(self, cpu_memory: CpuMemory) -> bool:
@@ -132,7 +135,7 @@ class NodeRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The pod of a claim, by names for people."""
+    """Identify the pod of a claim, with names for messages."""
 
     pod: PodUid
     namespace: str = ""
@@ -141,26 +144,28 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
-    """The ledger's record of one pod. `version` is its resourceVersion, which can be compared as a number (KEP-5504). Names
-    that thousands of pods have in common are kept once."""
+    """Record one pod. `version` is its resourceVersion, which can be compared as a number (KEP-5504). Names that thousands of
+    pods share are stored once."""
 
     uid: PodUid
     namespace: str
     name: str
     version: int
-    node: str = ""  # where it is bound
+    node: str = ""  # name of the node to which the pod is bound
     terminal: bool = False  # phase Succeeded or Failed
     deleting: bool = False
     priority: int = 0
     created: int = 0  # Unix seconds
-    gen: int = 0  # of its assignment
-    taken: Taken | None = None  # by its own assignment: for this uid and this node
-    containers: Mapping[GpuUuid, int] = field(default_factory=lambda: ONE_EACH)  # on one card, where not one
+    gen: int = 0  # generation of the assignment
+    taken: Taken | None = None  # devices by an assignment for this uid and this node
+    containers: Mapping[GpuUuid, int] = field(default_factory=lambda: ONE_EACH)  # cards with several containers of the pod
     cpu_memory: CpuMemory = NO_CPU_MEMORY
-    admitted: Admitted | None = None  # None: its assignment does not say, and its labels count
-    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)  # by which disruption budgets select it
-    grace_s: int = 30  # that it has to end, once it is deleted
-    gang: str | None = ""  # with which it was bound, by its assignment; empty: with none; None: it does not say
+    admitted: Admitted | None = (
+        None  # quota of the assignment; None if the assignment names none, so that the pod's labels count
+    )
+    labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)  # labels, by which disruption budgets select the pod
+    grace_s: int = 30  # seconds that the pod has to end after its deletion
+    gang: str | None = ""  # gang of the assignment; empty: bound without a gang; None: the assignment does not say
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "namespace", sys.intern(self.namespace))
@@ -172,7 +177,7 @@ class PodRecord:
 
     @property
     def holds(self) -> Taken | None:
-        """Return what the pod takes of its node by its assignment, as long as that is valid."""
+        """Return the devices that the pod holds by its assignment; None if the assignment is not valid any more."""
         return self.taken if self.node and not self.terminal else None
 
     @property
@@ -181,7 +186,7 @@ class PodRecord:
 
 
 class PodLoad(NamedTuple):
-    """The load of a pod without devices of Lading, which uses cpu and memory of its node; no node: not any more."""
+    """Hold the cpu and memory that a pod without devices of Lading uses on its node; an empty `node` ends the use."""
 
     uid: PodUid
     node: str
@@ -200,28 +205,28 @@ def _interned(taken: Taken) -> Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnClaim:
-    """A claim that central made itself: a prediction, a nomination or a reservation."""
+    """Represent a claim that central made itself: a prediction, a nomination, a plan or a reservation."""
 
     holder: Holder
     node: str
     taken: Taken
-    until: float = math.inf  # on the clock of its creator; a reservation has no end but an outcome
-    gen: int = 0  # of the assignment that is being bound
-    confirmed: bool = False  # the Binding is known to have succeeded
-    victims: frozenset[PodUid] = frozenset()  # of a nomination: pods whose end it waits for
-    evicts: bool = True  # of a nomination: its victims are evicted; False: they end by themselves
+    until: float = math.inf  # end by the creator's clock; a reservation ends only by its outcome
+    gen: int = 0  # generation of the assignment in the Binding
+    confirmed: bool = False  # whether the Binding is known to have succeeded
+    victims: frozenset[PodUid] = frozenset()  # pods whose end a nomination waits for
+    evicts: bool = True  # whether a nomination's victims are evicted; otherwise they end by themselves
     cpu_memory: CpuMemory = NO_CPU_MEMORY
-    labels: Mapping[str, str] | None = None  # of a pod that is gone, and in whose quota this counts
+    labels: Mapping[str, str] | None = None  # labels of a deleted pod, in whose quota the claim counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """The devices that one pod holds on one node, and why."""
+    """Represent the devices that one pod holds on one node, with the claims."""
 
     holder: Holder
     claims: Mapping[Claim, Taken]
-    taken: Taken  # all claims together: of each device the largest, not the sum
-    record: PodRecord | None = None  # None: the API server has no such pod, or has not shown it yet
+    taken: Taken  # all claims together: the largest of each device, not the sum
+    record: PodRecord | None = None  # None: central has not observed the pod, or it was deleted
 
     @property
     def since(self) -> int:
@@ -230,32 +235,30 @@ class Held:
 
 
 class Obstacle(StrEnum):
-    """Why something cannot be claimed."""
+    """Name the reason why a device cannot be claimed."""
 
-    POD_ENDED = "pod-ended"  # terminal, or gone
+    POD_ENDED = "pod-ended"  # terminal or deleted
     POD_BOUND = "pod-bound"
-    RESERVED = "reserved"  # the same pod, with another node or other devices: that Binding may still succeed
+    RESERVED = "reserved"  # reservation of the same pod for other devices, whose Binding may still succeed
     NODE = "node"  # not reported, not reconciled or not reachable
-    DEVICE = "device"  # not there, not usable, or another pod has what is asked of it
+    DEVICE = "device"  # missing, not usable, or held by another pod
     GROUP = "group"  # the pod's affinity group has another card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """Why a claim was refused. A refused claim changes nothing."""
+    """Report why a claim was refused. A refused claim changes nothing."""
 
     obstacle: Obstacle
     device: str = ""
-    holders: tuple[Holder, ...] = ()  # of the device, or of the reservation
+    holders: tuple[Holder, ...] = ()  # holders of the device or of the reservation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """Pods that hold one device by their assignments or the node's grants, and cannot all have it."""
+    """Report pods that hold one device by their assignments or the node's grants, and cannot all have it."""
 
     node: str
     device: str
-    pods: tuple[
-        PodUid, ...
-    ]  # those without a grant of the node last, of these the youngest; those that the API server does not have first
-    exclusive: bool  # one of them should have it alone; else shares that add up to more than there is
+    pods: tuple[PodUid, ...]  # pods that the API server lacks come first, pods without a grant last, of these the youngest last
+    exclusive: bool  # whether a pod should have the device alone; otherwise shares add up to too much

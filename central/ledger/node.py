@@ -1,4 +1,5 @@
-"""One node in the ledger: its devices, which pods hold them and why, and its room, rebuilt on demand after a change."""
+"""Represent one node in the ledger: its devices, their holders with claims, and its free capacity (`NodeRoom`), which is
+rebuilt on demand after a change."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -47,19 +48,21 @@ class LedgerNode:
         self.reachable = facts.ready
         self.boot_id = facts.boot_id
         self.inventory = NOT_REPORTED
-        self._reported = NOT_REPORTED  # the inventory without the marks of other systems' claims
+        self._reported = NOT_REPORTED  # inventory without the marks of other systems' claims
         self.report_version = 0
         self.grants: dict[PodUid, tuple[Grant, ...]] = {}
-        self.granted: set[PodUid] = set()  # pods that a report named, as long as they hold something
+        self.granted: set[PodUid] = set()  # pods that a report named, while they hold something
         self.lingering: dict[PodUid, Taken] = {}
-        self.unreported: dict[PodUid, float | None] = {}  # of these, on a node that serves: until when; None: not set yet
-        self.trusted_from: float | None = None  # when lingering claims end without a report; see Ledger.expire
+        self.unreported: dict[
+            PodUid, float | None
+        ] = {}  # pods that were never reported: when their claims end; None: not set yet
+        self.trusted_from: float | None = None  # when lingering claims end without a report (`Facts.end_lingering`)
         self.holds: dict[PodUid, Hold] = {}
         self.usage = Usage()
         self.version = 0
-        self._room: NodeRoom | None = None  # as last built from this inventory
+        self._room: NodeRoom | None = None  # free capacity as last built from this inventory
         self._left = UNKNOWN  # as it says
-        self._stale: set[str] | None = None  # devices that changed since; None: nothing did
+        self._stale: set[str] | None = None  # devices that changed since `_last`; None: no change
 
     @property
     def empty(self) -> bool:
@@ -71,12 +74,12 @@ class LedgerNode:
 
     @property
     def rebooted(self) -> bool:
-        """Return whether the report is of another boot than the Node: what it says may be over."""
+        """Return whether report and Node object are of different boots, so that the report's grants may have ended."""
         return is_other_boot(self.boot_id, self.inventory.boot_id)
 
     @property
     def silent(self) -> bool:
-        """Return whether the node has devices and is not reachable: nothing that was held there counts as free."""
+        """Return whether the node has devices and is not reachable, so that no held device becomes free."""
         return self.inventory.reported and not self.reachable
 
     # ---- the room
@@ -92,8 +95,8 @@ class LedgerNode:
         return self._room
 
     def room_as_if(self, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeRoom:
-        """Return the room as if some pods held nothing here, and others held this in addition."""
-        if len(gone) > len(self.holds):  # the victims of a whole gang, of which most are elsewhere
+        """Return the free capacity as if the pods of `gone` held nothing here, and the holds of `put` were added."""
+        if len(gone) > len(self.holds):  # a gang's victims are mostly on other nodes
             gone = [uid for uid in self.holds if uid in gone]
         freed = [self.holds[uid] for uid in gone if uid in self.holds]
         if not freed and not put:
@@ -125,7 +128,7 @@ class LedgerNode:
         )
 
     def touch(self, version: int) -> None:
-        """Record that something that the room shows has changed."""
+        """Record a change that the node's free capacity shows."""
         self.version = version
         if self._stale is None:
             self._stale = set()
@@ -133,12 +136,12 @@ class LedgerNode:
     # ---- what changes it
 
     def describe(self, report: NodeDevices | None) -> bool:
-        """Store the node's report. Return whether the room differs from before."""
+        """Store the node's report. Return whether the free capacity changed."""
         self._reported = NOT_REPORTED if report is None else inventory_of(report)
         return self.mark()
 
     def mark(self) -> bool:
-        """Mark the cards that other systems gave away. Return whether the room shows a difference."""
+        """Mark the cards that other systems gave to pods. Return whether the free capacity changed."""
         former, inventory = self.inventory, self._reported
         gpus = self.other_claims.mark(self.name, inventory.gpus, self.usage.cards)
         inventory = inventory._replace(gpus=gpus)
@@ -155,7 +158,8 @@ class LedgerNode:
         return True
 
     def replace_grants(self, grants: Iterable[Grant]) -> set[PodUid]:
-        """Replace the grants. Return the pods whose grants changed. On a silent node what is no longer named lingers."""
+        """Replace the grants. Return the pods whose grants changed. On a silent node a grant that is not reported any more
+        lingers."""
         by_pod: dict[PodUid, list[Grant]] = {}
         for grant in grants:
             by_pod.setdefault(grant.pod, []).append(grant)
@@ -191,12 +195,11 @@ class LedgerNode:
         return ended
 
     def put(self, uid: PodUid, hold: Hold | None) -> tuple[bool, bool]:
-        """Store what this pod holds now by all its claims. Return whether that is a change, and whether something became free
-        by it."""
+        """Store the pod's hold by all its claims. Return whether the hold changed, and whether the change freed a device."""
         former = self.holds.get(uid)
         if former == hold:
             if hold is not None:
-                self.holds[uid] = hold  # the newest record's objects, so that the former's can go
+                self.holds[uid] = hold  # keep the newest record's objects, so that the former record's can be freed
             return False, False
         if self._stale is None:
             self._stale = set()

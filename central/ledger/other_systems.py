@@ -21,7 +21,7 @@ _NO_CLAIMS: Final[Mapping[PodUid, OtherClaim]] = {}
 
 
 class OtherClaims:
-    """Claims by node, and what each node offers."""
+    """Keep the claims of pods by other systems, by node, and the resources that each node offers."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, dict[PodUid, OtherClaim]] = {}
@@ -32,14 +32,14 @@ class OtherClaims:
         return self._node_of.keys()
 
     def offer(self, node: str, resources: frozenset[str]) -> bool:
-        """Set the resources that the node offers. Return whether that is a change."""
+        """Set the resources that the node offers. Return whether they changed."""
         if self._offered.get(node, frozenset()) == resources:
             return False
         self._offered[node] = resources
         return True
 
     def put(self, uid: PodUid, claim: OtherClaim | None) -> set[str]:
-        """Set or end a pod's claim. Return the nodes where that is a change."""
+        """Set or end a pod's claim. Return the nodes whose claims changed."""
         before = self._node_of.get(uid, "")
         if before and claim is not None and self._by_node[before][uid] == claim:
             return set()
@@ -81,6 +81,6 @@ def _find(ordered: Sequence[Gpu], named: Named, *, most: int) -> list[GpuUuid]:
 
 
 def _left(ordered: Sequence[Gpu], used: Mapping[GpuUuid, str], held: Collection[GpuUuid]) -> list[GpuUuid]:
-    """Return the cards that are not marked, those that are free here first."""
+    """Return the unmarked cards, the free cards first."""
     left = [gpu.uuid for gpu in reversed(ordered) if gpu.uuid not in used]
     return sorted(left, key=lambda uuid: uuid in held)

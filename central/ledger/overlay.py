@@ -1,10 +1,11 @@
-"""The cluster as it would be: some pods gone, others placed. For questions only: nothing in the ledger changes by it.
+"""Show the cluster as if some pods were gone and others placed, without a change of the ledger.
 
-It takes the ledger, the pods that would be gone, and what other pods would hold. It returns rooms and the cards of affinity
-groups, by the ledger's own rules, as they are when they are asked for: what fits in such a room could be reserved there.
+It takes the ledger's books, the pods that would be gone, and the holds of pods that would be placed. It returns the free
+capacity (`NodeRoom`) of nodes and the cards of affinity groups, by the ledger's own rules at the time of the call: devices that
+fit there could be reserved.
 
-cpu and memory count where the Node says what there is. What only kube-scheduler knows (selectors, affinity, taints, volumes) is
-not looked at.
+cpu and memory count if the Node object says its allocatable amounts. Facts that only kube-scheduler knows (selectors, affinity,
+taints, volumes) are not checked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from lading.vocabulary import PodUid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """A pod that would be there."""
+    """Place a pod on a node in an overlay."""
 
     node: str
     hold: Hold
@@ -36,12 +37,14 @@ _NOTHING: Final[Mapping[str, tuple[Put, ...]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:
-    """The cluster with these changes."""
+    """Show the cluster with these changes."""
 
     books: Books
     gone: frozenset[PodUid] = frozenset()
-    put: Mapping[str, tuple[Put, ...]] = field(default_factory=lambda: _NOTHING)  # by node: a gang has hundreds of members
-    rails: Rails | None = None  # as if only these had free VFs
+    put: Mapping[str, tuple[Put, ...]] = field(
+        default_factory=lambda: _NOTHING
+    )  # holds by node, because a gang has hundreds of members
+    rails: Rails | None = None  # only VFs of these rails count as free
 
     def without(self, *pods: PodUid) -> "Overlay":
         return replace(self, gone=self.gone.union(pods))
@@ -63,7 +66,7 @@ class Overlay:
         return self.books.room_as_if(name, self.gone, put)
 
     def group_cards(self, group: Group) -> frozenset[CardOf]:
-        """Return the cards of an affinity group. Empty: any card may become the group's."""
+        """Return the cards of an affinity group; if empty, the group's next pod may open any card."""
         every = (one for put in self.put.values() for one in put)
         put = (card for one in every for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)
         return self.books.group_cards(group, self.gone).union(put)
@@ -71,7 +74,7 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyNodes(Overlay):
-    """The cluster as if no pod held a device, but those that are put there, and nothing were wrong with devices and nodes."""
+    """Show the cluster as if only placed pods held devices, and all devices and nodes were in order."""
 
     def _room(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeRoom:
         room = self.books.room_as_if(name, self.books.holders_on(name), put)

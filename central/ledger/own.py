@@ -1,5 +1,5 @@
-"""Central's own claims: predictions, nominations and reservations, at most one of each kind a pod. What they add up to with the
-facts is the ledger's; here is only which there are and how they end.
+"""Store central's own claims: predictions, nominations, plans and reservations, at most one of each kind for each pod. `Books`
+adds them up with the facts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ class OwnClaims:
         return (claims[kind] for claims in self._by_pod.values() if kind in claims)
 
     def put(self, kind: Claim, claim: OwnClaim) -> OwnClaim | None:
-        """Store the claim. Return the one that it replaces."""
+        """Store the claim. Return the claim that it replaces."""
         claims = self._by_pod.setdefault(claim.holder.pod, {})
         former = claims.get(kind)
         claims[kind] = claim
@@ -44,7 +44,7 @@ class OwnClaims:
     def drop(self, uid: PodUid, kinds: Iterable[Claim]) -> list[OwnClaim]:
         """Drop the claims. Return those that existed."""
         claims = self._by_pod.get(uid)
-        if claims is None:  # as of nearly every pod
+        if claims is None:  # nearly every pod has no claims
             return []
         dropped = [claims.pop(kind) for kind in kinds if kind in claims]
         if not claims:

@@ -1,5 +1,5 @@
-"""Add up claims. Claims of *one* pod on a device are several words about one fact, so of them the largest counts;
-claims of different pods are different uses, so they add up (usage.py).
+"""Add up claims. Claims of *one* pod on a device describe the same use, so the largest claim counts; claims of different pods
+are different uses, so they add up (usage.py).
 
 Grants come per container. They are counted as the node counts them when it refuses (`lading.devices.share`); init containers
 take turns, and their grants stay listed until the pod ends.
@@ -18,7 +18,8 @@ from lading.vocabulary import GpuUuid
 
 
 def largest(a: Part, b: Part) -> Part:
-    """Return the largest of both; one of the two itself if it covers the other, so that equal values stay one object."""
+    """Return the larger part, or a new part that covers both. A part that covers the other is returned itself, which saves
+    memory."""
     if covers_part(a, b):
         return a
     if covers_part(b, a):
@@ -54,7 +55,7 @@ def covers(a: Taken, b: Taken) -> bool:
 
 
 def merge(claims: Sequence[Taken]) -> Taken:
-    """Return what a pod holds by all of its claims on one node."""
+    """Return the devices that a pod holds by all of its claims on one node."""
     merged = claims[0]
     for taken in claims[1:]:
         if covers(merged, taken):
@@ -67,7 +68,7 @@ def merge(claims: Sequence[Taken]) -> Taken:
 
 
 def taken_by_grants(grants: Collection[Grant]) -> Taken:
-    """Return what one pod takes by the grants of its containers."""
+    """Return the devices that one pod holds by the grants of its containers."""
     by_card: dict[GpuUuid, list[tuple[str, GrantedGpu]]] = {}
     for grant in grants:
         for gpu in grant.gpus:
@@ -88,7 +89,7 @@ def containers_on_cards(grants: Iterable[Grant]) -> dict[GpuUuid, int]:
 
 
 def containers_placed(placed: Mapping[str, PlacedContainer]) -> Mapping[GpuUuid, int]:
-    """Count the containers on each card, where not one."""
+    """Count the containers on each card that has several."""
     counts = Counter(gpu.uuid for container in placed.values() for gpu in container.gpus)
     return {uuid: count for uuid, count in counts.items() if count > 1} or ONE_EACH
 

@@ -1,6 +1,6 @@
-"""The rails of VFs: those of their PFs. Rail r of every node is on one leaf switch.
+"""Find the rails of VFs, which are the rails of their PFs. Rail r of every node is on one leaf switch.
 
-A node that reports no rail of any PF has no rails: nothing is known of it, and it counts as good as any other.
+A node that reports no rail of any PF counts as being on every rail.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ Rails = frozenset[int]
 
 
 def rails_of(room: NodeRoom, vfs: Collection[PciAddress]) -> Rails:
-    """Return the rails of these VFs of the node, as far as they are known."""
+    """Return the known rails of these VFs of the node."""
     return frozenset(vf.pf.rail for vf in room.vfs if vf.vf.bdf in vfs and vf.pf.rail is not None)
 
 
@@ -22,7 +22,8 @@ def free_rails(room: NodeRoom) -> Rails:
 
 
 def room_on_rails(room: NodeRoom, rails: Rails) -> NodeRoom:
-    """Return the room as if no VF of another rail were free. On a node with rails, VFs of unknown rails are of others."""
+    """Return the free capacity as if no VF of another rail were free. On a node with rails, a VF of an unknown rail is not
+    free."""
     if all(vf.pf.rail is None for vf in room.vfs):
         return room
     return replace(room, vfs=tuple(vf if not vf.free or vf.pf.rail in rails else replace(vf, free=False) for vf in room.vfs))

@@ -1,6 +1,6 @@
-"""Make the NodeRoom of a node from what it has and how much of that is in use, and check a wish against it.
+"""Build a node's free capacity (`NodeRoom`) from its devices and their use, and check requested devices against it.
 
-The one definition of *free*: a fit looks at the room, and a reservation is checked against the same room.
+Search and reservation use this one definition of *free*.
 """
 
 from collections.abc import Collection
@@ -18,16 +18,16 @@ from lading.vocabulary import CORDON
 
 
 class ReportedDevices(NamedTuple):
-    """The devices in a node's report, and the cordons that a person set."""
+    """Hold the devices of a node's report, and the cordons that a person set."""
 
     gpus: tuple[Gpu, ...] = ()
     pfs: tuple[Pf, ...] = ()
     partitions: tuple[Partition, ...] = ()
-    isolations: tuple[IsolationName, ...] = ()  # its default first; nothing: none alone
+    isolations: tuple[IsolationName, ...] = ()  # isolations of shares, the default first; empty: only `none`
     cordon: Cordon = Cordon()
     reported: bool = False
     reconciled: bool = False
-    boot_id: str = ""  # of the boot that was reported; empty: not known
+    boot_id: str = ""  # boot id in the report; empty: unknown
 
 
 def inventory_of(report: NodeDevices) -> ReportedDevices:
@@ -46,7 +46,7 @@ def inventory_of(report: NodeDevices) -> ReportedDevices:
 def card_rooms(
     inventory: ReportedDevices, usage: Usage, last: NodeRoom | None, changed: Collection[str]
 ) -> tuple[CardRoom, ...]:
-    """Return the cards. Unchanged ones are taken from an earlier room of the same inventory (`last`)."""
+    """Return the cards. Unchanged cards are taken from an earlier `NodeRoom` of the same inventory (`last`)."""
     cards = usage.cards
     if last is None:
         return tuple(_card_room(gpu, cards.get(gpu.uuid, UNUSED), inventory) for gpu in inventory.gpus)
@@ -84,7 +84,7 @@ def _card_room(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> CardRoom:
 
 
 def emptied(room: NodeRoom, *, healthy: bool = False) -> NodeRoom:
-    """Return the room as if no pod held anything; with `healthy` as if nothing were wrong either."""
+    """Return the free capacity as if no pod held a device; with `healthy`, as if all devices were in order too."""
     vfs = tuple(replace(vf, usable=True, free=True) if healthy else replace(vf, free=vf.usable) for vf in room.vfs)
     cards = tuple(_emptied_card(card) if healthy or card.usable else card for card in room.cards)
     return replace(room, cards=cards, vfs=vfs)
@@ -109,7 +109,7 @@ def _vf_room(pf: Pf, vf: Vf, held: bool, inventory: ReportedDevices) -> VfRoom:
 
 
 def lacking(room: NodeRoom, taken: Taken) -> str | None:
-    """Return a device that cannot be taken as asked; None if all can. Whether the node serves at all is not checked."""
+    """Return a device that cannot be taken as requested; None if all can. The caller checks whether the node serves."""
     cards = {card.gpu.uuid: card for card in room.cards if card.gpu.uuid in taken.gpus}
     for uuid, part in taken.gpus.items():
         if uuid not in cards or not _has_room(cards[uuid], part) or not set(part.isolation).issubset(room.isolations):
@@ -147,8 +147,8 @@ def gained(before: NodeRoom, after: NodeRoom) -> bool:
 
 
 def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
-    """Return whether a device that was there before is in another place or of another kind, or a constraint of others is gone:
-    a pod that was refused may fit now."""
+    """Return whether a device moved or is of another kind, or a constraint on other devices ended, so that a refused pod may
+    fit now."""
     if after.isolations != before.isolations:
         return True
     if after.partitions != before.partitions and not (after.partitions and set(after.partitions) <= set(before.partitions)):
@@ -161,11 +161,13 @@ def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
     if any(places.get(vf.vf.bdf, vf.pf.place) != vf.pf.place for vf in after.vfs):
         return True
     ports, ports_now = ({vf.pf.bdf for vf in room.vfs if vf.usable} for room in (before, after))
-    return bool(ports_now) and not ports <= ports_now  # one VF of every PF is asked of fewer
+    return (
+        bool(ports_now) and not ports <= ports_now
+    )  # policy per-pf requests one VF of every PF, which fewer PFs make possible
 
 
 def _is_another(before: Gpu, after: Gpu) -> bool:
-    """Return whether the device is another one. Health, users and sizes are ignored: what is free reflects them."""
+    """Return whether the device was replaced. Health, users and sizes are ignored, because free capacity reflects them."""
     was, now = ((gpu.model, gpu.place, gpu.module_id, gpu.links) for gpu in (before, after))
     profiles = {mig.uuid: mig.profile for mig in before.mig}
     return was != now or any(profiles.get(mig.uuid, mig.profile) != mig.profile for mig in after.mig)

@@ -1,5 +1,5 @@
-"""Keep how much of each device of one node is in use, as a sum that changes with each hold: O(size of the pod), whatever else
-is on the node. A hold is what one pod has there by all of its claims together.
+"""Keep the use of each device of one node as a sum, so that a change costs O(devices of the pod), whatever else is on the node.
+A hold is the devices of one pod on the node by all of its claims together.
 """
 
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ from lading.vocabulary import GpuUuid, PciAddress
 
 class Hold(NamedTuple):
     taken: Taken
-    containers: Mapping[GpuUuid, int]  # on a card, where not one
+    containers: Mapping[GpuUuid, int]  # containers on a card, unless one
 
 
 class CardUse(NamedTuple):
-    """The use of one card by all pods."""
+    """Sum up the use of one card by all pods."""
 
     memory_mib: int = 0
     core_percent: int = 0
-    whole: int = 0  # pods that have all of it; more than one is a clash
+    whole: int = 0  # number of pods that hold the whole card; more than one is a clash
     pods: int = 0
     containers: int = 0
-    mig: tuple[str, ...] = ()  # sorted; an instance stands here once for each pod that has it
-    labels: tuple[Labels, ...] = ()  # sorted; those of each pod that has any
-    isolated: tuple[tuple[str, ...], ...] = ()  # sorted; Part.isolation of each pod that has any
+    mig: tuple[str, ...] = ()  # sorted MIG instances, once for each holding pod
+    labels: tuple[Labels, ...] = ()  # sorted labels of each pod that has labels
+    isolated: tuple[tuple[str, ...], ...] = ()  # sorted `Part.isolation` of each pod that has one
 
     def plus(self, part: Part, containers: int) -> "CardUse":
         return CardUse(
@@ -73,14 +73,14 @@ class CardUse(NamedTuple):
 
     @property
     def sharers(self) -> tuple[Labels, ...]:
-        """Return the different labels of its pods, those without any too; nothing if no pod has any."""
+        """Return the different labels of the card's pods, an empty label included; empty if no pod has labels."""
         if not self.labels:
             return ()
         return tuple(sorted({*self.labels, UNLABELLED} if len(self.labels) < self.pods else set(self.labels)))
 
     @property
     def isolations(self) -> tuple[str, ...]:
-        """Return the different isolations of its pods' shares; nothing if all have the isolation none."""
+        """Return the different isolations of the card's shares; empty if all are `none`."""
         if not self.isolated:
             return ()
         names = {name for isolation in self.isolated for name in isolation}
@@ -91,13 +91,13 @@ UNUSED = CardUse()
 
 
 class Usage:
-    """The devices in use; free ones are not in it."""
+    """Keep the devices in use; a free device has no entry."""
 
     __slots__ = ("cards", "vfs")
 
     def __init__(self, cards: Mapping[GpuUuid, CardUse] | None = None, vfs: Mapping[PciAddress, int] | None = None) -> None:
         self.cards: dict[GpuUuid, CardUse] = dict(cards or {})
-        self.vfs: dict[PciAddress, int] = dict(vfs or {})  # by how many pods; more than one is a clash
+        self.vfs: dict[PciAddress, int] = dict(vfs or {})  # VF → number of holding pods; more than one is a clash
 
     def copy(self) -> "Usage":
         return Usage(self.cards, self.vfs)
@@ -109,7 +109,7 @@ class Usage:
             self.vfs[vf] = self.vfs.get(vf, 0) + 1
 
     def remove(self, hold: Hold) -> None:
-        """Remove a hold that was added."""
+        """Remove an added hold."""
         for uuid, part in hold.taken.gpus.items():
             left = self.cards[uuid].minus(part, hold.containers.get(uuid, 1))
             if left.pods:

@@ -1,4 +1,4 @@
-"""Read the ledger: which pods hold what by which claims, which pods conflict, and all of it as one value."""
+"""Read the ledger: the holders with their claims, the conflicts between pods, and the whole content as one value."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
@@ -13,7 +13,7 @@ from central.ledger.usage import UNUSED, CardUse
 from central.request.model import CpuMemory
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
-FACTS = (Claim.BOUND, Claim.GRANTED)  # a plan is no clash: it ends by itself
+FACTS = (Claim.BOUND, Claim.GRANTED)  # claims that can clash; a plan ends by itself
 
 
 def held_by(
@@ -49,7 +49,7 @@ def clashes(node: LedgerNode, holders: Iterable[Held]) -> Iterator[Clash]:
     ages: dict[PodUid, tuple[bool, bool, int, PodUid]] = {}
     for held in holders:
         uid = held.holder.pod
-        # The pod whose grant the node reports has the device.
+        # A pod with a grant comes first, because it has the device.
         ages[uid] = held.record is not None, Claim.GRANTED not in held.claims, held.since, uid
         for taken in (held.claims[claim] for claim in FACTS if claim in held.claims):
             for uuid, part in taken.gpus.items():
@@ -76,7 +76,8 @@ class NodeSnapshot(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The content of a ledger: equal for ledgers with the same facts, whatever their history. No versions or removals."""
+    """Hold the content of a ledger without versions and removals: ledgers with the same facts are equal, whatever their
+    history."""
 
     pods: Mapping[PodUid, PodRecord]
     own: Mapping[PodUid, Mapping[Claim, OwnClaim]]
