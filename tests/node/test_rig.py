@@ -11,8 +11,9 @@ import pytest
 from protos.cri.runtime.v1 import api_pb2
 from simnode import leftovers
 from simnode.containerd import Binaries, PrivateContainerd
-from simnode.cri import Cri, CriError
+from simnode.cri import Container, Cri, CriError
 from simnode.kubelet import Device, Mount
+from tests.node.site import eventually
 
 pytestmark = pytest.mark.node
 
@@ -56,13 +57,20 @@ def test_a_privileged_container_may_open_every_device(cri: Cri) -> None:
         assert container.try_open("/tmp/nvidia1") != ["EPERM"]
 
 
+def is_ready(container: Container) -> None:
+    assert container.logs() == "ready\n"
+
+
 def test_exit_logs_and_restart(cri: Cri) -> None:
     with cri.pod("exits") as pod:
         first = pod.run_container(command=["sh", "-c", "echo one; echo two; exit 3"])
         assert first.wait() == 3
         assert first.logs() == "one\ntwo\n"
-        second = pod.run_container(attempt=1)
+        second = pod.run_container(
+            attempt=1, command=["sh", "-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done"]
+        )
         assert second.id != first.id
+        eventually(lambda: is_ready(second))  # a signal before the trap is set is ignored
         second.stop()
         assert second.status().exit_code == 0
         second.remove()
