@@ -11,7 +11,7 @@ spec's amount does not count if the resize is infeasible on the node: an infeasi
 An invalid quantity counts as 0, because kube-scheduler and the API server judge quantities, not central.
 
 Source: k8s.io/component-helpers/resource, PodRequests; KEP-753 (sidecars), KEP-2837 (resources of a pod), KEP-688 (overhead),
-KEP-1287 (resize: determineContainerReqs).
+KEP-1287 (resize: determineEffectiveRequests, as in 1.36).
 """
 
 from collections.abc import Mapping
