@@ -42,7 +42,17 @@ READ: Final = frozenset(
 )
 # A reader of "of the node" alone asks what is of the node.
 _START: Final = re.compile(r"(?:of|by|what|as|that|which|who|whose|its|for which|in which)\b", re.IGNORECASE)
-STARTS: Final = ("lint/", "kubectl_lading/", "runtimeproxy/", "shares/", "simulate/", "doctor/", "lading/")
+STARTS: Final = (
+    "lint/",
+    "central/",
+    "hooks/",
+    "kubectl_lading/",
+    "runtimeproxy/",
+    "shares/",
+    "simulate/",
+    "doctor/",
+    "lading/",
+)
 # Between two words there may be the end of a line, and the sign of a comment.
 _WORD: Final = re.compile(r"\b(?:" + "|".join(f"({word})" for word in WORDS).replace(" ", r"[\s#/*]+") + r")\b", re.IGNORECASE)
 _NAME_JOINT: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")

@@ -26,7 +26,7 @@ from lading.vocabulary import PodUid
 LINGER_S: Final = 120.0
 # A reporter looks twice a second; a second holder that comes too early is refused by the node and tried again.
 UNREPORTED_S: Final = 10.0
-_BYTES_A_NAME: Final = 256  # of memory, that names lie apart where they are close together
+_BYTES_A_NAME: Final = 256  # bytes between two names that are close together in memory
 _TRIES: Final = 32
 
 
@@ -36,7 +36,7 @@ class Facts:
         self._gone_reports: Gone[str] = Gone()
         self._gone_nodes: Gone[str] = Gone()
         self._lingering: set[str] = set()  # nodes where something lingers
-        self._priorities: Counter[int] = Counter()  # of pods that hold something by an assignment
+        self._priorities: Counter[int] = Counter()  # priority → number of pods that hold something by an assignment
 
     # ---- pods, as the API server says
 

@@ -44,8 +44,8 @@ class Claim(StrEnum):
     NOMINATED = "nominated"  # devices that a preemption frees for a pod
     PLANNED = "planned"  # devices of a gang's member, in a plan with devices for all members
     RESERVED = "reserved"  # Binding under way, or with an unknown outcome
-    BOUND = "bound"  # by the pod's assignment
-    GRANTED = "granted"  # by the grants in the node's report
+    BOUND = "bound"  # assignment of a bound pod
+    GRANTED = "granted"  # grants in the node's report
     LINGERING = "lingering"  # pod or grant that was removed while the node was not reachable
 
 

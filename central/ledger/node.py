@@ -43,8 +43,8 @@ class LedgerNode:
 
     def __init__(self, name: str, loads: Loads, other_claims: OtherClaims, facts: NodeFacts) -> None:
         self.name = name
-        self.loads = loads  # of all nodes
-        self.other_claims = other_claims  # of all nodes
+        self.loads = loads  # loads of all nodes
+        self.other_claims = other_claims  # claims on all nodes
         self.reachable = facts.ready
         self.boot_id = facts.boot_id
         self.inventory = NOT_REPORTED
@@ -61,7 +61,7 @@ class LedgerNode:
         self.usage = Usage()
         self.version = 0
         self._room: NodeRoom | None = None  # free capacity as last built from this inventory
-        self._left = UNKNOWN  # as it says
+        self._left = UNKNOWN  # free cpu and memory
         self._stale: set[str] | None = None  # devices that changed since `_last`; None: no change
 
     @property
@@ -147,7 +147,7 @@ class LedgerNode:
         inventory = inventory._replace(gpus=gpus)
         if inventory == former:
             return False
-        # What is equal stays the same object, so that a heartbeat of 15,000 nodes does not double the strings in memory.
+        # Equal values stay the same object, so that a heartbeat of 15,000 nodes does not double the strings in memory.
         self.inventory = inventory._replace(
             gpus=former.gpus if former.gpus == inventory.gpus else inventory.gpus,
             pfs=former.pfs if former.pfs == inventory.pfs else inventory.pfs,

@@ -38,7 +38,7 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PREFIX, PciAddre
 
 MAX_BYTES: Final = 262_144  # Kubernetes' limit for all annotations of an object together
 MAX_DEPTH: Final = 32  # this form is five deep; a newer central may nest unknown keys deeper, an attacker much deeper
-MAX_DIGITS: Final = 19  # of a 64-bit integer
+MAX_DIGITS: Final = 19  # digits of a 64-bit integer
 
 T = TypeVar("T")
 _MISSING: Final = re.compile(r"missing required field `(\w+)`")

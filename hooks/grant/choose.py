@@ -156,7 +156,7 @@ _MOST_SHARERS: Final[Mapping[IsolationName, str]] = {
     IsolationName.MPS: "the most clients of an MPS server",  # each has one process at least
 }
 
-_Holders = Sequence[tuple[Holding, GrantedGpu]]  # of one card
+_Holders = Sequence[tuple[Holding, GrantedGpu]]  # holders of one card
 
 
 def _check_gpu(one: _Wanted, pod: PodUid, holders: _Holders, unmanaged: Mapping[GpuUuid, str]) -> Refusal | None:

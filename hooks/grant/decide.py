@@ -51,7 +51,7 @@ class Rules:
     netdev: NetdevPolicy = field(default_factory=NetdevPolicy)
     unhealthy: Unhealthy = Unhealthy.KEEP
     clean: CleanRule = field(default_factory=CleanRule)
-    max_age_s: float = math.inf  # of an inventory from which something new is granted
+    max_age_s: float = math.inf  # maximum age of an inventory from which a new grant is made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,10 @@ class View:
     """The node at the moment of the decision."""
 
     inventory: Inventory  # with what is away in pods (attach.overlay)
-    age_s: float = 0.0  # of the inventory
-    own: Grant | None = None  # what this container holds already
+    age_s: float = 0.0  # age of the inventory
+    own: Grant | None = None  # grant that this container holds already
     pod_gen: int = 0  # the newest assignment that any container of this pod was granted
-    held: Sequence[Holding] = ()  # what all other containers hold, and VFs that are not back from their pods
+    held: Sequence[Holding] = ()  # holdings of all other containers, and VFs that have not returned from their pods
     unmanaged: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards in use without a grant, by whom
     host_processes: Mapping[GpuUuid, Sequence[HostProcess]] = field(default_factory=dict)
     waits: Mapping[GpuUuid, str] = field(default_factory=dict)  # cards that are being handed over, and what is missing

@@ -20,7 +20,7 @@ from hooks.model.container import Sandbox
 from hooks.model.inventory import INFINIBAND, Inventory, Vf
 from lading.reasons import Reason
 
-# What a PF can set for an InfiniBand VF.
+# A PF can set these two settings for an InfiniBand VF.
 _OF_BOTH: Final = frozenset({"link_state", "trust"})
 
 

@@ -35,7 +35,7 @@ def write_specs(folder: Path, specs: Sequence[Spec]) -> tuple[frozenset[str], tu
                 names |= spec.names
         except SpecError as e:
             problems.append(e.message)
-            problems += remove_specs(folder, [kind])  # of an older state of the node
+            problems += remove_specs(folder, [kind])  # specs of an older state of the node
         except HostError as e:
             problems.append(e.message)
     defined = read_cdi_names([folder], kinds=KINDS)

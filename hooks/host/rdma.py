@@ -166,7 +166,7 @@ def _read_vf(host: _Host, pf: PciAddress, index: int, bdf: PciAddress, problems:
     if not unhealthy:
         uverbs, unhealthy = _read_uverbs(host, ibdev)
     netdevs = _read_netdevs(folder)
-    if len(netdevs) > 1:  # its RDMA device is as usable as any other
+    if len(netdevs) > 1:  # the VF's RDMA device is as usable as any other
         problems.append(f"VF {bdf} has {' and '.join(netdevs)}, one for each port: none of them can be brought into a pod")
     vf = Vf(
         bdf=bdf,

@@ -83,7 +83,7 @@ class InventoryWatch:
         self._current: Inventory | None = None
         self._read_at = 0.0
         self._wake = asyncio.Event()
-        self._asked: asyncio.Future[Inventory | Exception] | None = None  # of all who wait for the next read
+        self._asked: asyncio.Future[Inventory | Exception] | None = None  # result for all callers that wait for the next read
         self._polling: asyncio.Task[None] | None = None
         self._observer = Observer()
         self._watches: dict[Path, ObservedWatch] = {}

@@ -30,13 +30,13 @@ LOCK: Final = "/tmp/vgpulock"  # noqa: S108 -- where the library looks
 
 _LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 _REGION: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
-_INSTEAD: Final = "CUDA_REDIRECT"  # of an image: another library in its place
+_INSTEAD: Final = "CUDA_REDIRECT"  # variable with which an image names another library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HamiCore:
     library: str
-    folder: str  # of the containers' folders, and of the list of preloads
+    folder: str  # folder with the containers' folders and the list of preloads
     name: IsolationName = IsolationName.HAMI_CORE
 
     def enforce(self, cards: Sequence[Card], sandbox: Sandbox, container: Container, given: Adjustment) -> Enforced | Refusal:

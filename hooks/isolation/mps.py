@@ -76,7 +76,7 @@ class Mps:
         env = {
             PIPE: IN_CONTAINER,
             THREADS: str(limits.percent),
-            MEMORY: f"0={min(limits.memory_mib, total)}M",  # by the daemon's own number of its only card
+            MEMORY: f"0={min(limits.memory_mib, total)}M",  # the daemon's only card has the number 0
         }
         mounts = (
             Mount(IN_CONTAINER, self.folders.pipe(card.gpu.uuid)),

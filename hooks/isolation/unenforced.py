@@ -13,7 +13,7 @@ from lading.devices.isolation import IsolationName
 # One entry for each device, in the order of PCI addresses, as `nvidia-smi` numbers devices in the container.
 SHARE_MEMORY: Final = "LADING_GPU_MEMORY_MIB"
 SHARE_CORE: Final = "LADING_GPU_CORE_PERCENT"
-TOTAL_MEMORY: Final = "LADING_GPU_TOTAL_MEMORY_MIB"  # what CUDA calls the device's memory: without the driver's own part
+TOTAL_MEMORY: Final = "LADING_GPU_TOTAL_MEMORY_MIB"  # the device's memory in CUDA's sense, without the driver's own part
 
 
 class Unenforced:

@@ -36,7 +36,7 @@ class MigInstances(Preparer):
     _locks: dict[GpuUuid, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
     _gone: set[str] = field(default_factory=set)  # removed since the newest reading, by the driver's name
     _left: bool = True  # there may be instances that no grant has; a daemon that was killed leaves some that no reading shows
-    _told: Mapping[str, str] = field(default_factory=dict)  # what is in the log
+    _told: Mapping[str, str] = field(default_factory=dict)  # problems that are in the log
 
     def wants(self, answer: Answer) -> bool:
         return bool(answer.undivided)

@@ -13,7 +13,7 @@ from lading.sharegrant import ShareGrant
 class Answer:
     adjustment: Adjustment
     grant: Grant | None = None  # to be recorded before the adjustment is answered
-    key_id: str = ""  # of the key that signed the assignment, for the record
+    key_id: str = ""  # id of the key that signed the assignment, for the record
     share: ShareGrant | None = None  # to be written for the share server before the adjustment is answered
     preloads: tuple[str, ...] = ()  # the pod's variables that may get past the isolation; for the log
     attach: tuple[WantedVf, ...] = ()  # to be brought into the pod before the adjustment is answered

@@ -22,7 +22,7 @@ class Refusal:
     transient: bool = False  # a new reading of the devices may lift it
 
 
-# Which dialect an assignment was in, as `assignments` in hooks.toml and grants have it.
+# These names of an assignment's dialect are in `assignments` of hooks.toml and in grants.
 FormName = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9-]{0,31}\Z")]
 
 
@@ -39,7 +39,7 @@ class GpuRequest:
     """One GPU: by identity in central's form; in the manual form by what the person wrote."""
 
     name: str  # uuid, MIG uuid, PCI address or index, normalised; "all" in the manual form
-    bdf: PciAddress | None = None  # what central saw; a mismatch with the inventory is a refusal
+    bdf: PciAddress | None = None  # PCI address that central observed; a mismatch with the inventory is a refusal
     memory_mib: int | None = None  # a share; None together with core_percent None is the whole card
     core_percent: int | None = None
     core_limit_percent: int | None = None
@@ -59,7 +59,7 @@ class VfRequest:
     pf: PciAddress | None = None
     ifname: str = ""
     netdev: bool | None = None  # whether its network device goes into the pod; None: as on this node
-    settings: VfSettings = field(default_factory=VfSettings)  # what is None is as on this node
+    settings: VfSettings = field(default_factory=VfSettings)  # a setting of None stays as on this node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Assignment:
     form: FormName
     containers: Mapping[str, ContainerRequest] = field(default_factory=dict)
     every_container: ContainerRequest = field(default_factory=ContainerRequest)  # manual form without a suffix
-    pod: PodUid | None = None  # that it names; an assignment that names none has no generation
+    pod: PodUid | None = None  # pod that the assignment names; an assignment without a pod has no generation
     node: str = ""
     gen: int = 0
     key_id: str = ""
@@ -93,12 +93,12 @@ class Assignment:
 class GrantedGpu:
     """One GPU that a container holds. Stored in the ledger: identities and amounts only."""
 
-    uuid: GpuUuid  # of the card, also for a MIG instance
+    uuid: GpuUuid  # UUID of the card, also for a MIG instance
     mig_uuid: str = ""
     memory_mib: int | None = None
     core_percent: int | None = None
-    core_limit_percent: int | None = None  # what it may use while others leave it
-    isolation: IsolationName = IsolationName.NONE  # what keeps it to the share
+    core_limit_percent: int | None = None  # percent of the compute that the share may use while other shares leave it
+    isolation: IsolationName = IsolationName.NONE  # isolation that keeps the container within its share
     pod_wide: bool = False  # an equal share of the same pod is this one, counted once
     pod_memory_mib: int | None = None  # counted once for the pod, instead of its containers' shares
     pod_core_percent: int | None = None

@@ -21,7 +21,7 @@ MAX_QOS: Final = 7
 MAX_RATE: Final = 2**32 - 1  # Mbit/s, the kernel's integer
 MIN_MTU: Final = 68  # RFC 791
 MAX_MTU: Final = 65535
-MOST_ALTNAMES: Final = 16  # that are kept of a device; udev gives one for each of its five policies
+MOST_ALTNAMES: Final = 16  # kept alternative names of a device; udev gives one for each of its five policies
 _ALTNAME: Final = re.compile(r"[A-Za-z0-9_.:@-]{1,127}")  # ALTIFNAMSIZ is 128 with the NUL
 
 STRAY: Final = "its network device is in another namespace, and Lading did not put it there"
@@ -135,7 +135,7 @@ class Netdev:
     mac: str
     mtu: int
     up: bool
-    parent: str = ""  # as Link has it
+    parent: str = ""  # name of the parent device, as in `Link`
     altnames: tuple[str, ...] = ()  # those that a host gives: udev's
     kept: tuple[KeptSetting, ...] = ()  # all that a pod can change beside; empty: recorded before Lading restored it
 
@@ -203,7 +203,7 @@ class Step(StrEnum):
 class Attachment:
     """One VF in one sandbox, from before the first change to after the last. The journal has at most one of each VF."""
 
-    vf: Vf  # as the inventory showed it before: while it is away, sysfs may not
+    vf: Vf  # VF as the inventory showed it before the move; sysfs may not show an attached VF
     generation: int  # counts all attachments of this node: it identifies a late release of an older one
     pod: PodUid
     namespace: str
@@ -219,9 +219,9 @@ class Attachment:
     rdma: bool  # exclusive mode: its ibdev is moved too
     step: Step
     since: int  # Unix time, seconds
-    failure: str = ""  # of the last attempt at the step, in words
+    failure: str = ""  # error text of the last attempt at the step
     mac_owner: MacOwner = MacOwner.UNKNOWN
-    ibdev_number: int | None = None  # of the ibdev that is moved: a pod may rename it. None: recorded before this was
+    ibdev_number: int | None = None  # number of the moved ibdev, which a pod may rename; None in older rows
 
     @property
     def bdf(self) -> PciAddress:

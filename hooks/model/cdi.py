@@ -47,7 +47,7 @@ class CdiDevice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     cdi_version: str
     kind: str
-    container_edits: Edits  # of a container with any of the devices, once
+    container_edits: Edits  # edits for a container with any of the devices, applied once
     devices: tuple[CdiDevice, ...]
 
     @property

@@ -20,7 +20,7 @@ class EnvVar:
 class Device:
     container_path: str
     host_path: str = ""
-    permissions: str = ""  # of the device cgroup: a subset of "rwm"
+    permissions: str = ""  # permissions in the device cgroup: a subset of "rwm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Container:
     devices: tuple[Device, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     privileged: bool = False
-    sys_admin: bool = False  # its capabilities add SYS_ADMIN or ALL
+    sys_admin: bool = False  # whether the added capabilities have SYS_ADMIN or ALL
 
     def values_of(self, name: str) -> list[str]:
         """Return each value of an environment variable: the last one counts, and kubelet writes a device plugin's first."""

@@ -19,7 +19,7 @@ from lading.devices.identity import is_ifname, parse_gpu_uuid, parse_mig_uuid, p
 from lading.errors import StateError
 from lading.vocabulary import ContainerId, PodUid, SandboxId
 
-_LARGEST_INTEGER: Final = 2**63 - 1  # what SQLite stores
+_LARGEST_INTEGER: Final = 2**63 - 1  # largest integer that SQLite stores
 
 
 class GrantKey(NamedTuple):
@@ -44,8 +44,8 @@ class Grant:
     pod_name: str
     sandbox: SandboxId  # the newest one that it was used in
     form: FormName
-    gen: int  # of central's assignment; 0 in the manual form
-    request: ContainerRequest  # what the annotation said: it distinguishes a changed one from a retry
+    gen: int  # generation of central's assignment; 0 in the manual form
+    request: ContainerRequest  # request of the annotation, which distinguishes a changed annotation from a retry
     devices: GrantedDevices
     granted_at: int  # Unix time, seconds
     boot_id: str

@@ -19,7 +19,7 @@ class Holding:
     pod_name: str  # namespace/name, for messages
     container: str  # empty: a VF that is not back from this pod yet, whichever container has the grant
     devices: GrantedDevices
-    program: str = ""  # that has them, where no pod does
+    program: str = ""  # program that holds the devices, if no pod does
 
     def holds(self, what: str) -> str:
         """Describe the holder in words."""

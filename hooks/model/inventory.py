@@ -22,8 +22,8 @@ INFINIBAND: Final = "InfiniBand"
 class CharDevice:
     """A character device node, checked without following links: what the kernel says it is, and where its node lies."""
 
-    path: str  # as a container sees it: /dev/infiniband/uverbs0
-    host_path: str  # as the runtime sees it: below --host-root
+    path: str  # path in a container: /dev/infiniband/uverbs0
+    host_path: str  # path for the runtime: below --host-root
     major: int
     minor: int
 
@@ -36,10 +36,10 @@ class MigInstance:
     gpu_instance: int = -1
     compute_instance: int = -1
     memory_mib: int
-    nodes: tuple[CharDevice, ...] = ()  # its own, besides the card's
-    profile: str = ""  # its size, as 1g.10gb; empty where the driver does not tell
-    span: Span | None = None  # of a position
-    made_uuid: str = ""  # of a position: the driver's name of the instance there; empty without one
+    nodes: tuple[CharDevice, ...] = ()  # device nodes of the instance, besides the card's
+    profile: str = ""  # size, such as 1g.10gb; empty if the driver does not report it
+    span: Span | None = None  # memory slices of a position
+    made_uuid: str = ""  # driver's UUID of the instance at a position; empty without an instance
 
     @property
     def is_made(self) -> bool:
@@ -94,14 +94,16 @@ class Gpu:
     socket: int | None = None
     module_id: int | None = None  # on an NVSwitch board, as Fabric Manager counts
     links: tuple[NvLink, ...] = ()
-    limits_memory: bool = False  # its driver limits what a cgroup uses of its memory: that was tried
-    compute_mode: str = ""  # as the driver calls it, if it is not the one in which any process may use the card
+    limits_memory: bool = False  # whether the driver was seen to limit a cgroup's use of the card's memory
+    compute_mode: str = ""  # driver's name of the compute mode, unless any process may use the card
     drm: tuple[CharDevice, ...] = ()  # /dev/dri/card<N>, renderD<N>, if the node gives them to containers
-    binding: int | None = field(default=None, compare=False)  # of its driver (`hooks.host.binding`)
-    # What is in use is another number every time, and makes no other card. None: the driver does not tell.
+    binding: int | None = field(default=None, compare=False)  # number of the binding to its driver (`hooks.host.binding`)
+    # The use changes with every read and does not make the cards unequal. None: the driver does not report it.
     used_mib: int | None = field(default=None, compare=False)  # without the driver's own part
-    uncorrected_errors: int | None = field(default=None, compare=False)  # of memory, since the card's last reset
-    busy_percent: int | None = field(default=None, compare=False)  # of the driver's last sample period; not in MIG mode
+    uncorrected_errors: int | None = field(default=None, compare=False)  # uncorrected memory errors since the card's last reset
+    busy_percent: int | None = field(
+        default=None, compare=False
+    )  # busy part of the driver's last sample period; None in MIG mode
 
     @property
     def usable_mib(self) -> int:
@@ -170,10 +172,10 @@ class Driver:
     vendor: str
     version: str
     control: tuple[CharDevice, ...]  # nodes that belong to no card, and those of optional groups: what exists
-    mounts: tuple[DriverMount, ...] = ()  # its libraries and programs, where a driver root is configured
+    mounts: tuple[DriverMount, ...] = ()  # libraries and programs of the driver, if a driver root is configured
     missing: tuple[str, ...] = ()  # files of these that were removed after the reading; not in `mounts`
     group_mounts: tuple[DriverMount, ...] = ()  # files of optional groups that the configuration names
-    hooks: tuple[Hook, ...] = ()  # of its CDI specs, where its files need them
+    hooks: tuple[Hook, ...] = ()  # hooks of the driver's CDI specs, if the driver's files need them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +185,10 @@ class Inventory:
     drivers: tuple[Driver, ...] = ()  # one of each vendor
     rdma_cm: CharDevice | None = None
     cdi_names: frozenset[str] = frozenset()  # vendor/class=name of each device that the node's CDI specs define
-    partitions: tuple[Partition, ...] = ()  # of the board that the node's configuration names
+    partitions: tuple[Partition, ...] = ()  # NVSwitch partitions of the board that the node's configuration names
     shares_per_gpu: int = SHARES_PER_GPU  # containers that may share one card, as the node's configuration says
-    isolations: tuple[IsolationName, ...] = (IsolationName.NONE,)  # what it enforces shares with, its default first; likewise
-    problems: tuple[str, ...] = field(default=())  # what could not be read, in words
+    isolations: tuple[IsolationName, ...] = (IsolationName.NONE,)  # isolations for shares, the default first; by configuration
+    problems: tuple[str, ...] = field(default=())  # texts about unreadable devices
 
     @property
     def vfs(self) -> tuple[Vf, ...]:

@@ -41,8 +41,8 @@ class ListedContainer(msgspec.Struct, frozen=True, kw_only=True):
     key: GrantKey  # with the pod of its sandbox; by kubelet's label if that sandbox is not in the list (any more)
     state: ContainerState
     created_at: int  # Unix time, nanoseconds
-    grant: str | None = None  # its annotation, which may be empty
-    attachments: str = ""  # its annotation
+    grant: str | None = None  # annotation of the grant, which may be empty
+    attachments: str = ""  # annotation of the attachments
 
     @property
     def pod(self) -> PodUid:

@@ -12,7 +12,7 @@ from lading.errors import ConfigError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
     accepted: frozenset[FormName]
-    keys: Mapping[str, Ed25519PublicKey] = field(default_factory=dict)  # by key id
+    keys: Mapping[str, Ed25519PublicKey] = field(default_factory=dict)  # key id → public key
     foreign: frozenset[str] = frozenset()  # keys below lading.dev/ that another system uses
 
     def __post_init__(self) -> None:

@@ -96,7 +96,7 @@ class Control:
         """Start it, and wait until it answers."""
         began = time.monotonic()
         with contextlib.suppress(OSError):
-            self._pid_file.unlink()  # of one that died
+            self._pid_file.unlink()  # PID file of a daemon that died
         await run_command([*self._as_service(), self.command, "-d", "-multiuser-server"], env=self._env, wait_s=START_S)
         while self.pid() is None:
             if time.monotonic() - began > START_S:

@@ -40,10 +40,10 @@ _FAULT: Final = "a process that shares it by MPS had a fatal fault: all processe
 
 @dataclass(slots=True)
 class _Card:
-    there: bool = False  # its folder is, and perhaps its daemon
+    there: bool = False  # whether the daemon's folder exists, and perhaps the daemon
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     work: asyncio.Task[None] | None = None
-    limits: Limits | None = None  # that this instance has set
+    limits: Limits | None = None  # limits that this instance has set
     servers: tuple[int, ...] = ()  # newest list: a daemon that died cannot be asked
     clients: int = 0
     fault: bool = False
@@ -179,7 +179,7 @@ class MpsDaemons(Preparer):
                 self.log.error(
                     Event.MPS_FAILED, "the daemon has ended, and its clients with it; another is started", device=uuid
                 )
-            await control.quit(card.servers)  # of a daemon that died: two servers on one card get in each other's way
+            await control.quit(card.servers)  # servers of a daemon that died would disturb the new servers
             card.there, card.limits = True, None
             control.make_folders()
             await self._set_exclusive(uuid, exclusive=True)

@@ -35,10 +35,10 @@ from lading.nodedevices import (
 )
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
-# As in the CRD.
+# The CRD has the same limits.
 MAX_TEXT: Final = 1024
 MAX_PROBLEMS: Final = 64
-MAX_CONTAINERS: Final = 64  # whose use of one card is reported
+MAX_CONTAINERS: Final = 64  # maximum containers whose use of one card is reported
 MAX_BYPASSES: Final = 64
 
 # Steps of the reported use: finer ones would cause reports that have no reader.

@@ -73,7 +73,9 @@ async def connect(kubeconfig: str) -> AsyncIterator["KubeClient"]:
     from lading.kube.client import KubeClient  # noqa: PLC0415
     from lading.kube.config import open_access  # noqa: PLC0415
 
-    access = await in_thread(lambda: open_access(Path(kubeconfig) if kubeconfig else None))  # whose plugin may hang
+    access = await in_thread(
+        lambda: open_access(Path(kubeconfig) if kubeconfig else None)
+    )  # a kubeconfig's exec plugin may hang
     async with KubeClient(access, user_agent=f"lading-hooks/{__version__}") as client:
         yield client
 
@@ -114,7 +116,7 @@ class Reporter:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.failures = 0  # since the start
-        self.failure = ""  # of the last attempt, or empty
+        self.failure = ""  # error of the last attempt, or empty
         self._node = node
         self._node_name = node_name
         self._connect = connect

@@ -70,7 +70,7 @@ class Tainter:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.failure = "the API server has not been asked yet"  # of the last attempt, or empty
+        self.failure = "the API server has not been asked yet"  # error of the last attempt, or empty
         self._find_problem = find_problem
         self._path = NODES.path(name=node_name)
         self._node_name = node_name
