@@ -101,9 +101,7 @@ class Gpu:
     # The use changes with every read and does not make the cards unequal. None: the driver does not report it.
     used_mib: int | None = field(default=None, compare=False)  # without the driver's own part
     uncorrected_errors: int | None = field(default=None, compare=False)  # uncorrected memory errors since the card's last reset
-    busy_percent: int | None = field(
-        default=None, compare=False
-    )  # busy part of the driver's last sample period; None in MIG mode
+    busy_percent: int | None = field(default=None, compare=False)  # during the driver's last sample; None in MIG mode
 
     @property
     def usable_mib(self) -> int:
