@@ -41,9 +41,7 @@ class Overlay:
 
     books: Books
     gone: frozenset[PodUid] = frozenset()
-    put: Mapping[str, tuple[Put, ...]] = field(
-        default_factory=lambda: _NOTHING
-    )  # holds by node, because a gang has hundreds of members
+    put: Mapping[str, tuple[Put, ...]] = field(default_factory=lambda: _NOTHING)  # node → hundreds of holds of a gang
     rails: Rails | None = None  # only VFs of these rails count as free
 
     def without(self, *pods: PodUid) -> "Overlay":

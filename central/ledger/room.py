@@ -161,9 +161,8 @@ def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
     if any(places.get(vf.vf.bdf, vf.pf.place) != vf.pf.place for vf in after.vfs):
         return True
     ports, ports_now = ({vf.pf.bdf for vf in room.vfs if vf.usable} for room in (before, after))
-    return (
-        bool(ports_now) and not ports <= ports_now
-    )  # policy per-pf requests one VF of every PF, which fewer PFs make possible
+    # The policy per-pf requests one VF of every PF, so that fewer PFs make a request possible.
+    return bool(ports_now) and not ports <= ports_now
 
 
 def _is_another(before: Gpu, after: Gpu) -> bool:

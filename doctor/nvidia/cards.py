@@ -146,9 +146,8 @@ def _persistence(bdf: str) -> int | None:
 
 
 def main(host_root: str, library: str, driver_root: str, answer_s: str) -> None:
-    signal.alarm(
-        math.ceil(float(answer_s)) + LEFT_S
-    )  # SIGALRM ends this process if it hangs outside the kernel, even without its parent
+    # SIGALRM ends this process if it hangs outside the kernel, even without its parent.
+    signal.alarm(math.ceil(float(answer_s)) + LEFT_S)
     print(msgspec.json.encode(look(Path(host_root), Path(library) if library else None, driver_root)).decode())
 
 

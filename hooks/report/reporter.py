@@ -73,9 +73,8 @@ async def connect(kubeconfig: str) -> AsyncIterator["KubeClient"]:
     from lading.kube.client import KubeClient  # noqa: PLC0415
     from lading.kube.config import open_access  # noqa: PLC0415
 
-    access = await in_thread(
-        lambda: open_access(Path(kubeconfig) if kubeconfig else None)
-    )  # a kubeconfig's exec plugin may hang
+    # The kubeconfig's exec plugin may hang.
+    access = await in_thread(lambda: open_access(Path(kubeconfig) if kubeconfig else None))
     async with KubeClient(access, user_agent=f"lading-hooks/{__version__}") as client:
         yield client
 
