@@ -78,7 +78,7 @@ class Pods:
         return found[0]
 
     def sh(self, name: str, script: str, *, container: str = "main") -> list[str]:
-        """What a script prints in the container, through `kubectl exec`."""
+        """Return the lines that a script prints in the container, through `kubectl exec`."""
         done = self._cluster.kubectl("exec", name, "--container", container, "--", "sh", "-c", script)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()

@@ -27,7 +27,7 @@ PRIVILEGED: Final = "privileged-allowed"
 COSTLY: Final = "costly-allowed"
 QUOTAS: Final = "quotas-listed"
 TAINT: Final = {"key": NOT_READY, "effect": "NoSchedule"}
-OTHER_TAINT: Final = {"key": "example.com/other", "effect": "NoSchedule"}  # of every node here
+OTHER_TAINT: Final = {"key": "example.com/other", "effect": "NoSchedule"}  # a taint that every node here has
 MERGE: Final = "application/merge-patch+json"
 NODE_DEVICES: Final = "/apis/devices.lading.dev/v1alpha1/nodedevices"
 
@@ -72,7 +72,7 @@ class World:
         self.admin.call("PATCH", path, {"metadata": {"labels": labels}}, content_type=MERGE)
 
     def debug(self, name: str, security: Any) -> None:
-        """As `kubectl debug` does."""
+        """Add a debug container to a pod, as `kubectl debug` does."""
         debugger = {"name": "debugger", "image": "x", "securityContext": security}
         path = f"/api/v1/namespaces/default/pods/{name}/ephemeralcontainers?dryRun=All"
         self.admin.call("PATCH", path, {"spec": {"ephemeralContainers": [debugger]}}, content_type=MERGE)
@@ -172,7 +172,7 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
     "quota-of-a-pod-that-waits": (LABEL_QUOTA, lambda w: w.label("asking", {LABEL_QUOTA: "speech"})),
     "quota-of-a-bound-pod": (LABEL_QUOTA, lambda w: w.label("assigned", {LABEL_QUOTA: "default"})),
     "preemptible-of-a-bound-pod": (LABEL_PREEMPTIBLE, lambda w: w.label("assigned", {LABEL_PREEMPTIBLE: "false"})),
-    # By hand
+    # Devices that are asked for by hand
     "gpus-by-hand": ("lading.dev/gpus", lambda w: w.create({"lading.dev/gpus": "0"})),
     "gpus-by-hand-for-one": ("lading.dev/gpus.main", lambda w: w.create({"lading.dev/gpus.main": "0"})),
     "vfs-by-hand": ("lading.dev/vfs", lambda w: w.create({"lading.dev/vfs": "1"})),
@@ -208,7 +208,7 @@ FORBIDDEN: Final[dict[str, tuple[str, Case]]] = {
         lambda w: w.create(schedulerName="lading", **INIT_ASKS, containers=[opening({"privileged": True}, "side", {})]),
     ),
     "privileged-for-a-debugger": ("debugger", lambda w: w.debug("asking", {"privileged": True})),
-    # What keeps more than it counts
+    # Annotations by which a pod keeps more devices than it asks for
     **{
         f"costly-{key}": (key, partial(World.create, annotations={f"lading.dev/{key}": value}, **SHARE))
         for key, value in (("share-exclusion", "x"), ("share-anti-affinity", "x"), ("policy", "spread"))
@@ -359,7 +359,7 @@ def _is_in_force(case: Case, world: World, there: bool) -> bool:
 
 
 def denial(case: Case, world: World) -> str | None:
-    """What the API server said to it; None if it let it through."""
+    """Return what the API server said to the case; None if it let the case through."""
     try:
         case(world)
     except KubeError as e:

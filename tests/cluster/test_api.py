@@ -258,7 +258,7 @@ def test_a_list_in_pages(server: ControlPlane) -> None:
 
 
 def test_a_watch_from_the_future_says_nothing(server: ControlPlane) -> None:
-    """As it is after a store was restored from a backup: no error, no event, so the reflector has to notice the silence."""
+    """A store that was restored from a backup gives no error and no event, so the reflector has to notice the silence."""
 
     async def story(client: KubeClient) -> None:
         async with contextlib.aclosing(client.watch(PODS.path(), resource_version=str(10**12), watch_s=3)) as events:

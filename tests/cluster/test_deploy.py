@@ -63,7 +63,7 @@ def test_the_sample_quota_counts_what_pods_ask_for(deployed: ControlPlane) -> No
     path = "/api/v1/namespaces/quota/resourcequotas/lading"
     quota = deployed.api.call("GET", path)
     quota["status"] = {"hard": quota["spec"]["hard"], "used": dict.fromkeys(quota["spec"]["hard"], "0")}
-    deployed.api.call("PUT", f"{path}/status", quota)  # what the controller manager does first
+    deployed.api.call("PUT", f"{path}/status", quota)  # the controller manager does this first
 
     def ask(gpus: int) -> None:
         deployed.api.call("POST", "/api/v1/namespaces/quota/pods?dryRun=All", asking(f"asks-{gpus}", gpus=gpus))
@@ -180,7 +180,7 @@ class Extender:
                 return {"Error": ""}
 
     def verbs(self, pod: str) -> list[str]:
-        """What was asked about one pod, in order."""
+        """Return the verbs that were asked about one pod, in order."""
         return [
             verb
             for verb, body in self.asked
@@ -275,7 +275,7 @@ def asking_nothing(name: str) -> dict[str, Any]:
 def test_for_a_pod_that_asks_for_nothing_the_extender_names_the_node_and_no_more(
     extender: Extender, deployed: ControlPlane
 ) -> None:
-    names = [f"unaware-{number}" for number in range(4)]  # by chance they would all go there once in 16 times
+    names = [f"unaware-{number}" for number in range(4)]  # chance alone would send all of them there once in 16 times
     for name in names:
         deployed.api.create_pod(asking_nothing(name))
     pods = [await_bound(deployed, name) for name in names]

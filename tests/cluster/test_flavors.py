@@ -99,7 +99,8 @@ def test_a_quota_counts_amounts(api: KubeApi) -> None:
     quotas = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
     made = api.call("POST", quotas, {"metadata": {"name": "memory"}, "spec": {"hard": hard}})
     used = dict.fromkeys(hard, "0")
-    api.call("PUT", f"{quotas}/memory/status", {**made, "status": {"hard": hard, "used": used}})  # as its controller does
+    # The quota's controller writes its status like this.
+    api.call("PUT", f"{quotas}/memory/status", {**made, "status": {"hard": hard, "used": used}})
     try:
         assert limits_of(api, {_name("eighth"): "1"}) == EIGHTH
         with pytest.raises(KubeError, match="exceeded quota: memory"):

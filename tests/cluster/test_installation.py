@@ -56,7 +56,7 @@ def test_preflight_knows_the_resource_as_it_is_served(reader: Path) -> None:
 
 
 def test_a_report_that_changes_nothing_leaves_no_trace(deployed: ControlPlane, reader: Path) -> None:
-    """Which is why the age of a report alone says nothing (`kubectl_lading.installation.node_checks`)."""
+    """The age of a report alone therefore says nothing (`kubectl_lading.installation.node_checks`)."""
     node = "quiet-1"
     deployed.api.call("POST", "/api/v1/nodes", {"metadata": {"name": node}})
     api = deployed.api_of(f"system:node:{node}", group="system:nodes")

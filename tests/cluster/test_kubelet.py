@@ -39,7 +39,7 @@ def test_a_plain_pod_runs_and_its_probes_exec_and_logs_work(pods: Pods) -> None:
     pods.run("plain", containers=[main])
     assert pods.logs("plain") == ["hello from plain"]
     assert pods.sh("plain", "hostname; touch /tmp/bad") == ["plain"]
-    pods.wait_restarts("plain", 1)  # by the liveness probe
+    pods.wait_restarts("plain", 1)  # the liveness probe restarts it
     pods.wait_ready("plain")
     assert pods.logs("plain", previous=True) == ["hello from plain"]
 

@@ -108,7 +108,7 @@ def test_a_binding_writes_node_and_networks_at_once_and_the_pod_keeps_its_own(pl
     assert now["spec"]["nodeName"] == "n1"
     assert now["metadata"]["annotations"]["other"] == "stays"
     assert [one["name"] for one in json.loads(now["metadata"]["annotations"][NETWORKS])] == ["storage", network.of(VF)]
-    # What Multus does when it is done, and what no one may do.
+    # Multus writes the status when it is done; no one may write the networks.
     status = {"metadata": {"annotations": {"k8s.v1.cni.cncf.io/network-status": "[]"}}}
     api.call("PATCH", f"{PODS}/bound/status", status, content_type=MERGE)
     another = {"metadata": {"annotations": {NETWORKS: TAKEN}}}

@@ -117,7 +117,7 @@ def reporting(stage: Stage) -> Stage:
 
 def test_a_node_serves_before_the_cluster_knows_of_reports(stage: Stage) -> None:
     with stage.kubelet.pod("early", annotations={MANUAL_GPUS: "0"}) as pod:
-        eventually(pod.create_container)  # as kubelet does: again, while the hooks have only just started
+        eventually(pod.create_container)  # kubelet tries again too, while the hooks have only just started
     stage.plane.eventually(lambda: bool(logged(stage.lading.hooks, Event.REPORT_FAILED)), "a report that fails")
 
 

@@ -18,8 +18,8 @@ def test_the_demo_ends_well_and_says_its_decisions_as_json() -> None:
     bound = {one["pod"]: one["node"] for one in said["decisions"] if "node" in one}
     assert set(bound.values()) == set(PROFILES)
     expected = {pod["metadata"]["name"] for pod in (*read_samples(), *FILLING, WAITS)} | {"urgent"}
-    expected |= {"one-more", "right-0", "right-1"}  # of the two jobs, the second
-    assert set(bound) == expected - {"gpus-and-rdma", "notebook"}  # which ended, and was evicted
+    expected |= {"one-more", "right-0", "right-1"}  # the pods of the second of the two jobs
+    assert set(bound) == expected - {"gpus-and-rdma", "notebook"}  # the one ended, the other was evicted
     assert said["figures"].keys() == {"decided_s", "bound_after_release_s", "bound_by_preemption_s"}
 
 

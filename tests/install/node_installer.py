@@ -47,7 +47,7 @@ def replace(path: Path, old: str, new: str) -> None:
 
 
 def name_of(wheel: Path) -> str:
-    """What the installer calls this version."""
+    """Return the installer's name for the version in this wheel."""
     return f"{wheel.name.split('-')[1]}-{hashlib.sha256(wheel.read_bytes()).hexdigest()[:8]}"
 
 

@@ -181,7 +181,7 @@ def test_the_image_installs_the_proxy_on_a_node_without_python(
 
 
 def break_image(image: Path) -> None:
-    """Its lading-hooks ends at once."""
+    """Change the lading-hooks of the image so that it ends at once."""
     (module,) = image.glob("opt/lading/lib/python3*/site-packages/hooks/daemon/daemon.py")
     module.write_text('raise SystemExit("broken")\n')
     for path in module.parent.glob("__pycache__/daemon.*.pyc"):

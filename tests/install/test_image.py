@@ -91,7 +91,7 @@ def test_it_runs_as_the_deployment_has_it(client: Cri, tmp_path: Path) -> None:
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)
     private, _ = write_pair(signing, "central-1")
-    private.rename(signing / "private.pem").chmod(0o644)  # as a Secret's for its fsGroup
+    private.rename(signing / "private.pem").chmod(0o644)  # the mode that a Secret's file has for its fsGroup
     (secret,) = (one for one in render_secrets("lading-system", days=1) if one["metadata"]["name"] == f"{CENTRAL}-tls")
     for name, content in secret["data"].items():
         (tls / name).write_bytes(base64.b64decode(content))

@@ -340,7 +340,7 @@ def test_the_commands_are_on_the_path_until_it_goes(start: Start, wheels: tuple[
 
 
 def test_a_registration_that_was_made_anew_goes_too(start: Start, wheels: tuple[Path, Path], key: Path) -> None:
-    """As `lading-doctor` advises after a change of the settings, which stay: they are someone's."""
+    """After a change of the settings `lading-doctor` advises to make it anew. The settings stay: a person wrote them."""
     root = start()
     install("--root", root, "--wheel", wheels[0], "--config", key, "--node-name", "n1")
     settings, registration = root / "etc/lading/hooks.toml", root / "etc/lading/hooks.d/50-lading.json"

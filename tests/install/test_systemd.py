@@ -23,7 +23,7 @@ from tests.node.test_activation import Load
 pytestmark = pytest.mark.node
 
 RUNTIME = "--container-runtime-endpoint=unix:///run/containerd/containerd.sock"
-# As kubeadm's, with the flag that it writes itself; what is seen of it is its command line.
+# A unit like kubeadm's, with the flag that kubeadm writes itself; only its command line is seen.
 KUBELET = f"[Service]\nExecStart=/bin/sh -c 'while :; do sleep 3600; done' kubelet {RUNTIME} $KUBELET_EXTRA_ARGS\n"
 DAEMONS = ("lading-hooks.service", "lading-runtimeproxy.service")
 SHARES = "lading-shares.service"
@@ -76,7 +76,7 @@ def version_of(node: PrivateSystemd, unit: str) -> str:
 
 
 def version_in_force(node: PrivateSystemd) -> set[str]:
-    """Of the processes, not of the links."""
+    """Return the versions that the daemons' processes run, whatever the links point to."""
     return {version_of(node, unit) for unit in DAEMONS}
 
 
@@ -108,7 +108,7 @@ def test_a_life_on_a_node(node: PrivateSystemd, wheels: tuple[Path, Path], confi
     assert load.lost == {}
     assert node.show("kubelet.service", "MainPID") == kubelet  # no one restarted it for that
 
-    change_ledger(node, "PRAGMA user_version = 99")  # as a version of years to come does
+    change_ledger(node, "PRAGMA user_version = 99")  # a version of years to come does this
     node.run(str(SCRIPT), "--rollback", check=False)
     assert version_in_force(node) == {name_of(old)}  # the other one would not start
 

@@ -58,7 +58,7 @@ def test_it_carries_every_module_and_what_a_node_and_a_cluster_are_set_up_with(w
 
 @pytest.mark.long
 def test_the_installer_builds_it_from_a_checkout(tmp_path: Path) -> None:
-    """As far as a dry run goes; its pip brings what a wheel is built with."""
+    """A dry run builds the wheel too; its pip brings the tools for that."""
     (tmp_path / "etc/systemd/system").mkdir(parents=True)
     said = install("--root", tmp_path, "--source", ROOT, "--manual", "--node-name", "n1", "--no-kubelet", "--dry-run").out
     assert re.search(rf"/opt/lading/versions/{__version__}-[0-9a-f]{{8}}$", said, re.MULTILINE)
@@ -76,7 +76,7 @@ def test_a_fresh_environment_from_the_wheel_alone(wheel: Path, tmp_path: Path) -
     pip: list[str | Path] = [venv / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
     subprocess.run([*pip, "--no-deps", wheel], check=True)
     subprocess.run([*pip, "--require-hashes", "-r", venv / "share/lading/requirements.txt"], check=True)
-    subprocess.run([venv / "bin/python", "-m", "pip", "check"], check=True)  # what the wheel asks for is pinned
+    subprocess.run([venv / "bin/python", "-m", "pip", "check"], check=True)  # everything that the wheel asks for is pinned
     for command in COMMANDS:
         done = subprocess.run([venv / "bin" / command, "--version"], capture_output=True, text=True, check=True)
         assert __version__ in done.stdout

@@ -26,7 +26,7 @@ from tests.node.site import eventually
 Answer = Container | CriError
 Ask = Callable[[], list[Future[Answer]]]
 
-_CREATES_S: Final = 0.15  # what two CreateContainer calls take
+_CREATES_S: Final = 0.15  # the time that two CreateContainer calls take
 _PIDFD_GETFD: Final = 438
 _CHANCE: Final = random.Random(1)  # noqa: S311  moments of a test
 

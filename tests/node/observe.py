@@ -1,4 +1,4 @@
-"""What a daemon says of itself over HTTP; the address is taken from its log, where it listens on any free port."""
+"""Read what a daemon says of itself over HTTP. Its address is in its log, because it listens on any free port."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from lading.log import Event
 
 
 def port_of(log: Path) -> int:
-    """Of the newest run."""
+    """Return the metrics port of the newest run in the log."""
     lines = [line for line in log.read_text().splitlines() if f"event={Event.METRICS_LISTENING}" in line]
     return int(re.findall(r"port=(\d+)", lines[-1])[0])
 

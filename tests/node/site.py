@@ -41,7 +41,7 @@ _EVERY_CONTAINER = r"^/dev/(null|zero|full|random|urandom|tty|ptmx|console|pts/.
 class Refused(NamedTuple):
     reason: Reason
     code: grpc.StatusCode
-    message: str  # of the hook or the proxy, without the reason before it
+    message: str  # the message of the hook or the proxy, without the reason before it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +49,15 @@ class Sight:
     """The devices that a container really sees."""
 
     env: Mapping[str, str]
-    nodes: frozenset[str]  # its device nodes, beside those of every container; it can open these, and no other of the node
+    # The device nodes beside those that every container has. The container can open all of these, and no other of the node.
+    nodes: frozenset[str]
     gpus: tuple[str, ...]  # UUIDs of the cards whose nodes it has, in order of PCI address
     vfs: tuple[str, ...]  # PCI addresses of the VFs whose verbs nodes it has, in order
 
 
 def eventually(look: Callable[[], T], *, within_s: float = RELEASE_S) -> T:
-    """What `look` answers as soon as it neither refuses nor fails an assertion; its last failure once nothing has worked on it
-    for `within_s`."""
+    """Return what `look` answers as soon as it neither refuses nor fails an assertion. Raise its last failure once nothing has
+    worked on it for `within_s`."""
     wait = Wait("the expected answer", idle_s=within_s)
     while True:
         try:
@@ -190,7 +191,7 @@ class Site:
     # ---- the daemons
 
     def grants(self) -> tuple[Grant, ...]:
-        """Of the ledger, as it is on disk."""
+        """Return the grants of the ledger, as it is on disk."""
         return read_ledger(self.ledger)
 
     def check_nothing_granted(self) -> None:

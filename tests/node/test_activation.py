@@ -190,7 +190,8 @@ def test_the_watchdog_is_fed_while_the_daemon_answers_itself(short_folder: Path,
         for _ in range(3):
             manager.wait_for("WATCHDOG=1", timeout_s=10)
         assert ask(manager.log, "/healthz")[0] == 200
-        assert metric(manager.log, "lading_proxy_connections_opened_total") == 0  # its own questions are no connections
+        # The daemon's questions to itself do not count as connections.
+        assert metric(manager.log, "lading_proxy_connections_opened_total") == 0
         assert ask(manager.log, "/readyz")[0] == 503
         assert {"proxy": "runtime", "hooks": "reconciled"}[daemon] in failed_conditions(manager.log)
 

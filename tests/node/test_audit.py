@@ -1,4 +1,4 @@
-"""Who held which device, of real containers that come and go, with a daemon that is restarted, killed and away meanwhile."""
+"""Audit who held which device: real containers come and go while the daemon is restarted, killed and away."""
 
 import json
 import subprocess
@@ -147,7 +147,7 @@ def test_a_ledger_that_is_gone_begins_with_who_is_there(site: Site) -> None:
     await_ended(site, pod.spec.uid, None)
     (adopted,) = audit(site, pod.spec.uid)
     assert (adopted["began"], adopted["key_id"], adopted["form"], adopted["gen"]) == ("adopted", None, "signed", before["gen"])
-    assert abs(seconds(adopted["since"]) - seconds(before["since"])) <= 2  # as the runtime has it
+    assert abs(seconds(adopted["since"]) - seconds(before["since"])) <= 2  # the start that the runtime knows
 
 
 def test_the_metric_names_the_pod_of_a_device_while_it_has_it(site: Site) -> None:

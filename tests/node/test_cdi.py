@@ -24,7 +24,7 @@ BY_CTK = {"gpu_mode": "cdi", "cdi_specs": "nvidia-ctk"}
 
 
 def write_spec(lading: LadingNode, folder: Path) -> None:
-    """As `nvidia-ctk cdi generate --device-name-strategy=uuid` does, of the first three cards."""
+    """Write the first three cards, as `nvidia-ctk cdi generate --device-name-strategy=uuid` does."""
 
     def edits(*paths: str, **env: str) -> dict[str, object]:
         nodes = [{"path": path, "hostPath": str(lading.node.root / path[1:]), "permissions": "rw"} for path in paths]
@@ -60,7 +60,7 @@ def test_a_runtime_that_ignores_cdi_is_refused_by_name(
 def test_a_runtime_that_honours_cdi_gives_what_the_spec_says(newer: PrivateContainerd, start_lading: StartLading) -> None:
     lading = start_lading(hooks={**BY_CTK, "cdi_spec_dirs": [str(newer.layout.cdi)]}, runtime=newer)
     write_spec(lading, newer.layout.cdi)
-    lading.hooks.restart()  # which reads the specs
+    lading.hooks.restart()  # a start reads the specs
     with open_site(lading, newer) as site, site.kubelet.pod("by-cdi", annotations={GPU: "0,2"}) as pod:
         container = eventually(pod.create_container)
         container.start()

@@ -17,7 +17,7 @@ from tests.node.site import Refused, Site, granted_in
 pytestmark = pytest.mark.node
 
 PODS = 20
-PATIENCE_S = 60.0  # of a pod that waits for others to go
+PATIENCE_S = 60.0  # the longest that a pod waits for others to go
 
 T = TypeVar("T")
 

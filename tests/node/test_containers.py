@@ -1,4 +1,4 @@
-"""Which containers get devices, for how long they are held, and who gets them afterwards."""
+"""Check which containers get devices, how long they hold them, and who gets them afterwards."""
 
 import time
 
@@ -57,7 +57,7 @@ def test_a_restarted_container_gets_the_devices_that_it_had(site: Site) -> None:
 
 
 def test_a_sandbox_made_anew_for_the_same_pod_has_the_same_devices(site: Site) -> None:
-    """As kubelet does when a sandbox died: it stops it, makes another of the same pod, and removes the old one later."""
+    """When a sandbox died, kubelet stops it, makes another of the same pod, and removes the old one later."""
     pod = site.kubelet.run_pod("again", annotations={GPU: "0", VFS: "mlx5_9"})
     had = site.see(pod.run_container())
     pod.stop()

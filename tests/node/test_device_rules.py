@@ -1,4 +1,4 @@
-"""What keeps a container from the devices that it was not given, and what does not."""
+"""Check what keeps a container from the devices that it was not given, and what does not."""
 
 import subprocess
 import sys

@@ -144,7 +144,7 @@ def damaged_registration(node: LadingNode) -> contextlib.AbstractContextManager[
 
 
 def other_registration(node: LadingNode) -> contextlib.AbstractContextManager[None]:
-    """As an older configuration had it."""
+    """Rewrite the registration as an older configuration had it."""
     path = node.hooks_dir / "50-lading.json"
     return rewritten(path, json.dumps(json.loads(path.read_text()) | {"failure-policy": "Ignore"}))
 

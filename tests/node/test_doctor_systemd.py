@@ -36,7 +36,7 @@ def systemd() -> Iterator[PrivateSystemd]:
     hides = f"[Service]\nInaccessiblePaths=-{HIDDEN}\n"
     systemd = PrivateSystemd(folder, wanted=(*OURS, "kubelet.service"), drop_ins={f"{HOOKS}.service": hides})
     (systemd.etc.parent / "hidden").mkdir()
-    (folder / "kubelet").symlink_to(Path(sys.executable).resolve())  # what is seen of it is its command line
+    (folder / "kubelet").symlink_to(Path(sys.executable).resolve())  # only its command line is seen
     stays = f"ExecStart={folder}/kubelet -c 'import time; time.sleep(3600)' $KUBELET_EXTRA_ARGS"
     (systemd.units / "kubelet.service").write_text(f"[Service]\nEnvironmentFile=-{DEFAULT}\n{stays}\n")
     shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
@@ -44,7 +44,7 @@ def systemd() -> Iterator[PrivateSystemd]:
         text = render_flat_toml({**settings, "metrics": f"127.0.0.1:{free_port()}"})
         (systemd.etc / f"{name}.toml").write_text(text)
     with CountingRuntime(systemd.containerd / "containerd.sock") as runtime:
-        runtime.path.chmod(0o660)  # as containerd's
+        runtime.path.chmod(0o660)  # the mode of containerd's socket
         with systemd:
             yield systemd
     leftovers.remove_tree(folder)

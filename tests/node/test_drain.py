@@ -85,7 +85,7 @@ def test_calls_that_end_in_time_are_not_lost(patient: ServiceManager, runtime: C
 
 @pytest.fixture
 def retrying_channel(short_folder: Path) -> Iterator[grpc.Channel]:
-    """As clients are unless told otherwise: a call that was not sent when the GOAWAY came is sent on the next connection."""
+    """Open a channel with gRPC's defaults: a call that was not sent when the GOAWAY came is sent on the next connection."""
     with grpc.insecure_channel(f"unix:{short_folder}/run/cri.sock") as channel:
         yield channel
 

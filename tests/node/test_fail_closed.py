@@ -115,7 +115,7 @@ def test_a_hook_server_that_hangs_is_one_that_is_away(site: Site) -> None:
         began = time.monotonic()
         refused = site.refused(pod)
         assert (refused.reason, refused.code) == (Reason.HOOK_TIMEOUT, grpc.StatusCode.UNAVAILABLE)
-        assert time.monotonic() - began < 5  # its deadline is two seconds
+        assert time.monotonic() - began < 5  # the hook's deadline is two seconds
         create_plain(site)
     container = eventually(pod.create_container, within_s=1)
     container.start()

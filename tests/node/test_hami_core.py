@@ -59,7 +59,7 @@ def test_a_container_that_keeps_the_lock_stops_no_other(site: Site, driver: Cuda
     pod, hostile = sharing(site, driver, "hostile")
     hostile.sh("touch /tmp/vgpulock/lock")
     with (site.lading.folder / "shm" / f"{pod.spec.uid}_main" / "lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as a process of the container may
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a process of the container may do this
         _, other = sharing(site, driver, "other")
         assert other.sh("gpu-work memory 1024").splitlines()[0] == "1024 MiB: 0"
 

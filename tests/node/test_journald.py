@@ -1,4 +1,4 @@
-"""What our records are in the real journal: fields, sizes, hostile text, a journal that hangs; and each recipe of the docs."""
+"""Check Lading's records in the real journal: fields, sizes, hostile text, a journal that hangs, each recipe of the docs."""
 
 import contextlib
 import os
@@ -165,7 +165,8 @@ def seed(journald: PrivateJournald) -> None:
 def recipes() -> list[str]:
     files = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "hooks/main.py", ROOT / "runtimeproxy/main.py"]
     found = [recipe.strip() for path in files for recipe in RECIPE.findall(path.read_text())]
-    return [recipe for recipe in found if not recipe.startswith(("journalctl -u", "journalctl --"))]  # of others
+    # The other commands read the journal of other units.
+    return [recipe for recipe in found if not recipe.startswith(("journalctl -u", "journalctl --"))]
 
 
 def test_the_recipes_are_found() -> None:

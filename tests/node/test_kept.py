@@ -1,4 +1,4 @@
-"""What `DEMO_KEEP=1 make demo` leaves running, and the commands that it prints: each is run as printed, by a shell."""
+"""Check what `DEMO_KEEP=1 make demo` leaves running, and run each command that it prints as printed, by a shell."""
 
 import os
 import subprocess

@@ -22,13 +22,13 @@ pytestmark = pytest.mark.node
 
 
 def key_of(folder: Path, key_id: str) -> tuple[Signer, str]:
-    """What central signs with, and the line of the nodes."""
+    """Return a signer for central, and the line that makes the nodes trust it."""
     private, public = write_pair(folder, key_id)
     return load_signer(private, key_id), f'keys.{key_id} = "{public}"\n'
 
 
 def trust(lading: LadingNode, lines: str) -> None:
-    """As docs/install.md says: edit [keys], then restart lading-hooks."""
+    """Edit [keys], then restart lading-hooks, as docs/install.md says."""
     others = [line for line in lading.hooks.config.read_text().splitlines() if not line.startswith("keys.")]
     lading.hooks.config.write_text("\n".join([*others, lines]))
     lading.hooks.restart()
@@ -43,7 +43,7 @@ def run_signed(site: Site, signer: Signer, card: int) -> Pod:
 
 
 def started(pod: Pod, attempt: int = 0) -> Container:
-    """As kubelet does: again, while the hooks have only just started."""
+    """Try again while the hooks have only just started, as kubelet does."""
     return eventually(partial(pod.run_container, attempt=attempt))
 
 

@@ -78,7 +78,7 @@ def kubelet(short_folder: Path) -> Iterator[grpc.Channel]:
 
 
 def create(kubelet: grpc.Channel, **annotations: str) -> None:
-    sandbox = uuid4().hex  # of its own: what was once seen with annotations of Lading stays guarded
+    sandbox = uuid4().hex  # a new sandbox each time: one that was once seen with annotations of Lading stays guarded
     request = cri.CreateContainerRequest(pod_sandbox_id=sandbox, sandbox_config=cri.PodSandboxConfig())
     request.sandbox_config.metadata.uid = "u"
     request.sandbox_config.annotations.update({f"lading.dev/{key}": value for key, value in annotations.items()})

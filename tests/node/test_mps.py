@@ -72,11 +72,11 @@ def test_the_daemon_is_a_service_that_outlives_lading_hooks(site: Site) -> None:
     assert f"CUDA_VISIBLE_DEVICES={CARD}\0" in environment
     site.act("ask")
 
-    # What containers of the card have as their /dev/shm is the daemon's.
+    # The containers of the card have the daemon's /dev/shm as theirs.
     (site.shm_dir / CARD / "file").touch()
     assert site.systemd.run("nsenter", "--target", site.pid, "--mount", "ls", "/dev/shm").split() == ["file"]
 
-    # Its process is no other card's daemon, even where a pid file says so.
+    # The daemon's process is no other card's daemon, even where a pid file says so.
     other = site.pipe.parents[1] / OTHER / "pipe"
     other.mkdir(parents=True)
     shutil.copy(site.pipe / PID_FILE, other)

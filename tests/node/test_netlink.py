@@ -44,7 +44,7 @@ def test_a_namespace_is_told_by_its_file(pod: Netns, kernel: Kernel) -> None:
 
 def test_what_is_no_network_namespace_is_none(tmp_path: Path, kernel: Kernel) -> None:
     left = tmp_path / "cni-1"
-    left.touch()  # what an unmount leaves
+    left.touch()  # an unmount leaves an empty file
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     loop = tmp_path / "loop"
@@ -384,7 +384,7 @@ def test_addresses_and_routes_of_both_families(host: Netns, pod: Netns, kernel: 
 
 
 def test_neighbours_learn_the_mac_of_an_address(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """By a gratuitous ARP: they may know the address from a pod before, with another VF's MAC."""
+    """A gratuitous ARP tells them: they may know the address from a pod before, with another VF's MAC."""
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     with host.run(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP))) as neighbour:
         neighbour.settimeout(10)
@@ -395,7 +395,7 @@ def test_neighbours_learn_the_mac_of_an_address(host: Netns, pod: Netns, kernel:
 
 
 def test_neighbours_learn_the_mac_of_an_ipv6_address(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """By an unsolicited neighbour advertisement to all nodes (RFC 4861, section 7.2.6), with the device's MAC as an option."""
+    """All nodes get an unsolicited neighbour advertisement (RFC 4861, section 7.2.6) with the device's MAC as an option."""
     host.run(lambda: kernel.move_in("vf0", pod.path, pod.id, "rdma0"))
     with host.run(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_IPV6))) as neighbour:
         neighbour.settimeout(10)

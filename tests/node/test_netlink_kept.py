@@ -117,7 +117,7 @@ def test_programs_of_tcx_and_links_are_detached(host: Netns, pod: Netns, kernel:
 
 
 def test_linux_itself_resets_queueing_disciplines_and_address_lists(host: Netns, pod: Netns, kernel: Kernel) -> None:
-    """Which is why Lading does not."""
+    """Linux resets them itself, so Lading does not."""
 
     def change() -> None:
         pod.ip("maddress add 01:00:5e:00:00:99 dev rdma0")

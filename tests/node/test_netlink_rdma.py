@@ -150,7 +150,7 @@ def test_a_kernel_without_rdma_is_no_fault(host: Netns, pod: Netns, monkeypatch:
 
 
 def test_the_mode_of_this_machine_is_read() -> None:
-    """As its kernel has it: NONE where there is no RDMA, which is so where sockets of its protocol are refused."""
+    """The mode is the kernel's: NONE where there is no RDMA, that is, where sockets of its protocol are refused."""
     try:
         NetlinkSocket(NETLINK_RDMA).close()
     except OSError:

@@ -113,7 +113,7 @@ def test_a_container_opens_what_it_was_assigned_and_nothing_else(site: Site) -> 
 
 
 def test_the_limit_of_locked_memory_is_lifted_for_vfs(site: Site) -> None:
-    """As the runtime configures the container: to start it, the runtime needs a capability that it may not have here."""
+    """The limit is in the container's configuration; to start it, the runtime needs a capability that it may not have here."""
     site.lading.reconfigure_hooks(rdma_memlock=True)
     with site.kubelet.pod("locks", annotations={VFS: "1"}) as pod:
         request = cri.ContainerStatusRequest(container_id=create_within(pod).id, verbose=True)

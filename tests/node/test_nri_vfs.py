@@ -38,7 +38,7 @@ def await_asked(site: VfSite) -> None:
 
 
 def run(pod: Pod, attempt: int = 0) -> Container:
-    """As kubelet does: again, until it is not refused."""
+    """Create the container again until it is not refused, as kubelet does, and start it."""
     container = eventually(lambda: pod.create_container(attempt=attempt), within_s=HEALED_S)
     container.start()
     return container
@@ -54,7 +54,7 @@ def test_a_vf_is_in_its_pod_before_a_container_is_created_and_back_when_the_pod_
     vf = site.vfs[0]
     pod = site.run_vf_pod("train", {"main": [site.entry(vf, **SETTINGS)]})
     eventually(lambda: attached(site, vf))
-    container = pod.create_container()  # which waits for nothing
+    container = pod.create_container()  # this call waits for nothing
     container.start()
     assert site.inside(container, "rdma5") == INSIDE
     assert site.see(container).vfs == (vf,)
@@ -103,7 +103,7 @@ def test_a_lost_plugin_finds_its_vfs_again(site: VfSite) -> None:
 
 
 def test_a_vf_of_a_pod_from_before_a_restart_of_the_runtime_comes_back(site: VfSite, newer: PrivateContainerd) -> None:
-    """Of whose end the runtime tells nothing but that its containers are removed."""
+    """The runtime tells nothing of that pod's end but that its containers are removed."""
     vf = site.vfs[0]
     pod = site.run_vf_pod("old", {"main": [site.entry(vf, **SETTINGS)]})
     run(pod)

@@ -246,7 +246,7 @@ def test_a_container_restarts_while_the_daemon_is_away_from_its_spec(
         run(pod).remove()
         lading.hooks.stop()
         assert spec_file(newer).exists()
-        spec_file(newer).unlink()  # as a reboot does
+        spec_file(newer).unlink()  # a reboot does this
         lading.hooks.start()
         eventually(lambda: _started(lading, 3))
         assert site.see(run(pod)).nodes == {site.card(3), *CONTROL}
@@ -258,7 +258,7 @@ def test_the_runtime_lives_with_foreign_and_half_written_files_beside(
     lading = start(start_lading, newer)
     folder = newer.layout.cdi
     half = spec_file(newer).read_bytes()[:300]
-    (folder / ".lading.dev-gpu.json.new").write_bytes(half)  # of a writer that was killed
+    (folder / ".lading.dev-gpu.json.new").write_bytes(half)  # the file of a writer that was killed
     (folder / "nvidia.yaml").write_bytes(b"\xff{")
     with open_site(lading, newer) as site, site.kubelet.pod("beside", annotations={GPU: "0"}) as pod:
         assert site.see(run(pod)).nodes == {site.card(0), *CONTROL}

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.node
 GPU = "lading.dev/gpus"
 VFS = "lading.dev/vfs"
 
-# What no test of this folder can reach, and why.
+# The reasons that no test of this folder can reach, and why.
 NOT_REACHED = {
     Reason.INTERNAL: "an error of our own code",
     Reason.NRI_UNSUPPORTED: "the settings that would lead to it are refused with front_end = nri",
@@ -200,7 +200,7 @@ def test_a_card_whose_memory_a_process_without_a_grant_uses(
     lading = start_lading("demo-8gpu", hooks={"inventory_interval": 1})
     site = visit(lading)
     pod = site.kubelet.run_pod("next", annotations={GPU: "0"})
-    lost = Failure(status=GPU_IS_LOST, gpu=7)  # its event says that the state was read
+    lost = Failure(status=GPU_IS_LOST, gpu=7)  # the event of this card says that the state was read
     NvmlState(profile=lading.node.profile, used={0: (20_000, 0)}, failures=(lost,)).write(lading.node.nvml_state)
     site.await_log(lading.hooks, Event.DEVICE_UNHEALTHY, site.gpu(7))
     refused = site.refused(pod)
@@ -224,7 +224,8 @@ def test_a_vf_whose_rdma_device_went_away(start_lading: StartLading, visit: Call
     site = visit(lading)
     vf = site.vfs[2]
     pod = site.kubelet.run_pod("unlucky", annotations={VFS: vf})
-    (lading.node.pci(vf) / "infiniband").rename(lading.node.root / "infiniband-of-vf")  # as a driver that is unbound leaves it
+    # A driver that is unbound leaves the VF like this.
+    (lading.node.pci(vf) / "infiniband").rename(lading.node.root / "infiniband-of-vf")
     site.await_log(lading.hooks, Event.DEVICE_UNHEALTHY, vf)
     assert site.refused(pod).reason is Reason.DEVICE_UNHEALTHY
     by_number = site.kubelet.run_pod("lucky", annotations={VFS: "3"})
@@ -267,7 +268,7 @@ def test_a_sandbox_that_the_runtime_does_not_know(site: Site) -> None:
 
 
 def test_a_request_that_cannot_be_read(site: Site) -> None:
-    """Its second field is no ContainerConfig, and it has our prefix in it."""
+    """The second field of the request is no ContainerConfig, and it has Lading's prefix in it."""
     with pytest.raises(CriError) as caught:
         site.kubelet.call("CreateContainer", cri.VersionResponse(runtime_name="lading.dev/gpus"), cri.CreateContainerResponse)
     assert refusal_of(caught.value).reason is Reason.REQUEST_UNREADABLE

@@ -173,7 +173,7 @@ def test_cards_that_were_in_use_before_lading_came_are_held(
         assert refused.reason is Reason.DEVICE_HELD
         assert before.spec.uid in refused.message
     user.stop()
-    shown.unlink()  # as the kernel does with an exited process
+    shown.unlink()  # the kernel does this when a process exits
     container = pod.run_container()
     assert granted_in(container)[0] == (site.gpu(1),)
 

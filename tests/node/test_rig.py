@@ -80,7 +80,7 @@ def test_exit_logs_and_restart(cri: Cri) -> None:
 def test_a_pod_has_a_network_of_its_own_unless_it_wants_the_hosts(cri: Cri) -> None:
     with cri.pod("own") as own, cri.pod("host", host_network=True) as host:
         assert own.status().network.ip.startswith("198.18.")
-        assert own.run_container().sh("cat /sys/class/net/lo/operstate") == "unknown\n"  # what a loopback that is up says
+        assert own.run_container().sh("cat /sys/class/net/lo/operstate") == "unknown\n"  # the state of a loopback that is up
         in_host = host.run_container().sh("readlink /proc/self/ns/net").strip()
         assert in_host == str(Path("/proc/self/ns/net").readlink())
 

@@ -182,7 +182,7 @@ def test_an_existing_grant_wins_over_a_changed_assignment(site: Site) -> None:
     pod.config.annotations.update(signed(assignment({"main": gpus(site.gpu(1))}, uid, gen=8)))
     refused = site.refused(pod, attempt=1)
     assert refused.reason is Reason.ASSIGNMENT_CHANGED
-    assert site.gpu(0) in refused.message  # what it holds
+    assert site.gpu(0) in refused.message  # the card that the pod holds
     assert site.see(first).gpus == (site.gpu(0),)
 
 

@@ -28,7 +28,7 @@ SOCKETS = ("lading-runtimeproxy.socket", "lading-hooks.socket")
 # Tenths; 0 is best. Root and the host's network are what is left of the proxy's; devices and pods' networks add the hooks'.
 EXPOSURE = {PROXY: 17, HOOKS: 34}
 RESTARTS = 3
-# As kubeadm's: what is seen of it is its command line.
+# A unit like kubeadm's; only its command line is seen.
 KUBELET = "[Service]\nExecStart=/bin/sh -c 'while :; do sleep 3600; done' kubelet $KUBELET_EXTRA_ARGS\n"
 ROLLBACK = re.compile(r"^rm /etc/systemd/.*$", re.MULTILINE)
 
@@ -99,7 +99,7 @@ def systemd() -> Iterator[PrivateSystemd]:
     shutil.copytree(UNITS / "kubelet.service.d", systemd.units / "kubelet.service.d")
     (systemd.etc / "hooks.toml").write_text(render_flat_toml({"assignments": ["manual"]}))
     with CountingRuntime(systemd.containerd / "containerd.sock") as runtime:
-        runtime.path.chmod(0o660)  # as containerd's
+        runtime.path.chmod(0o660)  # the mode of containerd's socket
         with systemd:
             yield systemd
     leftovers.remove_tree(folder)

@@ -17,7 +17,7 @@ from tests.node.site import Site, eventually
 pytestmark = pytest.mark.node
 
 DELAYED_S = 2.0  # the hooks' deadline for a Stop
-RUNTIME_S = 3.0  # what the runtime itself needs, on a busy machine
+RUNTIME_S = 3.0  # the time that the runtime itself needs, on a busy machine
 
 Repair = Callable[[], object]
 

@@ -25,7 +25,7 @@ def visible(
     env: Mapping[str, str] | None = None,
     devices: tuple[Device, ...] = (),
 ) -> str | None:
-    """What a container's main program finds in the variable; None where it is not set."""
+    """Return what a container's main program finds in the variable; None where it is not set."""
     with site.kubelet.pod("seeing", namespace=namespace, annotations=annotations or {}) as pod:
         return pod.run_container(image=image, env=env or {}, devices=devices).env().get(VISIBLE)
 

@@ -58,7 +58,7 @@ def test_a_pod_uses_its_devices_throughout(start_lading: StartLading, containerd
             seen = uses(container)
             assert seen, "the pod does not run"
             assert set(seen) <= GRANTED
-            # What the one version granted the other one keeps, refuses to others, and gives again.
+            # The other version keeps what the one granted, refuses it to others, and gives it again.
             refused = site.refused_once_reconciled({GPU: "2"})
             assert refused.reason is Reason.DEVICE_HELD
             again = eventually(lambda number=attempt: pod.create_container("again", attempt=number))  # type: ignore[misc]

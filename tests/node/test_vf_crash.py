@@ -29,14 +29,14 @@ from tests.node.vf_site import HEALED_S, INSIDE, MAC, SETTINGS, VfNode, VfSite, 
 pytestmark = pytest.mark.node
 
 SCHEDULES: Final = repeats(4, long=20)
-STEPS: Final = 7  # of a schedule
+STEPS: Final = 7  # the steps of one schedule
 UNANSWERED_S: Final = 0.3  # after which a call that is not answered is given up
 READS: Final = {
     f"kernel.{name}"
     for name in ("netns_id", "host_link", "link", "names", "read_vf", "rdma_mode", "rdma_devices", "host_ibdev")
 }
 
-# What kubelet tries again: the daemon is not there for a moment, or what was before is not undone yet.
+# Refusals after which kubelet tries again: the daemon is away for a moment, or what was before is not undone yet.
 _PASSING: Final = {
     Reason.HOOK_UNAVAILABLE,
     Reason.HOOK_TIMEOUT,
@@ -58,7 +58,7 @@ def site(node: VfNode, containerd: PrivateContainerd) -> Iterator[VfSite]:
 
 
 def holds(site: VfSite) -> None:
-    """What must be so at any moment, also while the daemon is being started again."""
+    """Check what must be so at any moment, also while the daemon is being started again."""
     assert site.violations() == []
 
 
@@ -250,7 +250,8 @@ class Schedule:
         self._site.rig.disarm()
         while self._pods:
             self.stop()
-        self._site.rig.pass_time(60)  # what was lost with a daemon, and never stopped in the presence of another
+        # Pods that were lost with one daemon were never stopped in the presence of another.
+        self._site.rig.pass_time(60)
         self._site.await_as_before()
 
     def check(self) -> None:
@@ -274,7 +275,7 @@ class Schedule:
 
 
 def shim_of(pod: Pod) -> int:
-    """Its process, which the runtime asks to kill containers."""
+    """Return the process ID of the pod's shim, which the runtime asks to kill containers."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             arguments = entry.read_bytes().split(b"\0")

@@ -47,7 +47,7 @@ def ip(netns: Path, *arguments: str) -> None:
 
 
 def move(rig: VfRig, vf: str, pod: Path, name: str) -> None:
-    """As another program would: iproute2 takes the process whose namespace it is to be."""
+    """Move a VF as another program would: iproute2 takes a process that is in the new namespace."""
     with subprocess.Popen(["nsenter", f"--net={pod}", "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=-1) as there:
         assert there.stdout is not None
         there.stdout.readline()

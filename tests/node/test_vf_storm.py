@@ -80,7 +80,7 @@ def test_all_come_and_go_at_once(site: VfSite) -> None:
         )
 
     together = Barrier(1)
-    live(0, 0)  # what is made once, as connections, is there now
+    live(0, 0)  # connections, and the rest that is made once, are there now
     eventually(site.check_as_before, within_s=HEALED_S)
     before = {name: held_by(pid) for name, pid in daemons.items()}
     alive = namespaces(site)

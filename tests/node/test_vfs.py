@@ -244,7 +244,7 @@ def test_what_a_pod_calls_its_device_besides_keeps_no_other_from_coming_back(sit
 
 
 def test_a_name_that_another_plugin_gave_before_is_left_to_it(site: VfSite) -> None:
-    """As Multus does, before any container is created."""
+    """Multus gives the name before any container is created."""
     first, second, *_ = site.vfs
     pod = site.run_vf_pod("multus", {"main": [site.entry(first)], "named": [site.entry(second, ifname="net7")]})
     in_netns(site, pod, "link add rdma0 type veth peer name net7")

@@ -125,7 +125,7 @@ class VfSite(Site):
         return self.rig.where().get(vf)
 
     def ibdevs(self, vf: str) -> list[str]:
-        """As the host's sysfs shows them."""
+        """Return the RDMA devices of a VF, as the host's sysfs shows them."""
         folder = self.node.pci(vf) / "infiniband"
         return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
 
@@ -133,14 +133,14 @@ class VfSite(Site):
         return self.rig.pf_state(vf)
 
     def rows(self) -> tuple[Attachment, ...]:
-        """Of the journal, as it is on disk."""
+        """Return the rows of the journal, as it is on disk."""
         return read_journal(self.ledger)
 
     def row(self, vf: str) -> Attachment | None:
         return next((row for row in self.rows() if row.bdf == vf), None)
 
     def violations(self) -> list[str]:
-        """What is wrong at this moment, by the checker that the model is held to. The daemon stands still meanwhile."""
+        """Return what is wrong at this moment, by the checker that the model is held to. The daemon stands still meanwhile."""
         with self.rig.folder.locked(), contextlib.ExitStack() as stack:  # it must not have the lock while it stands still
             stack.enter_context(stopped(self.rig.daemon_pid))
             standing = stack.pop_all()
@@ -168,7 +168,7 @@ class VfSite(Site):
         return shown
 
     def _namespaces(self) -> list[Path]:
-        """Of the pods."""
+        """Return the network namespaces of the pods."""
         return [path for path in mounts_below(self.runtime.layout.state) if path.parent.name == "netns"]
 
     def check_as_before(self) -> None:
@@ -196,7 +196,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def states_of(pid: int) -> set[str]:
-    """Of its threads (proc_pid_stat(5)); empty where it has ended."""
+    """Return the states of the process's threads (proc_pid_stat(5)); empty where it has ended."""
     states = set()
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
@@ -240,7 +240,7 @@ def open_vf_site(node: VfNode, runtime: PrivateContainerd) -> Iterator[VfSite]:
 
 
 def info_of(site: VfSite, pod: Pod) -> dict[str, Any]:
-    """What the runtime says of a sandbox beyond CRI's fields."""
+    """Return what the runtime says of a sandbox beyond CRI's fields."""
     request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
     answer = site.direct.call("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
     found: dict[str, Any] = json.loads(answer.info["info"])
@@ -253,7 +253,7 @@ def netns_of(site: VfSite, pod: Pod) -> Path:
 
 
 def end_sandbox(site: VfSite, pod: Pod) -> None:
-    """As when its node ran out of memory: the sandbox is not ready any more, and no one was asked to stop it."""
+    """Kill the sandbox as a lack of memory does: it is not ready any more, and no one was asked to stop it."""
     os.kill(info_of(site, pod)["pid"], signal.SIGKILL)
 
     def ended() -> None:

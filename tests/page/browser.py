@@ -154,7 +154,7 @@ class Tab:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
     def console(self) -> list[str]:
-        """What it said since this was asked last."""
+        """Return what the browser's console said since the last call."""
         said: Sequence[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [str(one["message"]) for one in said]
 

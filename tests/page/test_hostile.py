@@ -53,7 +53,7 @@ def test_a_name_does_nothing(tab_on: OpenTab, name: str) -> None:
     uuid = cluster.status(cluster.nodes[0]).gpus[0].uuid
     assert visible(name) in tab.cell(uuid).get_attribute("aria-label").replace(" ", " ")  # type: ignore[union-attr]
     tab.until(lambda: shows_tip(tab, uuid))
-    tab.cell(uuid).click()  # its pod
+    tab.cell(uuid).click()  # the pod of the card
     assert visible(name) in tab.text("#panel h2")
     link = tab.script("return location.hash")
     tab.open_drawn(link)
@@ -72,7 +72,7 @@ def shows_tip(tab: Tab, device: str) -> bool:
 
 
 def visible(name: str) -> str:
-    """What turns the text around, or cannot be seen, is shown by its number."""
+    """Show each character that turns the text around, or cannot be seen, by its number."""
     return "".join(char if char.isprintable() else f"\\u{{{ord(char):x}}}" for char in name)
 
 
@@ -109,7 +109,7 @@ def test_the_policy_holds(tab_on: OpenTab) -> None:
     tab.until(lambda: "img-src" in tab.script("return window.refused"))
     assert "trusted-types" in tab.script("return window.refused")
     assert tab.script("return window.harmed ?? null") is None
-    tab.console()  # which is full of it
+    tab.console()  # empties the console, which is full of refusals
 
 
 def test_the_modules_say_what_cannot_be_seen(tab_on: OpenTab) -> None:

@@ -31,7 +31,7 @@ def small() -> SimCluster:
 
 
 def devices_of(cluster: SimCluster, name: str) -> tuple[str, list[GpuUuid], list[PciAddress]]:
-    """Its node, GPUs and VFs."""
+    """Return the pod's node, GPUs and VFs."""
     pod = cluster.pods[name]
     taken = dict(cluster.ledger.holds_on(pod["spec"]["nodeName"]))[pod["metadata"]["uid"]]
     return pod["spec"]["nodeName"], sorted(taken.gpus), sorted(taken.vfs)
@@ -93,7 +93,7 @@ def test_held_and_used_are_two_marks(tab_on: OpenTab) -> None:
     held, bar = tab.cell(uuid), tab.one(f'[data-cell="{uuid}"] .used > span')
     assert "held" in tab.classes(held)
     assert 0 < bar.size["height"] < tab.one(f'[data-cell="{uuid}"] .box').size["height"] / 10
-    assert not tab.all(f'[data-cell="{other}"] .used > span')  # its use is not reported: nothing is drawn, not zero
+    assert not tab.all(f'[data-cell="{other}"] .used > span')  # the card's use is not reported: nothing is drawn, not zero
     assert (
         bar.rect["x"] >= tab.one(f'[data-cell="{uuid}"] .box').rect["x"] + tab.one(f'[data-cell="{uuid}"] .box').rect["width"]
     )
@@ -137,7 +137,7 @@ def test_why_a_pod_waits(tab_on: OpenTab) -> None:
 
 
 def rows_of(tab: Tab) -> list[list[str]]:
-    """As shown, without heads."""
+    """Return the rows of the list as shown, without heads."""
     cells = "[...row.children].map((cell) => cell.textContent)"
     return list(tab.script(f"return [...document.querySelectorAll('#list tbody tr')].map((row) => {cells})"))
 
@@ -261,7 +261,7 @@ def test_a_server_that_does_not_answer_and_is_back(tab_on: OpenTab) -> None:
     tab.set_leads(False)
     tab.until(lambda: tab.one("#notice").is_displayed())
     assert tab.one("#connection").get_attribute("data-state") == "lost"
-    assert tab.rows()  # what was known stays
+    assert tab.rows()  # the rows that were known stay
     assert any("503" in said for said in tab.console())  # the browser's own word
     tab.set_leads(True)
     tab.until(lambda: not tab.one("#notice").is_displayed())

@@ -17,7 +17,7 @@ class Turn(NamedTuple):
 class Choice(NamedTuple):
     waiting: frozenset[str]
     name: str
-    used_ns: dict[str, int]  # of the card's time, by every container until then
+    used_ns: dict[str, int]  # the card's time that every container has used until then
 
 
 class End(NamedTuple):

@@ -105,7 +105,7 @@ class Served:
     """Answer what tests ask of a site with a running server."""
 
     server: Child
-    socket: Path  # of the server's status
+    socket: Path  # the socket for the server's status
 
     def uses(self) -> list[ContainerUse]:
         return ask(self.socket)

@@ -31,7 +31,7 @@ def parts(processes: dict[str, Process], seconds: float) -> dict[str, float]:
 def test_programs_go_on_at_their_requests_while_the_server_is_away(site: Site) -> None:
     processes = begin(site, {"a": Load(50, each=1), "b": Load(30, each=1)})
     site.server.kill()
-    time.sleep(0.5)  # what was running ends
+    time.sleep(0.5)  # work that was running ends
     seconds = [parts(processes, 1) for _ in range(3)]
     for name, request in (("a", 0.5), ("b", 0.3)):
         assert max(away[name] for away in seconds) < request + 0.05

@@ -13,11 +13,12 @@ from tests.shares.site import BOUND_S, MIB, Process, Site, eventually
 from tests.shares.test_turns import MS, longest_gaps
 
 ROUNDS: Final = repeats(8, long=40)
-LONGEST_S: Final = {"program": 1.0, "server": 1.5, "both": 1.5}  # of a stop: longer than a lease, longer than a beat may be old
+# The longest stop: longer than a lease, and longer than a beat may be old.
+LONGEST_S: Final = {"program": 1.0, "server": 1.5, "both": 1.5}
 HELD_MIB: Final = 900
 SHARE_MIB: Final = 1000
 OK: Final = 0
-# What a program with memory does besides: one of these, or it calls cuInit only now, or allocates and frees in two threads.
+# The work of a program that holds memory: one of these, or it calls cuInit only now, or allocates and frees in two threads.
 WORK: Final = {"with its turn": (2 * MS, 1), "waiting": (2 * MS, 1), "in a long kernel": (100 * MS, 1), "queueing": (5 * MS, 0)}
 STATES: Final = ("starting", "idle", "allocating", *WORK)
 

@@ -1,4 +1,4 @@
-"""What each container gets of the card, by real processes: shares are compared with one another."""
+"""Measure what each container gets of the card, with real processes: shares are compared with one another."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def test_requests_are_kept(site: Site, loads: Mapping[str, Load]) -> None:
     shares = measure(site)
     assert shares == pytest.approx({name: load.request / 100 for name, load in loads.items()}, abs=0.06)
     said = {name: process.call("end") for name, process in processes.items()}
-    for name, one in said.items():  # what ran without a turn would be more than what was held
+    for name, one in said.items():  # work without a turn would come on top of what was held
         assert 0 < one["busy_s"] / one["wall_s"] < shares[name] + 0.08
 
 

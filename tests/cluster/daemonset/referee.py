@@ -23,7 +23,7 @@ _DENIED, _GRANTED = str(errno.EPERM), str(errno.ENXIO)
 class Referee:
     site: NodeSite
     pods: Pods
-    asked: dict[str, str] = field(default_factory=dict)  # what each pod has by hand; "" of a plain one
+    asked: dict[str, str] = field(default_factory=dict)  # the devices that each pod has by hand; "" for a plain pod
 
     def create(self, name: str, asks: str = "") -> None:
         annotations = {GPU: asks} if asks else {}

@@ -34,7 +34,7 @@ class NodeSite:
     cluster: Cluster
     runtime: PrivateContainerd
     node: SimNode
-    tag: str = ""  # of the image, instead of that of deploy/
+    tag: str = ""  # an image tag instead of the one in deploy/
     parts: Sequence[str] = PARTS
     ports: Mapping[str, int] = field(default_factory=lambda: {"hooks": free_port(), "shares": free_port()})
 

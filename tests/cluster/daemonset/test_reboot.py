@@ -53,7 +53,7 @@ def power_off(site: NodeSite) -> None:
     leftovers.remove_tree(site.run)
     boot_id = site.node.root / "proc/sys/kernel/random/boot_id"
     boot_id.write_text(f"{uuid4()}\n")
-    # Of a loss of power lading-hooks sees nothing; here it may have lived for some seconds without containerd.
+    # lading-hooks does not see a loss of power; here it may have lived for some seconds without containerd.
     site.cluster.kubectl("taint", "node", NODE, f"{NOT_READY}-")
 
 

@@ -1,4 +1,4 @@
-"""Who holds what, by three sources, and what is held twice: the pods' assignments, the nodes' reports, a node's own ledger.
+"""Read who holds what, and what is held twice, from the pods' assignments, the nodes' reports and a node's own ledger.
 
 Reads and adds up by itself, on purpose: central's and the node's own arithmetic is what is on trial here.
 """
@@ -38,11 +38,11 @@ class Holding:
     vfs: frozenset[str]
 
 
-Books = Mapping[str, Holding]  # by pod uid
+Books = Mapping[str, Holding]  # pod uid → what the pod holds
 
 
 def by_assignment(pods: Iterable[Any]) -> dict[str, Holding]:
-    """Of pods that did not end, by an assignment that is their own."""
+    """Return what the pods that did not end hold, each by its own assignment."""
     books = {}
     for pod in pods:
         text = pod["metadata"].get("annotations", {}).get(ASSIGNMENT)

@@ -100,7 +100,7 @@ def patch_status(own: KubeApi, name: str, status: Mapping[str, Any]) -> None:
 
 
 def grants_of(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """As the pod's node would report them."""
+    """Return the pod's grants as its node would report them."""
     metadata = pod["metadata"]
     text = metadata.get("annotations", {}).get(ASSIGNMENT)
     if text is None or pod["status"].get("phase") in ("Succeeded", "Failed"):

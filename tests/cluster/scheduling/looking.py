@@ -8,7 +8,8 @@ from simnode.kube_api import KubeError
 
 class Looking:
     def __init__(self, *, every_s: float) -> None:
-        self.looks = 0  # that were whole: the API server may be away for a while, which a test may want
+        # Looks that were complete; the API server may be away for a while, and a test may want that.
+        self.looks = 0
         self._every_s = every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -46,7 +46,7 @@ def without_policies(world: World) -> Iterator[None]:
 
 
 def denied(world: World) -> bool:
-    """By each of the policies about pods."""
+    """Say whether each of the policies about pods denies a pod."""
     return all(
         _denied(world, annotations, resources)
         for annotations, resources in (({}, asks(gpu=1)), ({ASSIGNMENT: "{}"}, {}), ({MANUAL_GPUS: "0"}, {}))
@@ -64,7 +64,7 @@ def _denied(world: World, annotations: Mapping[str, str], resources: Mapping[str
 
 
 def refused(pods: Pods, name: str) -> Reason:
-    """By the node, as the pod's events say."""
+    """Return the reason why the node refuses the pod, from the pod's events."""
     event = pods.wait_event(name, "lading: ")
     return Reason(event.split("lading: ", 1)[1].split(": ", 1)[0])
 

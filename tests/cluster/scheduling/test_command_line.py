@@ -28,7 +28,7 @@ DeviceRequest = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def person(whole: World) -> Iterator[DeviceRequest]:
-    """Who may look and cordon, and nothing else."""
+    """Sign in as a person who may look and cordon, and nothing else."""
     plane = whole.cluster.control_plane
     replicas = [_as_pod(plane.api, replica) for replica in whole.scheduling.replicas]
     for words in (

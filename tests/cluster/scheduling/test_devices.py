@@ -60,7 +60,7 @@ def test_an_init_container_uses_a_card_of_the_app_and_a_sidecar_has_its_own(worl
     world.run(pods, "phases", initContainers=init, containers=[container(resources=asks(gpu=2, rdma=1))])
     assigned = world.assigned("phases")
     main, sidecar = assigned["main"], assigned["proxy"]
-    assert assigned["prepare"] == main  # as many, and not at the same time
+    assert assigned["prepare"] == main  # the same cards, but not at the same time
     assert set(assigned["warm"].gpus) < set(main.gpus)
     assert not set(sidecar.gpus) & set(main.gpus)
     assert {name: world.seen(pods.logs("phases", container=name)) for name in ("prepare", "proxy", "warm")} == {

@@ -14,7 +14,7 @@ from tests.cluster.scheduling.world import LOOK_S, World
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
 TURNS = 20
-WOKEN_S = 2.0  # what the issue allows from central's look at a release to the Binding
+WOKEN_S = 2.0  # the time that the issue allows from central's look at a release to the Binding
 SMALL = 40
 
 

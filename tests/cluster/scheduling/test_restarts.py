@@ -18,7 +18,7 @@ Stable = dict[str, tuple[Any, dict[str, Seen]]]
 
 
 def stable(world: World, pods: Pods, names: Sequence[str]) -> Stable:
-    """What a restart of anything must not change."""
+    """Return what a restart of any part must not change."""
     return {
         name: ((pods.status(name)["containerID"], pods.status(name)["restartCount"]), world.assigned(name)) for name in names
     }

@@ -1,4 +1,4 @@
-"""Who shares a card, by the pods' labels: from the annotation to the card, past an edit of it and a new leader."""
+"""Share cards by the pods' labels: from the annotation to the card, past an edit of it and a new leader."""
 
 import pytest
 

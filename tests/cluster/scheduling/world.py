@@ -87,7 +87,7 @@ class World:
     # ---- what they have
 
     def assigned(self, name: str) -> dict[str, Seen]:
-        """By container."""
+        """Return the devices that the pod's assignment names, by container."""
         written = json.loads(self.api.pod(name)["metadata"]["annotations"][ASSIGNMENT])
         return {
             container: Seen(
