@@ -143,7 +143,7 @@ async def serve(port: int, node_count: int, holding: int, others: int) -> None:
             server.store.load(NODE_DEVICES.path(name=report["metadata"]["name"]), report)
         for pod in pods(node_count, holding, others):
             server.store.load(PODS.path("default", pod["metadata"]["name"]), pod)
-        released = {"spec": {"leaseDurationSeconds": 1}}  # as a former leader leaves it: it can be taken at once
+        released = {"spec": {"leaseDurationSeconds": 1}}  # a former leader leaves the lease like this: it can be taken at once
         server.store.load(LEASES.path(SYSTEM_NAMESPACE, CENTRAL), released)
         await asyncio.Event().wait()
 

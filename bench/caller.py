@@ -20,7 +20,7 @@ from lading.http2 import frames
 from lading.http2.headers import HeaderLane
 from lading.http2.messages import Status, parse_status, prefixed
 
-WINDOW: Final = 4 << 20  # what grpc-go and C-core reach by themselves for answers of some megabytes
+WINDOW: Final = 4 << 20  # the window that grpc-go and C-core reach by themselves for answers of some megabytes
 _READ: Final = 1 << 18
 _TIMEOUT_S: Final = 60.0
 

@@ -38,7 +38,7 @@ ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 LIMIT: Final = 1 << 20  # bytes of an answer
 ANSWER_S: Final = 5.0
 _SAY_EVERY: Final = 50
-_SETTLE_S: Final = 0.05  # what can wait is done after the caller has its answer
+_SETTLE_S: Final = 0.05  # time for the work that is done only after the caller has its answer
 
 
 class TimedCri(Cri):

@@ -129,9 +129,9 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
     scheduler = Scheduler(ledger, PendingPods(), clock=time.monotonic, policy=policy, slice_s=SLICE_S)
     waker = Requeuer(scheduler, _touch, clock=time.monotonic, log=open_log("bench", Level.ERROR))
     await in_slices(scheduler.warming(), time.monotonic)
-    joint.find.cache_clear()  # of the pod before
+    joint.find.cache_clear()  # the cache still has the results of the pod before
     gc.collect()
-    gc.freeze()  # as central does it
+    gc.freeze()  # central does this too
     turns = _Turns()
     async with turns.watched(), _running(waker):
         began = time.monotonic()
@@ -140,7 +140,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
         first_s = time.monotonic() - began
         scheduler.apply(decision)
         not_reached = _not_reached({**decision.answer.fails, **decision.answer.never})
-        reasons = scheduler.known_reasons(request) or {}  # which central updates
+        reasons = scheduler.known_reasons(request) or {}  # central updates this mapping
         async with asyncio.timeout(MOST_S):
             while _not_reached(reasons):  # noqa: ASYNC110  the waker sets no event
                 await asyncio.sleep(0.05)

@@ -116,7 +116,7 @@ def measure(nodes: int) -> dict[str, float]:
     alone = rig.show("alone", 1)
     before = _microseconds(lambda: rig.scheduler.decide(alone, rig.names))
     gang, pods = rig.gang("large", min(MEMBERS, nodes // 2))
-    gc.freeze()  # as central does once it has read the cluster
+    gc.freeze()  # central does this too once it has read the cluster
     refusal = _microseconds(lambda: rig.scheduler.decide(pods[0], rig.names))
     single = _microseconds(lambda: rig.scheduler.decide(alone, rig.names))
     plan_s, turn_ms, found = _steps(rig.planner, gang)

@@ -60,7 +60,7 @@ class Case:
     since_s: int = 5  # the beginning is left out
     seconds: int = 60
     steady: bool = False  # all have what they are promised in any second
-    limited: bool = False  # what is promised is the limit
+    limited: bool = False  # the promised part is the limit too
     back: str = ""  # the container that was away
 
 
@@ -118,7 +118,7 @@ def model(case: Case, way: Callable[[Sequence[Work], float], None], *, seconds: 
     if alone:
         parts = [part * work.request for part, work in zip(parts, works, strict=True)]
     apart = [promised - part for part, promised in zip(parts, case.promised, strict=True)]
-    # Of a partition none waits for another: its kernels are slow instead.
+    # In a partition no container waits for another: its kernels are slow instead.
     waited = 0.0 if alone else max((wait for work in works for wait in work.waits_ns), default=0) / MS
     second = limit = back = None
     if case.steady and not alone:

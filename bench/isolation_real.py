@@ -97,7 +97,7 @@ def measure_shares(
         after, passed = site.held(), time.monotonic() - began
         gaps = [longest_gap_ms(process) for name, process in processes.items() if each.get(name, 1) != NEVER]
     held = {name: (after[name] - before[name]) / passed for name in requests}
-    promised = {name: part / sum(requests.values()) for name, part in requests.items()}  # what is left goes to all by request
+    promised = {name: part / sum(requests.values()) for name, part in requests.items()}  # the rest goes to all by request
     return max(abs(held[name] - part) for name, part in promised.items()), sum(held.values()), max(gaps)
 
 

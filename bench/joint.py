@@ -20,7 +20,7 @@ from lading.nodedevices import Gpu, NvLink, Pf, Place, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 
 VFS_OF_PF: Final = 4
-TIMES: Final = 3  # of each cold search; other load on the machine affects only one of them
+TIMES: Final = 3  # runs of each cold search; other load on the machine affects only one of them
 WARM: Final = 20
 
 

@@ -36,10 +36,10 @@ from simnode.reported import read_status
 
 OUT: Final = Path("bench/out/links.json")
 NODES: Final = 16
-PODS: Final = 2000  # of each replay
+PODS: Final = 2000  # pods of each replay
 ASKED: Final = (1, 1, 2, 2, 4)  # GPUs of a pod: one of these
-MOST_HELD: Final = 0.85  # of the GPUs: more pods would mostly have one node to choose from
-_LINKS: Final = 4  # of a bridge
+MOST_HELD: Final = 0.85  # the largest part of the GPUs in use; with more in use, pods would mostly have one node to choose from
+_LINKS: Final = 4  # NVLinks of a bridge
 
 
 @dataclass(slots=True)

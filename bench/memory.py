@@ -19,7 +19,7 @@ def measure_memory(rig: Rig, size: Size) -> Part:
         pid = lading.proxy.pid
         callers = [Caller(lading.cri_socket, VERSION, VERSION_REQUEST) for _ in range(CONNECTIONS)]
         pod = client.run_pod("guarded", annotations=GUARDED)
-        pod.create_container("first").remove()  # what the first held call loads belongs to the start
+        pod.create_container("first").remove()  # memory that the first held call loads belongs to the start
         run_calls(callers, CONNECTIONS)
         start_mb = read_rss_mb(pid)
         for step in range(_STEPS):

@@ -22,10 +22,10 @@ from bench.virtual_card import Work, simulate
 from shares.policy.fair import Fair
 from shares.policy.model import MS
 
-MULTIPROCESSORS: Final = 132  # of an H100
-THREADS: Final = 2048  # of each
-MOST: Final = MULTIPROCESSORS * THREADS * 32  # of the bucket
-BLOCKS: Final = 1024  # of each kernel
+MULTIPROCESSORS: Final = 132  # multiprocessors of an H100
+THREADS: Final = 2048  # threads of each multiprocessor
+MOST: Final = MULTIPROCESSORS * THREADS * 32  # the size of the bucket
+BLOCKS: Final = 1024  # blocks of each kernel
 LOOK_NS: Final = 10 * MS
 ADJUST_NS: Final = 120 * MS
 SECOND: Final = 1000 * MS
@@ -53,7 +53,7 @@ class _Limited:
     gets: int = 0
     most: int = MOST
     burst_ns: int = 0  # left of it
-    ran: deque[tuple[int, int]] = field(default_factory=deque)  # of the last second
+    ran: deque[tuple[int, int]] = field(default_factory=deque)  # kernels of the last second: began, ended
 
     def use_percent(self, now_ns: int) -> int:
         since = now_ns - SECOND

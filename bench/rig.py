@@ -24,9 +24,9 @@ PROFILE = "demo-8gpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    name: str  # as in the JSON file
+    name: str  # the name in the JSON file
     socket: Path
-    pid: int  # whose CPU and memory count: the proxy's; direct, the runtime's
+    pid: int  # the process whose CPU and memory count: the proxy; direct, the runtime
 
 
 class ByNri(NamedTuple):

@@ -11,8 +11,8 @@ class Size:
     rounds: int
     calls: int  # a round
     lists: int  # a round
-    pairs: int  # of created containers
-    messages: int  # of 15 MB
+    pairs: int  # pairs of created containers
+    messages: int  # messages of 15 MB
     calls_for_memory: int
     creates_for_memory: int
 

@@ -28,7 +28,7 @@ class Work:
     kernels_ms: Sequence[float] = (5.0,)  # in turn
     begins_ms: float = 0.0
     pauses_ms: tuple[float, float] | None = None  # idle from the first to the second
-    burst_ms: float = 0.0  # of device time, then idle for the rest of `every_ms`; 0: busy always
+    burst_ms: float = 0.0  # device time of a burst, then idle for the rest of `every_ms`; 0: busy always
     every_ms: float = 0.0
 
     ran: list[tuple[int, int]] = field(default_factory=list)  # kernels: began, ended
@@ -55,7 +55,7 @@ class _Run:
         self._until = dict.fromkeys(self._works, 0)  # the end of its turn, as its page says
         self._wanted: dict[str, int] = {}
         self._running: set[str] = set()
-        self._left = {work.name: 0 for work in works}  # of the burst
+        self._left = {work.name: 0 for work in works}  # device time that is left of the burst
         self._end_ns = until_ns
         self._wakes_ns = NO_END
         self.now_ns = 0

@@ -86,7 +86,7 @@ class Task(NamedTuple):
             return replay(trace, Policy.FRAGMENTATION, self.seed, ratio=self.ratio, tell=tell).at_end
 
 
-# By workload, variant and seed: percent of the GPUs, at the end of arrivals.
+# Workload, variant and seed → percent of the GPUs that are allocated at the end of arrivals.
 Allocated = Mapping[tuple[str, str, int], float]
 
 

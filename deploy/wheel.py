@@ -32,7 +32,7 @@ PARTS = (
 )
 NOT_SOURCES = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info")
 FIRST_ZIP_DATE = 315532800  # 1980: a zip has no earlier date
-SETUPTOOLS = 80  # as in pyproject.toml
+SETUPTOOLS = 80  # the version in pyproject.toml
 
 
 def build(source: Path, out: Path) -> Path:

@@ -64,7 +64,7 @@ class ApiServer:
         try:
             async with asyncio.timeout(int(call.query.get("timeoutSeconds", "3600"))):
                 await self._send_changes(answer, changes)
-        except (TimeoutError, ConnectionResetError):  # its time is over, or the client disconnected
+        except (TimeoutError, ConnectionResetError):  # the watch's time is over, or the client disconnected
             pass
         finally:
             self.watching -= 1

@@ -85,7 +85,7 @@ class Objects(MutableMapping[str, Object]):
     """Objects by path. A write here changes an object without an event."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, bytes]] = {}  # by collection and name
+        self._kept: dict[str, dict[str, bytes]] = {}  # collection → name → the object as JSON
 
     def __getitem__(self, path: str) -> Object:
         found: Object = msgspec.json.decode(self.rendered(path))
@@ -125,7 +125,7 @@ class Objects(MutableMapping[str, Object]):
 class Change(NamedTuple):
     version: int
     collection: str
-    line: bytes  # of a watch
+    line: bytes  # the line that a watch sends
 
 
 class Store:

@@ -54,7 +54,7 @@ def build(profile: Path | str | dict[str, Any], root: Path, *, char_devices: boo
     return node
 
 
-INITIAL_PIDS = "pid:[4026531836]"  # what a process of the host is in (include/linux/proc_ns.h)
+INITIAL_PIDS = "pid:[4026531836]"  # the namespace of a process of the host (include/linux/proc_ns.h)
 
 
 class _Builder:
@@ -166,7 +166,7 @@ class _Builder:
         minors = ["config 1", "monitor 2"]
         for bdf, gpu in self._profile.gpus:
             self._node(f"dev/nvidia{gpu.minor}", "nvidia", gpu.minor)
-            # As nv-procfs.c prints it.
+            # nv-procfs.c prints the file like this.
             described = (
                 f"Model: \t\t {gpu.model}\nGPU UUID: \t {gpu.uuid}\nBus Location: \t {bdf}\nDevice Minor: \t {gpu.minor}"
             )
@@ -204,7 +204,7 @@ class _Builder:
             os.mknod(node, stat.S_IFCHR | 0o600, os.makedev(self._profile.major(driver), minor))
         except PermissionError as e:
             raise HostError(f"cannot make device node {node}: {e.strerror}", hint="this needs root") from e
-        node.chmod(0o666)  # as udev's rules set them, independent of the umask
+        node.chmod(0o666)  # the mode that udev's rules set, independent of the umask
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -26,7 +26,7 @@ class ContainerdLayout:
         self.config, self.log = folder / "containerd.toml", folder / "containerd.log"
         self.cni_bin, self.cni_conf = folder / "cni/bin", folder / "cni/net.d"
         self.cdi, self.nri = folder / "cdi", folder / "nri"
-        self.handler = folder / "bin" / PROGRAM  # of the runtime handler, for tests that put it there
+        self.handler = folder / "bin" / PROGRAM  # the program of the runtime handler, for tests that put it there
         # The parent of all its pods' cgroups, different for each folder.
         self.cgroup_root = f"lading-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 

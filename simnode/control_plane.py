@@ -118,7 +118,7 @@ class ControlPlane(Block):
             "use-service-account-credentials": "true",
             "service-account-private-key-file": str(self._accounts_key),
             "root-ca-file": str(self.pki.certificate),
-            "flex-volume-plugin-dir": f"{self.folder}/volume-plugins",  # by default it makes one below /usr
+            "flex-volume-plugin-dir": f"{self.folder}/volume-plugins",  # the default is made below /usr
         }
         return self.start("kube-controller-manager", flags)
 
@@ -140,7 +140,7 @@ class ControlPlane(Block):
             **dict.fromkeys(("listen-client-urls", "advertise-client-urls"), f"http://127.0.0.1:{store}"),
             **dict.fromkeys(("listen-peer-urls", "initial-advertise-peer-urls"), f"http://127.0.0.1:{peers}"),
             "initial-cluster": f"default=http://127.0.0.1:{peers}",
-            "unsafe-no-fsync": "true",  # its data ends with the session
+            "unsafe-no-fsync": "true",  # the data of etcd ends with the session
         }
         self.start("etcd", etcd)
         self.server = self.start("kube-apiserver", self._server_flags(store))

@@ -28,7 +28,7 @@ from simnode.patience import wait_until
 R = TypeVar("R", bound=Message)
 
 _OPTIONS = [
-    ("grpc.default_authority", "localhost"),  # what a kubelet sends for a Unix socket
+    ("grpc.default_authority", "localhost"),  # a kubelet sends this for a Unix socket
     ("grpc.max_receive_message_length", 16 << 20),  # kubelet's own limit
     ("grpc.use_local_subchannel_pool", 1),  # a client made after a restart must not inherit the back-off of an older one
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -70,7 +70,7 @@ class Cri:
     ) -> None:
         self.api = api
         self.deadline_s = deadline_s
-        self.metadata: tuple[tuple[str, str], ...] = ()  # of every call, in addition to what gRPC sends itself
+        self.metadata: tuple[tuple[str, str], ...] = ()  # sent with every call, in addition to what gRPC sends itself
         self._channel = grpc.insecure_channel(f"unix://{str(socket).removeprefix('unix://')}", options=_OPTIONS)
         self._temporary = None if folder else tempfile.mkdtemp(prefix="lading-cri-")
         where = folder or Path(str(self._temporary))

@@ -40,7 +40,7 @@ MISSPELT: Final = _pod("misspelt", {"gpu_mem": "8Gi"})
 TOO_LARGE: Final = _pod("too-large", {"gpu_memory": "200Gi"})
 WAITS: Final = _pod("next-run", {"gpu": 4, "rdma": 4}, gpu_model=_A100)
 URGENT: Final = _pod("urgent", {"gpu": 1}, gpu_model=_ADA)
-URGENT["spec"]["priorityClassName"] = "lading-training"  # of deploy/samples
+URGENT["spec"]["priorityClassName"] = "lading-training"  # a class in deploy/samples
 ENDS: Final = "gpus-and-rdma"  # the sample whose devices WAITS gets
 
 

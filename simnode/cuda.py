@@ -22,7 +22,7 @@ SOURCE: Final = _HERE / "fake_cuda.c"
 
 def compile_fake_cuda(folder: Path) -> Path:
     """Compile the fake into the folder, which is created if needed. Return its path."""
-    # Its own calls are its own, as the driver's are: never those of a library in front of it.
+    # Calls between functions of the fake stay inside it, as in the driver: they never reach a library in front of it.
     return _compile(SOURCE, folder / CUDA, f"-I{HERE}", "-fvisibility=hidden", "-Wl,-Bsymbolic", f"-Wl,-soname,{CUDA}")
 
 

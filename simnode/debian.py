@@ -33,7 +33,7 @@ def _make(root: Path, suite: str, packages: Sequence[str]) -> None:
     if shutil.which("debootstrap") is None:
         raise HostError(f"cannot make a root of Debian {suite}: there is no debootstrap", hint="apt-get install debootstrap")
     part = root.with_suffix(".part")
-    leftovers.remove_tree(part)  # of one that was killed
+    leftovers.remove_tree(part)  # left by a run that was killed
     words = ["debootstrap", "--variant=minbase", f"--include={','.join(packages)}", suite, str(part), *_mirror()]
     if progress.run(f"making a root of Debian {suite}", words):
         leftovers.remove_tree(part)

@@ -23,7 +23,7 @@ class GivenGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bdf: str
     memory_mib: int = 0
     core_percent: int = 0
-    pod_memory_mib: int | None = None  # what the pod takes at one time, if that is less than the sum of its containers
+    pod_memory_mib: int | None = None  # the most that the pod takes at one time, if less than the sum of its containers
     pod_core_percent: int | None = None
 
     @property
@@ -38,7 +38,7 @@ class GivenVf(msgspec.Struct, frozen=True, kw_only=True):
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
-    asks: str  # as text
+    asks: str  # the request as text
     init: bool = False
     gpus: tuple[GivenGpu, ...] = ()
     vfs: tuple[GivenVf, ...] = ()

@@ -57,7 +57,7 @@ class Sight:
     """A container's view of the node's devices."""
 
     env: dict[str, str]
-    listing: list[str]  # of `ls -l`
+    listing: list[str]  # lines of `ls -l`
     opened: dict[str, str]  # device path → ok, or an errno's name
     foreign: str  # the result of opening a card that was not granted, after mknod in the container
 
@@ -285,7 +285,7 @@ def try_annotations(out: Terminal, folder: Path, pairs: Sequence[str]) -> None:
     if len(annotations) != len(pairs):
         raise HostError("cannot read the annotations: each is KEY=VALUE", hint="for example lading.dev/gpus=0,1")
     logs = LogWindow(logs=[folder / "hooks.log", folder / "runtimeproxy.log"])
-    logs.new_lines()  # what was there before
+    logs.new_lines()  # skips the lines that were there before
     out.step(" ".join(pairs) or "no annotation")
     with Cri(folder / "cri.sock") as client:
         try:

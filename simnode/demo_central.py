@@ -165,7 +165,7 @@ class Story:
     async def _pods_come(self) -> None:
         out, stage = self._out, self._stage
         pods = [*read_samples(), *FILLING, MISSPELT, TOO_LARGE, WAITS]
-        # By priority, so that no pod is evicted here: else that would depend on the machine.
+        # The pods come by priority, so that none is evicted here: else that would depend on the machine.
         pods.sort(key=lambda pod: "priorityClassName" not in pod["spec"])
         out.step(f"{len(pods)} pods come: those of deploy/samples, some that fill the nodes, and three that have to wait")
         began = time.monotonic()

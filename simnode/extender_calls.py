@@ -42,7 +42,7 @@ class ExtenderCalls:
     """Calls of an extender. `run` makes them; `outcomes` has their results."""
 
     def __init__(self, session: aiohttp.ClientSession, client: KubeClient, *, extender: str, nodes: Sequence[str]) -> None:
-        self.outcomes: dict[str, Outcome] = {}  # by pod uid
+        self.outcomes: dict[str, Outcome] = {}  # pod uid → outcome
         self.requests = 0
         self._session = session
         self._client = client

@@ -84,7 +84,7 @@ def install(needs: Sequence[Need] = NEEDS) -> None:
     if packages:
         _apt_get(f"installing {', '.join(packages)}", "install", "--yes", "--no-install-recommends", "--no-remove", *packages)
     if busybox:
-        _unpack_package(_BUSYBOX, [], default_cache() / _BUSYBOX)  # its installation would replace an existing busybox
+        _unpack_package(_BUSYBOX, [], default_cache() / _BUSYBOX)  # an installation would replace an existing busybox
 
 
 def newer_containerd(version_prefix: str, cache: Path | None = None) -> Binaries | Unavailable:

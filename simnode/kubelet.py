@@ -77,7 +77,7 @@ class Mount:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
     name: str
-    image: str = images.BUSYBOX  # as the pod's author wrote it
+    image: str = images.BUSYBOX  # the name that the pod's author wrote
     command: Sequence[str] = ("pause",)
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)

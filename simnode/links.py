@@ -42,9 +42,9 @@ class SeenLink:
     mtu: int
     up: bool
     alias: str  # stays with the device from namespace to namespace
-    peer: int  # of a veth: the index of its other end
+    peer: int  # the index of a veth's other end; 0: it has none
     peer_netnsid: int | None  # in this namespace's numbers; None: the other end is in this namespace too
-    kept: Mapping[str, str]  # what the device keeps when it changes its namespace
+    kept: Mapping[str, str]  # settings that the device keeps when it changes its namespace
 
 
 def enter(netns: Path) -> None:

@@ -30,8 +30,8 @@ END_S: Final = 0.3  # for a container to end after its deletion
 
 class NodeAgents:
     def __init__(self, client: KubeClient, reports: Mapping[str, Status], keys: Mapping[str, Ed25519PublicKey]) -> None:
-        self.refused: dict[str, Refusal] = {}  # by pod uid
-        self.released: dict[str, float] = {}  # by pod uid: when its node reports the end; monotonic seconds
+        self.refused: dict[str, Refusal] = {}  # pod uid → the node's refusal
+        self.released: dict[str, float] = {}  # pod uid → when its node reports the end; monotonic seconds
         self._client = client
         self._reports = dict(reports)
         self._trust = Trust(accepted=frozenset({Form.SIGNED}), keys=keys)

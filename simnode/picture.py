@@ -16,7 +16,7 @@ from typing import Final
 from lading.nodedevices import Gpu, Pf, Place, Status
 from simnode.decisions import Decision, GivenGpu, Part, holders_by_vf, parts_by_card
 
-WIDTH: Final = 20  # of a card's bar
+WIDTH: Final = 20  # characters of a card's bar
 _FREE: Final = "."
 
 
@@ -103,7 +103,7 @@ def _where(path: Sequence[str], place: Place) -> str:
 
 COLUMNS: Final = ("POD", "CONTAINER", "ASKS", "NODE", "GPU", "AT", "OF IT", "VF")
 _NONE: Final = "-"
-_UUID: Final = len("GPU-01234567")  # of a UUID: enough to distinguish cards of a cluster
+_UUID: Final = len("GPU-01234567")  # characters of a UUID that are shown: enough to distinguish cards of a cluster
 
 
 def decision_rows(decision: Decision) -> Iterator[tuple[str, ...]]:

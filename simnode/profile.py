@@ -32,7 +32,7 @@ class Mig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ci: int
     memory_mib: int
     profile: Annotated[str, msgspec.Meta(pattern=r"^([1-9]c\.)?[1-9]g\.[1-9][0-9]*gb(\+me)?$")]
-    cap_minors: tuple[int, int]  # of nvidia-caps: the GPU instance's and the compute instance's
+    cap_minors: tuple[int, int]  # minors of nvidia-caps: the GPU instance's and the compute instance's
 
 
 class GpuCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +41,7 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     minor: int
     memory_mib: int
     reserved_mib: int
-    module_id: int = 0  # as NVML answers for a card that is not on a board
+    module_id: int = 0  # NVML's answer for a card that is not on a board
     nvlinks: dict[str, int] = {}  # links by PCI address of the peer; one that is no GPU of the profile is an NVSwitch
     mig: tuple[Mig, ...] | None = None  # None: MIG mode is off; none: on, and instances can be made
 

@@ -26,7 +26,7 @@ from simnode.service import Service
 
 SCHEDULER: Final = "lading-scheduler"
 KEY_ID: Final = "central-1"
-PARTS: Final = ("crds", "rbac", "admission")  # of deploy/: everything but workloads
+PARTS: Final = ("crds", "rbac", "admission")  # folders of deploy/: everything but workloads
 NO_MORE: Final[Mapping[str, Any]] = {}
 LEAD_S: Final = 60.0  # 15 s of a lease, and time for a busy machine
 

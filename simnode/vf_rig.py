@@ -35,7 +35,7 @@ from simnode.vf_table import PfState, VfState, VfTable
 
 _OTHER_END: Final = "other end of "  # the alias of that end of a pair that stays in the host's namespace
 _LOOK_S: Final = 0.2  # at the latest; a link that changes wakes the keeper earlier
-_RETURN_AFTER_S: Final = 0.05  # what the devices of a dead namespace take
+_RETURN_AFTER_S: Final = 0.05  # the time that the devices of a dead namespace take to come back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Whereabouts:
     mtu: int
     up: bool
     at_home: bool
-    kept: Mapping[str, str] = field(default_factory=dict)  # what else goes with the device (`links.SeenLink`)
+    kept: Mapping[str, str] = field(default_factory=dict)  # other settings that go with the device (`links.SeenLink`)
 
 
 def vf_profile(*, pfs: int, vfs: int) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _MAC, _VLAN, _TX_RATE, _SPOOFCHK, _LINK_STATE, _RATE, _RSS, _TRUST, _VLAN_LIST =
 _NODE_GUID, _PORT_GUID = 10, 11
 _NOT_TOLD: Final = 0xFFFFFFFF
 
-# Of each setting: its fewest octets (ifla_vf_policy), what follows the VF's number, and the fields of a VfState.
+# Setting → its fewest octets (ifla_vf_policy), what follows the VF's number, and the fields of a VfState.
 _SETTINGS: Final[Mapping[int, tuple[int, str, tuple[str, ...]]]] = {
     _MAC: (36, "6s", ("mac",)),
     _VLAN: (12, "II", ("vlan", "qos")),

@@ -8,7 +8,7 @@ import torch
 
 MIB = 1 << 20
 BLOCK_MIB = 64
-SIDE = 4096  # of the matrices; one product takes a few hundred microseconds to a few milliseconds
+SIDE = 4096  # rows of each square matrix; one product takes a few hundred microseconds to a few milliseconds
 
 
 def memory() -> None:

@@ -33,7 +33,7 @@ CONDITIONS: Final = {
     "cert-manager": "certManager.enabled",
 }
 IMAGES: Final = {"lading-central": "central", "lading-node": "node", "kube-scheduler": "scheduler"}
-# What the pods of an object are configured by: they follow a change of it.
+# The values that configure the pods of an object: the pods follow a change of them.
 CONFIGS: Final = {
     "lading-central": ".Values.central.config",
     "lading-scheduler": ".Values.scheduler.config",
@@ -43,7 +43,7 @@ CONFIGS: Final = {
     "lading-proxy": "(.Values.node.publicKeys | toJson)",
     "lading-proxy-remove": "(.Values.images.node | toJson)",
 }
-# Of these, an annotation of pods. Not below lading.dev/: the guard would refuse the pods of lading-hooks itself without it.
+# A pod annotation with a checksum of these. Not below lading.dev/: the guard would refuse lading-hooks' own pods without it.
 CHECKSUM: Final = "checksum/config"
 
 _POD: Final = "spec.template.spec"

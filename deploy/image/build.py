@@ -33,7 +33,7 @@ NOT_NEEDED = ("perl-base", "dpkg", "tar", "debconf", "mawk")
 LEFT_OUT = ("usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/info", "var/cache")
 VENV = "opt/lading"
 SHARED = "share/lading"  # units and the installer, for `lading-hooks install-proxy`
-USER = "65532"  # as in deploy/central/deployment.yaml
+USER = "65532"  # the user in deploy/central/deployment.yaml
 IMAGES = {"lading-central": USER, "lading-node": "0"}  # and their users; on a node only root reaches devices and the runtime
 ENTRYPOINTS = {"lading-central": "lading-central", "lading-node": "lading-hooks"}
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -76,7 +76,7 @@ def build(sources: Sources, out: Path) -> Path:
 
 
 def fill_debian(root: Path, sources: Sources) -> None:
-    for name in ("bin", "sbin", "lib", "lib64"):  # as in every Debian since 12
+    for name in ("bin", "sbin", "lib", "lib64"):  # every Debian since 12 has these links
         (root / "usr" / name).mkdir(parents=True)
         (root / name).symlink_to(f"usr/{name}")
     with tempfile.TemporaryDirectory(prefix="lading-debs-") as folder:
@@ -90,7 +90,7 @@ def fill_debian(root: Path, sources: Sources) -> None:
             status.write_text(run("dpkg-deb", "--field", str(deb)))
     for name in LEFT_OUT:
         shutil.rmtree(root / name, ignore_errors=True)
-    for path in (root / "usr/share/doc").rglob("*"):  # of the documentation, licenses alone stay
+    for path in (root / "usr/share/doc").rglob("*"):  # only the licenses stay of the documentation
         if path.name != "copyright" and not path.is_dir():
             path.unlink()
     for name, text in ETC.items():
