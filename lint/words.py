@@ -52,6 +52,9 @@ STARTS: Final = (
     "simulate/",
     "doctor/",
     "lading/",
+    "simnode/",
+    "bench/",
+    "deploy/",
 )
 # Between two words there may be the end of a line, and the sign of a comment.
 _WORD: Final = re.compile(r"\b(?:" + "|".join(f"({word})" for word in WORDS).replace(" ", r"[\s#/*]+") + r")\b", re.IGNORECASE)
