@@ -82,7 +82,7 @@ def test_a_kustomization_names_every_file_of_its_folder(folder: Path) -> None:
         }
         there -= {
             DEPLOY / name for name in ("install-node.sh", "wheel.py", "release.py", "sbom.py", "image", "chart", "__pycache__")
-        }  # of nodes, and of a build
+        }  # files for nodes and for a build
     assert {folder / name for name in [*kustomization["resources"], *files]} == there
 
 
@@ -346,7 +346,7 @@ def test_a_sample_asks_for_what_central_understands(pod: Any) -> None:
 
 
 def with_defaults(pod: Any) -> Any:
-    """As the API server hands it on: requests are limits, amounts are text."""
+    """Return the pod as the API server hands it on: requests are limits, amounts are text."""
     for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
         limits = {name: str(amount) for name, amount in container["resources"]["limits"].items()}
         container["resources"] = {"limits": limits, "requests": limits}

@@ -1,4 +1,4 @@
-"""What the pages say of settings, metrics, modules and tests is what there is; what they link to is there."""
+"""Test that the settings, metrics, modules, tests and links of the pages exist."""
 
 import re
 import textwrap
@@ -62,7 +62,7 @@ def test_every_bug_has_a_test_that_exists() -> None:
         assert "`" in row
         source = ""
         for path, name in re.findall(r"`([^`:]*)(?:::([^`]+))?`", row):
-            source = (ROOT / path).read_text() if path else source  # of the same file as the one before
+            source = (ROOT / path).read_text() if path else source  # a name alone is in the file of the one before
             assert f"def {name}(" in source if name else source, (path, name)
 
 

@@ -39,7 +39,7 @@ def _shown() -> list[Shown]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Of shell blocks, with what may stand before and behind a command cut off, and what stands in backquotes."""
+    """Yield the commands of shell blocks, without what may stand before and behind them, and the texts in backquotes."""
     for block in re.findall(r"^ *```(?:sh|shell|bash)?\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             yield from (part.strip() for part in re.split(r"&&|\||;|\$\(|>", line.split(" #")[0].strip().removeprefix("$ ")))

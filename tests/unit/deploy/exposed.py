@@ -34,7 +34,7 @@ from tests.unit.hooks.inventories import gpu, inventory
 
 _SUFFIXES: Final = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 
-Names = dict[str, set[str]]  # of series, with the labels that were seen
+Names = dict[str, set[str]]  # name of a series → the labels that were seen
 
 
 def exposed(folder: Path, log: Log) -> Names:

@@ -34,7 +34,7 @@ class Ended:
     status: int
     out: str
     err: str
-    calls: list[str]  # of the stand-ins
+    calls: list[str]  # the commands that the stand-ins received
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def pf_tells(stage: Stage, *vfs: dict[str, Any]) -> None:
     stage.stand_in("ip", f'[[ $* == *"dev ens1np0" ]] && cat "{stage.root}/link"')
 
 
-# As `ip -json -details link show` of iproute2 6.x says it.
+# A quiet link in the form that `ip -json -details link show` of iproute2 6.x prints.
 QUIET: Final[dict[str, Any]] = {
     "link_type": "ether",
     "address": "00:00:00:00:00:00",

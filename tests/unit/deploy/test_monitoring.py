@@ -34,9 +34,9 @@ DASHBOARD: Final = json.loads((FOLDER / "dashboard.json").read_text())
 PANELS: Final = DASHBOARD["panels"]
 TARGETS: Final = [(panel, target) for panel in PANELS for target in panel.get("targets", [])]
 QUERIES: Final = [rule["expr"] for rule in (*RECORDED, *ALERTS)] + [target["expr"] for _, target in TARGETS]
-OTHERS: Final[Names] = {"up": set()}  # of Prometheus itself
-ADDED: Final = {"job", "instance", "le"}  # by Prometheus
-KEPT: Final = {"verb", "method"}  # of recorded series
+OTHERS: Final[Names] = {"up": set()}  # series that Prometheus itself makes
+ADDED: Final = {"job", "instance", "le"}  # labels that Prometheus adds
+KEPT: Final = {"verb", "method"}  # labels that recorded series keep
 _NAME: Final = re.compile(r"\b((?:lading|process)_\w+|lading:[\w:]+|up)\b(?:\{([^}]*)\})?")
 
 
@@ -63,7 +63,7 @@ def test_each_alert_fires_when_it_should() -> None:
 
 
 def test_each_alert_is_tried() -> None:
-    """That it fires, and that it was quiet before."""
+    """Each alert is seen firing in one case, and quiet in another."""
     tried: dict[str, set[bool]] = {}
     for test in yaml.safe_load((FOLDER / "rules_test.yaml").read_text())["tests"]:
         for case in test.get("alert_rule_test", ()):

@@ -148,7 +148,7 @@ def errors(status: Status) -> list[str]:
 
 
 def shape(kind: inspect.Type) -> Any:
-    """What a type looks like on the wire: `object`s by field, (items) of an array, else the name of a JSON type."""
+    """Return how a type looks on the wire: `object`s by field, (items) of an array, else the name of a JSON type."""
     match kind:
         case inspect.StructType(fields=fields):
             return {f.encode_name: (shape(f.type), f.required) for f in fields}

@@ -38,8 +38,8 @@ def strict(settings: Settings) -> None:
     ("text", "connections", "well"),
     [
         ("max_connections = 2", 2, True),
-        ("max_connections = 3", 3, False),  # what could be read is in force
-        ("max_conections = 3\nmax_connections = 2", 2, False),  # without what is wrong in it
+        ("max_connections = 3", 3, False),  # the values that could be read are in force
+        ("max_conections = 3\nmax_connections = 2", 2, False),  # the wrong line is left out
         ("max_connections =", Settings().max_connections, False),
     ],
 )

@@ -28,7 +28,7 @@ WRITTEN = f"{KUBELETS}/00-k3s-defaults.conf"
 DEFAULT = (f"unix://{CONTAINERD}", "k3s's default")
 
 INSTALLED = {UNIT: "[Service]\nEnvironmentFile=-/etc/default/%N\nExecStart=/usr/local/bin/k3s \\\n    server \\\n\n"}
-SERVER = ("/usr/local/bin/k3s server", "", "")  # as it overwrites its command line
+SERVER = ("/usr/local/bin/k3s server", "", "")  # K3s overwrites its command line so
 RKE2_SERVER = ("/usr/local/bin/rke2 server",)
 RKE2_KUBELET = ("/var/lib/rancher/rke2/bin/kubelet", "--node-labels=")
 
@@ -63,7 +63,7 @@ def judged(seen: KubeletSeen, *, runtime: str = CONTAINERD) -> Verdict:
         ({UNIT: f"ExecStart=k3s server --docker --kubelet-arg {ARG}"}, (OURS, f"/{UNIT}")),
         ({UNIT: "ExecStart=k3s server -c /c.yaml", "c.yaml": f"kubelet-arg: {ARG}"}, (OURS, "/c.yaml")),
         (INSTALLED | {"etc/default/k3s": "K3S_CONFIG_FILE=/c.yaml\n", "c.yaml": f"kubelet-arg: {ARG}"}, (OURS, "/c.yaml")),
-        # What K3s writes for kubelet when it starts is no setting; what a person lays beside it is one.
+        # The file that K3s writes for kubelet at its start is no setting; a file that a person puts beside it is one.
         (INSTALLED | {WRITTEN: "containerRuntimeEndpoint: unix:///x"}, DEFAULT),
         (
             INSTALLED | {WRITTEN: "a: b", f"{KUBELETS}/50-x.conf": f"containerRuntimeEndpoint: {OURS}"},
@@ -121,7 +121,7 @@ def test_its_mend_mends(tmp_path: Path, before: str) -> None:
     found = read_kubelet(tmp_path)
     assert judged(found).state is State.OK
     assert found.running is not None
-    assert ("--v=2" in [word.text for word in found.running.words]) is bool(before)  # what was there stays
+    assert ("--v=2" in [word.text for word in found.running.words]) is bool(before)  # the mend keeps the earlier setting
 
 
 def test_the_runtime_behind_the_proxy_is_the_distributions(tmp_path: Path) -> None:

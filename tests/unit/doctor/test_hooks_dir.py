@@ -64,7 +64,7 @@ def test_a_damaged_file_is_named_once_with_its_own_mend(tmp_path: Path) -> None:
         assert verdict.what.count(name) == 1
         assert str(tmp_path / name) in verdict.mend
     assert "lading-hooks registration --write" in ours.mend
-    assert "lading-hooks registration" not in other.mend  # that would be another one
+    assert "lading-hooks registration" not in other.mend  # the command writes Lading's registration only
 
 
 def test_a_folder_that_others_can_write(tmp_path: Path) -> None:

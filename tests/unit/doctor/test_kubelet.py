@@ -22,7 +22,7 @@ FLAGS, DEFAULT, CONFIG = "var/lib/kubelet/kubeadm-flags.env", "etc/default/kubel
 
 RESTART = "systemctl daemon-reload && systemctl restart kubelet"
 
-# As kubeadm's package has it.
+# The files of kubeadm's package.
 PACKAGE = {
     UNIT: "[Service]\nExecStart=/usr/bin/kubelet\n",
     KUBEADM: (
@@ -107,7 +107,7 @@ def test_where_the_endpoint_is_from(tmp_path: Path, files: dict[str, str], argv:
         # It does not run.
         (PACKAGE, [], State.FAILED, TO_US),
         (PACKAGE | DROP_IN, [], State.OK, ""),
-        # Its configuration file says so.
+        # The configuration file of kubelet names the runtime.
         ({"k.yaml": f"containerRuntimeEndpoint: {RUNTIMES}"}, ["kubelet", "--config=/k.yaml"], State.FAILED, "/k.yaml"),
         ({}, ["kubelet"], State.FAILED, TO_US),
     ],
@@ -122,7 +122,7 @@ def test_past_the_proxy(tmp_path: Path, files: dict[str, str], argv: list[str], 
     ("files", "argv", "states_found", "mend"),
     [
         (PACKAGE, [*AS_PLANNED, TO_RUNTIME], [State.OK], ""),
-        ({}, ["kubelet"], [State.OK], ""),  # its default is the runtime's
+        ({}, ["kubelet"], [State.OK], ""),  # kubelet's default endpoint is the runtime's
         (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME], [State.FAILED], "--container-runtime-endpoint=unix:///run/containerd"),
         (PACKAGE | DROP_IN, [*AS_PLANNED, TO_US], [State.FAILED, State.FAILED], f"/{LADING}"),
         ({UNIT: "ExecStart=kubelet --container-runtime-endpoint=unix:///x"}, [], [State.FAILED], "runtime_endpoint in hooks"),
@@ -173,7 +173,7 @@ def test_one_socket_has_several_names() -> None:
 
 
 def test_its_mend_mends(tmp_path: Path) -> None:
-    """What is to be typed into a shell makes the next kubelet talk to the proxy."""
+    """The commands of the mend, typed into a shell, make the next kubelet talk to the proxy."""
     route = Route(kubelet=node(tmp_path, PACKAGE, [*AS_PLANNED, TO_RUNTIME]), proxy="/run/lading/cri.sock", runtime=RUNTIMES)
     commands = only(decide_endpoint(route)).mend.replace("/etc/", f"{tmp_path}/etc/").removesuffix(f"; {RESTART}")
     subprocess.run(["sh", "-c", commands], check=True)

@@ -90,7 +90,7 @@ def test_who_listens_and_answers(tmp_path: Path) -> None:
     found = asyncio.run(scenario())
     assert found.holder == read_process(Path("/proc"), os.getpid())
     assert found.silence == ""
-    assert read_listener(path) is None  # its file is left, and no one there
+    assert read_listener(path) is None  # the socket's file is left, and no one listens there
 
 
 def test_one_that_accepts_nothing_more(tmp_path: Path) -> None:

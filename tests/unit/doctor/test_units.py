@@ -27,7 +27,7 @@ class Unit:
     restarts: int = 0
 
     def shown(self) -> str:
-        """As `systemctl show` prints it."""
+        """Return the unit as `systemctl show` prints it."""
         return (
             f"Id=x.service\nLoadState={self.load}\nActiveState={self.active}\nSubState={self.sub}\n"
             f"UnitFileState={self.file}\nResult={self.result}\nExecMainCode={self.code}\nExecMainStatus={self.status}\n"
@@ -62,7 +62,7 @@ def test_one_unit(unit: Unit, state: State, mend: str) -> None:
         (Unit(active="failed", result="exit-code", status="203"), "exit-code, exit status 203 "),
         (Unit(active="failed", result="signal", code="2", status="2"), "signal, signal 2"),  # is no exit status 2
         (Unit(active="failed", result="watchdog", code="3", status="6"), "watchdog, signal 6"),
-        (Unit(active="failed", result="trigger-limit-hit", code="", status=""), "trigger-limit-hit"),  # as a socket
+        (Unit(active="failed", result="trigger-limit-hit", code="", status=""), "trigger-limit-hit"),  # a socket ends so
     ],
 )
 def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
@@ -70,7 +70,7 @@ def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
     what, _, said = verdict.what.partition(": ")
     assert "x.service" in what
     assert said.startswith(ended)
-    assert ("(" in said) is ended.endswith(" ")  # what the status means
+    assert ("(" in said) is ended.endswith(" ")  # the meaning of the status, in parentheses
 
 
 def test_several_units() -> None:

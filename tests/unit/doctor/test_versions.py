@@ -12,7 +12,7 @@ from tests.unit.doctor.verdicts import states
         ("0.1.0", "0.2.0", [State.WARNING]),
         ("0.1.0", "", [State.OK]),
         ("0.1.0", "0.3.0", [State.FAILED, State.WARNING]),
-        ("0.0.9", "0.1.0", [State.WARNING]),  # what runs is not what is installed
+        ("0.0.9", "0.1.0", [State.WARNING]),  # the hooks that run are older than the installed ones
         ("0.3.0", "0.1.0", [State.FAILED, State.WARNING]),
         ("", "", [State.SKIPPED]),
     ],

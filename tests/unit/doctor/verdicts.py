@@ -1,4 +1,4 @@
-"""What a test looks at of verdicts: states, and whether a mend names something."""
+"""Read from verdicts what tests look at: states, and whether a mend names something."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What the tests of the hook server share: a log that can be read back, and a short folder for sockets."""
+"""Share fixtures between the tests of the hook server: a log that can be read back, and a short folder for sockets."""
 
 from tests.unit.runtimeproxy.conftest import log, records, sockets
 

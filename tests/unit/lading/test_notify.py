@@ -9,7 +9,7 @@ from lading.notify import notify
 
 @pytest.fixture
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
-    """What NOTIFY_SOCKET says, and the socket of a service manager that listens there."""
+    """Yield the value of NOTIFY_SOCKET, and the socket of a service manager that listens there."""
     abstract = f"lading-test-{tmp_path.name}"
     said, address = (f"@{abstract}", f"\0{abstract}") if request.param == "abstract" else (str(tmp_path / "n"),) * 2
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as listening:

@@ -19,7 +19,7 @@ def test_every_reason_is_explained_once_with_what_to_do() -> None:
 
 
 def test_a_code_means_one_thing() -> None:
-    """Who is added to this set has the same to say on a node and in central, and stands once in the docs."""
+    """A code that is added to this set means the same on a node and in central, and stands once in the docs."""
     assert {code for code, times in Counter(code.value for code in ALL).items() if times > 1} == {Missing.NOT_RECONCILED.value}
 
 

@@ -366,7 +366,7 @@ def test_variables_for_another_process_are_not_ours(path: Path) -> None:
         assert f"process {os.getpid()}" in answer
 
 
-# who is let in
+# peers that are let in
 
 
 def test_our_own_user_is_let_in(path: Path) -> None:

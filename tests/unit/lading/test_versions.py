@@ -1,4 +1,4 @@
-"""Which versions go together."""
+"""Test which versions go together."""
 
 import json
 

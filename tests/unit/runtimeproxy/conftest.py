@@ -1,4 +1,4 @@
-"""What the tests of the proxy's hook side share: a short folder for sockets, and a log that can be read back."""
+"""Share fixtures between the tests of the proxy's hook side: a short folder for sockets, a log that can be read back."""
 
 import tempfile
 from collections.abc import Iterator

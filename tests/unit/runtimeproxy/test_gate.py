@@ -337,7 +337,7 @@ def test_restoring_a_guarded_pod_is_refused_and_any_other_is_not(log: Log) -> No
     assert reason(outcome_of(gate, "RestorePod", create(GUARDED))) == Reason.CREATED_ANOTHER_WAY
 
 
-# What the request does not say of its sandbox
+# Facts about its sandbox that the request does not carry
 
 
 def test_the_runtime_is_asked_once_about_a_sandbox_that_is_not_known(log: Log) -> None:

@@ -253,7 +253,7 @@ def test_a_call_that_no_one_wants_passes(play: Play) -> None:
 
 
 def test_what_the_runtime_says_before_the_client_is_there_is_not_lost(play: Play) -> None:
-    """Its bytes come while the client's transport is still being made: in some of 200 connections, in the first already."""
+    """The runtime's bytes come before the client's transport is made in some of 200 connections, even in the first."""
 
     async def scenario(rig: Rig) -> None:
         listener = socket.socket(socket.AF_UNIX)

@@ -22,7 +22,7 @@ NOTHING = Gauges(
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
-    """As Prometheus reads them: `name{label=value}` → value."""
+    """Return the samples as Prometheus reads them: `name{label=value}` → value."""
     out = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         for sample in family.samples:

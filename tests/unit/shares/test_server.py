@@ -44,7 +44,7 @@ def refusals(server: ShareServer) -> list[dict[str, str]]:
     return [fields for event, fields in server.records.seen if event is Event.SHARE_REFUSED]
 
 
-# Who may connect
+# Processes that may connect
 
 
 def test_a_process_of_the_pod_is_welcomed_with_the_page_of_its_shares(rig: ShareRig) -> None:

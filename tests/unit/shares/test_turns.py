@@ -1,4 +1,4 @@
-"""What shares of a card containers get, and how long they wait, in virtual time."""
+"""Test what shares of a card containers get, and how long they wait, in virtual time."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_a_container_that_comes_back_makes_no_one_wait_for_long(b: Work) -> None
 
 @pytest.mark.parametrize("kernel_ms", [1.0, 5.0, 50.0])
 @pytest.mark.parametrize("others", [1, 2, 5])
-@pytest.mark.parametrize("name", ["a", "z"])  # of two that are equally far, the first by name is chosen
+@pytest.mark.parametrize("name", ["a", "z"])  # between two that are equally far, the first by name is chosen
 def test_who_comes_back_waits_for_a_turn_and_ten_milliseconds_and_a_kernel_at_most(
     name: str, others: int, kernel_ms: float
 ) -> None:

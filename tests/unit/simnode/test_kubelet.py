@@ -37,7 +37,7 @@ def container(name: str) -> cri.ContainerConfig:
     return cri.CreateContainerRequest.FromString((GOLDEN / f"CreateContainer-{name}.binpb").read_bytes()).config
 
 
-# What a rig cannot or need not have: another machine's address, dates, hashes, names of files.
+# Fields that may differ on a rig: another machine's address, dates, hashes, names of files.
 VARIES = {"dns_config.servers", "image.image", "image.user_specified_image", "mounts[].host_path", "envs[].key", "envs[].value"}
 
 

@@ -105,7 +105,7 @@ def test_killed_at_any_moment_nothing_is_lost(mode: RdmaMode, then: Callable[[No
 
 
 def ended_while_attaching() -> Node:
-    """Its daemon is started again; the VF is in the pod's namespace, and the row does not know."""
+    """Return a node whose daemon is started again; the VF is in the pod's namespace, and the row does not know."""
     node = Node()
     node.run("p1-s0")
     node.kernel.point = lambda at: node.kernel.die() if at == "after move_in" else None

@@ -31,7 +31,7 @@ def test_a_name_that_a_pod_gave_besides_keeps_no_other_vf_from_coming_back(altna
         await node.attach("p1-s0", 0)
         await node.attach("p2-s0", 1)
         give_altnames(node, "p1-s0", altname, "more")
-        if ended:  # its device comes back with all of its names, and no one has looked yet
+        if ended:  # the pod's device comes back with all of its names, and no one has looked yet
             node.end("p1-s0")
         else:
             await node.stopping("p1-s0")
@@ -55,7 +55,7 @@ def test_alternative_names_that_the_host_gave_come_back(kept: bool) -> None:
     async def live() -> None:
         (row,) = await node.attached("p1-s0", 0)
         assert row.netdev is not None
-        assert row.netdev.altnames == given  # what no host gives is not kept
+        assert row.netdev.altnames == given  # a name that no host gives is not kept
         assert node.kernel.pods[path_of("p1-s0")].links["rdma0"].altnames == ()
         if kept:
             give_altnames(node, "p1-s0", *given)

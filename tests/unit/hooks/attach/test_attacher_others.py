@@ -14,7 +14,7 @@ from tests.vfs.model import UNTOUCHED, Crash
 
 
 def make_anew(node: Node, name: str) -> None:
-    """Its device in the pod is gone, and there is another in the host's namespace; its PF has forgotten what it was set to."""
+    """Replace the VF's device in the pod by a new one in the host's namespace, and let the PF forget the VF's settings."""
     pod, one = node.kernel.pods[path_of("p1-s0")], node.vfs[0]
     link = pod.links.pop("rdma0")
     node.kernel.host.links[name] = replace(link, name=name, mac=node.before[one.bdf].link.mac, mtu=1500, up=False)  # type: ignore[union-attr]
@@ -51,7 +51,7 @@ def test_looking_for_what_is_attached_takes_nothing_away() -> None:
         assert node.row() == row
         assert node.place() == path_of("p1-s0")
         pod = node.kernel.pods[path_of("p1-s0")]
-        pod.links["mine"] = replace(pod.links.pop("rdma0"), name="mine")  # its pod's choice
+        pod.links["mine"] = replace(pod.links.pop("rdma0"), name="mine")  # the pod chose this name
         assert await node.attached("p1-s0", 0) == (row,)
 
     run_simulated(live())

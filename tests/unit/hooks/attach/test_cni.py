@@ -219,6 +219,6 @@ def test_a_failure_is_said_once_and_the_next_one_again(tmp_path: Path) -> None:
 
 
 async def turns() -> None:
-    """Of the loop: enough for the task to have come round."""
+    """Wait for enough turns of the event loop that the task has run once."""
     for _ in range(5):
         await asyncio.sleep(0)

@@ -110,7 +110,7 @@ def test_guids_are_local_stable_and_all_different() -> None:
 
 
 def test_the_driver_is_unbound_and_bound(driver: Driver) -> None:
-    """By its PCI address, in the driver's folder of sysfs."""
+    """The driver is unbound and bound by the VF's PCI address, in the driver's folder of sysfs."""
     vf = Vf(bdf=FIRST, pf=PciAddress("0000:0c:00.0"), index=0, driver="mlx5_core", numa=None)
     rebind(driver.node.root, vf)
     folder = driver.node.root / "sys/bus/pci/drivers/mlx5_core"

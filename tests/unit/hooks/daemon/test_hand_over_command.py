@@ -32,7 +32,7 @@ def test_it_is_ended_at_its_deadline(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"within 0\.2 s"):
         run(f"(sleep 1; touch {tmp_path}/late) & wait", deadline_s=0.2)
     time.sleep(1.2)
-    assert not (tmp_path / "late").exists()  # what it started has ended too
+    assert not (tmp_path / "late").exists()  # the processes that it started have ended too
 
 
 def test_with_systemd_it_is_a_service_of_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ class Desk:
     """A node, and a person's commands."""
 
     node: SimNode
-    folder: Path  # of sockets
+    folder: Path  # the folder of the sockets
     config: Path
     ledger: Path
     runtime: Runtime
@@ -386,7 +386,7 @@ def test_the_daemon_takes_nothing_from_the_living_either(desk: Desk, records: Re
         assert node.ledger.grants() == (GRANT,)
 
     beside_daemon(desk, records, work)
-    assert len(records.fields(Event.RELEASE_FORCED)) == 1  # that it was tried is told too
+    assert len(records.fields(Event.RELEASE_FORCED)) == 1  # an attempt is logged too
 
 
 def test_what_failed_is_status_1(desk: Desk, records: Records) -> None:

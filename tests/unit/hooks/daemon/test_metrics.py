@@ -35,7 +35,7 @@ from tests.unit.hooks.node.test_node import RULES
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
-    """As Prometheus reads them: `name{label=value}` → value, without the process's."""
+    """Return the samples as Prometheus reads them: `name{label=value}` → value, without those of the process."""
     out = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
         for sample in family.samples:

@@ -10,7 +10,7 @@ from hooks.main import main
 
 
 def test_the_configuration_is_what_the_installer_takes(tmp_path: Path) -> None:
-    data = tmp_path / "..data"  # as a ConfigMap is mounted
+    data = tmp_path / "..data"  # Kubernetes mounts a ConfigMap with such a folder
     data.mkdir()
     for name in ("hooks.toml", "central-1.pub.pem", "central-2.pub.pem", "shares.toml", "central-1.pem"):
         (data / name).write_text("x")

@@ -20,7 +20,7 @@ from runtimeproxy.chain.registrations import FailurePolicy, Registration, Suppli
 
 
 def registered(settings: Settings) -> Registration:
-    """As the proxy reads it."""
+    """Return the registration as the proxy reads it."""
     return parse_registration(json.dumps(render_registration(settings)).encode(), "50-lading.json")
 
 

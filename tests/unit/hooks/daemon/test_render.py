@@ -327,7 +327,7 @@ def test_own_cdi_names_are_rendered_without_a_spec(command: Command, tmp_path: P
 
 
 def test_optional_groups_are_given_where_they_are_configured(command: Command, tmp_path: Path) -> None:
-    """What is missing of them keeps no container from its start."""
+    """A container starts even where a part of these groups is missing."""
     root = tmp_path / "node"
     devices = root / "proc/devices"
     devices.write_text(devices.read_text().replace("Character devices:\n", "Character devices:\n236 gdrdrv\n"))

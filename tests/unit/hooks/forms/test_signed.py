@@ -297,7 +297,7 @@ def test_a_name_in_a_pod_is_one_vfs(containers: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("otherwise", [{"ifname": "rdma1"}, {"mtu": 9000}, {"netdev": False}])
 def test_a_vf_that_containers_share_is_one_and_the_same(otherwise: dict[str, Any]) -> None:
-    """Which container is made first must not decide what the pod's device is."""
+    """The order in which containers are made must not decide what the pod's device is."""
     vf = {"bdf": "0000:18:00.2", "pf": "0000:18:00.0", "ifname": "rdma0"}
     assert isinstance(parse(with_two_vfs(vf, dict(vf), containers=("init", "train"))), Assignment)
     assert "containers.train.vfs[0]" in refused(with_two_vfs(vf, vf | otherwise, containers=("init", "train")))

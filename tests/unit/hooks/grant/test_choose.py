@@ -371,7 +371,7 @@ def test_what_a_container_of_the_pod_has_by_number_is_shared_also_while_it_is_in
     assert ask(one, held=[has, not_back(ME, 1)]) == GrantedDevices(vfs=(GrantedVf(bdf=bdf(1), pod_wide=True),))
 
 
-# what an earlier user left
+# memory and processes that an earlier user left
 
 
 PYTHON = HostProcess(42, "python3")
@@ -469,7 +469,7 @@ def test_no_more_containers_share_a_card_than_the_node_allows() -> None:
     assert ask(gpus("1", mib=1), node, held=held) == share(1, 1)
 
 
-# what keeps containers to their shares
+# isolations that keep containers to their shares
 
 
 TOKENS, TRUST = IsolationName.TOKENS, IsolationName.NONE

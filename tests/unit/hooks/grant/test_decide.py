@@ -242,7 +242,7 @@ def test_what_a_person_writes_has_no_generation() -> None:
 
 
 def test_an_existing_grant_wins_and_moves_to_the_newer_sandbox() -> None:
-    """By then another pod holds every VF that was free then: it is not asked what would be chosen today."""
+    """The grant stays although another pod holds every other VF by now: nothing is chosen anew."""
     own = granted({"lading.dev/vfs": "1"})
     rest = GrantedDevices(vfs=tuple(GrantedVf(bdf=one.bdf) for one in NODE.vfs[1:]))
     held = Holding(pod=PodUid("other"), pod_name="default/q", container="c", devices=rest)

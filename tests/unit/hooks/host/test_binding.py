@@ -11,7 +11,7 @@ BDF = PciAddress("0000:1a:00.0")
 
 
 def bind_again(node: SimNode, bdf: str) -> None:
-    """As sysfs does it: another link of the same content."""
+    """Bind the driver again as sysfs does it: with another link of the same content."""
     link = node.root / "sys/bus/pci/devices" / bdf / "driver"
     new = link.with_name("new")
     new.symlink_to(link.readlink())

@@ -163,7 +163,7 @@ def test_containers_of_other_pods_are_not_asked_about(sockets: Path) -> None:
 def test_a_container_whose_configuration_is_gone_is_neither_a_holder_nor_bypassed_and_is_asked_about_again(
     sockets: Path,
 ) -> None:
-    """As while it is removed."""
+    """The configuration of a container is gone while the container is removed."""
     listing = Listing(info={"info": '{"runtimeSpec": null}'})
     for lists in read_twice(sockets / "runtime.sock", listing):
         assert lists.containers[0].grant == ""

@@ -1,4 +1,4 @@
-"""What happened between two inventories."""
+"""Test what is read as having happened between two inventories."""
 
 from hypothesis import given
 from hypothesis import strategies as st

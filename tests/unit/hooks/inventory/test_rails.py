@@ -1,4 +1,4 @@
-"""Which rail each PF is on: what the configuration says, else the order of equal PFs, else nothing."""
+"""Test which rail each PF is on: what the configuration says, else the order of equal PFs, else nothing."""
 
 from collections.abc import Mapping
 from pathlib import Path

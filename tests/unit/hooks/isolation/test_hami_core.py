@@ -1,4 +1,4 @@
-"""What a container with a share by HAMi-core gets."""
+"""Test what a container with a share by HAMi-core gets."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a container with a share by MPS gets, and the limits of a card's daemon."""
+"""Test what a container with a share by MPS gets, and the limits of a card's daemon."""
 
 from dataclasses import replace
 

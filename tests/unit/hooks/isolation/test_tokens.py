@@ -1,4 +1,4 @@
-"""What a container with a share by turns gets: the library over the driver's, and the folder of its grant."""
+"""Test what a container with a share by turns gets: the library over the driver's, and the folder of its grant."""
 
 from dataclasses import replace
 

@@ -276,7 +276,7 @@ def test_of_each_vf_the_newest_counts() -> None:
 
 
 def test_two_vfs_never_have_one_generation() -> None:
-    """As where a node's ledger was rebuilt before, from containers that are gone since."""
+    """Generations can collide where a node's ledger was rebuilt from containers that are gone since."""
     rows = [vf(bdf=PciAddress(f"0000:3b:00.{number}")) for number in (2, 3, 4)]
     found = newest_of_each([*rows, replace(rows[0], generation=8)])
     assert sorted(row.generation for row in found) == [7, 8, 9]

@@ -102,7 +102,7 @@ def test_no_one_rewrites_it(ledger: Ledger, statement: str) -> None:
     assert read_history(ledger.path) == before
 
 
-# what is read of it
+# reading the history
 
 
 def test_of_what_was_held_then_or_later(ledger: Ledger) -> None:
@@ -119,7 +119,7 @@ def test_where_there_is_no_ledger_there_is_none(path: Path) -> None:
     assert read_history(path) == ()
 
 
-# what is old
+# removing old periods
 
 
 def test_what_ended_before_goes_and_what_is_held_stays(ledger: Ledger) -> None:
@@ -149,7 +149,7 @@ def test_of_too_many_the_oldest_go(ledger: Ledger, monkeypatch: pytest.MonkeyPat
 
 
 def test_where_nothing_is_old_nothing_is_written(ledger: Ledger) -> None:
-    """What the last write failed with is still so."""
+    """The error of the last write stays until something is written."""
     run(ledger, 1)
     ledger.last_write = "the disk is full"
     ledger.history.prune(0)

@@ -1,4 +1,4 @@
-"""Who holds what: one entry a device, each state from what makes it, and whatever someone holds is there."""
+"""Test the list of who holds what: one entry a device, each state from its cause, and every device that is held."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -138,7 +138,7 @@ def test_a_process_of_no_pod_is_said_and_holds_nothing() -> None:
 
 
 def test_a_stray_has_an_unknown_holder() -> None:
-    """Its illness is what the overlay says of it."""
+    """A stray is shown with an unknown holder, and with the reason why it is unhealthy."""
     node = inventory(vfs=(vf(0, unhealthy="in another namespace"), vf(1, unhealthy="in another namespace")))
     entries = listed(node=node, strays={vf(0).bdf})
     assert [entry.state for entry in entries.values()] == [State.UNKNOWN_HOLDER, State.UNHEALTHY]

@@ -32,7 +32,7 @@ def test_a_period_is_what_its_grant_says_and_by_which_key() -> None:
     assert (period.devices, period.since, period.until) == (signed.devices, signed.granted_at, None)
 
 
-# what is reported of the past
+# reports of the past
 
 
 def test_the_last_few_of_each_device_newest_first() -> None:

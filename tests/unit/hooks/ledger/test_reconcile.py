@@ -92,7 +92,7 @@ def test_a_container_whose_sandbox_is_not_listed_counts() -> None:
     ("age", "released"), [(0, False), (GRACE_S - 1, False), (GRACE_S, True), (-1, False), (-GRACE_S, True)]
 )
 def test_a_brand_new_grant_is_left_alone(age: int, released: bool) -> None:
-    """Its CreateContainer may be under way. A clock that jumped far back does not keep it for ever."""
+    """The CreateContainer call of a new grant may be under way. A clock that jumped far back does not keep it for ever."""
     actions = settle([grant(granted_at=NOW - age)], [OTHER], [container("x", pod="pod-other")])
     assert bool(actions.release) is released
 
@@ -115,7 +115,7 @@ def test_a_pod_that_was_seen_to_stop_has_no_grace_and_every_other_right() -> Non
 
 
 def test_a_tombstone_ends_the_grace() -> None:
-    """Its writer may have been killed before it heard that the sandbox was stopped."""
+    """The writer of the grant may have been killed before it heard that the sandbox was stopped."""
     young = grant(granted_at=NOW)
     grave = {young.sandbox: NOW}
     assert settle([young], [OTHER], [], tombstones=grave).release == (young.key,)
@@ -243,7 +243,7 @@ def test_two_pods_on_one_device_are_reported_and_left(one: object, other: object
     ):
         actions = settle(grants, sandboxes, containers)
         assert not actions.release
-        assert len(actions.adopt) == 2 - len(grants)  # what runs is written down, also where it should not be
+        assert len(actions.adopt) == 2 - len(grants)  # a running container is written down, even one that should not run
         assert kinds(actions) == ([ProblemKind.DEVICE_HELD_TWICE] if problem else [])
         assert all(set(p.pods) == {"pod-1", "pod-2"} for p in actions.problems)
 

@@ -1,4 +1,4 @@
-"""Who does not keep to a share: processes, cgroups, what the share server knows, and grants."""
+"""Test who does not keep to a share: processes, cgroups, what the share server knows, and grants."""
 
 from collections.abc import Sequence
 from dataclasses import replace

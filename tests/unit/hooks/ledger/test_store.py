@@ -114,7 +114,7 @@ def test_release_of_a_pod_and_of_one_container(ledger: Ledger) -> None:
         assert again.grants() == (other,)
         again.record(train)
         with reopened(again) as once_more:
-            assert set(once_more.grants()) == {other, train}  # its container went with it
+            assert set(once_more.grants()) == {other, train}  # the container of the released grant went too
 
 
 def test_tombstones_keep_the_first_time_and_can_be_forgotten(ledger: Ledger) -> None:

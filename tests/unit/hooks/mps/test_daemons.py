@@ -50,7 +50,7 @@ class Rig:
         self.grants: list[Grant] = []
         self.modes: list[tuple[GpuUuid, bool]] = []
         self.hangs: GpuUuid | None = None  # a card whose daemon is not waited for
-        self.driver: Callable[[], None] = lambda: None  # what it does first when a mode is set
+        self.driver: Callable[[], None] = lambda: None  # called first when a mode is set
         self.daemons = self.instance()
 
     def instance(self) -> MpsDaemons:
@@ -233,7 +233,7 @@ def test_a_socket_says_nothing_about_the_daemon(rig: Rig) -> None:
         await rig.kill()
         assert (rig.pipe / "control").exists()
         assert (rig.pipe / "nvidia-cuda-mps-control.pid").exists()
-        (rig.pipe / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # its number is another process's now
+        (rig.pipe / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")  # the pid is another process's now
         assert rig.pid is None
         await rig.compare()
         assert rig.pid not in {None, pid, os.getpid()}
@@ -248,7 +248,7 @@ def test_a_second_start_is_refused_and_a_daemon_without_a_pid_file_replaced(rig:
         old = int(file.read_text())
         with pytest.raises(HostError, match="already running"):
             await rig.control(uuid(0)).start()
-        assert rig.pid is None  # its file is gone, and it runs
+        assert rig.pid is None  # the daemon runs, and its pid file is gone
         assert _runs(old)
         await _until(rig, lambda: rig.pid is not None)
         assert not _runs(old)
@@ -298,7 +298,7 @@ def test_the_daemons_own_limits_follow_the_largest_share(rig: Rig) -> None:
             assert program.answer()[2:] == ["20.0", "1044M"]
         await rig.create(large)
         assert await rig.ask(*questions) == ["60.0", "4G"]
-        with client(rig.pipe) as program:  # of the server that ran before
+        with client(rig.pipe) as program:  # a client of the server that ran before
             assert program.answer()[2:] == ["60.0", "4096M"]
 
     run(scenario)
@@ -375,7 +375,7 @@ def test_a_new_share_takes_over_a_card_that_is_not_back_yet(rig: Rig) -> None:
     run(scenario)
 
 
-# what hangs and fails
+# daemons that hang, and failures
 
 
 def test_a_daemon_that_hangs_refuses_its_card_and_no_other(rig: Rig) -> None:
@@ -389,7 +389,7 @@ def test_a_daemon_that_hangs_refuses_its_card_and_no_other(rig: Rig) -> None:
         assert other == Adjustment()
         rig.grants = [one for one in rig.grants if one.pod in {"c", "d"}]
         await _until(rig, lambda: not rig.ending())
-        assert rig.pid is None  # by force
+        assert rig.pid is None  # the daemon was ended by force
         assert (uuid(0), DEFAULT) in rig.modes
 
     run(scenario)

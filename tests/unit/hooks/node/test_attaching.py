@@ -104,7 +104,7 @@ def sandbox_of(pod: str, sandbox: str, annotations: dict[str, str] | None = None
 
 
 async def ask(node: Node, sandbox: Sandbox, name: str = "train") -> Answer | Refusal:
-    """As a front end does."""
+    """Ask the node for a container's devices as a front end does."""
     answer = node.adjust_container(sandbox, Container(name=name))
     return answer if isinstance(answer, Answer | Refusal) else await answer
 
@@ -227,7 +227,7 @@ def test_a_refusal_is_the_answer_and_the_grant_stays_for_the_retry(play: Play) -
             sandbox = rig.runtime.run("pod-1")
             assert reason(await ask(node, sandbox_of("pod-1", sandbox))) is Reason.ATTACH_FAILED
             assert rig.told == [(Operation.ATTACH, False)]
-            assert node._wake.is_set()  # what could not be undone is not left for a minute
+            assert node._wake.is_set()  # undoing is tried again at once, not in a minute
             rig.attacher.refuses = False
             assert isinstance(await ask(node, sandbox_of("pod-1", sandbox)), Answer)
             assert given(node, "pod-1") == BDFS[:2]
@@ -374,7 +374,7 @@ def test_a_stop_gives_back_and_the_grants_follow(play: Play) -> None:
 
 
 def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes longer goes on, and its grant stays until it is done; then it goes without another minute."""
+    """A release that takes longer goes on, and the grant stays until it is done; then the grant goes without another minute."""
     monkeypatch.setattr("hooks.attach.preparer.STOP_WAIT_S", 0.01)
 
     async def scenario(rig: Rig) -> None:
@@ -393,7 +393,7 @@ def test_a_stop_does_not_wait_for_ever(play: Play, monkeypatch: pytest.MonkeyPat
             assert node._ending
             other = await ask(node, sandbox_of("pod-2", rig.runtime.run("pod-2"), {"lading.dev/vfs": "3"}))
             assert reason(other) is Reason.CAPACITY_EXCEEDED
-            node.ledger.release(PodUid("pod-1"), end=End(at=0))  # as by a person: the row alone holds them
+            node.ledger.release(PodUid("pod-1"), end=End(at=0))  # a person may do this: the row alone holds them
             other = await ask(node, sandbox_of("pod-2", "s9", {"lading.dev/vfs": BDFS[0]}))
             assert reason(other) is Reason.DEVICE_HELD
             comparing.cancel()
@@ -674,7 +674,7 @@ def test_a_grant_is_not_released_while_its_container_is_not_answered(play: Play)
             asking = asyncio.create_task(ask(node, sandbox_of("p1", sandbox)))
             await until(lambda: len(rig.attacher.asked) == 2)
             for row in node.ledger.journal.rows():
-                node.ledger.journal.forget(row.bdf, row.generation)  # as before its first step
+                node.ledger.journal.forget(row.bdf, row.generation)  # the state before the first step
             rig.runtime.stop(sandbox)
             node.clock = lambda: 10**10
             await node.reconcile()

@@ -57,7 +57,7 @@ def test_a_card_waits_for_a_reading_that_began_after_its_last_holder_was_gone(pl
     async def scenario(world: World) -> None:
         world.hand_over.left([CARD])
         assert (set(world.hand_over.waits()), world.reads) == ({CARD}, 1)
-        world.hand_over.read(99.0, {CARD: "", OTHER: ""}, 7)  # which was under way
+        world.hand_over.read(99.0, {CARD: "", OTHER: ""}, 7)  # a reading that was under way
         assert set(world.hand_over.waits()) == {CARD}
         world.hand_over.read(101.0, {CARD: "", OTHER: ""}, 8)
         assert not world.hand_over.waits()

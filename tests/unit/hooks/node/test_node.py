@@ -383,7 +383,7 @@ def test_a_container_that_was_answered_with_nothing_was_not_made_past_the_proxy(
 
 
 def test_a_pod_that_is_being_answered_is_left_alone(play: Play) -> None:
-    """Its sandbox is new and the lists are older: they know the stopped one only."""
+    """The pod's sandbox is newer than the lists, which know only the stopped one."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:
@@ -474,7 +474,7 @@ def test_what_the_ledger_lacks_is_adopted_from_the_runtime(play: Play, records: 
 
 
 def test_a_ledger_that_could_not_adopt_gives_nothing_new(play: Play) -> None:
-    """Who holds what is known and could not be written: a grant that fits the ledger may be a card in use."""
+    """The holders are known but could not be written, so a card that is free in the ledger may be in use."""
 
     async def scenario(rig: Rig) -> None:
         rig.runtime.create(rig.runtime.run("pod-1"), "train", wears=grant(devices=whole(0)))
@@ -559,11 +559,11 @@ def test_a_socket_is_mounted_only_while_it_exists(play: Play, sockets: Path) -> 
     play(scenario)
 
 
-# what an earlier user left on a card
+# memory and processes that an earlier user left on a card
 
 
 def test_a_card_that_is_clean_by_now_is_given(play: Play) -> None:
-    """Its last user ended after the last reading."""
+    """The card's last user ended after the last reading."""
 
     async def scenario(rig: Rig) -> None:
         rig.rules = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance_mib=1024))
@@ -603,7 +603,7 @@ CHECKED = replace(RULES, clean=CleanRule(checks=frozenset(CleanCheck), tolerance
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_card_whose_last_holder_is_gone_is_read_before_it_is_given(play: Play, by_hand: bool) -> None:
-    """Its memory was free at the last reading, which is older than what the holder did."""
+    """The card's memory was free at the last reading, which is older than what the holder did."""
 
     async def scenario(rig: Rig) -> None:
         rig.rules = CHECKED
@@ -778,7 +778,7 @@ def test_a_grant_that_cannot_be_written_is_not_given(play: Play, records: Record
 
 
 def test_a_stop_that_could_not_be_written_frees_a_card_at_the_next_comparison(play: Play) -> None:
-    """Its end was not heard of either, and the grant is younger than the grace for calls under way."""
+    """The end of the sandbox was not heard of either, and the grant is younger than the grace for calls under way."""
 
     async def scenario(rig: Rig) -> None:
         async with rig.node() as node:

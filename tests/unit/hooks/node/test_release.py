@@ -169,7 +169,7 @@ def test_a_vf_that_does_not_come_back_keeps_its_grant(room: Room) -> None:
 
 
 def test_a_pod_that_comes_back_meanwhile_keeps_what_it_has(room: Room) -> None:
-    """Its new sandbox is younger than the lists, and than what was read of the ledger before."""
+    """The pod's new sandbox is younger than the lists, and than what was read of the ledger before."""
     again = replace(room.grant, sandbox=SandboxId("p1-s1"))
 
     async def run() -> None:

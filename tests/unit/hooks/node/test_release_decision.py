@@ -1,4 +1,4 @@
-"""What a person's release does: what is left of the dead goes, what someone alive can use stays."""
+"""Test what a person's release does: it takes what ended pods left, and leaves what a running pod can use."""
 
 from collections.abc import Sequence
 from dataclasses import replace

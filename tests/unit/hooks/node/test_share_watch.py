@@ -153,7 +153,7 @@ def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, r
 
 
 def test_a_process_that_is_about_to_end_is_not_meant_as_long_as_no_thread_goes_on(play: Play) -> None:
-    """Its connection is closed before the driver forgets it."""
+    """The connection of such a process is closed before the driver forgets the process."""
 
     async def scenario(world: World) -> None:
         world.show(Running(4711, 10))

@@ -1,4 +1,4 @@
-"""What a node would report. `demo-8gpu.json` is what is sent for that profile; a change of it is a change of the wire."""
+"""Test what a node would report. `demo-8gpu.json` is what is sent for that profile; a change of it is a change of the wire."""
 
 import dataclasses
 import json
@@ -86,7 +86,7 @@ def test_a_dirty_card_says_why_unless_it_has_a_holder_or_instances() -> None:
 def test_links_name_cards_and_not_addresses() -> None:
     links = (
         NvLink(count=4, peer=gpu(1).bdf),
-        NvLink(count=2, peer=PciAddress("0000:f0:00.0")),  # of another virtual machine
+        NvLink(count=2, peer=PciAddress("0000:f0:00.0")),  # a card of another virtual machine
         NvLink(count=12),
     )
     built = status(inventory(gpus=(dataclasses.replace(gpu(0), links=links), gpu(1))))
@@ -145,7 +145,7 @@ def test_what_is_in_use_is_told_in_steps(used_mib: int, told_mib: int, busy: int
 def test_of_what_a_card_does_not_tell_nothing_is_said() -> None:
     cards = (gpu(0), dataclasses.replace(gpu(1), used_mib=512), dataclasses.replace(gpu(2), busy_percent=50))
     assert coarse_use(inventory(gpus=cards), {}) == (Use(uuid=uuid(1), memory_used_mib=512), Use(uuid=uuid(2), busy_percent=50))
-    assert status(inventory(gpus=cards)).use == ()  # which is the reporter's to add
+    assert status(inventory(gpus=cards)).use == ()  # the reporter adds the use
 
 
 def test_the_use_of_containers_is_told_beside_their_cards() -> None:

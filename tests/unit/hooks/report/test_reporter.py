@@ -45,7 +45,7 @@ class Kube:
         self.served = True  # the CRD is there
         self.object: dict[str, Any] | None = None
         self.applied: list[Status] = []
-        self.failures: deque[Exception] = deque()  # of the next calls
+        self.failures: deque[Exception] = deque()  # errors of the next calls
         self.calls: list[str] = []
 
     async def get(self, path: str) -> bytes:
@@ -93,9 +93,9 @@ class World:
         self.kube = Kube()
         self.records = records
         self.now = 1000.0
-        self.waits: list[float] = []  # that keep_reporting was told to
+        self.waits: list[float] = []  # the pauses of keep_reporting, in seconds
         self.until = 3
-        self.credentials: deque[Exception] = deque()  # that are not there
+        self.credentials: deque[Exception] = deque()  # errors of the next tries to read credentials
         self.connections = 0
         node.watch = Watch(inventory(gpus=(gpu(0), gpu(1))))
         self.reporter = Reporter(
@@ -149,7 +149,7 @@ def play(tmp_path: Path, log: Log, records: Records) -> Play:
 
 @pytest.fixture
 def play_use(tmp_path: Path, log: Log, records: Records) -> Play:
-    """What is in use of the cards is reported too."""
+    """Play scenarios in which the use of the cards is reported too."""
     return playing(tmp_path, log, records, use_interval_s=60)
 
 
@@ -187,7 +187,7 @@ def test_what_did_not_change_is_not_sent_again(play: Play) -> None:
 def test_processes_come_and_go_and_are_no_news(play: Play) -> None:
     async def scenario(world: World) -> None:
         await world.look()
-        busy = dataclasses.replace(gpu(0), processes=running(1, 2))  # of the host: there is no /proc below this root
+        busy = dataclasses.replace(gpu(0), processes=running(1, 2))  # processes of the host: there is no /proc below this root
         world.node.watch = Watch(inventory(gpus=(busy, gpu(1))))
         await world.look()
         assert len(world.kube.applied) == 1
@@ -300,7 +300,7 @@ def use(world: World, mib: int, percent: int) -> None:
 
 
 def seen(world: World) -> list[tuple[int | None, int | None]]:
-    """Of the first card, in each report."""
+    """Return the use of the first card in each report."""
     return [(status.use[0].memory_used_mib, status.use[0].busy_percent) for status in world.kube.applied]
 
 
@@ -360,7 +360,7 @@ def test_use_that_does_not_change_is_as_fresh_as_the_renewals(play_use: Play) ->
 
 def test_its_time_is_one_that_the_api_server_takes_whatever_the_clock_says(play_use: Play) -> None:
     async def scenario(world: World) -> None:
-        world.node.clock = lambda: 3.0  # of a card that was asked 7 s ago
+        world.node.clock = lambda: 3.0  # the card was asked 7 s ago, before time 0
         use(world, 300, 50)
         await world.look()
         assert world.kube.applied[0].used_at == 0
@@ -429,7 +429,7 @@ def test_after_an_outage_the_whole_is_applied_though_nothing_changed(play: Play)
         world.fall_ill(0, "lost")
         world.kube.failures.append(DOWN)
         await world.look()
-        world.fall_ill(0, "")  # as the API server has it, as far as we know
+        world.fall_ill(0, "")  # the state that the API server has, as far as the node knows
         await world.look()
         assert len(world.kube.applied) == 2
 

@@ -25,7 +25,7 @@ class Kube:
     def __init__(self, *taints: dict[str, Any]) -> None:
         self.taints = list(taints)
         self.version = 1
-        self.failures: deque[Exception] = deque()  # of the next writes
+        self.failures: deque[Exception] = deque()  # errors of the next writes
         self.reads = self.writes = 0
         self.down = False
 

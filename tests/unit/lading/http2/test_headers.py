@@ -33,7 +33,7 @@ class Ends:
         return tuple((bytes(name), bytes(value)) for name, value in self.decoder.decode(block, raw=True))
 
     def pass_on(self, fields: Fields) -> None:
-        """As the relay does: verbatim as long as it can be."""
+        """Pass the fields on as the relay does: verbatim as long as that is possible."""
         block = self.encode(fields)
         decoded = self.lane.decode(block)
         assert tuple(map(tuple, decoded)) == fields
@@ -63,7 +63,7 @@ def test_blocks_pass_and_ours_move_no_table() -> None:
 def test_a_dropped_block_is_made_up_for() -> None:
     ends = Ends()
     ends.pass_on(REQUEST)
-    ends.lane.decode(ends.encode(((b"x-new", b"entry"),)))  # which the receiver never sees
+    ends.lane.decode(ends.encode(((b"x-new", b"entry"),)))  # a block that the receiver never sees
     ends.lane.verbatim = False
     for _ in range(3):
         ends.pass_on(((b"x-new", b"entry"), *REQUEST))

@@ -1,4 +1,4 @@
-"""What goes out, by what the peer has room for."""
+"""Test that what goes out keeps to the room that the peer has."""
 
 import hpack
 import pytest

@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there_was_sent_nothing(tmp_path: Path) -> None:
         async with KubeClient(access, user_agent="lading-test") as client:
             with pytest.raises(UnreachableError):
                 await create(client)
-            with pytest.raises(UnclearError):  # which aiohttp may have sent before
+            with pytest.raises(UnclearError):  # aiohttp may have sent the request before
                 await client.delete(POD)
 
     asyncio.run(go())

@@ -1,4 +1,4 @@
-"""What an answer says about whether it happened."""
+"""Test what an answer says about whether the request took effect."""
 
 import json
 

@@ -79,7 +79,7 @@ def refused_by(
     policy: FailurePolicy = FailurePolicy.FAIL,
     service: str = HOOK,
 ) -> CallRefusal:
-    """Of a chain with one hook, whose server answers by `script`."""
+    """Return the refusal of a chain with one hook, whose server answers by `script`."""
 
     async def body() -> Answers | CallRefusal:
         chain = Chain(log)
@@ -290,7 +290,7 @@ def test_a_server_that_fails_is_unavailable_and_not_asked_twice(sockets: Path, l
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
 def test_a_server_that_goes_away_while_it_is_asked_is_asked_again(sockets: Path, log: Log, code: grpc.StatusCode) -> None:
-    """Which of the two a server that stops says of what it was answering depends on its gRPC library."""
+    """A server that stops ends its calls with one of these two codes; its gRPC library decides which."""
 
     async def body() -> None:
         chain = Chain(log)

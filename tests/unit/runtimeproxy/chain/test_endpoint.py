@@ -1,4 +1,4 @@
-"""What an endpoint says of a server that could not be asked in time."""
+"""Test what an endpoint says of a server that could not be asked in time."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def test_a_server_that_is_away_is_not_called_late_by_a_busy_loop(sockets: Path, 
 
 
 def test_a_server_that_came_late_is_not_said_to_have_been_slow(sockets: Path, log: Log) -> None:
-    """What was left for its answer may have been too short: that it was away is why."""
+    """The time left for the answer may have been too short, because the server was away before."""
 
     async def run() -> bytes | Failure:
         loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """As a careful writer does: whole, by rename."""
+    """Write the file as a careful writer does: whole, by rename."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text)
     temporary.replace(path)

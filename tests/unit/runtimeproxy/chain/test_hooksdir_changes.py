@@ -30,7 +30,7 @@ Way = Callable[[Place], Callable[[], None]]
 
 
 def _plain(change: Callable[[Place], object]) -> Way:
-    """Of a folder that has the registration in it."""
+    """Return the way to change a folder that has the registration in it."""
 
     def way(place: Place) -> Callable[[], None]:
         place.fill(place.folder, "/run/old.sock")
@@ -81,7 +81,7 @@ def _link_of_parent_swapped(place: Place) -> Callable[[], None]:
 
 
 def _link_in_the_middle_swapped(place: Place) -> Callable[[], None]:
-    """As Kubernetes mounts a ConfigMap: file → ..data → a folder with a date."""
+    """Swap the middle link of a ConfigMap as Kubernetes mounts it: file → ..data → a folder with a date."""
     place.folder.mkdir(parents=True)
     old, new = place.fill(place.folder / "..1", "/run/old.sock"), place.fill(place.folder / "..2", "/run/new.sock")
     (place.folder / "..data").symlink_to(old.name)

@@ -26,7 +26,7 @@ def test_compressed_messages(encoding: bytes, compress: object, size: int) -> No
 
 
 def test_every_member_is_read() -> None:
-    """As Go's gzip reads on: what a pod hides in the second must be seen."""
+    """Go's gzip reads every member, so what a pod hides in the second one must be seen."""
     assert unpack(packed(gzip.compress(b"one,") + gzip.compress(b"two")), b"gzip", LIMIT) == b"one,two"
 
 

@@ -4,7 +4,7 @@ from lading.http2 import frames
 from lading.http2.messages import prefixed
 from tests.fakes.wire import HELD, Wire
 
-LARGE = 12_000  # of a frame; the peers allow 16,384
+LARGE = 12_000  # bytes of a frame; the peers allow 16,384
 
 
 def begin_reply(wire: Wire, stream: int, *, trailers: bool = True) -> bytes:

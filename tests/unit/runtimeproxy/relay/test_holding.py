@@ -1,4 +1,4 @@
-"""What is done with the message of a held call while it comes: room, credit, and both given back however it ends."""
+"""Test how the message of a held call takes room and credit while it comes, and gives both back however it ends."""
 
 from h2.settings import SettingCodes
 
@@ -28,7 +28,7 @@ def test_the_hold_budget_delays_a_call_and_lets_it_go_on() -> None:
     wire.client.connection.send_data(second, message[:16_000])
     wire.flow()
     free = wire.client.connection.local_flow_control_window(second)
-    assert free == frames.DEFAULT_WINDOW - 16_000  # its stream got no credit, so memory is bounded
+    assert free == frames.DEFAULT_WINDOW - 16_000  # the stream got no credit, so memory is bounded
     assert wire.client.connection.outbound_flow_control_window == frames.DEFAULT_WINDOW  # no one else waits
     wire.forward(first)
     wire.send(second, message[16_000:])
@@ -132,7 +132,7 @@ def test_room_is_given_back_only_once_the_runtime_has_taken_the_message() -> Non
     wire.runtime.credit()
     wire.flow()
     assert len(wire.runtime.streams[stream].data) == len(prefixed(b"a" * 150_000))
-    assert wire.budget._room == 0  # who waited has it
+    assert wire.budget._room == 0  # the call that waited has the room
 
 
 def test_what_a_large_first_window_lets_in_is_refused_beyond_its_room() -> None:

@@ -36,7 +36,7 @@ class Node:
         self.answer: Answer | Refusal | Exception = X
         self.later = False  # whether the answer comes when `may_end` is set
         self.asked: list[tuple[str, ...]] = []
-        self.may_end = asyncio.Event()  # what is answered later
+        self.may_end = asyncio.Event()  # set when the later answers may come
         self.vfs_in: set[str] = set()  # sandboxes
 
     def adjust_container(self, sandbox: Sandbox, container: Container) -> Answer | Refusal | Awaitable[Answer | Refusal]:

@@ -88,7 +88,7 @@ class Peer:
         return stream
 
     def answers(self, stream: int, error: Exception | None = None) -> None:
-        """What a call waits for has come to its end; no one awaits in between."""
+        """End the work that a call waits for, and send its result; no one awaits in between."""
         work = self.later.pop(stream)
         result: bytes | Exception
         try:
@@ -301,7 +301,7 @@ def test_the_answer_of_a_call_that_was_given_up_goes_nowhere(error: Exception | 
     assert not peer.server.waiting
     work = peer.later[stream]
     assert peer.server.answer_later(stream, error or b"slow") == b""
-    assert peer.failures == ([error] if error else [])  # what went wrong is told all the same
+    assert peer.failures == ([error] if error else [])  # the error is reported all the same
     work.close()
 
 
@@ -321,8 +321,8 @@ def test_a_later_answer_waits_for_credit_too() -> None:
     peer.h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 70_000})
     peer.talk()
     peer.answers(stream)
-    assert len(peer.content[stream]) == 65_535  # what the connection has
-    assert not peer.server.waiting  # for anything but its client
+    assert len(peer.content[stream]) == 65_535  # the credit of the connection
+    assert not peer.server.waiting  # the server waits for its client only
     peer.h2.increment_flow_control_window(1 << 20)
     peer.h2.increment_flow_control_window(1 << 20, stream)
     peer.talk()

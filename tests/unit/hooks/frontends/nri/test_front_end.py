@@ -378,7 +378,7 @@ def test_the_life_of_a_sandbox_is_the_nodes(scenario: Scenario, by_method: bool)
 def test_when_a_container_of_a_guarded_pod_is_removed_its_sandbox_is_looked_at(
     scenario: Scenario, of_pod: dict[str, str], ended: set[str]
 ) -> None:
-    """Of sandboxes from before a restart of containerd, nothing else tells the end."""
+    """No other event tells the end of a sandbox from before a restart of containerd."""
 
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()

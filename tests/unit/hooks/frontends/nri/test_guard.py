@@ -1,4 +1,4 @@
-"""What the guard lets pass, refuses and hides."""
+"""Test what the guard lets pass, refuses and hides."""
 
 import fcntl
 from pathlib import Path

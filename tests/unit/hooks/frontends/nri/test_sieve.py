@@ -1,4 +1,4 @@
-"""What is kept of a message that comes in parts is what protobuf itself reads of the whole one."""
+"""Test that the sieve keeps of a message in parts what protobuf itself reads of the whole message."""
 
 import tracemalloc
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ def driver(folder: Path) -> None:
     library(folder, f"libnvidia-ptxjitcompiler.so.{VERSION}", "libnvidia-ptxjitcompiler.so.1")
     library(folder, f"libnvidia-nvvm.so.{VERSION}", "libnvidia-nvvm.so.4")
     library(folder, f"libEGL_nvidia.so.{VERSION}", "libEGL_nvidia.so.0")
-    library(folder, f"libnvidia-glcore.so.{VERSION}")  # its soname is its name
+    library(folder, f"libnvidia-glcore.so.{VERSION}")  # a library whose soname is its file name
     library(folder, "libnvidia-nvvm70.so.4")
 
 

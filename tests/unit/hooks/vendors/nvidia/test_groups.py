@@ -57,7 +57,7 @@ def make_node(root: Path, path: str, driver: str, minor: int) -> None:
 
 
 def make_drm(root: Path, card: Gpu, *numbers: int) -> None:
-    """Its nodes as sysfs has them, with the folders of connectors and the links that lie beside; and in /dev/dri."""
+    """Make the card's nodes in /dev/dri and in sysfs, with the folders of connectors and the links that lie beside."""
     for number in numbers:
         name = f"renderD{number}" if number >= 128 else f"card{number}"
         folder = root / "sys/bus/pci/devices" / card.bdf / "drm" / name
@@ -154,7 +154,7 @@ def test_a_link_is_followed_nowhere(root: Path, path: str) -> None:
 
 
 def test_nodes_of_a_driver_container_and_of_the_host(root: Path) -> None:
-    """What the container's driver made is below its root; gdrdrv may be the host's own module."""
+    """The nodes that the container's driver made are below its root; gdrdrv may be the host's own module."""
     driver_root = root / "driver"
     make_node(root, "/dev/gdrdrv", "gdrdrv", 0)
     make_node(driver_root, "/dev/nvidiactl", "nvidia", 255)
@@ -179,7 +179,7 @@ def test_a_card_has_its_own_drm_nodes(root: Path) -> None:
     make_node(root, "/dev/nvidia-modeset", "nvidia", 254)
     make_drm(root, gpu(0), 2, 129)
     make_drm(root, gpu(1), 1, 128)
-    make_node(root, "/dev/dri/card0", "drm", 0)  # of the board's own display
+    make_node(root, "/dev/dri/card0", "drm", 0)  # the node of the board's own display
     driver, gpus, problems = add(root, DriverGroup.GRAPHICS, gpus=(gpu(0), gpu(1)))
     assert drm(gpus) == [["/dev/dri/card2", "/dev/dri/renderD129"], ["/dev/dri/card1", "/dev/dri/renderD128"]]
     assert (added(driver), problems) == (["/dev/nvidia-modeset"], ())
@@ -225,7 +225,7 @@ def test_no_drm_nodes_without_the_group(root: Path) -> None:
 
 def test_storage_comes_with_its_configuration(root: Path) -> None:
     driver_root = a_driver_root(root / "driver", "etc/cufile.json", "run/udev/data/b8:0")
-    assert mounted(add(root, DriverGroup.GDS, driver_root=driver_root)[0]) == {}  # of use with the nodes only
+    assert mounted(add(root, DriverGroup.GDS, driver_root=driver_root)[0]) == {}  # it is of use with the nodes only
     make_node(root, "/dev/nvidia-fs0", "nvidia-fs", 0)
     expected = {"/etc/cufile.json": f"{driver_root}/etc/cufile.json"}
     assert mounted(add(root, DriverGroup.GDS, driver_root=driver_root)[0]) == expected
@@ -263,7 +263,7 @@ def test_the_libraries_of_graphics_under_every_name_in_every_folder(root: Path) 
     driver_root = a_driver_root(
         root / "driver",
         f"{LIBRARIES}/libnvidia-egl-gbm.so.1.1.2",
-        f"{LIBRARIES}/libnvidia-egl-rm.so.{VERSION}",  # of the driver's version: mounted already
+        f"{LIBRARIES}/libnvidia-egl-rm.so.{VERSION}",  # a library of the driver's version is mounted already
         f"{LIBRARIES}/libnvidia-allocator.so.{VERSION}",
     )
     (driver_root / LIBRARIES / "libnvidia-egl-gbm.so.1").symlink_to("libnvidia-egl-gbm.so.1.1.2")

@@ -378,7 +378,7 @@ def test_driver_that_answers_no_session(build_node: BuildNode, fake_nvml: Path) 
     assert driver is None
     assert [gpu.index for gpu in gpus] == list(range(8))
     assert all(gpu.unhealthy for gpu in gpus)
-    assert "lading-hooks" in problem  # what to restart
+    assert "lading-hooks" in problem  # the service to restart
     assert read(node, fake_nvml)[0] is not None
 
 

@@ -1,4 +1,4 @@
-"""What /proc says of the driver."""
+"""Test what is read of the driver from /proc."""
 
 from pathlib import Path
 
