@@ -6,6 +6,7 @@ device counts, once; the holds of several pods add up. Only `settle` changes a h
 Two writers change the books: `Facts` (objects of the API server) and `Claims` (central's own claims).
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from central.assignment.model import Taken
@@ -35,6 +36,7 @@ class Books:
         self.own = OwnClaims()
         self.changes = Changes()  # changes of free capacity
         self.claimed = Changes()  # changes of holders or of their reasons, for views
+        self.priorities: Counter[int] = Counter()  # priority → number of pods that hold something by an assignment
         self.groups = Groups()
         self.loads = Loads()
         self.other_claims = OtherClaims()
@@ -56,10 +58,6 @@ class Books:
         """Return the pods that hold something of this node, by any claim."""
         node = self.nodes.get(name)
         return node.holds.keys() if node is not None else ()
-
-    def group_cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
-        """Return the cards of an affinity group, as if these pods held nothing. Empty: any card may become the group's."""
-        return self.groups.cards(group, without)
 
     def obstacle(self, uid: PodUid) -> Obstacle | None:
         """Return why nothing can be claimed for this pod: it has ended, or is bound; None if it waits or is unknown."""

@@ -166,7 +166,7 @@ class Claims:
         otherwise."""
         wanted = tuple(cards_in_groups(name, taken))
         for group, card in wanted:
-            cards = self._books.group_cards(group, [uid]).union(of for same, of in wanted if same == group)
+            cards = self._books.groups.cards(group, [uid]).union(of for same, of in wanted if same == group)
             if other := min(cards - {card}, default=None):
                 return Conflict(obstacle=Obstacle.GROUP, device=other.uuid, holders=self._books.group_members(group, other))
         return None

@@ -6,7 +6,6 @@ does nothing, nor does a pod that was removed before. A list takes away what is 
 controllers.) ledger.py says how claims end, and why some linger.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -36,7 +35,6 @@ class Facts:
         self._gone_reports: Gone[str] = Gone()
         self._gone_nodes: Gone[str] = Gone()
         self._lingering: set[str] = set()  # nodes where something lingers
-        self._priorities: Counter[int] = Counter()  # priority → number of pods that hold something by an assignment
 
     # ---- pods, as the API server says
 
@@ -115,10 +113,6 @@ class Facts:
         for name in names:
             self._books.settle(uid, name)
 
-    def lowest_priority(self) -> int | None:
-        """Return the lowest priority of all pods that hold something by an assignment; None if there are none."""
-        return min(self._priorities, default=None)
-
     def end_lingering(self, now: float) -> None:
         """End lingering claims on nodes that are reachable again and do not report them, or that never reported them."""
         books = self._books
@@ -136,9 +130,9 @@ class Facts:
 
     def _count(self, record: PodRecord | None, by: int) -> None:
         if record is not None and record.holds is not None:
-            self._priorities[record.priority] += by
-            if not self._priorities[record.priority]:
-                del self._priorities[record.priority]
+            self._books.priorities[record.priority] += by
+            if not self._books.priorities[record.priority]:
+                del self._books.priorities[record.priority]
 
     def _linger(self, uid: PodUid, name: str, taken: Taken, *, forced: bool = False) -> None:
         """Keep what a pod had while its node may still use it. `forced`: the pod was removed before its node ended it."""

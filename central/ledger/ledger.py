@@ -150,14 +150,17 @@ class Ledger:
     def is_settled(self, uid: PodUid) -> bool:
         """Tell whether the pod is bound, is being deleted, has ended or is gone."""
         record = self._books.pods.get(uid)
-        return (
-            self._books.obstacle(uid) is not None or self.load_of(uid) is not None or (record is not None and record.deleting)
-        )
+        deleting = record is not None and record.deleting
+        return deleting or self._books.obstacle(uid) is not None or self.load_of(uid) is not None
 
     def exists(self, uid: PodUid) -> bool:
         """Tell whether the API server has the pod, and the pod has not ended."""
         record = self._books.pods.get(uid)
         return self._books.loads.bound_as(uid) is not None if record is None else not record.terminal
+
+    def lowest_priority(self) -> int | None:
+        """Return the lowest priority of all pods that hold something by an assignment; None if there are none."""
+        return min(self._books.priorities, default=None)
 
     def bound_on(self, name: str) -> Iterator[PodRecord]:
         """Yield pods that hold something of this node by an assignment. It is cheaper than `holders`."""

@@ -67,7 +67,7 @@ class Overlay:
         """Return the cards of an affinity group; if empty, the group's next pod may open any card."""
         every = (one for put in self.put.values() for one in put)
         put = (card for one in every for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)
-        return self.books.group_cards(group, self.gone).union(put)
+        return self.books.groups.cards(group, self.gone).union(put)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -406,7 +406,7 @@ class Scheduler:
         rule = self.quotas.preemption(pods)
         if rule is not None:
             return rule
-        return Preemption(lowest=self.ledger.facts.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
+        return Preemption(lowest=self.ledger.lowest_priority(), takes=lambda uid: True, allows=lambda gone: True)
 
     def judged(self, request: DeviceRequest) -> CachedVerdicts:
         """Return the verdicts about nodes for the request, after judging further nodes for at most one slice of time."""

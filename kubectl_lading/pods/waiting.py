@@ -48,7 +48,7 @@ def find_preemption(
     scheduler: Scheduler, pod: Pending, names: Sequence[str], budgets: Budgets = NO_BUDGETS
 ) -> Iterator[Preemption | None]:
     """Find the victims for the pod. Yield None between two steps, and the result last."""
-    lowest = scheduler.ledger.facts.lowest_priority()
+    lowest = scheduler.ledger.lowest_priority()
     if not pod.may_preempt:
         yield Preemption(said="its preemptionPolicy is Never")
         return

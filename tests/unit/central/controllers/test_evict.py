@@ -410,9 +410,9 @@ def test_equal_priorities_cost_no_plan(tmp_path: Path) -> None:
         await one.put_pod("b")
         assert await one.schedule("b") == REFUSED
         await one.pause(60)
-        assert (evicted(one), one.term.ledger.facts.lowest_priority()) == ([], 0)
+        assert (evicted(one), one.term.ledger.lowest_priority()) == ([], 0)
         await one.remove_pod("a")
-        assert one.term.ledger.facts.lowest_priority() is None
+        assert one.term.ledger.lowest_priority() is None
 
     play(story, tmp_path)
 
