@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import setup
 
 SHARED = ("systemd", "deploy")
-# What makes wheel, images, chart and release is for a checkout.
+# Only a checkout needs the tools that make wheel, images, chart and release.
 LEFT_OUT = ("deploy/image", "deploy/chart", "deploy/wheel.py", "deploy/release.py", "deploy/sbom.py", "__pycache__")
 
 

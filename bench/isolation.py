@@ -114,7 +114,7 @@ def model(case: Case, way: Callable[[Sequence[Work], float], None], *, seconds: 
     way(works, seconds)
     since_ns, until_ns = case.since_s * 1000 * MS, seconds * 1000 * MS
     parts = [work.share_of(since_ns, until_ns) for work in works]
-    alone = way is WAYS["partition"]  # each had its own card, as large as its request
+    alone = way is WAYS["partition"]  # each container had its own card, as large as its request
     if alone:
         parts = [part * work.request for part, work in zip(parts, works, strict=True)]
     apart = [promised - part for part, promised in zip(parts, case.promised, strict=True)]

@@ -3,8 +3,8 @@
     python -m lint.words [FILE ...]
 
 Reads the tracked files; in code the parts of names too (`check_nobody`, `LadingNobodyLeads`), but not in docs, which cite names
-of tests, and not the data of tests. In the folders of STARTS it also finds docstrings and comments that begin in the middle of
-a sentence. Prints each place with what to write instead; exit status 1 where there is one.
+of tests, and not the data of tests. Outside tests it also finds docstrings and comments that begin in the middle of a sentence.
+Prints each place with what to write instead; exit status 1 where there is one.
 """
 
 import re
@@ -42,20 +42,6 @@ READ: Final = frozenset(
 )
 # A reader of "of the node" alone asks what is of the node.
 _START: Final = re.compile(r"(?:of|by|what|as|that|which|who|whose|its|for which|in which)\b", re.IGNORECASE)
-STARTS: Final = (
-    "lint/",
-    "central/",
-    "hooks/",
-    "kubectl_lading/",
-    "runtimeproxy/",
-    "shares/",
-    "simulate/",
-    "doctor/",
-    "lading/",
-    "simnode/",
-    "bench/",
-    "deploy/",
-)
 # Between two words there may be the end of a line, and the sign of a comment.
 _WORD: Final = re.compile(r"\b(?:" + "|".join(f"({word})" for word in WORDS).replace(" ", r"[\s#/*]+") + r")\b", re.IGNORECASE)
 _NAME_JOINT: Final = re.compile(r"_|(?<=[a-z0-9])(?=[A-Z])")
@@ -108,12 +94,8 @@ def main(files: Iterable[str]) -> None:
     root = Path(__file__).parents[1]
     texts = {name: (root / name).read_text() for name in files or read_tracked(root)}
     hits = [hit for name, text in texts.items() for hit in find_words(name, text)]
-    hits += [
-        hit
-        for name, text in texts.items()
-        if name.startswith(STARTS) and name.endswith(".py")
-        for hit in find_starts(name, text)
-    ]
+    product = {name: text for name, text in texts.items() if name.endswith(".py") and not name.startswith("tests/")}
+    hits += [hit for name, text in product.items() for hit in find_starts(name, text)]
     for hit in hits:
         print(f'{hit.file}:{hit.line}: "{hit.word}": {hit.instead}', file=sys.stderr)
     sys.exit(1 if hits else 0)

@@ -73,11 +73,11 @@ class Fragments:
         return self._cpu.searchsorted(cpu_milli, side="right")
 
     def started(self, model: int, level: Numbers, free: Numbers) -> Floats:
-        """Return the fragment on each partly used card, in milli."""
+        """Return the capacity of each partly used card that the expected pods could not use, in thousandths of a card."""
         lost: Floats = free * (1.0 - self._sharing[model, level, free // PERCENT])
         return lost
 
     def unstarted(self, model: int, level: Numbers, cards: Numbers) -> Floats:
-        """Return the fragment on `cards` wholly free cards, in milli."""
+        """Return the capacity of `cards` free cards that the expected pods could not use, in thousandths of a card."""
         lost: Floats = cards * FULL * (1.0 - self._sharing[model, level, _STEPS] - self._whole[model, level, cards])
         return lost

@@ -430,7 +430,7 @@ class GangKeeper:
         return now - max(gang.named_at, gang.arrived_at) > ARRIVED_S
 
     def _stalls(self, gang: Gang, now: float) -> bool:
-        """Return whether kube-scheduler seems to have stopped requesting members. It may have no node for one of them."""
+        """Return whether kube-scheduler sends no more filter calls about planned members. It may have no node for one."""
         return now - gang.arrived_at > ARRIVED_S and any(not gang.members[uid].names for uid in gang.plan)
 
     def _call_members(self, gang: Gang, now: float) -> None:

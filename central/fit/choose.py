@@ -135,7 +135,7 @@ def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Miss
 
 
 Bond = PartitionPolicy | RdmaPolicy | Scope
-# For each bond: the reason if the pod would not fit on an empty node either, and the reason if it would.
+# Two reasons for each bond: the first if the pod does not fit on an empty node either, the second if it does.
 MISSING_OF: Final[Mapping[Bond, tuple[Missing, Missing]]] = {
     PartitionPolicy.HONOR: (Missing.NO_PARTITION, Missing.NO_FREE_PARTITION),
     RdmaPolicy.PER_SWITCH: (Missing.TOO_FEW_VFS_OF_SWITCH, Missing.TOO_FEW_FREE_VFS_OF_SWITCH),

@@ -83,9 +83,9 @@ def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:
     return tuple(sorted((mig.profile, mig.memory_mib, mig.uuid in card.free_mig) for mig in card.gpu.mig))
 
 
-# For requests that do not depend on positions: the order of cards makes no difference, and VFs are only counted.
+# The class of a node when a request does not depend on positions: the order of cards has no effect, and VFs are only counted.
 class_in_any_order: Final = _numbered(_in_any_order)
-# For requests that depend on the positions of cards and VFs: one class has one topology, and the same free devices in it.
+# The class of a node when a request depends on the positions of cards and VFs: topology and free devices are equal in a class.
 class_by_devices: Final = _numbered(partial(_in_place, vfs=True))
-# For requests that depend on the positions of cards, and request no VFs.
+# The class of a node when a request depends on the positions of cards and has no VFs.
 class_by_cards: Final = _numbered(partial(_in_place, vfs=False))

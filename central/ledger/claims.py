@@ -140,7 +140,7 @@ class Claims:
         self._books.loads.expire(now)
 
     def _follow_victims(self, now: float) -> None:
-        """Count the time of nominations whose victims are gone."""
+        """Let nominations whose victims are gone expire after NOMINATION_S."""
         for claim in [claim for claim in self._books.own.of_kind(Claim.NOMINATED) if claim.victims]:
             node = self._books.nodes.get(claim.node)
             if node is None or claim.victims.isdisjoint(node.holds):

@@ -198,7 +198,7 @@ class Ledger:
         return tuple(clash for name in sorted(self._crowded) for clash in clashes(self._books.nodes[name], self.holders(name)))
 
     def conflicts_on(self, name: str) -> tuple[Clash, ...]:
-        """Return the same of one node."""
+        """Return the conflicts on one node: devices that two pods hold and cannot share."""
         node = self._books.nodes.get(name)
         return tuple(clashes(node, self.holders(name))) if node is not None and node.crowded() else ()
 

@@ -18,7 +18,7 @@ from lading.errors import StateError
 from lading.vocabulary import PodUid
 
 # Maximum rows: one grant every two and a half minutes for 90 days. They take 40 MB if each grant has eight GPUs and eight VFs.
-# Beyond it, the oldest rows are deleted.
+# When there are more, the oldest rows are deleted.
 MOST: Final = 50_000
 STEP: Final = 200  # maximum rows deleted in one step; a container that is created meanwhile waits for 2 ms
 _LOOKED_THROUGH: Final = 1000  # rows read at the start to find the last holders of each device

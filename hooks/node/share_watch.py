@@ -41,7 +41,7 @@ class ShareWatch:
     _problem: str = ""  # failure of the last check, or empty
 
     async def keep_looking(self) -> None:
-        """Check until cancelled. Never returns. A driver that hangs delays the next check, as it delays each reading."""
+        """Check the shared cards until the task is cancelled. A driver that hangs delays the next check."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)

@@ -146,7 +146,7 @@ class Tainter:
 
 
 def change(taints: Sequence[dict[str, Any]], wanted: bool) -> list[dict[str, Any]] | None:
-    """Return the taints with Lading's or without it; None if they are so."""
+    """Return the taints with Lading's taint added or removed, or None if nothing has to change."""
     others = [taint for taint in taints if (taint.get("key"), taint.get("effect")) != (NOT_READY, EFFECT)]
     if wanted is (len(others) < len(taints)):
         return None

@@ -195,7 +195,7 @@ def eight_gpus(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = 
 
 
 def reported_room(status: Status, name: str = "n1") -> NodeRoom:
-    """Of a node that reports this and where no one holds anything, as the ledger makes it."""
+    """Return the free capacity of a node with this report and no pods, as the ledger makes it."""
     usage = Usage()
     inventory = inventory_of(NodeDevices(metadata=Metadata(name=name), status=status))
     return NodeRoom(

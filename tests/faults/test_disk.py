@@ -172,7 +172,7 @@ def unreadable(path: Path) -> None:
     path.symlink_to(path.with_name("nowhere"))
 
 
-def someone_elses(path: Path) -> None:
+def give_away(path: Path) -> None:
     path.write_text("{}")
     os.chown(path, 65534, 65534)
 
@@ -187,7 +187,7 @@ BAD: Final[dict[str, Callable[[Path], object]]] = {
     "folder": lambda path: path.mkdir(),
     "device": lambda path: path.symlink_to("/dev/zero"),
     "unreadable": unreadable,
-    "somebody-elses": someone_elses,
+    "of-another-user": give_away,
     "loop": lambda path: path.symlink_to(path.name),
 }
 

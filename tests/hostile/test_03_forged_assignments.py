@@ -61,7 +61,7 @@ def test_another_pods_or_another_nodes(signed: Front, uid: str) -> None:
 
 
 def test_changed_after_it_was_granted(signed: Front, uid: str) -> None:
-    """By annotations that are each right by themselves: central's next one, and an older one that someone kept."""
+    """Neither a newer nor an older signed assignment may replace the one that a container was created with."""
     with signed.pod({}, uid) as pod:
 
         def create(name: str, gpu: int, gen: int) -> set[str]:

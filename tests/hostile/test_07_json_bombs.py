@@ -98,7 +98,7 @@ def test_by_hand(by_hand: Front, annotations: dict[str, str]) -> None:
     assert growth.bytes < GROWTH
 
 
-# What a person gives to `lading-hooks render` may be someone else's manifest.
+# The manifest that a person passes to `lading-hooks render` may be written by an attacker.
 
 LAUGHS = "x: &l0 [lol]\n" + "".join(f"x{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 10))
 MANIFESTS = {

@@ -28,7 +28,7 @@ def key_of(folder: Path, key_id: str) -> tuple[Signer, str]:
 
 
 def trust(lading: LadingNode, lines: str) -> None:
-    """Edit [keys], then restart lading-hooks, as docs/install.md says."""
+    """Replace the keys in hooks.toml, then restart lading-hooks, as docs/install.md says."""
     others = [line for line in lading.hooks.config.read_text().splitlines() if not line.startswith("keys.")]
     lading.hooks.config.write_text("\n".join([*others, lines]))
     lading.hooks.restart()

@@ -47,7 +47,7 @@ def path_of(sandbox: str) -> str:
 
 
 async def inline(do: Callable[[], T]) -> T:
-    """In place of a thread: the loop turns once, so that others may come in between. What hangs holds no one else."""
+    """Call `do` in the loop, in place of a thread. Other tasks run once before it, and go on while it hangs."""
     await asyncio.sleep(0)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Render CDI specs for NVIDIA's cards and MIG instances, with the driver's files that each container with one gets too.
+"""Render CDI specs for NVIDIA's cards and MIG instances. Each device of a spec also brings the driver's files.
 
 The input is the inventory of NVML, the driver's files and the configured groups. The output is a spec for cards and a spec for
 MIG instances. A card in MIG mode is no CDI device itself. A card without a device node has no CDI devices at all.

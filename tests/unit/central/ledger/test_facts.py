@@ -378,7 +378,7 @@ def test_room_that_appears_is_told(before: NodeDevices, after: NodeDevices) -> N
     ],
 )
 def test_a_device_that_is_described_otherwise_is_told(after: NodeDevices) -> None:
-    """What was in a pod's way may be in no one's way now."""
+    """A pod that did not fit may fit now."""
     ledger = ledger_of(report(gpus=[gpu(0)]))
     ledger.facts.set_report(after)
     assert ledger.take_freed() == ("n1",)

@@ -394,7 +394,7 @@ def test_the_card_of_a_share_is_chosen_as_the_node_is() -> None:
     made.filter("c")
     claim = made.ledger.own_claim(uid_of("c"), Claim.PREDICTED)
     assert claim is not None
-    # Of 50 % it would leave 10, for which no one asks; of 70 % it leaves what a third fills.
+    # On the card with 50 % free, 10 % would remain, which no pod requests; the card with 70 % free keeps 30 %, as b requests.
     assert [*claim.taken.gpus] == [gpu_uuid("n1", 1)]
     assert made.ledger.room("n1").cards[0].free_core == 50
     reserve(made, "c", "n1")

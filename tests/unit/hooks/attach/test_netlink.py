@@ -84,7 +84,7 @@ def test_what_is_as_wanted_is_not_sent_again(kernel: HostKernel, asked: list[byt
 
 
 def test_a_mac_that_the_pf_reports_is_sent_all_the_same(kernel: HostKernel, table: VfTable) -> None:
-    """It may be the VF's own, and would bind no one."""
+    """The MAC in the report may be the VF's own; the PF holds a pod to it only once it was set."""
     table.change("ens1f0", lambda pf: replace(pf, vfs=(VfState(mac=_MAC), *pf.vfs[1:])))
     kernel.set_vf(_PF, 0, VfConfig(mac=_MAC))
     assert table.read()["ens1f0"].vfs[0] == VfState(mac=_MAC, mac_fixed=True)

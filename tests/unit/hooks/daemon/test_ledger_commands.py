@@ -194,7 +194,7 @@ def of(bdf: PciAddress) -> Attachment:
 
 @pytest.mark.parametrize("attaches", [True, False])
 def test_a_network_device_that_lading_did_not_move_has_an_unknown_holder(desk: Desk, attaches: bool) -> None:
-    """Where VFs are brought into pods; elsewhere no one would know."""
+    """Without netdev mode, pods move VFs themselves, so a missing network device is normal."""
     bdf = take_netdev_away(desk)
     flag = "--netdev" if attaches else "--no-netdev"
     state = desk.listed(flag)[bdf]["state"]

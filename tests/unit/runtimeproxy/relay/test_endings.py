@@ -175,7 +175,7 @@ def test_a_refusal_before_the_runtimes_settings_follows_them() -> None:
 
 @pytest.mark.parametrize("greeted", [True, False])
 def test_credit_that_was_not_said_is_not_used(greeted: bool) -> None:
-    """With a runtime that never speaks, credit that waits to be sent to the client would pile up."""
+    """Credit is sent to the client together with the runtime's frames; a runtime that sends none would make it pile up."""
     wire = Wire(started=greeted)
     stream = wire.request(HELD)
     wire.relay.receive_from_client(wire.client.connection.data_to_send())
