@@ -8,7 +8,7 @@ GET    := $(PYTHON) simnode/progress.py
 # Tests that start daemons, a runtime or a browser often wait, so LANES of them run at a time.
 ON_MACHINE := $(addprefix tests/,install page peers shares demos faults node hostile cluster)
 IN_PROCESS := $(filter-out $(ON_MACHINE),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
-LANES      ?= 4
+LANES      ?= 8
 PYTEST     := $(VENV)/bin/pytest
 # These tests make 250,000 small files, which /dev/shm takes ten times as fast as a disk. It must be large enough, and tests have
 # programs and device nodes there.
