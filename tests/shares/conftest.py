@@ -1,10 +1,8 @@
 """The library as containers have it, compiled here, and a site for each test."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,6 @@ from tests.fakes.needs import need
 from tests.logs import LOGS
 from tests.shares.site import SOCKET, Site
 
-_NICE = -10  # nice value of sched(7): ten times the CPU time of a process with the default 0
-
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,19 +22,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = folder / "shown" / CUDA
     build(out, find_compiler(), real=compile_fake_cuda(folder / "real"), socket=SOCKET)
     return out
-
-
-@pytest.fixture(scope="module", autouse=True)
-def first_on_the_cpu() -> Iterator[None]:
-    """Give the processes of a test the CPU before other processes of the machine, if the kernel permits it.
-
-    A program that waits for a CPU does not request its next turn on the card, so it would get less than its share.
-    """
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
-    yield
-    os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 @pytest.fixture

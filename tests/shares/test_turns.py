@@ -1,7 +1,9 @@
 """Measure what each container gets of the card, with real processes: shares are compared with one another."""
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import pytest
@@ -11,6 +13,20 @@ from tests.shares.site import MIB, Process, Site, eventually
 MEASURED_S = 3.0
 MS = 1000  # microseconds
 TURN_S = 0.05
+_NICE = -15  # nice value of sched(7): a process gets thirty times the CPU time of one with the default 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def first_on_the_cpu() -> Iterator[None]:
+    """Give the processes of a test the CPU before other processes of the machine, if the kernel permits it.
+
+    A program that waits for a CPU does not request its next turn on the card, so it would get less than its share.
+    """
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    yield
+    os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 class Load(NamedTuple):
