@@ -11,6 +11,7 @@
 import argparse
 import gc
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,12 +24,12 @@ from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
-from central.gang.model import Gang
+from central.gang.gang import Gang
 from central.ledger.ledger import Ledger
 from central.request.gang import MAX_MIN
 from central.request.model import Policy
 from central.request.pod import Pod
-from central.scheduling.gangs import GangPlanner
+from central.scheduling.gangs import Found, GangPlanner
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
@@ -49,7 +50,7 @@ class Rig:
         self.planner = GangPlanner(self.scheduler)
         log = open_log("lading-bench", Level.ERROR)
         self._feed = PodFeed(self.ledger, pending, Conditions(), log=log, unassigned=lambda pod: None)
-        self._gangs = GangFeed(self.scheduler.gangs, self.ledger)
+        self._gangs = GangFeed(self.scheduler.starts, self.ledger)
         self.names = [f"node-{number:05d}" for number in range(nodes)]
         for name in self.names:
             NodeFeed(self.ledger).changed(msgspec.convert(self._node(name), Node))
@@ -146,8 +147,9 @@ def _steps(planner: GangPlanner, gang: Gang) -> tuple[float, float, bool]:
         try:
             next(steps)
         except StopIteration as end:
+            found = isinstance(end.value, Found) and planner.hold(gang, end.value, until=math.inf, counts=True)
             took = time.process_time() - began
-            return total + took, max(longest, took) * 1e3, bool(end.value)
+            return total + took, max(longest, took) * 1e3, found
         took = time.process_time() - began
         total, longest = total + took, max(longest, took)
 

@@ -120,7 +120,7 @@ def compute(
     NodeFeed(ledger, topology, hosts).replaced(*nodes)
     DevicesFeed(ledger).replaced(*devices)
     PodFeed(ledger, pending, Conditions(), log=log, unassigned=unassigned.append).replaced(*pods)
-    GangFeed(scheduler.gangs, ledger).replaced(*pods)
+    GangFeed(scheduler.starts, ledger).replaced(*pods)
     for kind, (objects, _) in (("NodeDevices", devices), ("Node", nodes), ("Pod", pods)):
         problems.said += [_unreadable(kind, one) for one in objects if isinstance(one, Unreadable)]
     return Cluster(

@@ -29,10 +29,11 @@ from central.api.times import parse_seconds
 from central.api.watch import Unreadable
 from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
 from central.controllers.take_back import TakeBack
-from central.gang.claims import drop_member, drop_plan, follow, follow_change, forget_kept
+from central.gang.gang import Gang, Member
 from central.gang.gangs import Gangs
-from central.gang.model import Gang, Member, Phase
+from central.gang.life import Phase, Stage
 from central.gang.queue import Place
+from central.gang.starts import Starts
 from central.ledger.ledger import Ledger
 from central.loop.agenda import Agenda
 from central.loop.faults import Faults, Work
@@ -42,7 +43,7 @@ from central.request.model import MalformedRequest
 from central.request.parse import mentions_devices
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
-from central.scheduling.gangs import GangPlanner
+from central.scheduling.gangs import Found, GangPlanner
 from central.scheduling.line import gang_place
 from central.scheduling.scheduler import Scheduler
 from lading.log import Event, Log
@@ -74,10 +75,11 @@ class GangFeed:
     """Keep gang members from the watch of pods. The ledger must receive each event first."""
 
     def __init__(
-        self, gangs: Gangs, ledger: Ledger, *, finish_s: float = FINISH_S, now: Callable[[], float] = time.time
+        self, starts: Starts, ledger: Ledger, *, finish_s: float = FINISH_S, now: Callable[[], float] = time.time
     ) -> None:
         """Create the handler. `finish_s`: as for GangKeeper. `now`: Unix seconds."""
-        self._gangs = gangs
+        self._starts = starts
+        self._gangs = starts.gangs
         self._ledger = ledger
         self._finish_s = finish_s
         self._now = now
@@ -115,7 +117,7 @@ class GangFeed:
             gated=bool(spec.scheduling_gates),
         )
         self._gangs.put(member)
-        follow(self._ledger, self._gangs)
+        self._starts.follow()
 
     def _is_old(self, pod: Pod, said: Membership) -> bool:
         """Return whether the pod runs for longer than its gang may take to start. It may have started under another leader."""
@@ -127,15 +129,15 @@ class GangFeed:
 
     def _end(self, uid: PodUid) -> None:
         self._gangs.remove(uid)
-        follow(self._ledger, self._gangs)
+        self._starts.follow()
 
 
 class GangObjectFeed:
     """Keep gang sizes from the watch of one kind of object, such as PodGroup."""
 
-    def __init__(self, gangs: Gangs, ledger: Ledger, kind: GangKind) -> None:
-        self._gangs = gangs
-        self._ledger = ledger
+    def __init__(self, starts: Starts, kind: GangKind) -> None:
+        self._starts = starts
+        self._gangs = starts.gangs
         self._read = kind.read
         self._known: dict[str, set[ObjectKey]] = {}  # keys in `gangs`, by uid of the watched object
 
@@ -155,7 +157,7 @@ class GangObjectFeed:
         self._known[obj.metadata.uid] = now
         for one in said:
             self._gangs.put_object(one)
-        follow(self._ledger, self._gangs)
+        self._starts.follow()
 
     def removed(self, gone: Ident, version: str) -> None:
         self._forget(gone.uid)
@@ -163,7 +165,7 @@ class GangObjectFeed:
     def _forget(self, uid: str) -> None:
         for key in self._known.pop(uid, set()):
             self._gangs.remove_object(key)
-        follow(self._ledger, self._gangs)
+        self._starts.follow()
 
 
 class GangKeeper:
@@ -197,7 +199,7 @@ class GangKeeper:
         self._sleep = sleep
         self._finish_s = finish_s
         self._opened: dict[GangKey, asyncio.Event] = {}  # for gangs with members at the barrier; set when it opens
-        self._planned_on: dict[GangKey, tuple[Gang, frozenset[str]]] = {}  # the nodes of plans without a bound member
+        self._planned_on: dict[GangKey, frozenset[str]] = {}  # the nodes of plans without a bound member
         self._for_singles: dict[str, float] = {}  # time until which only single pods may use a node of an ended plan
         self._visits = Agenda[GangKey]()  # when each gang is visited next, unless it changes before
         self._waiting: dict[GangKey, None] = {}  # gangs that wait for a plan, as of their last visit
@@ -219,6 +221,10 @@ class GangKeeper:
     @property
     def _gangs(self) -> Gangs:
         return self._scheduler.gangs
+
+    @property
+    def _starts(self) -> Starts:
+        return self._scheduler.starts
 
     @property
     def _ledger(self) -> Ledger:
@@ -248,8 +254,9 @@ class GangKeeper:
             if not self._faults.sets_aside(Work.GANGS, str(key)):
                 with self._faults.handling(Work.GANGS, str(key)):
                     await in_slices(self._gangs.compressing(gang), self._clock)
-                    await self._follow(gang)
-            self._put_off(gang)
+                    await self._follow(key)
+            if (gang := self._gangs.get(key)) is not None:
+                self._put_off(gang)
         if not self._gangs.has(key):
             self._visits.drop(key)
             self._rests.drop(key)
@@ -258,22 +265,22 @@ class GangKeeper:
 
     def _put_off(self, gang: Gang) -> None:
         """Record the time of the gang's next visit, and whether it waits for a plan."""
-        now, phase, at = self._clock(), gang.phase, math.inf
+        now, phase, at, life, search = self._clock(), gang.phase, math.inf, gang.life, gang.search
         self.phases[gang.key] = phase
         if phase is Phase.QUEUED or gang.finishing:
             self._waiting[gang.key] = None
         else:
             self._waiting.pop(gang.key, None)
         if phase is Phase.QUEUED:
-            asked = max(gang.since, gang.asked[1]) + ASKED_WITHIN_S
-            soon = gang.refused_for is OfPod.GANG_WAITS_FOR_MEMBERS
+            asked = max(search.since, search.asked[1]) + ASKED_WITHIN_S
+            soon = search.reason is OfPod.GANG_WAITS_FOR_MEMBERS
             at = asked if asked > now else now + (VISIT_S if soon else QUEUED_S)
-        elif phase in {Phase.PLANNED, Phase.BINDING} or gang.plan or gang.kept:
-            late = max(gang.arrived_at, gang.named_at if gang.named else -math.inf) + ARRIVED_S + LOOK_S
+        elif phase in {Phase.PLANNED, Phase.BINDING} or gang.plan or life.kept:
+            late = max(life.arrived_at, life.named_at if life.named else -math.inf) + ARRIVED_S + LOOK_S
             at = min(now + VISIT_S, late if late > now else math.inf)
         if self._faults.sets_aside(Work.GANGS, str(gang.key)):
             at = now + VISIT_S
-        self._visits.put(gang.key, min(at, max(gang.until, now)))
+        self._visits.put(gang.key, min(at, max(life.until, now)))
 
     async def _line(self, changed: Iterable[GangKey], slices: Slices) -> list[tuple[Place, Gang]]:
         """Return a heap of the gangs that may get a plan now. If the cluster changed, all waiting gangs are considered; else
@@ -298,7 +305,8 @@ class GangKeeper:
 
     def _rest(self, gang: Gang) -> None:
         """Schedule the next comparison of the gang for the end of its pause, if it has a pause."""
-        times = (max(gang.not_before, gang.resumes), gang.asked[1] + TRIALS_S if gang.in_trials else -math.inf)
+        trials = gang.search.asked[1] + TRIALS_S if self._in_trials(gang) else -math.inf
+        times = max(gang.search.not_before, gang.life.resumes), trials
         self._rests.put(gang.key, min((at for at in times if at > self._clock()), default=math.inf))
 
     async def _plan_in_line(self, line: list[tuple[Place, Gang]]) -> None:
@@ -307,18 +315,19 @@ class GangKeeper:
         while line:
             await slices.pause()  # a plan is short, and there may be thousands
             before, gang = heappop(line)
-            if not gang.members or not self._is_due(gang):
+            current = self._gangs.get(gang.key)
+            if current is None or not self._is_due(current):
                 continue
-            now = place(gang)
+            now = place(current)
             if line and now > before and now > line[0][0]:
-                heappush(line, (now, gang))
+                heappush(line, (now, current))
                 continue
             with self._faults.handling(Work.GANGS, str(gang.key)):
-                if await self._plan(gang):
+                if await self._plan(current):
                     place = gang_place(self._scheduler)
-            if gang.members:
-                self._put_off(gang)
-                self._rest(gang)
+            if (current := self._gangs.get(gang.key)) is not None:
+                self._put_off(current)
+                self._rest(current)
             if line and self._clock() >= until:
                 # The next scan compares all gangs: the first may fit by then, and later gangs get a turn while these pause.
                 self._searched = None
@@ -327,10 +336,11 @@ class GangKeeper:
     def _leave_to_singles(self) -> None:
         """Exclude the nodes of plans that ended before their first Binding from gang plans for SINGLES_S."""
         now = self._clock()
-        for key, (gang, nodes) in [*self._planned_on.items()]:
-            if gang.opened or gang.finishing or gang.ordinary:
+        for key, nodes in [*self._planned_on.items()]:
+            gang = self._gangs.get(key)
+            if gang is not None and (gang.life.is_open or gang.finishing or gang.ordinary):
                 del self._planned_on[key]
-            elif not gang.plan or not self._gangs.has(key):
+            elif gang is None or not gang.plan:
                 self._for_singles.update(dict.fromkeys(nodes, now + SINGLES_S))
                 del self._planned_on[key]
         self._for_singles = {node: until for node, until in self._for_singles.items() if until > now}
@@ -338,34 +348,32 @@ class GangKeeper:
 
     # ---- the course of a gang
 
-    async def _follow(self, gang: Gang) -> None:
-        now, phase = self._clock(), gang.phase
-        gang.undone &= phase is Phase.BINDING
-        if gang.named:
-            gang.named_at = min(gang.named_at, now)
-        self._end_kept(gang, now)
-        match phase:
+    async def _follow(self, key: GangKey) -> None:
+        gang = self._gangs.get(key)
+        if gang is None:
+            return
+        now, gang = self._clock(), self._starts.end_kept(gang, min(KEPT_S, self._finish_s))
+        match gang.phase:
             case Phase.PLACED:
                 self._settle(gang)
             case Phase.BINDING:
                 await self._finish(gang, now)
-            case Phase.PLANNED if now >= gang.until or self._is_late(gang, now) or self._stalls(gang, now):
+            case Phase.PLANNED if now >= gang.life.until or self._is_late(gang, now) or self._stalls(gang, now):
                 self._undo(gang, "its members were not all sent to bind in time")
             case Phase.QUEUED:
                 self._call_members(gang, now)
             case Phase.GATHERING:
-                gang.since = math.inf
-                if gang.plan or gang.kept:
-                    drop_plan(self._ledger, gang)
+                self._gangs.note(gang, since=math.inf)
             case _:
                 pass
 
     def _settle(self, gang: Gang) -> None:
         """Requeue the members that waited for their gang's start, and drop the rest of the plan at its deadline."""
-        gang.starts, gang.since = 0, math.inf
-        self._drop_late(gang, self._clock())
-        if gang.until < math.inf and (self._clock() >= gang.until or not gang.plan):
-            drop_plan(self._ledger, gang)
+        gang = self._drop_late(self._starts.settle(gang), self._clock())
+        if gang.search.since < math.inf:
+            gang = self._gangs.note(gang, since=math.inf)
+        if gang.life.until < math.inf and (self._clock() >= gang.life.until or not gang.plan):
+            self._starts.end(gang)
             self._log.info(Event.GANG_PLACED, gang=str(gang.key), members=len(gang.members))
         waiting = [uid for uid, member in gang.members.items() if member.waits]
         held = [pod for uid in waiting if (pod := self._scheduler.pending.get_refused(uid)) and pod.in_gang]
@@ -375,130 +383,128 @@ class GangKeeper:
 
     async def _finish(self, gang: Gang, now: float) -> None:
         """End the start of a partly bound gang at its deadline."""
-        if gang.undone:
+        if gang.life.stage is Stage.ABANDONED:
             await self._evict_bound(gang)
             return
-        if gang.until == math.inf:  # another leader began the start, or the plan was dropped
-            gang.until = now + finish_s(gang.terms.wait_s, self._finish_s)
-        if now < gang.until:
-            if self._drop_late(gang, now):
-                gang.starts += 1
-                gang.paused(now)
+        if gang.life.until == math.inf:  # another leader began the start, or the plan was dropped
+            gang = self._starts.limit(gang, now + finish_s(gang.terms.wait_s, self._finish_s))
+        if now < gang.life.until:
+            late = gang.plan
+            gang = self._drop_late(gang, now)
+            if gang.plan.keys() != late.keys():
+                self._starts.pause(gang, starts=1)
             return
-        gang.starts += 1
         strict = gang.terms.mode is Mode.STRICT and not gang.started
-        self._undo(gang, "its minimum was not bound in time" + ("; its bound members are evicted" if strict else ""))
-        gang.undone = strict
+        why = "its minimum was not bound in time" + ("; its bound members are evicted" if strict else "")
+        self._undo(gang, why, starts=1, fails=strict)
 
     async def _evict_bound(self, gang: Gang) -> None:
-        for member in [*gang.members.values()]:
+        for member in gang.members.values():
             record = self._ledger.pod(member.uid)
             if member.runs and record is not None and not record.deleting:
                 await self._evictions.evict(record, INCOMPLETE, f"gang {gang.key} was not complete in time")
 
-    def _undo(self, gang: Gang, why: str) -> None:
-        if gang.in_trials and not gang.named:  # kube-scheduler did not try the gang's domain again
-            for member in gang.members.values():
-                member.names.clear()
-        drop_plan(self._ledger, gang)
-        gang.guesses = False
-        gang.since = math.inf  # the gang's patience begins anew
-        gang.paused(self._clock())
-        pause_s = gang.resumes - self._clock()
-        gang.refuse(OfPod.GANG_WAITS_FOR_TURN, f"{why}; it is planned again after a pause of {pause_s:.1f} s")
+    def _undo(self, gang: Gang, why: str, *, starts: int = 0, fails: bool = False) -> None:
+        """End the plan, and let the gang pause. `starts`: the failed starts to count. `fails`: bound members are evicted."""
+        if self._in_trials(gang) and not gang.life.named:  # kube-scheduler did not try the gang's domain again
+            self._gangs.calls.forget(gang.members)
+        gang = self._starts.fail(gang) if fails else self._starts.end(gang)
+        gang = self._starts.pause(gang, starts=starts)
+        message = f"{why}; it is planned again after a pause of {gang.life.resumes - self._clock():.1f} s"
+        # The gang's patience begins anew.
+        self._gangs.note(gang, guesses=False, since=math.inf, reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
         self._log.warning(Event.GANG_UNDONE, why, gang=str(gang.key), members=len(gang.members))
 
-    def _drop_late(self, gang: Gang, now: float) -> bool:
-        """Drop the planned places of members that are not sent to bind in time after the first Binding. Return whether any was
-        dropped."""
-        if now - gang.arrived_at <= ARRIVED_S:
-            return False
-        late = [gang.members[uid] for uid in gang.plan if not gang.members[uid].arrived]
-        for member in late:
-            drop_member(self._ledger, member)
-        follow_change(self._ledger, gang)
-        return bool(late)
-
-    def _end_kept(self, gang: Gang, now: float) -> None:
-        """Release the places kept for deleted members once KEPT_S is over."""
-        gang.kept_until = min(gang.kept_until, now + min(KEPT_S, self._finish_s)) if gang.kept else math.inf
-        if now >= gang.kept_until:
-            forget_kept(self._ledger, gang)
+    def _drop_late(self, gang: Gang, now: float) -> Gang:
+        """Drop the planned places of members that are not sent to bind in time after the first Binding."""
+        if now - gang.life.arrived_at <= ARRIVED_S:
+            return gang
+        gang = self._starts.lose(gang, [uid for uid in gang.plan if uid not in gang.life.arrived])
+        return self._starts.follow_change(gang)
 
     def _is_late(self, gang: Gang, now: float) -> bool:
         """Return whether a member has its node, and no further member was sent to bind for ARRIVED_S."""
-        return now - max(gang.named_at, gang.arrived_at) > ARRIVED_S
+        return now - max(gang.life.named_at, gang.life.arrived_at) > ARRIVED_S
 
     def _stalls(self, gang: Gang, now: float) -> bool:
         """Return whether kube-scheduler sends no more filter calls about planned members. It may have no node for one."""
-        return now - gang.arrived_at > ARRIVED_S and any(not gang.members[uid].names for uid in gang.plan)
+        return now - gang.life.arrived_at > ARRIVED_S and not all(map(self._gangs.calls.names, gang.plan))
+
+    def _in_trials(self, gang: Gang) -> bool:
+        """Return whether kube-scheduler tries the gang in one domain after the other."""
+        return self._gangs.calls.are_trials(gang.members)
 
     def _call_members(self, gang: Gang, now: float) -> None:
         """Requeue members without a request from kube-scheduler since this leadership began."""
-        gang.since = min(gang.since, now)
-        if gang.questions != gang.asked[0]:
-            gang.asked = gang.questions, now
-        if now < max(gang.since, gang.asked[1]) + ASKED_WITHIN_S:
+        calls = self._gangs.calls
+        since, count = min(gang.search.since, now), calls.count(gang.members)
+        asked = gang.search.asked if count == gang.search.asked[0] else (count, now)
+        if (since, asked) != (gang.search.since, gang.search.asked):
+            gang = self._gangs.note(gang, since=since, asked=asked)
+        if now < max(since, asked[1]) + ASKED_WITHIN_S:
             return
-        silent = [uid for uid, member in gang.members.items() if member.waits and not member.names]
+        silent = [uid for uid, member in gang.members.items() if member.waits and not calls.names(uid)]
         known = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None]
         pods = [pod for pod in known if pod.refused_at is None or not pod.in_gang]  # some were refused as single pods
         for pod in pods:
             self._scheduler.pending.waits_for_gang(pod, now)
         self._requeue(pod.uid for pod in pods)
-        if gang.refused_for is OfPod.GANG_WAITS_FOR_MEMBERS:
+        if gang.search.reason is OfPod.GANG_WAITS_FOR_MEMBERS:
             self._tell(gang)
 
     # ---- plans
 
     def _is_due(self, gang: Gang) -> bool:
         """Return whether a plan may be found now, because something changed since the last search."""
-        missing = gang.phase is Phase.QUEUED or (gang.finishing and not gang.undone and self._lacks_places(gang))
-        now = self._clock()
-        if not missing or now < max(gang.not_before, gang.resumes) or (gang.in_trials and now < gang.asked[1] + TRIALS_S):
+        lacks = gang.finishing and gang.life.stage is not Stage.ABANDONED and gang.known and not gang.covered
+        now, search = self._clock(), gang.search
+        if not (gang.phase is Phase.QUEUED or lacks) or now < max(search.not_before, gang.life.resumes):
             return False
-        return gang.tried != self._planner.state(gang)
-
-    def _lacks_places(self, gang: Gang) -> bool:
-        return gang.known and not gang.covered
+        if self._in_trials(gang) and now < search.asked[1] + TRIALS_S:
+            return False
+        return search.tried != self._planner.state(gang)
 
     async def _plan(self, gang: Gang) -> bool:
         """Search for a plan. Return whether one was found."""
         began, state = self._clock(), self._planner.state(gang)
-        if await result_in_slices(self._planner.planning(gang), self._clock):
-            self._planned(gang)
+        result = await result_in_slices(self._planner.planning(gang), self._clock)
+        current = self._gangs.get(gang.key)
+        if current is None:
+            return False
+        if isinstance(result, Found) and self.hold(current, result):
             return True
-        if gang.members:
-            if gang.refused_for is not OfPod.GANG_WAITS_FOR_MEMBERS:  # _call_members requeues the members of those gangs
-                self._tell(gang)
-            gang.tried = None if gang.refused_for in OF_QUOTA else state  # quotas change without a change of the ledger
-            gang.not_before = self._clock() + max(
-                REST * (self._clock() - began), QUOTA_S if gang.refused_for in OF_QUOTA else 0.0
-            )
+        if not isinstance(result, Found):
+            size = result.size or current.search.size
+            current = self._gangs.note(current, reason=result.reason, message=result.message, size=size)
+        of_quota = current.search.reason in OF_QUOTA  # quotas change without a change of the ledger
+        if current.search.reason is not OfPod.GANG_WAITS_FOR_MEMBERS:  # _call_members requeues the members of those gangs
+            current = self._tell(current)
+        pause_s = max(REST * (self._clock() - began), QUOTA_S if of_quota else 0.0)
+        self._gangs.note(current, tried=None if of_quota else state, not_before=self._clock() + pause_s)
         return False
 
-    def _tell(self, gang: Gang) -> None:
+    def _tell(self, gang: Gang) -> Gang:
         """Requeue the waiting members: once for each reason, so that the members' Events report it; and when the number of
         nodes changed, because kube-scheduler has not judged new nodes yet."""
-        told = gang.refused_for, len(self._ledger.nodes())
-        if gang.told != told:
-            gang.told = told
+        told = gang.search.reason, len(self._ledger.nodes())
+        if gang.search.told != told:
+            gang = self._gangs.note(gang, told=told)
             self._requeue(member.uid for member in gang.waiting())
+        return gang
 
-    def _planned(self, gang: Gang) -> None:
-        now = self._clock()
-        if not gang.finishing or gang.until == math.inf:
-            gang.until = now + (finish_s(gang.terms.wait_s, self._finish_s) if gang.finishing else PLAN_S)
-        if not gang.finishing:
-            gang.starts += 1
-            gang.paused(now)
-            self._planned_on[gang.key] = gang, gang.nodes
-        self._gangs.plan(gang)
-        gang.tried = gang.told = None
-        gang.arrived_at, gang.named, gang.named_at = now, False, math.inf
-        self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.nodes))
-        refused = [uid for uid in gang.plan if self._scheduler.pending.get_refused(uid)]
-        self._requeue(refused)
+    def hold(self, gang: Gang, found: Found) -> bool:
+        """Hold a plan until its deadline, and requeue its members. Return whether the plan is held."""
+        now, until, finishing = self._clock(), gang.life.until, gang.finishing
+        if not finishing or until == math.inf:
+            until = now + (finish_s(gang.terms.wait_s, self._finish_s) if finishing else PLAN_S)
+        if not self._planner.hold(gang, found, until=until, counts=not finishing):
+            return False
+        gang = self._gangs.note(gang, tried=None, told=None)
+        if not finishing:
+            self._planned_on[gang.key] = gang.life.nodes
+        self._log.info(Event.GANG_PLANNED, gang=str(gang.key), members=len(gang.plan), nodes=len(gang.life.nodes))
+        self._requeue([uid for uid in gang.plan if self._scheduler.pending.get_refused(uid)])
+        return True
 
     # ---- the barrier
 
@@ -523,27 +529,19 @@ class GangKeeper:
     def enter(self, uid: PodUid, node: str) -> str | Gang:
         """Enter a pod at the barrier of its gang. Return an empty text if the pod may be bound; the reason if it cannot be
         bound there; or the gang, if it must wait for other members."""
-        found = self._gangs.of(uid)
-        if found is None or (found[0].ordinary and found[1].planned is None):
+        waits = self._scheduler.waits_for_gang(uid)
+        if waits is None:
             return ""
-        gang, member = found
-        if member.planned is None or member.planned.node != node:
+        gang, _ = waits
+        planned = gang.life.places.get(uid)
+        if planned is None or planned.node != node:
             return OfBinding.GANG_INCOMPLETE.about(f"gang {gang.key} has no place for the pod on {node} any more")
-        self._gangs.mark(gang)
-        if not member.arrived:
-            member.arrived, gang.arrived_at = True, self._clock()
-            gang.named_at = min(gang.named_at, gang.arrived_at)
-        return "" if gang.ordinary or self._open(gang) else gang
-
-    def _open(self, gang: Gang) -> bool:
-        """Open the barrier if all members that start together have arrived. Return whether it is open."""
-        if not gang.opened and gang.at_barrier:
-            gang.opened = True
-            gang.resumes = -math.inf
-            gang.until = self._clock() + finish_s(gang.terms.wait_s, self._finish_s)
+        gang = self._starts.arrive(gang, uid)
+        if not (gang.ordinary or gang.life.is_open) and gang.at_barrier:
+            gang = self._starts.open(gang, self._clock() + finish_s(gang.terms.wait_s, self._finish_s))
             if opened := self._opened.pop(gang.key, None):
                 opened.set()
-        return gang.opened
+        return "" if gang.ordinary or gang.life.is_open else gang
 
 
 def finish_s(wait_s: float | None, most_s: float) -> float:

@@ -13,7 +13,8 @@ from typing import Final, Protocol, TypeVar
 from central.controllers.evict import PREEMPTED
 from central.controllers.take_back import TAKEN_BACK, TakeBack
 from central.gang.draft import Where
-from central.gang.model import Gang, Phase
+from central.gang.gang import Gang
+from central.gang.life import Phase
 from central.gang.queue import Place
 from central.ledger.claims import NOMINATION_S
 from central.ledger.model import PodRecord
@@ -107,15 +108,18 @@ class RoomMaker:
         until, slices = self._clock() + LOOK_MOST_S, Slices(self._clock)
         while line:
             await slices.pause()
-            _, gang = heappop(line)
-            if not gang.members:
+            gang = self._scheduler.gangs.get(heappop(line)[1].key)
+            if gang is None:
                 continue
             if self._faults.sets_aside(Work.GANGS, str(gang.key)):
                 continue
             with self._faults.handling(Work.GANGS, str(gang.key)):
                 if self._victims_end(gang) or (self._clock() < until and await self._evict_for(gang)):
                     continue
-                waited, allowed = self._clock() - gang.since, gang.refused_for not in OF_QUOTA
+                gang = self._scheduler.gangs.get(gang.key)
+                if gang is None:
+                    continue
+                waited, allowed = self._clock() - gang.search.since, gang.search.reason not in OF_QUOTA
                 if self._patience_s and waited >= self._patience_s and not kept and allowed and gang.phase is Phase.QUEUED:
                     kept = await self._keep_room(gang)
         for uid in before.keys() - (kept.nodes.keys() if kept else ()):
@@ -135,12 +139,12 @@ class RoomMaker:
 
     def _victims_end(self, gang: Gang) -> bool:
         """Return whether pods are ending for the gang. No other victims are chosen meanwhile."""
-        return gang.evicting or any(self._scheduler.room_for(member.uid)[0] for member in gang.waiting())
+        return gang.search.evicting or any(self._scheduler.room_for(member.uid)[0] for member in gang.waiting())
 
     def _wants_room(self, gang: Gang) -> bool:
         """Return whether the gang may need evictions or a reservation, also if its quota has too little left."""
-        waits = gang.phase is Phase.QUEUED and not gang.too_large and self._clock() >= gang.resumes
-        return waits and gang.refused_for not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
+        waits = gang.phase is Phase.QUEUED and not gang.search.too_large and self._clock() >= gang.life.resumes
+        return waits and gang.search.reason not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
     async def _keep_room(self, gang: Gang) -> _Room | None:
         """Reserve free and released devices on nodes where the members could fit. Return the reservation."""
@@ -154,16 +158,23 @@ class RoomMaker:
         if found is None and (left or over):  # all other nodes were tried, or cannot fit the gang
             left.clear()
             found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
-        if gang.phase is not Phase.QUEUED:
+        current = self._current(gang)
+        if current is None:
             return None
         if found is None:  # nodes with Bindings under way may fit soon
             return kept if now < kept.until else None
         kept.look(found, now)
         if not before >= kept.stays.keys():
             self._log.info(Event.ROOM_KEPT, "room is kept for a gang", gang=str(gang.key), members=len(kept.nodes))
-        self._nominate(gang, found.where, kept.until, evicts=False)
-        gang.refuse(OfPod.GANG_NO_ROOM, f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end")
+        self._nominate(current, found.where, kept.until, evicts=False)
+        message = f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end"
+        self._scheduler.gangs.note(current, reason=OfPod.GANG_NO_ROOM, message=message)
         return kept
+
+    def _current(self, gang: Gang) -> Gang | None:
+        """Return the gang as it is now, after a search; None if it does not wait for a plan any more."""
+        current = self._scheduler.gangs.get(gang.key)
+        return current if current is not None and current.phase is Phase.QUEUED else None
 
     async def _evict_for(self, gang: Gang) -> bool:
         """Evict pods of lower priority, or of quotas that borrowed, if the gang then fits. Return whether evictions began."""
@@ -171,23 +182,27 @@ class RoomMaker:
         if protection is None:
             return False
         state, reason, made = (self._planner.state(gang), protection.spared), PREEMPTED, None
-        if gang.no_victims != state:
+        current: Gang | None = gang
+        if gang.search.no_victims != state:
             made = await self._in_slices(evicting(self._planner, gang, protection))
-        if made is None and gang.phase is Phase.QUEUED:
-            gang.no_victims = state
+            current = self._current(gang)
+        if made is None and current is not None:
+            gang = self._scheduler.gangs.note(current, no_victims=state)
             reason, made = TAKEN_BACK, await self._from_other_quotas(gang, protection)
-        if made is None or not self._planner.can_start(gang, made.where) or gang.phase is not Phase.QUEUED:
+            current = self._current(gang)
+        if made is None or current is None or not self._planner.can_start(current, made.where):
             return False
         victims = [record for uid in made.gone if (record := self._ledger.pod(uid)) is not None and not record.deleting]
         until = self._clock() + max((victim.grace_s for victim in victims), default=0) + NOMINATION_S
         for planned in made.where.values():
-            self._scheduler.take_from_lower(planned.node, planned.placement.taken, gang.priority)
-        self._nominate(gang, made.where, until, victims=frozenset(made.gone))
-        gang.evicting = True
+            self._scheduler.take_from_lower(planned.node, planned.placement.taken, current.priority)
+        self._nominate(current, made.where, until, victims=frozenset(made.gone))
+        self._scheduler.gangs.note(current, evicting=True)
         try:
-            await self._evict_all(gang, victims, reason)
+            await self._evict_all(current, victims, reason)
         finally:
-            gang.evicting = False
+            if (ended := self._scheduler.gangs.get(current.key)) is not None:
+                self._scheduler.gangs.note(ended, evicting=False)
         return True
 
     def _nominate(

@@ -48,7 +48,7 @@ from central.controllers.take_back import TakeBack
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.gang.gangs import Gangs
-from central.gang.model import Phase
+from central.gang.life import Phase
 from central.gang.workload_rooms import WorkloadRooms
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder
@@ -206,7 +206,7 @@ class Leadership:
             client,
             PODS,
             Pod,
-            Sinks(feed, GangFeed(self.gangs, self.ledger, finish_s=finish_s), PlaceFeed(queued.rooms), self.seen),
+            Sinks(feed, GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s), PlaceFeed(queued.rooms), self.seen),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
@@ -235,7 +235,7 @@ class Leadership:
                 client,
                 kind.resource,
                 PodGroup,
-                GangObjectFeed(self.gangs, self.ledger, kind),
+                GangObjectFeed(self.scheduler.starts, kind),
                 log=log,
                 optional=True,
                 faults=faults,

@@ -24,7 +24,7 @@ from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import Leadership
 from central.fit.forecast import Forecast, Source
 from central.fit.model import Missing
-from central.gang.model import Phase
+from central.gang.life import Phase
 from central.loop.faults import Faults, Work
 from central.quota.amounts import CARD
 from central.request.reasons import OfPod

@@ -11,8 +11,9 @@ and does not say so. Such a *trial* outside the plan's domain is refused, and th
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from central.gang.gangs import Gangs
-from central.gang.model import EVERYWHERE, Gang, Member
+from central.gang.calls import EVERYWHERE
+from central.gang.gang import Gang, Member
+from central.gang.starts import Starts
 from central.request.reasons import OfPod
 
 
@@ -25,18 +26,20 @@ class Refused:
 
 
 def answer(
-    gangs: Gangs, gang: Gang, member: Member, names: Sequence[str], domain_of: Mapping[str, str] | None = None
+    starts: Starts, gang: Gang, member: Member, names: Sequence[str], domain_of: Mapping[str, str] | None = None
 ) -> str | Refused:
     """Return the member's node, or a refusal. `domain_of`: the domain of each node, if kube-scheduler may try one domain after
     the other."""
     domain = _common(names, domain_of) if domain_of is not None else EVERYWHERE
-    known = member.asked_about(domain, names)
+    calls = starts.gangs.calls
+    known = calls.record(member.uid, domain, names)
     if member.wrong:
         return Refused(reason=OfPod.REQUEST_MALFORMED, message=f"gang {gang.key}: {member.wrong}")
-    planned = member.planned
+    planned = gang.life.places.get(member.uid)
     if planned is None:
-        return Refused(reason=gang.refused_for, message=gang.refused)
-    if other := next((other for other in gangs.named if other is not gang and other.nodes & gang.nodes), None):
+        return Refused(reason=gang.search.reason, message=gang.refused)
+    others = (other for other in starts.gangs.named if other.key != gang.key)
+    if other := next((other for other in others if other.life.nodes & gang.life.nodes), None):
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=f"gang {other.key} is being bound to the same nodes")
     if domain_of is not None and domain not in (EVERYWHERE, domain_of.get(planned.node)):
         message = f"gang {gang.key}: its place is not in {domain}"
@@ -44,11 +47,11 @@ def answer(
     if planned.node not in names:
         # A single name may be a guess of kube-scheduler, which names all nodes in its next call. If there was no earlier call
         # about the member, central guessed the node.
-        vetoed, member.guessed = len(names) > 1 or member.guessed or not known, len(names) == 1
+        vetoed = calls.guess(member.uid, guessed=len(names) == 1) or len(names) > 1 or not known
         message = f"gang {gang.key}: node {planned.node} is not possible for the pod any more; the gang is planned again"
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=message, vetoed=vetoed)
-    gangs.name(gang)
-    member.guessed = False
+    starts.name(gang)
+    calls.guess(member.uid, guessed=False)
     return planned.node
 
 

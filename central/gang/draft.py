@@ -13,7 +13,7 @@ from typing import Final
 
 from central.fit.model import Placement
 from central.fit.rails import on_preferred
-from central.gang.model import Planned
+from central.gang.life import Planned
 from central.ledger.overlay import Overlay, Put
 from central.ledger.parts import containers_placed
 from central.ledger.rails import Rails

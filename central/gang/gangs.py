@@ -3,12 +3,14 @@
 A gang exists as long as it has members. A pod that ended is no longer a member.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from central.api.pod_groups import GangObject
-from central.gang.model import Gang, Member
-from central.gang.node_names import NodeNames, Numbered
+from central.gang.calls import Calls
+from central.gang.gang import Gang, Member, Search
+from central.gang.life import Life, Stage
 from central.loop.steps import Steps
 from central.request.gang import GangKey, Membership, ObjectKey
 from lading.vocabulary import PodUid
@@ -17,22 +19,21 @@ from lading.vocabulary import PodUid
 class Gangs:
     def __init__(self) -> None:
         self._gangs: dict[GangKey, Gang] = {}
+        self._members: dict[GangKey, dict[PodUid, Member]] = {}  # members of stale gangs: later than in `_gangs`
+        self.calls = Calls()
         self._of: dict[PodUid, GangKey] = {}
         self._said: dict[PodUid, Membership] = {}  # memberships as the pods state them, without their objects
         self._by_source: dict[ObjectKey, dict[PodUid, None]] = {}  # the pods that name each object
-        self._node_names = Numbered()
         self._unvisited: dict[GangKey, None] = {}  # gangs that were created, changed or removed since they were last taken
         self._objects: dict[ObjectKey, GangObject] = {}
-        self._stale: set[GangKey] = set()  # gangs whose settings have to be derived again
-        self._named: dict[GangKey, Gang] = {}
-        self._ended: list[tuple[Gang, Member]] = []  # memberships that ended since they were last taken
+        self._ended: list[tuple[GangKey, Member]] = []  # memberships that ended since they were last taken
+        self._deleted: list[Life] = []  # lives of gangs that lost their last member since they were last taken
         self._changed: set[GangKey] = set()  # gangs that changed since they were last taken
-        self._holding: dict[GangKey, Gang] = {}
+        self._holding: dict[GangKey, None] = {}  # gangs that may hold devices, in the order of their first plan
+        self._named: dict[GangKey, None] = {}  # gangs that may be in `named`
 
     def __iter__(self) -> Iterator[Gang]:
-        for key in [*self._stale]:
-            self._settled(key)
-        return iter([*self._gangs.values()])
+        return iter([self._settled(key) for key in [*self._gangs]])
 
     def __len__(self) -> int:
         return len(self._gangs)
@@ -43,21 +44,38 @@ class Gangs:
     def get(self, key: GangKey) -> Gang | None:
         return self._settled(key) if key in self._gangs else None
 
-    def mark(self, gang: Gang) -> None:
+    def mark(self, key: GangKey) -> None:
         """Record a change of the gang, such as a call about a member, or an arrival at the barrier."""
-        self._unvisited[gang.key] = None
+        self._unvisited[key] = None
+
+    def life(self, key: GangKey) -> Life:
+        """Return the current life of a gang that exists."""
+        return self._gangs[key].life
+
+    def put_life(self, key: GangKey, life: Life) -> Gang:
+        """Replace the life of a gang. Only central.gang.starts calls this, because claims in the ledger follow a life."""
+        self._gangs[key] = self._gangs[key].living(life)
+        if life.holds:
+            self._holding[key] = None
+        if _is_named(life):
+            self._named[key] = None
+        return self._settled(key)
+
+    def put_search(self, key: GangKey, search: Search) -> Gang:
+        """Replace what is known of a gang's searches."""
+        self._gangs[key] = self._gangs[key].searching(search)
+        return self._settled(key)
+
+    def note(self, gang: Gang, **changes: Any) -> Gang:
+        """Change fields of a gang's search. Return the current gang."""
+        current = self._settled(gang.key)
+        return self.put_search(gang.key, replace(current.search, **changes))
 
     def compressing(self, gang: Gang) -> Steps:
         """Compress the node names of all members, one member in each step."""
-        for member in [*gang.members.values()]:
-            self.compress(member)
+        for uid in [*gang.members]:
+            self.calls.compress(uid)
             yield
-
-    def compress(self, member: Member) -> None:
-        """Compress the node names of kube-scheduler's last calls about the member."""
-        for domain, names in member.names.items():
-            if not isinstance(names, NodeNames):
-                member.names[domain] = self._node_names.of(names)
 
     def take_unvisited(self) -> list[GangKey]:
         """Return the gangs that were created, changed or removed since the last call."""
@@ -72,35 +90,24 @@ class Gangs:
         gang = self._settled(key)
         return gang, gang.members[uid]
 
-    def name(self, gang: Gang) -> None:
-        """Record that kube-scheduler was given the node of a member."""
-        gang.named = True
-        self._named[gang.key] = gang
-        self.mark(gang)
-
     @property
     def named(self) -> list[Gang]:
         """Return the gangs whose planned nodes were given to kube-scheduler, and whose Bindings are not sent yet."""
-        if self._named:
-            self._named = {key: gang for key, gang in self._named.items() if gang.named and not gang.opened}
-        return [*self._named.values()]
+        named = [key for key in self._named if (gang := self._gangs.get(key)) is not None and _is_named(gang.life)]
+        self._named = dict.fromkeys(named)
+        return [self._settled(key) for key in named]
 
     def bound_with(self, uid: PodUid) -> Gang | None:
         """Return the gang with which the pod was or will be bound; None for a pod that was bound alone."""
         found = self.of(uid)
         return None if found is None or found[1].alone else found[0]
 
-    def plan(self, gang: Gang) -> None:
-        """Record that the gang has a plan."""
-        self._holding[gang.key] = gang
-
     @property
     def holding(self) -> list[Gang]:
         """Return the gangs for which devices are planned or kept."""
-        if self._holding:
-            mine = self._gangs.get
-            self._holding = {key: gang for key, gang in self._holding.items() if gang.holds and mine(key) is gang}
-        return [*self._holding.values()]
+        held = [key for key in self._holding if (gang := self._gangs.get(key)) is not None and gang.life.holds]
+        self._holding = dict.fromkeys(held)
+        return [self._settled(key) for key in held]
 
     def spare(self, gang: Gang) -> frozenset[PodUid]:
         """Return the surplus members, which may be evicted without the others: bound members beyond the minimum of their role,
@@ -122,55 +129,64 @@ class Gangs:
     def put(self, member: Member) -> None:
         """Add or update a member. `member.membership` is as the pod states it, without its object."""
         uid, said = member.uid, member.membership
-        member.membership = self._resolved(said)
-        member.alone = bool(member.node) and member.bound_with not in {None, member.membership.gang.text}
+        membership = self._resolved(said)
+        alone = bool(member.node) and member.bound_with not in {None, membership.gang.text}
+        member = replace(member, membership=membership, alone=alone)
         self._store(uid, said)
-        if uid in self._of:
-            gang = self._gangs[self._of[uid]]  # stale settings are derived again when they are read
-            before = gang.members[uid]
-            member.names, member.old = before.names, before.old
-            if gang.key == member.membership.gang:
-                member.planned, member.guessed, member.wrong = before.planned, before.guessed, before.wrong
-                member.arrived = before.arrived
+        key = self._of.get(uid)
+        if key is not None:
+            before = self._current(key)[uid]
+            member = replace(member, old=before.old)
+            if key == membership.gang:
                 # A pod can change its gang while its Binding is sent. A pod without devices has no assignment to name its gang.
-                member.alone &= before.alone or (not before.node and member.assigned)
+                alone = member.alone and (before.alone or (not before.node and member.assigned))
+                member = replace(member, wrong=before.wrong, alone=alone)
             else:
-                self.remove(uid)
+                self._leave(uid)
                 self._store(uid, said)
-                member.planned, member.guessed, member.arrived = None, False, False
+                self.calls.guess(uid, guessed=False)
             if member == before:  # an update such as a new condition leaves the gang unchanged
-                gang.version += 1
-                self.mark(gang)
+                self._gangs[key] = replace(self._gangs[key], version=self._gangs[key].version + 1)
+                self.mark(key)
                 return
-        gang = self._gangs.setdefault(member.membership.gang, Gang(key=member.membership.gang))
-        gang.members[uid] = member
-        self._of[uid] = gang.key
-        self._touch(gang.key)
+        key = membership.gang
+        if key not in self._gangs:
+            self._gangs[key] = Gang(key=key)
+        self._of[uid] = key
+        self._changing(key)[uid] = member
+        self._touch(key)
 
     def remove(self, uid: PodUid) -> None:
         """Remove a pod that ended, was deleted, or no longer names its gang."""
-        found = self.of(uid)
-        if found is None:
-            return
-        gang, member = found
-        self._drop_said(uid)
-        del self._of[uid], gang.members[uid]
-        if not gang.members:
-            del self._gangs[gang.key]
-            self._stale.discard(gang.key)
-        self._touch(gang.key)
-        self._ended.append((gang, member))
+        if uid in self._of:
+            self._leave(uid)
+            self.calls.forget([uid])
 
-    def take_ended(self) -> list[tuple[Gang, Member]]:
-        """Return the memberships that ended since the last call, each with the current state of its gang."""
+    def _leave(self, uid: PodUid) -> None:
+        key = self._of.pop(uid)
+        self._drop_said(uid)
+        members = self._changing(key)
+        self._ended.append((key, members.pop(uid)))
+        if not members:
+            self._deleted.append(self._gangs.pop(key).life)
+            del self._members[key]
+        self._touch(key)
+
+    def take_ended(self) -> list[tuple[GangKey, Member]]:
+        """Return the memberships that ended since the last call."""
         ended, self._ended = self._ended, []
-        return [(self._settled(gang.key) if gang.members else gang, member) for gang, member in ended]
+        return ended
+
+    def take_deleted(self) -> list[Life]:
+        """Return the lives of the gangs that lost their last member since the last call."""
+        deleted, self._deleted = self._deleted, []
+        return deleted
 
     def take_changed(self) -> list[Gang]:
         """Return the gangs that changed since the last call, by a member or their object, and that hold or held devices. Other
         gangs are settled when they are read: otherwise each of 1,000 new members would cause a scan of all members."""
         changed, self._changed = self._changed, set()
-        return [self._settled(key) for key in changed if key in self._gangs and self._gangs[key].has_held]
+        return [self._settled(key) for key in changed if key in self._gangs and self._gangs[key].life.has_held]
 
     # ---- objects
 
@@ -185,7 +201,7 @@ class Gangs:
     def _refile(self, source: ObjectKey) -> None:
         """Update the memberships of the pods that name this object."""
         for uid in [*self._by_source.get(source, ())]:
-            member = self._gangs[self._of[uid]].members[uid]
+            member = self._current(self._of[uid])[uid]
             self.put(replace(member, membership=self._said[uid]))
 
     def _store(self, uid: PodUid, said: Membership) -> None:
@@ -213,13 +229,25 @@ class Gangs:
     def _touch(self, key: GangKey) -> None:
         self._unvisited[key] = None
         if key in self._gangs:
-            self._gangs[key].version += 1
-            self._stale.add(key)
+            self._gangs[key] = replace(self._gangs[key], version=self._gangs[key].version + 1)
             self._changed.add(key)
 
+    def _current(self, key: GangKey) -> Mapping[PodUid, Member]:
+        return self._members.get(key) or self._gangs[key].members
+
+    def _changing(self, key: GangKey) -> dict[PodUid, Member]:
+        """Return the gang's members, to be changed. The gang is stale after that."""
+        if key not in self._members:
+            self._members[key] = {**self._gangs[key].members}
+        return self._members[key]
+
     def _settled(self, key: GangKey) -> Gang:
-        gang = self._gangs[key]
-        if key in self._stale:
-            self._stale.discard(key)
-            gang.settle()
-        return gang
+        """Return the gang with the settings of its current members."""
+        members = self._members.pop(key, None)
+        if members is not None:
+            self._gangs[key] = self._gangs[key].settled(members)
+        return self._gangs[key]
+
+
+def _is_named(life: Life) -> bool:
+    return life.named and life.stage is Stage.PLANNED

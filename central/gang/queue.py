@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from fractions import Fraction
 from typing import NamedTuple
 
-from central.gang.model import Gang
+from central.gang.gang import Gang
 from central.request.gang import GangKey
 from lading.vocabulary import PodUid
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from central.gang.draft import Draft, Place, Steps, Want
-from central.gang.model import Gang
+from central.gang.gang import Gang
 from central.ledger.ledger import Ledger
 from central.ledger.overlay import Overlay
 from central.ledger.rails import Rails, free_rails, rails_of, widest

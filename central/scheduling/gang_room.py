@@ -18,7 +18,8 @@ from typing import Final
 
 from central.fit.shortage import requested_cards
 from central.gang.draft import Want, Where, put_of
-from central.gang.model import Gang, Planned
+from central.gang.gang import Gang
+from central.gang.life import Planned
 from central.gang.plan import GangTopology, find_plan
 from central.ledger.overlay import Overlay
 from central.quota.giving import Unit as QuotaUnit

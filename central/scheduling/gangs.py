@@ -1,7 +1,7 @@
 """Find a plan for a gang (a node with devices for each member), and hold it in one step before any member is accepted.
 
-A plan covers the members that have to start together, and other members as far as free capacity is left beside them. The ledger
-holds a plan only if all of its devices are free at that moment: a gang without a plan holds nothing.
+A plan covers the members that have to start together, and other members as far as free capacity is left beside them.
+The ledger holds a plan only if all of its devices are free at that moment: a gang without a plan holds nothing.
 
 The planner respects the nodes that kube-scheduler named in its last call about a member: taints, affinity, volumes, ports. The
 member's own node rules are checked again, because nodes may have changed since. cpu and memory count for all members together.
@@ -9,24 +9,24 @@ member's own node rules are checked again, because nodes may have changed since.
 
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
 from central.fit.model import Placement
-from central.gang.claims import hold_plan
 from central.gang.draft import Want, Where
-from central.gang.model import Gang, Member, Phase
+from central.gang.gang import Gang, Member, Size
+from central.gang.life import Phase
 from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.rails import running_rails
 from central.ledger.model import Claim
 from central.ledger.overlay import Overlay
 from central.request.gang import Terms
-from central.request.model import Shape
+from central.request.model import CpuMemory, Shape
 from central.request.node_rules import NodeRules
 from central.request.reasons import OfPod
 from central.scheduling.scheduler import Scheduler
-from central.scheduling.yielding import Yielding, take
+from central.scheduling.yielding import Yielding
 from central.state.nodes import Nodes
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
@@ -34,6 +34,24 @@ from lading.vocabulary import PodUid
 ALL_DEVICES: Final = Fraction(1)
 
 Names = Mapping[PodUid, frozenset[str] | None]  # allowed nodes of each member; None: any node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Hold a plan that a search found."""
+
+    where: Where
+    cpu_memory: Mapping[PodUid, CpuMemory]
+    takes_lower: bool  # the plan includes devices that are claimed for unbound pods of lower priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotFound:
+    """Hold why a search found no plan."""
+
+    reason: OfPod
+    message: str
+    size: Size | None = None  # whether the gang would fit on empty nodes, if this was searched
 
 
 class GangPlanner:
@@ -47,37 +65,35 @@ class GangPlanner:
 
     def state(self, gang: Gang) -> object:
         """Return a value for the inputs of a search: while the value is the same, another search has the same result."""
-        ledger = self.scheduler.ledger
-        return ledger.version, ledger.loads_version, gang.version, gang.questions, self.for_singles
+        ledger, calls = self.scheduler.ledger, self.scheduler.gangs.calls.count(gang.members)
+        return ledger.version, ledger.loads_version, gang.version, calls, self.for_singles
 
-    def planning(self, gang: Gang) -> Generator[None, None, bool]:
-        """Search a plan in steps, and hold it in the last step. Return whether there is a plan; if there is none, the gang's
-        refusal says why."""
+    def planning(self, gang: Gang) -> Generator[None, None, Found | NotFound]:
+        """Search a plan in steps. The gang may have changed by the last step, so ask can_start before the plan is used."""
         topology = self.topology(gang.terms)
         if isinstance(topology, str):
-            gang.refuse(OfPod.REQUEST_MALFORMED, topology)
-            return False
+            return NotFound(reason=OfPod.REQUEST_MALFORMED, message=topology)
         pods, names = yield from self._waiting(gang)
         first, surplus = self._split(gang, names)
         if first is None:
-            gang.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, "kube-scheduler has not asked about all of its members yet")
-            return False
+            message = "kube-scheduler has not asked about all of its members yet"
+            return NotFound(reason=OfPod.GANG_WAITS_FOR_MEMBERS, message=message)
         starting = [pods[one.uid] for one in first]
-        if self._refused_by_quota(gang, starting, starts=False):
-            return False
-        if not gang.finishing and self._beyond_share(gang, starting):
-            return False
+        refused = self._refused_by_quota(gang, starting, starts=False)
+        refused = refused or (None if gang.finishing else self._beyond_share(gang, starting))
+        if refused is not None:
+            return refused
         lower: Sequence[Yielding] = ()
         where = yield from self._find(gang, first, surplus, pods, names, topology, lower)
         if where is None and (lower := self.scheduler.yielding(gang.priority)):
             where = yield from self._find(gang, first, surplus, pods, names, topology, lower)
         if where is None:
-            yield from self._say_why_not(gang)
-            return False
-        if self._refused_by_quota(gang, starting, starts=True):  # other pods of the quota may have started meanwhile
-            return False
+            return (yield from self._why_not(gang))
+        # Other pods of the quota may have started during the search.
+        if (refused := self._refused_by_quota(gang, starting, starts=True)) is not None:
+            return refused
         where = self._within_share(gang, self._within_quota(gang, where, starting, surplus, pods), starting, pods)
-        return self._hold(gang, where, pods, lower=bool(lower))
+        return Found(where=where, cpu_memory={uid: pods[uid].cpu_memory for uid in where}, takes_lower=bool(lower))
 
     def _find(
         self,
@@ -93,24 +109,24 @@ class GangPlanner:
         last = dict.fromkeys(claim.node for one in lower for claim in one.claims)
         wants = yield from self._wants(gang, [*first, *surplus], pods, names, last)
         gone = [uid for one in lower for uid in one.uids]
-        state = self.scheduler.ledger.without(*pods, *gang.kept, *gone)
+        state = self.scheduler.ledger.without(*pods, *gang.life.kept, *gone)
         rails = running_rails(gang, self.scheduler.ledger)
         return (yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails))
 
-    def _beyond_share(self, gang: Gang, pods: Sequence[Pending]) -> bool:
-        """Return whether this plan and the other plans without a bound member exceed `plan_share`. A single plan is never
+    def _beyond_share(self, gang: Gang, pods: Sequence[Pending]) -> NotFound | None:
+        """Return a refusal if this plan and the other plans without a bound member exceed `plan_share`. A single plan is never
         refused."""
         held = self._planned_beside(gang)
         part = self.scheduler.tenants.part_of([*held, *pods])
         if not held or part <= self._plan_share:
-            return False
+            return None
         why = f"gangs that are planned and not bound, and this one, are {_percent(part)} of all devices"
-        gang.refuse(OfPod.GANG_WAITS_FOR_TURN, f"{why}; {_percent(self._plan_share)} are allowed (gang_plan_share)")
-        return True
+        message = f"{why}; {_percent(self._plan_share)} are allowed (gang_plan_share)"
+        return NotFound(reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
 
     def _planned_beside(self, gang: Gang) -> list[Pending]:
         """Return the pods of other gangs' plans without a sent Binding, of the gang's priority or higher."""
-        gangs = (one for one in self.scheduler.gangs.holding if one is not gang and not one.is_below(gang.priority))
+        gangs = (one for one in self.scheduler.gangs.holding if one.key != gang.key and not one.is_below(gang.priority))
         uids = (uid for one in gangs if one.phase is Phase.PLANNED for uid in one.plan)
         return [pod for uid in uids if (pod := self.scheduler.pending.get(uid)) is not None]
 
@@ -122,11 +138,9 @@ class GangPlanner:
         kept = [*first, *self.scheduler.tenants.within(self._plan_share, counted, more)]
         return {pod.uid: where[pod.uid] for pod in kept}
 
-    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending], *, starts: bool) -> bool:
-        refusal = self.scheduler.quotas.admits(pods, gang=True, starting=starts, given_back=gang.kept)
-        if refusal is not None:
-            gang.refuse(refusal.code, refusal.why)
-        return refusal is not None
+    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending], *, starts: bool) -> NotFound | None:
+        refusal = self.scheduler.quotas.admits(pods, gang=True, starting=starts, given_back=gang.life.kept)
+        return None if refusal is None else NotFound(reason=refusal.code, message=refusal.why)
 
     def _within_quota(
         self, gang: Gang, where: Where, first: Sequence[Pending], surplus: Sequence[Member], pods: Mapping[PodUid, Pending]
@@ -135,7 +149,7 @@ class GangPlanner:
         allowed = [*first]
         for member in surplus:
             more = [*allowed, pods[member.uid]]
-            if member.uid in where and self.scheduler.quotas.admits(more, gang=True, given_back=gang.kept) is None:
+            if member.uid in where and self.scheduler.quotas.admits(more, gang=True, given_back=gang.life.kept) is None:
                 allowed = more
         return {pod.uid: where[pod.uid] for pod in allowed}
 
@@ -153,7 +167,7 @@ class GangPlanner:
         first, _ = self._split(gang, names)
         if first is None or isinstance(topology, str):
             return None
-        state = self.scheduler.ledger.without(*pods, *gang.kept)
+        state = self.scheduler.ledger.without(*pods, *gang.life.kept)
         known, wants = dict[tuple[Shape, frozenset[str] | None, NodeRules | None], list[str]](), list[Want]()
         for member in first:
             pod, possible = pods[member.uid], names[member.uid]
@@ -186,16 +200,16 @@ class GangPlanner:
         first, _ = self._split(gang, names)
         return [pods[member.uid] for member in first or ()]
 
-    def _has_place(self, member: Member) -> bool:
+    def _has_place(self, gang: Gang, member: Member) -> bool:
         """Return whether a node is decided for the member: it stays there when the gang is planned again, because
         kube-scheduler may be binding it there."""
-        return member.planned is not None or self.scheduler.ledger.own_claim(member.uid, Claim.RESERVED) is not None
+        return member.uid in gang.life.places or self.scheduler.ledger.own_claim(member.uid, Claim.RESERVED) is not None
 
     def _split(self, gang: Gang, names: Names) -> tuple[list[Member] | None, list[Member]]:
         """Split the members without a place and with known nodes into the members that have to start together, and the others.
         The first part is None if it has too few members."""
         lacking = Counter(gang.lacking())
-        lacking.subtract(member.membership.role for member in gang.waiting() if self._has_place(member))
+        lacking.subtract(member.membership.role for member in gang.waiting() if self._has_place(gang, member))
         first, surplus = [], []
         for member in (one for one in gang.waiting() if one.uid in names):
             role = member.membership.role
@@ -210,67 +224,66 @@ class GangPlanner:
         """Return the pods to place, by rank and age, and the allowed nodes of each pod, if known. A member without a call from
         kube-scheduler gets the nodes of another member with the same request. If this guess was wrong once, central waits for
         the call."""
-        members = [member for member in gang.waiting() if not self._has_place(member)]
+        calls = self.scheduler.gangs.calls
+        members = [member for member in gang.waiting() if not self._has_place(gang, member)]
         pods = {one.uid: pod for one in members if (pod := self.scheduler.pending.get(one.uid)) is not None}
         names: dict[PodUid, frozenset[str] | None] = {}
         whole: dict[frozenset[Collection[str]], frozenset[str]] = {}  # members of one template share a copy
         like: dict[Shape, frozenset[str]] = {}
         for member in members:
-            if member.uid in pods and member.names:
-                self.scheduler.gangs.compress(member)
-                parts = frozenset(member.names.values())
+            if member.uid in pods and calls.names(member.uid):
+                calls.compress(member.uid)
+                parts = frozenset(calls.names(member.uid).values())
                 if parts not in whole:
                     whole[parts] = frozenset().union(*parts)
                 names[member.uid] = whole[parts]
                 like.setdefault(pods[member.uid].shape, whole[parts])
                 yield
         for uid, pod in pods.items():
-            if uid not in names and gang.guesses and pod.shape in like:
+            if uid not in names and gang.search.guesses and pod.shape in like:
                 names[uid] = like[pod.shape]
             elif uid not in names and gang.finishing:
                 names[uid] = None  # a missing member of a gang that runs in part may use any node
         return pods, names
 
     def can_start(self, gang: Gang, where: Where) -> bool:
-        """Return whether the gang can start with these places. The members may have changed during the search."""
-        if self.scheduler.gangs.get(gang.key) is not gang:
-            return False
+        """Return whether the gang can start with these places. Its members may have changed during the search."""
         waiting = {member.uid: member for member in gang.waiting()}
-        placed = (one.membership.role for one in waiting.values() if one.uid in where or self._has_place(one))
+        placed = (one.membership.role for one in waiting.values() if one.uid in where or self._has_place(gang, one))
         lacking = Counter(gang.lacking())
         lacking.subtract(placed)
         return where.keys() <= waiting.keys() and not +lacking
 
-    def _hold(self, gang: Gang, where: Where, pods: Mapping[PodUid, Pending], *, lower: bool) -> bool:
-        """Hold the plan, if the gang can still start with it. `lower`: first end the claims of lower priority on the plan's
-        nodes."""
-        if not self.can_start(gang, where):
+    def hold(self, gang: Gang, found: Found, *, until: float, counts: bool) -> bool:
+        """Hold a plan, if the gang can still start with it and its devices are still free. Claims of lower priority on the
+        plan's nodes end before that. Return whether the plan is held. `until`, `counts`: see Starts.plan."""
+        if not self.can_start(gang, found.where):
             return False
-        if lower:
-            nodes = {planned.node for planned in where.values()}
-            take(self.scheduler.ledger, [one for one in self.scheduler.yielding(gang.priority) if one.is_on(nodes)])
-        cpu_memory = {uid: pods[uid].cpu_memory for uid in where}
-        return hold_plan(self.scheduler.ledger, gang, where, cpu_memory) is None
+        if found.takes_lower:
+            self.scheduler.end_lower({planned.node for planned in found.where.values()}, gang.priority)
+        return self.scheduler.starts.plan(gang, found.where, found.cpu_memory, until=until, counts=counts) is None
 
-    def _say_why_not(self, gang: Gang) -> Generator[None, None, None]:
-        """Set the gang's refusal: too few devices are free, or the gang is too large for the cluster."""
+    def _why_not(self, gang: Gang) -> Generator[None, None, NotFound]:
+        """Return the refusal of a gang that does not fit: too few devices are free, or the gang is too large for the
+        cluster."""
         asked = yield from self.asked(gang)
         if asked is None:
-            return
+            return NotFound(reason=gang.search.reason, message=gang.search.message)
         _, topology, _ = asked
         wants = self._anywhere(asked[0])
-        size = len(self.scheduler.ledger.nodes()), len(wants)
-        if gang.sized != size:  # a search on all nodes as empty takes as long as a plan
+        nodes, size = len(self.scheduler.ledger.nodes()), gang.search.size
+        if size is None or (size.nodes, size.members) != (nodes, len(wants)):
+            # A search on all nodes as empty takes as long as a plan, so its result is kept.
             empty = self.scheduler.ledger.empty_nodes()
             fits = yield from find_plan(wants, (), empty, self.place, topology)
             most = len(wants) if fits is not None else (yield from count_placeable(wants, empty, self.place))
-            gang.sized, gang.too_large = size, fits is None
             within = f" within one {gang.terms.required_topology}" if topology.required is not None else ""
-            gang.size_in_words = f"of {len(wants)} members that start together{within}, {most} would have room on empty nodes"
-        if gang.too_large:
-            gang.refuse(OfPod.GANG_TOO_LARGE, gang.size_in_words)
-        else:
-            gang.refuse(OfPod.GANG_NO_ROOM, f"{len(wants)} members start together, and there is no room for all of them now")
+            message = f"of {len(wants)} members that start together{within}, {most} would have room on empty nodes"
+            size = Size(nodes=nodes, members=len(wants), too_large=fits is None, message=message)
+        if size.too_large:
+            return NotFound(reason=OfPod.GANG_TOO_LARGE, message=size.message, size=size)
+        message = f"{len(wants)} members start together, and there is no room for all of them now"
+        return NotFound(reason=OfPod.GANG_NO_ROOM, message=message, size=size)
 
     def _anywhere(self, wants: Sequence[Want]) -> list[Want]:
         """Return these members with all nodes allowed, because kube-scheduler leaves out nodes that lack cpu only now."""
@@ -291,7 +304,7 @@ class GangPlanner:
     def _held_nodes(self, gang: Gang) -> list[str]:
         """Return the nodes where devices are already kept, or freed by evictions, for the gang."""
         claims = (self.scheduler.ledger.own_claim(uid, Claim.NOMINATED) for uid in gang.members)
-        return [*dict.fromkeys(claim.node for claim in (*gang.kept.values(), *claims) if claim is not None)]
+        return [*dict.fromkeys(claim.node for claim in (*gang.life.kept.values(), *claims) if claim is not None)]
 
     def _wants(
         self, gang: Gang, members: Sequence[Member], pods: Mapping[PodUid, Pending], names: Names, last: Collection[str]

@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from central.gang.model import Gang, Phase
+from central.gang.gang import Gang
+from central.gang.life import Phase
 from central.gang.queue import Place, place_of
 from central.request.gang import GangKey
 from central.scheduling.scheduler import Scheduler

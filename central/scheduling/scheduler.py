@@ -29,10 +29,11 @@ from central.fit.model import Missing, NoFit, Placement
 from central.fit.rails import on_preferred
 from central.fit.verdicts import Verdicts
 from central.gang.answers import answer as answer_member
-from central.gang.claims import drop_member, drop_plan, follow_change
+from central.gang.gang import Gang, Member
 from central.gang.gangs import Gangs
-from central.gang.model import Gang, Member, Phase
+from central.gang.life import Phase
 from central.gang.rails import running_rails
+from central.gang.starts import Starts
 from central.ledger.groups import CardOf
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Conflict, OwnClaim, PodLoad
@@ -172,6 +173,7 @@ class Scheduler:
         self.unfinished: dict[DeviceRequest, None] = {}
         self.counts = counts or Counts()
         self.gangs = Gangs() if gangs is None else gangs
+        self.starts = Starts(self.gangs, ledger, clock=clock)
         self.domains = domains
         self.tenants = Tenants(ledger)
         rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
@@ -271,19 +273,20 @@ class Scheduler:
     def waits_for_gang(self, uid: PodUid) -> tuple[Gang, Member] | None:
         """Return the gang with which the pod starts, and the pod as its member; None if it is placed like other pods."""
         found = self.gangs.of(uid)
-        return None if found is None or (found[0].ordinary and found[1].planned is None) else found
+        return None if found is None or (found[0].ordinary and uid not in found[0].life.places) else found
 
     def _decide_in_gang(self, pod: Pending, names: Sequence[str], gang: Gang, member: Member) -> Decision:
-        self.gangs.mark(gang)
+        self.gangs.mark(gang.key)
         domain_of = self.domains(gang.terms.required_topology) if gang.tried_by_domain else None
-        answer = answer_member(self.gangs, gang, member, names, domain_of)
+        answer = answer_member(self.starts, gang, member, names, domain_of)
         if isinstance(answer, str):
             self.pending.fitted(pod)
             return Decision(uid=pod.uid, answer=only(answer, names, OfPod.GANG_ELSEWHERE.shown))
         if answer.vetoed:
-            gang.guesses = False
-            drop_plan(self.ledger, gang) if gang.phase is Phase.PLANNED else drop_member(self.ledger, member)
-            follow_change(self.ledger, gang)
+            gang = self.gangs.note(gang, guesses=False)
+            planned = gang.phase is Phase.PLANNED
+            gang = self.starts.end(gang) if planned else self.starts.lose(gang, [pod.uid])
+            self.starts.follow_change(gang)
         if not answer.elsewhere:
             self.pending.waits_for_gang(pod, self._clock())
         return Decision(uid=pod.uid, answer=refuse_everywhere(names, answer.reason, answer.message))
@@ -292,11 +295,15 @@ class Scheduler:
 
     def yielding(self, priority: int) -> list[Yielding]:
         """Return the claims for unbound pods of lower priority, the lowest first."""
-        return find_yielding(self.ledger, self.gangs, self.pending, priority)
+        return find_yielding(self.ledger, self.starts, self.pending, priority)
+
+    def end_lower(self, nodes: Collection[str], priority: int) -> None:
+        """End all claims on these nodes for unbound pods of lower priority."""
+        take(self.ledger, self.starts, [one for one in self.yielding(priority) if one.is_on(nodes)])
 
     def take_from_lower(self, node: str, taken: Taken, priority: int) -> None:
         """End the claims on these devices for unbound pods of lower priority."""
-        take(self.ledger, [one for one in self.yielding(priority) if one.overlaps(node, taken)])
+        take(self.ledger, self.starts, [one for one in self.yielding(priority) if one.overlaps(node, taken)])
 
     def _find_at_lower(self, pod: Pending, names: Collection[str], *, within_quota: bool) -> bool:
         """End as few claims for pods of lower priority as possible, so that the pod fits. Return whether it fits then.
@@ -322,7 +329,7 @@ class Scheduler:
         if not found:
             return False
         *_, name, ending = min(found, key=lambda one: one[:3])
-        take(self.ledger, ending)
+        take(self.ledger, self.starts, ending)
         self.verdicts.of(pod.request).settle(name)
         return True
 
@@ -569,7 +576,7 @@ class Scheduler:
     def _planned(self, uid: PodUid, node: str) -> Placement | None:
         """Return the pod's devices on the node from the plan of its gang; None if there are none."""
         found = self.gangs.of(uid)
-        planned = found[1].planned if found is not None else None
+        planned = found[0].life.places.get(uid) if found is not None else None
         return planned.placement if planned is not None and planned.node == node else None
 
     def _predicted(self, pod: Pending, node: str) -> Placement | None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from central.gang.model import Gang
+from central.gang.gang import Gang
 from central.ledger.model import PodRecord
 from central.quota.preemption import Preemption
 from central.request.gang import GangKey

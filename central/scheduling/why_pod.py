@@ -14,7 +14,8 @@ import msgspec
 from central.assignment.sharing import groups_of
 from central.fit.explain import explain
 from central.fit.model import Missing, Placement
-from central.gang.model import Gang, Phase
+from central.gang.gang import Gang
+from central.gang.life import Phase
 from central.ledger.model import Claim
 from central.request.model import ContainerRequest, DeviceRequest, RdmaPolicy, Scope, Sharing
 from central.scheduling.line import Line, gang_lines, pod_line
@@ -95,9 +96,9 @@ def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
         least=dict(gang.terms.least),
         exist=dict(gang.existing()),
         bound=dict(gang.bound()),
-        reason="" if gang.plan else gang.refused_for.value,
-        said="" if gang.plan else gang.waits_for,
-        nodes=sorted(gang.nodes or {claim.node for claim in rooms if claim is not None}),
+        reason="" if gang.plan else gang.search.reason.value,
+        said="" if gang.plan else gang.search.message,
+        nodes=sorted(gang.life.nodes or {claim.node for claim in rooms if claim is not None}),
         line=line,
     )
 

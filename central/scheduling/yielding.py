@@ -13,11 +13,11 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from central.assignment.model import Taken
-from central.gang.claims import drop_member, drop_plan, follow_change, forget_kept, has_begun
-from central.gang.gangs import Gangs
-from central.gang.model import Gang
+from central.gang.gang import Gang
+from central.gang.starts import Starts
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, OwnClaim
+from central.request.gang import GangKey
 from central.state.pending import PendingPods
 from lading.vocabulary import PodUid
 
@@ -28,7 +28,7 @@ class Yielding:
 
     priority: int  # priority of the pods that have the claims
     claims: tuple[OwnClaim, ...]
-    gang: Gang | None = None  # gang that has the plan; None: a nomination
+    gang: GangKey | None = None  # gang that has the plan; None: a nomination
     whole: bool = False  # no member of the gang is bound
 
     @property
@@ -44,9 +44,10 @@ class Yielding:
         return any(held.gpus.keys() & taken.gpus.keys() or held.vfs & taken.vfs for held in there)
 
 
-def find_yielding(ledger: Ledger, gangs: Gangs, pending: PendingPods, priority: int) -> list[Yielding]:
+def find_yielding(ledger: Ledger, starts: Starts, pending: PendingPods, priority: int) -> list[Yielding]:
     """Return the claims for pods with a lower priority than `priority`, the lowest first."""
-    found = [one for gang in gangs.holding if gang.is_below(priority) for one in _of_gang(ledger, gang)]
+    lower = (gang for gang in starts.gangs.holding if gang.is_below(priority))
+    found = [one for gang in lower for one in _of_gang(ledger, starts, gang)]
     for claim in ledger.nominations():
         pod = pending.get(claim.holder.pod)
         if pod is not None and pod.priority < priority and not _is_binding(ledger, pod.uid):
@@ -54,16 +55,16 @@ def find_yielding(ledger: Ledger, gangs: Gangs, pending: PendingPods, priority: 
     return sorted(found, key=lambda one: (one.priority, len(one.claims)))
 
 
-def _of_gang(ledger: Ledger, gang: Gang) -> Iterator[Yielding]:
-    late = [uid for uid, member in gang.members.items() if member.planned is not None and not member.node]
-    if not (gang.opened or gang.ordinary or has_begun(ledger, gang)):
-        claims = _claims(ledger, [*late, *gang.kept])
+def _of_gang(ledger: Ledger, starts: Starts, gang: Gang) -> Iterator[Yielding]:
+    late, life = gang.plan, gang.life
+    if not (life.is_open or gang.ordinary or starts.has_begun(gang)):
+        claims = _claims(ledger, [*late, *life.kept])
         if claims:
-            yield Yielding(priority=gang.priority, claims=claims, gang=gang, whole=True)
+            yield Yielding(priority=gang.priority, claims=claims, gang=gang.key, whole=True)
         return
-    for uid in (*(uid for uid in late if not gang.members[uid].arrived), *gang.kept):
+    for uid in (*(uid for uid in late if uid not in life.arrived), *life.kept):
         if claims := _claims(ledger, [uid]):
-            yield Yielding(priority=gang.priority, claims=claims, gang=gang)
+            yield Yielding(priority=gang.priority, claims=claims, gang=gang.key)
 
 
 def _claims(ledger: Ledger, uids: Collection[PodUid]) -> tuple[OwnClaim, ...]:
@@ -75,19 +76,14 @@ def _is_binding(ledger: Ledger, uid: PodUid) -> bool:
     return any(ledger.own_claim(uid, kind) is not None for kind in (Claim.RESERVED, Claim.PREDICTED))
 
 
-def take(ledger: Ledger, some: Sequence[Yielding]) -> None:
+def take(ledger: Ledger, starts: Starts, some: Sequence[Yielding]) -> None:
     """End these claims. A gang that loses its plan is planned again, and that does not count as a failed start."""
     for one in some:
+        gang = None if one.gang is None else starts.gangs.get(one.gang)
         if one.gang is None:
             for uid in one.uids:
                 ledger.claims.forget_nomination(uid)
-        elif one.whole:
-            drop_plan(ledger, one.gang)
-            one.gang.displaced()
-        else:
-            for uid in one.uids:
-                if uid in one.gang.kept:
-                    forget_kept(ledger, one.gang, [uid])
-                elif uid in one.gang.members:
-                    drop_member(ledger, one.gang.members[uid])
-            follow_change(ledger, one.gang)
+        elif gang is not None and one.whole:
+            starts.displace(gang)
+        elif gang is not None:
+            starts.follow_change(starts.lose(gang, one.uids))

@@ -10,8 +10,7 @@ import msgspec
 
 from central.api.pod_groups import GANG_KINDS, GangKind, PodGroup
 from central.controllers.gangs import GangObjectFeed
-from central.gang.gangs import Gangs
-from central.ledger.ledger import Ledger
+from central.gang.starts import Starts
 from kubectl_lading.lists import read_permitted
 from lading.errors import ConfigError
 from lading.kube.client import KubeClient
@@ -56,10 +55,10 @@ async def read_gang_objects(client: KubeClient) -> list[GangObjects]:
     return found
 
 
-def add_objects(gangs: Gangs, ledger: Ledger, objects: Sequence[GangObjects]) -> None:
-    """Pass the objects to `gangs`. If two objects have the same name, the last one counts."""
+def add_objects(starts: Starts, objects: Sequence[GangObjects]) -> None:
+    """Pass the objects to the gangs of `starts`. If two objects have the same name, the last one counts."""
     for kind, groups in objects:
-        feed = GangObjectFeed(gangs, ledger, kind)
+        feed = GangObjectFeed(starts, kind)
         for group in groups:
             feed.changed(group)
 

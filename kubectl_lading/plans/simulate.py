@@ -71,8 +71,7 @@ async def simulate(flags: Flags, files: tuple[str, ...], in_pairs: bool) -> None
             read_gang_objects(client),
         )
     add_objects(
-        cluster.scheduler.gangs,
-        cluster.ledger,
+        cluster.scheduler.starts,
         [*gang_objects, *(one for manifest in manifests for one in manifest.gang_objects)],
     )
     if classes is not None:

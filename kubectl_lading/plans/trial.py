@@ -9,6 +9,7 @@ A verdict is stored once for all nodes and pods that it applies to: 1,000 pods t
 million entries.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -17,7 +18,7 @@ import msgspec
 
 from central.controllers.gangs import GangFeed
 from central.fit.model import Placement
-from central.gang.model import EVERYWHERE
+from central.gang.calls import EVERYWHERE
 from central.loop.steps import result
 from central.request.gang import GangKey
 from central.request.model import DeviceRequest, MalformedRequest, Shape
@@ -25,6 +26,7 @@ from central.request.node_rules import NodeRules
 from central.request.parse import parse_request
 from central.request.pod import Pod
 from central.request.reasons import OfPod
+from central.scheduling.gangs import Found
 from central.scheduling.why_pod import FITS, NodeWhy, Why, describe_request, why_pending
 from central.state.pending import Pending, pending_of
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
@@ -75,7 +77,7 @@ class Trials:
         self._numbers: dict[Verdict, int] = {}
         # Results for pods that fit nowhere stay valid until the next pod is placed.
         self._nowhere: dict[tuple[Shape, int, bool, NodeRules | None], tuple[Trial, Why]] = {}
-        self._feed = GangFeed(cluster.scheduler.gangs, cluster.ledger)
+        self._feed = GangFeed(cluster.scheduler.starts, cluster.ledger)
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -110,31 +112,33 @@ class Trials:
     def _try_gang(self, pods: Sequence[Pod]) -> Iterator[Trial]:
         """Yield the trials of the pods of one gang, placed by a plan as central would do."""
         cluster = self._cluster
-        found = cluster.scheduler.gangs.of(pods[0].metadata.uid)
+        gangs = cluster.scheduler.gangs
+        found = gangs.of(pods[0].metadata.uid)
         if found is None:
             raise AssertionError("a pod that was made a member of a gang is one")
         gang, _ = found
         for member in gang.waiting():
             if (pending := cluster.pending.get(member.uid)) is not None:
-                member.asked_about(EVERYWHERE, self._able(pending))
-        planned = gang.complete and result(cluster.planner.planning(gang))
-        if planned:
+                gangs.calls.record(member.uid, EVERYWHERE, self._able(pending))
+        plan = result(cluster.planner.planning(gang)) if gang.complete else gang.search
+        if isinstance(plan, Found) and cluster.planner.hold(gang, plan, until=math.inf, counts=False):
             self._nowhere.clear()
+        places = gangs.life(gang.key).places
         for pod in pods:
             uid = pod.metadata.uid
             member, pending = gang.members[uid], cluster.pending.get(uid)
             if pending is None:
                 raise AssertionError("a member of a gang waits")
             blank = msgspec.structs.replace(self._blank(pod, pending), gang=str(gang.key))
-            if member.planned is not None:
-                yield self._placed(blank, member.planned.node, member.planned.placement)
+            if (place := places.get(uid)) is not None:
+                yield self._placed(blank, place.node, place.placement)
             elif member.wrong:
                 yield msgspec.structs.replace(blank, problem=member.wrong, code=OfPod.REQUEST_MALFORMED.value)
-            elif planned:
+            elif isinstance(plan, Found):
                 problem = "is beyond the members that start together, and there is no room for it"
                 yield msgspec.structs.replace(blank, problem=problem, code=OfPod.GANG_NO_ROOM.value)
             else:
-                yield msgspec.structs.replace(blank, problem=gang.waits_for, code=gang.refused_for.value)
+                yield msgspec.structs.replace(blank, problem=plan.message, code=plan.reason.value)
 
     def _able(self, pod: Pending) -> list[str]:
         """Return the nodes that kube-scheduler would pass to central: the pod may go there, and cpu and memory suffice."""

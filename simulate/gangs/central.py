@@ -15,7 +15,8 @@ import msgspec
 
 from central.api.known import Ident
 from central.controllers.gangs import GangFeed, GangKeeper
-from central.gang.model import Gang, Phase
+from central.gang.gang import Gang
+from central.gang.life import Phase
 from central.ledger.model import PodRecord
 from central.request.pod import Pod
 from central.scheduling.gangs import GangPlanner
@@ -61,7 +62,7 @@ class ByPlan:
         self._of: dict[int, list[PodUid]] = {}  # UIDs of a gang's members, by job
         self._alone: dict[str, dict[int, Job]] = {}  # waiting jobs of one pod, by tenant and number
         self._to_ask: dict[PodUid, None] = {}
-        self._feed = GangFeed(self._scheduler.gangs, self._scheduler.ledger, now=lambda: self._now)
+        self._feed = GangFeed(self._scheduler.starts, self._scheduler.ledger, now=lambda: self._now)
         self._keeper = GangKeeper(
             self._scheduler,
             GangPlanner(self._scheduler),
@@ -131,7 +132,7 @@ class ByPlan:
         uid = member.pod.metadata.uid
         reserved = self._scheduler.reserve(uid, node)
         found = self._scheduler.gangs.of(uid)
-        planned = found[1].planned if found is not None else None
+        planned = found[0].life.places.get(uid) if found is not None else None
         if not isinstance(reserved, Reservation) or found is None or planned is None:
             raise AssertionError(f"{uid} is planned on {node}, and cannot be bound there: {reserved}")
         self._scheduler.confirm(reserved)

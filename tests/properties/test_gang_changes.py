@@ -18,9 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from central.api.known import Ident
 from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.controllers.gangs import FINISH_S, INCOMPLETE, GangFeed, GangKeeper, GangObjectFeed
-from central.gang.model import Gang, Phase
+from central.gang.gang import Gang
+from central.gang.life import Phase
 from central.ledger.model import Claim, PodRecord
-from central.scheduling.gangs import GangPlanner
+from central.scheduling.gangs import Found, GangPlanner
 from central.scheduling.scheduler import Reservation
 from central.scheduling.victims import Protection
 from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, PodUid
@@ -71,9 +72,8 @@ class Changes(RuleBasedStateMachine):
         self.world = World(now=self.now, version=self.version)
         for node, cards in CARDS.items():
             self.world.node(node, cards)
-        gangs, ledger = self.world.scheduler.gangs, self.world.ledger
-        self.feed = GangFeed(gangs, ledger, now=lambda: self.now)
-        self.object_feed = GangObjectFeed(gangs, ledger, GANG_KINDS[1])
+        self.feed = GangFeed(self.world.scheduler.starts, self.world.ledger, now=lambda: self.now)
+        self.object_feed = GangObjectFeed(self.world.scheduler.starts, GANG_KINDS[1])
         self.planner = GangPlanner(self.world.scheduler)
         self.keeper = GangKeeper(
             self.world.scheduler,
@@ -228,7 +228,7 @@ class Changes(RuleBasedStateMachine):
         found = self.world.scheduler.gangs.of(uid)
         if name in self.unclear:
             return
-        planned = found[1].planned if found else None
+        planned = found[0].life.places.get(uid) if found else None
         node = planned.node if planned else next(iter(self.world.filter(name, "n1", "n2").fitting), "")
         if not node or self.keeper.enter(uid, node) != "":
             return
@@ -236,8 +236,9 @@ class Changes(RuleBasedStateMachine):
         reserved = self.world.scheduler.reserve(uid, node)
         if not isinstance(reserved, Reservation):
             return
-        if found is not None and begins:
-            self.check_start(found[0])
+        gang = self.world.scheduler.gangs.get(found[0].key) if found else None
+        if gang is not None and begins:
+            self.check_start(gang)
         if outcome == "refused":
             self.world.scheduler.release(reserved)
             return
@@ -264,7 +265,7 @@ class Changes(RuleBasedStateMachine):
             member = gang.members.get(uid_of(name))
             if member is None or words.get("deleting"):
                 continue
-            if words.get("node") or member.planned is not None:
+            if words.get("node") or member.uid in gang.life.places:
                 there[member.membership.role] += 1
         assert gang.known, "a start without a minimum"
         assert all(there[role] >= least for role, least in gang.terms.least.items()), "a start in part"
@@ -302,8 +303,9 @@ class Changes(RuleBasedStateMachine):
             while True:
                 next(planning)
         except StopIteration as end:
-            if end.value:
-                self.keeper._planned(gang)
+            current = self.world.scheduler.gangs.get(gang.key)
+            if isinstance(end.value, Found) and current is not None:
+                self.keeper.hold(current, end.value)
 
     def interrupt(self, what: int, pick: int) -> None:
         match what:
@@ -333,7 +335,7 @@ class Changes(RuleBasedStateMachine):
         claims = {uid: its[Claim.PLANNED] for uid, its in own.items() if Claim.PLANNED in its}
         gangs = [*self.world.scheduler.gangs]
         planned = {uid: one for gang in gangs for uid, one in gang.plan.items()}
-        kept = {uid: claim for gang in gangs for uid, claim in gang.kept.items()}
+        kept = {uid: claim for gang in gangs for uid, claim in gang.life.kept.items()}
         assert claims.keys() == planned.keys() | kept.keys()
         for uid, one in planned.items():
             assert (claims[uid].node, claims[uid].taken) == (one.node, one.placement.taken)
@@ -345,17 +347,19 @@ class Changes(RuleBasedStateMachine):
     @invariant()
     def each_plan_has_an_end_and_enough_places(self) -> None:
         for gang in self.world.scheduler.gangs:
-            if gang.plan or gang.kept:
-                assert gang.until < math.inf
+            if gang.plan or gang.life.kept:
+                assert gang.life.until < math.inf
             if gang.phase is Phase.PLANNED:
                 reserved = any(self.world.ledger.own_claim(uid, Claim.RESERVED) is not None for uid in gang.members)
                 assert gang.covered or reserved, "a plan for a part"
-            assert not (gang.kept and not gang.opened and not gang.finishing), "room is kept for a start that did not begin"
+            assert not (gang.life.kept and not gang.life.is_open and not gang.finishing), (
+                "room is kept for a start that did not begin"
+            )
 
     @invariant()
     def only_gangs_that_exist_hold_up_others(self) -> None:
-        gangs = {id(gang) for gang in self.world.scheduler.gangs}
-        assert {id(gang) for gang in self.world.scheduler.gangs.named} <= gangs
+        gangs = {gang.key for gang in self.world.scheduler.gangs}
+        assert {gang.key for gang in self.world.scheduler.gangs.named} <= gangs
 
     @invariant()
     def no_card_has_two_pods(self) -> None:

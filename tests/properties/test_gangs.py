@@ -13,7 +13,7 @@ import pytest
 
 from central.api.known import Ident
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper
-from central.gang.model import Gang
+from central.gang.gang import Gang
 from central.ledger.model import Claim, PodRecord
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Reservation
@@ -54,7 +54,7 @@ class Play:
         self.world = World(now=self.now, version=getattr(self, "world", World()).version)
         self.world.node("n1", 3)
         self.world.node("n2", 2)
-        self.feed = GangFeed(self.world.scheduler.gangs, self.world.ledger, now=lambda: self.now)
+        self.feed = GangFeed(self.world.scheduler.starts, self.world.ledger, now=lambda: self.now)
         self.keeper = GangKeeper(
             self.world.scheduler,
             GangPlanner(self.world.scheduler),
@@ -131,13 +131,14 @@ class Play:
         found = self.world.scheduler.gangs.of(uid_of(name)) if name else None
         if name is None or name in self.unclear:
             return
-        planned = found[1].planned if found else None
+        planned = found[0].life.places.get(found[1].uid) if found else None
         node = planned.node if planned else self.random.choice(["n1", "n2"])
         said = self.keeper.enter(uid_of(name), node)
         if said != "":
             return
-        if found is not None and not found[0].ordinary:
-            self.check_barrier(found[0])
+        gang = self.world.scheduler.gangs.get(found[0].key) if found else None
+        if gang is not None and not gang.ordinary:
+            self.check_barrier(gang)
         reserved = self.world.scheduler.reserve(uid_of(name), node)
         if isinstance(reserved, Reservation):
             outcome = self.random.choice(["done", "done", "done", "refused", "unseen"])
@@ -156,7 +157,7 @@ class Play:
 
     def check_barrier(self, gang: Gang) -> None:
         """No Binding before all that start together arrived: the barrier is open, and no plan opens without enough members."""
-        assert gang.opened
+        assert gang.life.is_open
 
     def wait(self, seconds: float | None = None) -> None:
         """Let time pass, of any length by default. What became of each Binding is known then."""
@@ -193,7 +194,7 @@ class Play:
 
     def check(self) -> None:
         own = self.world.ledger.snapshot().own
-        members = {uid for gang in self.world.scheduler.gangs for uid in (*gang.members, *gang.kept)}
+        members = {uid for gang in self.world.scheduler.gangs for uid in (*gang.members, *gang.life.kept)}
         assert {uid for uid in own if Claim.PLANNED in own[uid]} <= members, "room is held for no gang"
         for node, cards in (("n1", 3), ("n2", 2)):
             holders = [uid for uid, held in self.world.ledger.holds_on(node) for _ in held.gpus if not self.only_wished(uid)]
@@ -204,7 +205,7 @@ class Play:
             planned = {uid for uid in gang.members if Claim.PLANNED in own.get(uid, {})}
             assert planned >= gang.plan.keys(), "a plan that the ledger does not hold"
             assert planned == gang.plan.keys() | (planned & self.reserved()), "a claim without a plan"
-            if gang.plan and not gang.opened and not gang.ordinary and not gang.finishing:
+            if gang.plan and not gang.life.is_open and not gang.ordinary and not gang.finishing:
                 planned_of = gang.planned()
                 assert all(planned_of[role] >= lacking for role, lacking in gang.lacking().items()), "a plan for a part"
 

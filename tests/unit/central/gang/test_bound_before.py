@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from central.controllers.gangs import FINISH_S
-from central.gang.model import Gang, Phase
+from central.gang.gang import Gang
+from central.gang.life import Phase
 from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN
 from tests.fakes.kube_objects import pod_path
 from tests.fakes.kube_scheduler import KubeScheduler

@@ -8,7 +8,7 @@ import pytest
 
 from central.api.watch import ABSENT_S
 from central.controllers.gangs import PLAN_S
-from central.gang.model import Phase
+from central.gang.life import Phase
 from central.ledger.model import Claim
 from lading.vocabulary import GANG, GANG_MIN
 from tests.fakes.kube_objects import pod_path
@@ -41,9 +41,9 @@ def check_plans(one: Led) -> None:
     """Each planned claim is that of a member whose plan names it, and no plan is without an end."""
     own = one.term.ledger.snapshot().own
     planned = {uid for gang in one.term.gangs for uid in gang.plan}
-    kept = {uid for gang in one.term.gangs for uid in gang.kept}
+    kept = {uid for gang in one.term.gangs for uid in gang.life.kept}
     assert {uid for uid, its in own.items() if Claim.PLANNED in its} == planned | kept
-    assert all(gang.until < math.inf for gang in one.term.gangs if gang.phase is Phase.PLANNED)
+    assert all(gang.life.until < math.inf for gang in one.term.gangs if gang.phase is Phase.PLANNED)
 
 
 async def own_words(one: Led) -> None:

@@ -13,8 +13,9 @@ from central.api.pod_groups import GangObject
 from central.controllers.gangs import QUEUED_S, GangKeeper
 from central.extender.wire import Names
 from central.gang import node_names
+from central.gang.gang import Gang, Member
 from central.gang.gangs import Gangs
-from central.gang.model import Gang, Member, Phase
+from central.gang.life import Phase
 from central.gang.node_names import Numbered
 from central.request.gang import GangDialect, GangKey, Membership, ObjectKey, Terms
 from central.scheduling.gangs import GangPlanner
@@ -31,9 +32,9 @@ def visits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted: Counter[str] = Counter()
     follow, state = GangKeeper._follow, GangPlanner.state
 
-    async def follow_counted(self: GangKeeper, gang: Gang) -> None:
-        counted[gang.key.name] += 1
-        await follow(self, gang)
+    async def follow_counted(self: GangKeeper, key: GangKey) -> None:
+        counted[key.name] += 1
+        await follow(self, key)
 
     def state_counted(self: GangPlanner, gang: Gang) -> object:
         counted[f"compare {gang.key.name}"] += 1
@@ -127,9 +128,9 @@ def test_a_pod_group_costs_only_the_pods_that_name_it(monkeypatch: pytest.Monkey
     for group in "ab":
         for number in range(50):
             gangs.put(member(group, number))
-    original, settle = Gangs.put, Gang.settle
+    original, settle = Gangs.put, Gang.settled
     monkeypatch.setattr(Gangs, "put", lambda self, one: (put.update([one.uid[0]]), original(self, one)))
-    monkeypatch.setattr(Gang, "settle", lambda self: (settled.update([self.key.name]), settle(self)))
+    monkeypatch.setattr(Gang, "settled", lambda self, members: settled.update([self.key.name]) or settle(self, members))
     gangs.put_object(GangObject(key=key("other"), terms=Terms(least={"": 3})))
     assert not put
     gangs.put_object(GangObject(key=key("a"), terms=Terms(least={"": 3})))
@@ -166,7 +167,7 @@ def test_node_names_of_waiting_members_take_little_memory(tmp_path: Path) -> Non
         assert gang is not None
         members = [*gang.members.values()]
         for number, member in enumerate(members):
-            assert sorted(member.names[""]) == names[number:]
+            assert sorted(one.term.gangs.calls.names(member.uid)[""]) == names[number:]
         assert held[-1] - held[9] < 10 * 20_000  # the first ones had the names numbered, once for all
 
     play(story, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from central.controllers import make_room
 from central.controllers.evict import PREEMPTED
 from central.controllers.gangs import BARRIER_S
-from central.gang.model import Gang
+from central.gang.gang import Gang
 from central.request.gang import Terms
 from central.scheduling.gang_room import Made, evicting
 from central.scheduling.gangs import GangPlanner

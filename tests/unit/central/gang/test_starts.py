@@ -67,7 +67,7 @@ def test_a_gang_is_not_planned_on_a_node_that_its_own_rules_forbid(tmp_path: Pat
         await one.pause(1)
         gang, _ = one.term.gangs.of(one.uid(names[0])) or (None, None)
         assert gang is not None
-        assert gang.nodes == {"n2", "n3"}
+        assert gang.life.nodes == {"n2", "n3"}
 
     play(story, tmp_path)
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Iterable
 
 from central.controllers.gangs import GangFeed, GangKeeper
-from central.gang.model import Phase
+from central.gang.life import Phase
 from central.ledger.model import PodRecord
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.victims import Protection
@@ -26,7 +26,7 @@ class Gangs:
     def __init__(self, cards: int) -> None:
         self.world = World()
         self.world.node("n0", cards)
-        self.feed = GangFeed(self.world.scheduler.gangs, self.world.ledger)
+        self.feed = GangFeed(self.world.scheduler.starts, self.world.ledger)
         self.keeper = GangKeeper(
             self.world.scheduler,
             GangPlanner(self.world.scheduler),

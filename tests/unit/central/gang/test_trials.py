@@ -129,6 +129,6 @@ def test_a_gang_that_no_rack_holds_has_nothing_and_is_told_so(tmp_path: Path) ->
             assert [trial(one, rack) for rack in RACKS] == [[], [], []]
             await one.pause(PLANNED)
             assert (claims(one), plans(one)) == (0, 0)
-        assert one.term.gangs.of(one.uid("g0"))[0].refused_for.value == "gang-too-large"  # type: ignore[index]
+        assert one.term.gangs.of(one.uid("g0"))[0].search.reason.value == "gang-too-large"  # type: ignore[index]
 
     play(story, tmp_path)

@@ -258,7 +258,7 @@ def test_a_waiting_pod_is_shown_with_its_place_in_line_and_one_of_a_gang_with_th
     asked: dict[str, dict[str, Any]] = {"a": {"priority": 2}, "b": {}, "c": {"annotations": {GANG: "g", GANG_MIN: "1"}}}
     for name, words in asked.items():
         pod = shown.world.show(name, **words)
-        GangFeed(shown.world.scheduler.gangs, shown.world.ledger).changed(pod)
+        GangFeed(shown.world.scheduler.starts, shown.world.ledger).changed(pod)
         shown.world.filter(name)
     pending = {pod["pod"]: pod for pod in shown.whole()["pending"]}
     assert pending["b"]["line"] == "2nd of 2 pods in line; ahead: default/a (of higher priority)"

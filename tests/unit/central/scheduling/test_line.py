@@ -22,7 +22,7 @@ def full() -> World:
 
 
 def put_gang(world: World, name: str, namespace: str, *, age: int, priority: int = 0) -> None:
-    feed = GangFeed(world.scheduler.gangs, world.ledger)
+    feed = GangFeed(world.scheduler.starts, world.ledger)
     for number in range(2):
         said = {GANG: name, GANG_MIN: "2"}
         words: dict[str, Any] = {"namespace": namespace, "annotations": said, "created": created(age), "priority": priority}
@@ -98,7 +98,7 @@ def test_a_gang_for_which_room_is_kept_is_ahead_of_a_namespace_with_less() -> No
 
 def test_a_gang_without_all_members_is_in_no_line() -> None:
     world = full()
-    feed = GangFeed(world.scheduler.gangs, world.ledger)
+    feed = GangFeed(world.scheduler.starts, world.ledger)
     feed.changed(world.show("one", annotations={GANG: "g", GANG_MIN: "2"}))
     world.filter("one")
     found = why_gang(world.scheduler, uid_of("one"))

@@ -1,50 +1,25 @@
-"""Define a gang as central observes it: its members, its settings and its phase.
+"""Define a gang as central observes it: its members, its settings, the life of its start, and what searches found; pure.
 
-    gathering   members, or the object with the minimum, are missing
-    queued      the gang is complete and has no plan: it holds nothing
-    planned     each member of the plan has one node, where its devices are claimed; no Binding was sent
-    binding     Bindings are being sent, or were sent: devices are kept for the missing members
-    placed      the minimum of each role is bound; later members are ordinary pods
-
-Only values and their derivation are here; `central.gang.claims` and `central.scheduling.gangs` change the ledger.
+A gang is a value: central.gang.gangs replaces it when a pod or object changes, and central.gang.starts when its start does.
 """
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Final
+from typing import Any
 
-from central.fit.model import Placement
-from central.ledger.model import NO_LABELS, Holder, OwnClaim
+from central.gang.life import PHASES, GangEvent, Life, Phase, Planned, Stage, Standing
+from central.ledger.model import NO_LABELS, Holder
 from central.request.gang import GangDialect, GangKey, Match, Membership, Terms
 from central.request.reasons import OfPod
 from lading.vocabulary import PodUid
 
-FIRST_PAUSE_S: Final = 0.25  # seconds, doubled for each start, also for the first
-LONGEST_PAUSE_S: Final = 300.0
-EVERYWHERE: Final = ""  # the domain of a call about nodes of several domains, or without any
-
-
-class Phase(StrEnum):
-    GATHERING = "gathering"
-    QUEUED = "queued"
-    PLANNED = "planned"
-    BINDING = "binding"
-    PLACED = "placed"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """Hold the planned node and devices of a member."""
-
-    node: str
-    placement: Placement
-
-
-@dataclass(slots=True, kw_only=True)
 class Member:
+    """Hold what a pod says about its part in a gang."""
+
     uid: PodUid
     namespace: str
     name: str
@@ -61,23 +36,10 @@ class Member:
     asks: bool = True  # kube-scheduler calls central about the pod; False: the pod is bound without central
     deleting: bool = False
     gated: bool = False  # a scheduling gate keeps kube-scheduler from trying the pod
-    # The nodes that kube-scheduler named in its last call, or in its last call for each domain; empty before the first call.
-    names: dict[str, Collection[str]] = field(default_factory=dict)
-    guessed: bool = False  # the last call was about a single node, other than the planned node
-    planned: Planned | None = None
-    arrived: bool = False  # kube-scheduler called bind for the pod since the plan was made
 
     @property
     def holder(self) -> Holder:
         return Holder(pod=self.uid, namespace=self.namespace, name=self.name)
-
-    def asked_about(self, domain: str, names: Collection[str]) -> bool:
-        """Record a call about these nodes of a domain, or of EVERYWHERE. Return whether the domain had a call before."""
-        known = domain in self.names
-        if domain == EVERYWHERE or EVERYWHERE in self.names:
-            self.names.clear()
-        self.names[domain] = names
-        return known
 
     @property
     def runs(self) -> bool:
@@ -90,40 +52,53 @@ class Member:
         return self.asks and not self.node and not self.deleting and not self.gated and not self.wrong
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """Hold whether a gang would fit if no pod held a device: the result for these numbers of nodes and members."""
+
+    nodes: int
+    members: int
+    too_large: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Hold since when and why a gang has no plan, and what the last searches found. Times are of the scheduler's clock."""
+
+    reason: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # why the last search made no plan
+    message: str = ""
+    since: float = math.inf  # time when the gang became complete; infinite: incomplete
+    not_before: float = -math.inf  # earliest time of the next search
+    size: Size | None = None
+    evicting: bool = False  # pods are being evicted for the gang
+    no_victims: object = None  # last state in which no eviction would have helped
+    told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was last requeued to show, and the number of nodes
+    tried: object = None  # last state of ledger and members for which no plan existed
+    guesses: bool = True  # members without a call from kube-scheduler are planned on nodes of equal members
+    asked: tuple[int, float] = (0, -math.inf)  # the last number of kube-scheduler's calls, and the time when it changed
+
+    @property
+    def too_large(self) -> bool:
+        return self.size is not None and self.size.too_large
+
+    def refused(self, reason: OfPod, message: str) -> "Search":
+        """Return the search with another refusal for members without a plan."""
+        return replace(self, reason=reason, message=message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
     key: GangKey
-    members: dict[PodUid, Member] = field(default_factory=dict)
+    members: Mapping[PodUid, Member] = field(default_factory=dict)
     version: int = 0  # grows with each change of a member, or of the gang's object
     terms: Terms = field(default_factory=Terms)
     roles: tuple[str, ...] = ("",)
     known: bool = False  # the minimum of each role is known
     # True once each role had its minimum bound, or a member runs for longer than a start takes; False when no member runs.
     started: bool = False
-    opened: bool = False  # all members of the plan arrived: Bindings are sent
-    until: float = math.inf  # end of the plan, on the scheduler's clock
-    kept: dict[PodUid, OwnClaim] = field(default_factory=dict)  # places kept for former bound members, by the uid of the claim
-    since: float = math.inf  # time when the gang became complete; infinite: incomplete
-    not_before: float = -math.inf  # earliest time of the next plan
-    starts: int = 0  # plans since the minimum was last bound; each failed plan makes the next pause longer
-    resumes: float = -math.inf  # end of the pause after the last plan
-    refused_for: OfPod = OfPod.GANG_WAITS_FOR_MEMBERS  # reason why the last attempt made no plan
-    waits_for: str = ""  # message for `refused_for`
-    sized: tuple[int, int] = (0, 0)  # numbers of nodes and members for which `too_large` and `size_in_words` are valid
-    too_large: bool = False  # the gang would not fit if no pod held a device
-    size_in_words: str = ""
-    evicting: bool = False  # pods are being evicted for the gang
-    no_victims: object = None  # last state in which no eviction would have helped
-    told: tuple[OfPod, int] | None = None  # the reason that kube-scheduler was last requeued to show, and the number of nodes
-    tried: object = None  # last state of ledger and members for which no plan existed
-    guesses: bool = True  # members without a call from kube-scheduler are planned on nodes of equal members
-    asked: tuple[int, float] = (0, -math.inf)  # value of `questions` when it last changed, and the time of that change
-    arrived_at: float = -math.inf  # time of the last new arrival at the barrier, or of the plan
-    named_at: float = math.inf  # time when kube-scheduler was first given a member's node
-    kept_until: float = math.inf  # end of the places kept for former members
-    named: bool = False  # kube-scheduler was given a member's node, and may count the member's cpu there
-    nodes: frozenset[str] = frozenset()  # nodes of the plan
-    undone: bool = False  # bound members are being evicted, because the others did not follow in time
+    life: Life = field(default_factory=Life)
+    search: Search = field(default_factory=Search)
 
     # ---- settings
 
@@ -132,48 +107,54 @@ class Gang:
         """Return whether kube-scheduler itself tries the whole gang in one domain after the other."""
         return self.key.dialect is GangDialect.KUBERNETES and bool(self.terms.required_topology)
 
-    def settle(self) -> None:
-        """Derive the settings from the members. The oldest member that is not being deleted decides; a member with different
-        settings is marked as wrong."""
-        line = sorted(self.members.values(), key=lambda member: (member.deleting, member.created, member.uid))
+    def settled(self, members: Mapping[PodUid, Member]) -> "Gang":
+        """Return the gang with these members, and the settings derived from them. The oldest member that is not being deleted
+        decides; a member with different settings is marked as wrong."""
+        line = sorted(members.values(), key=lambda member: (member.deleting, member.created, member.uid))
         least: dict[str, int] = {}
         first: Terms | None = None
+        wrong = dict[PodUid, str]()
         for member in line:
-            terms, member.wrong = member.membership.terms, member.membership.wrong
-            if terms is None or member.wrong:
+            terms, wrong[member.uid] = member.membership.terms, member.membership.wrong
+            if terms is None or wrong[member.uid]:
                 continue
             first = first or terms
-            member.wrong = _differs(first, least, terms)
-            if not member.wrong:
+            wrong[member.uid] = _differs(first, least, terms)
+            if not wrong[member.uid]:
                 least.update(terms.least)
-        self.roles = line[0].membership.roles if line else ("",)
-        self.known = first is not None and all(role in least for role in self.roles)
-        self.terms = replace(first or Terms(), least=least)
-        running = [member for member in self.members.values() if member.runs]
+        changed = {uid: replace(members[uid], wrong=why) for uid, why in wrong.items() if why != members[uid].wrong}
+        roles = line[0].membership.roles if line else ("",)
+        gang = replace(
+            self,
+            members={**members, **changed} if changed else members,
+            roles=roles,
+            known=first is not None and all(role in least for role in roles),
+            terms=replace(first or Terms(), least=least),
+        )
+        running = [member for member in gang.members.values() if member.runs]
         was_started = bool(running) and (self.started or any(member.old for member in running))
-        self.started = was_started or self._whole or self._one_by_one
-        if not self.complete:
-            self.refuse(OfPod.GANG_WAITS_FOR_MEMBERS, self._shown_members())
-        elif self.refused_for is OfPod.GANG_WAITS_FOR_MEMBERS:
-            self.refuse(OfPod.GANG_WAITS_FOR_TURN, "its members are complete, and a place for all of them is searched")
+        gang = replace(gang, started=was_started or gang._whole or gang._one_by_one)
+        if gang.life.stage is Stage.ABANDONED and gang.standing is not Standing.BEGUN:
+            gang = replace(gang, life=gang.life.after(GangEvent.RECOVER))
+        if not gang.complete:
+            return gang.searching(gang.search.refused(OfPod.GANG_WAITS_FOR_MEMBERS, gang._shown_members()))
+        if gang.search.reason is OfPod.GANG_WAITS_FOR_MEMBERS:
+            message = "its members are complete, and a place for all of them is searched"
+            return gang.searching(gang.search.refused(OfPod.GANG_WAITS_FOR_TURN, message))
+        return gang
 
-    def refuse(self, reason: OfPod, why: str) -> None:
-        """Set the refusal for members without a plan."""
-        self.refused_for, self.waits_for = reason, why
+    def living(self, life: Life) -> "Gang":
+        """Return the gang with another life."""
+        return replace(self, life=life)
 
-    def paused(self, now: float) -> None:
-        """Begin the pause after a plan. The pause doubles with each plan that does not bind the minimum."""
-        self.resumes = now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.starts, 32))
-
-    def displaced(self) -> None:
-        """Do not count the last plan as a start, because a pod or gang of higher priority took its devices."""
-        self.starts = max(0, self.starts - 1)
-        self.refuse(OfPod.GANG_WAITS_FOR_TURN, "pods of higher priority took its place; it is planned again")
+    def searching(self, search: Search | None = None, **changes: Any) -> "Gang":
+        """Return the gang with another search, or with changed fields of its search."""
+        return replace(self, search=replace(self.search, **changes) if search is None else search)
 
     @property
     def refused(self) -> str:
         """Return the refusal message for the events of the gang's members."""
-        return f"gang {self.key}: {self.waits_for}"
+        return f"gang {self.key}: {self.search.message}"
 
     @property
     def _one_by_one(self) -> bool:
@@ -184,39 +165,22 @@ class Gang:
     # ---- progress
 
     @property
-    def questions(self) -> int:
-        """Return the number of members with a call from kube-scheduler, counted once for each domain."""
-        return sum(len(member.names) for member in self.members.values())
-
-    @property
-    def in_trials(self) -> bool:
-        """Return whether kube-scheduler tries the gang in one domain after the other."""
-        return any(member.names and EVERYWHERE not in member.names for member in self.members.values())
-
-    @property
-    def has_held(self) -> bool:
-        """Return whether devices are or were held for the gang."""
-        return bool(self.nodes or self.kept or self.opened)
-
-    @property
     def phase(self) -> Phase:
-        if self.ordinary or (self.opened and self._whole):
-            return Phase.PLACED
-        if self.opened or self.finishing:
-            return Phase.BINDING
-        if self.plan:
-            return Phase.PLANNED
-        return Phase.QUEUED if self.complete else Phase.GATHERING
+        return PHASES[self.standing, self.life.stage]
+
+    @property
+    def standing(self) -> Standing:
+        if self.ordinary or (self.life.is_open and self._whole):
+            return Standing.STARTED
+        if self.finishing:
+            return Standing.BEGUN
+        return Standing.COMPLETE if self.complete else Standing.INCOMPLETE
 
     @property
     def plan(self) -> dict[PodUid, Planned]:
         """Return the planned node and devices of each member that is not bound."""
-        return {uid: member.planned for uid, member in self.members.items() if member.planned is not None and not member.node}
-
-    @property
-    def holds(self) -> bool:
-        """Return whether devices are planned or kept for the gang."""
-        return bool(self.kept) or any(member.planned is not None for member in self.members.values())
+        members = self.members
+        return {uid: place for uid, place in self.life.places.items() if uid in members and not members[uid].node}
 
     @property
     def ordinary(self) -> bool:
@@ -265,7 +229,7 @@ class Gang:
 
     @property
     def _counts_bound(self) -> bool:
-        return self.terms.match is not Match.ONLY_WAITING or self.opened
+        return self.terms.match is not Match.ONLY_WAITING or self.life.is_open
 
     @property
     def complete(self) -> bool:
@@ -285,7 +249,8 @@ class Gang:
 
     def required(self) -> Iterator[tuple[str, int, int]]:
         """Yield each role, the number of its members that must reach the barrier, and the number that did."""
-        arrived = Counter(member.membership.role for member in self.members.values() if member.arrived and not member.node)
+        there = (self.members[uid] for uid in self.life.arrived if uid in self.members)
+        arrived = Counter(member.membership.role for member in there if not member.node)
         for role, lacking in self.lacking().items():
             yield role, lacking, arrived[role]
 
