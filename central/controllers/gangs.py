@@ -43,7 +43,7 @@ from central.request.model import MalformedRequest
 from central.request.parse import mentions_devices
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
-from central.scheduling.gangs import Found, GangPlanner
+from central.scheduling.gangs import Found, GangPlanner, NotFound
 from central.scheduling.line import gang_place
 from central.scheduling.scheduler import Scheduler
 from lading.log import Event, Log
@@ -471,11 +471,9 @@ class GangKeeper:
         current = self._gangs.get(gang.key)
         if current is None:
             return False
-        if isinstance(result, Found) and self.hold(current, result):
+        if self.apply(current, result):
             return True
-        if not isinstance(result, Found):
-            size = result.size or current.search.size
-            current = self._gangs.note(current, reason=result.reason, message=result.message, size=size)
+        current = self._gangs.get(gang.key) or current
         of_quota = current.search.reason in OF_QUOTA  # quotas change without a change of the ledger
         if current.search.reason is not OfPod.GANG_WAITS_FOR_MEMBERS:  # _call_members requeues the members of those gangs
             current = self._tell(current)
@@ -492,12 +490,12 @@ class GangKeeper:
             self._requeue(member.uid for member in gang.waiting())
         return gang
 
-    def hold(self, gang: Gang, found: Found) -> bool:
-        """Hold a plan until its deadline, and requeue its members. Return whether the plan is held."""
+    def apply(self, gang: Gang, result: Found | NotFound) -> bool:
+        """Hold the plan of a search until its deadline, and requeue its members. Return whether a plan is held."""
         now, until, finishing = self._clock(), gang.life.until, gang.finishing
         if not finishing or until == math.inf:
             until = now + (finish_s(gang.terms.wait_s, self._finish_s) if finishing else PLAN_S)
-        if not self._planner.hold(gang, found, until=until, counts=not finishing):
+        if not self._planner.apply(gang, result, until=until, counts=not finishing):
             return False
         gang = self._gangs.note(gang, tried=None, told=None)
         if not finishing:

@@ -254,14 +254,19 @@ class GangPlanner:
         lacking.subtract(placed)
         return where.keys() <= waiting.keys() and not +lacking
 
-    def hold(self, gang: Gang, found: Found, *, until: float, counts: bool) -> bool:
-        """Hold a plan, if the gang can still start with it and its devices are still free. Claims of lower priority on the
-        plan's nodes end before that. Return whether the plan is held. `until`, `counts`: see Starts.plan."""
-        if not self.can_start(gang, found.where):
+    def apply(self, gang: Gang, result: Found | NotFound, *, until: float, counts: bool) -> bool:
+        """Hold the plan of a search, or record why there is none. A plan is held if the gang can still start with it and its
+        devices are still free; claims of lower priority on its nodes end before that. Return whether the plan is held.
+        `until`, `counts`: see Starts.plan."""
+        if isinstance(result, NotFound):
+            size = result.size or gang.search.size
+            self.scheduler.gangs.note(gang, reason=result.reason, message=result.message, size=size)
             return False
-        if found.takes_lower:
-            self.scheduler.end_lower({planned.node for planned in found.where.values()}, gang.priority)
-        return self.scheduler.starts.plan(gang, found.where, found.cpu_memory, until=until, counts=counts) is None
+        if not self.can_start(gang, result.where):
+            return False
+        if result.takes_lower:
+            self.scheduler.end_lower({planned.node for planned in result.where.values()}, gang.priority)
+        return self.scheduler.starts.plan(gang, result.where, result.cpu_memory, until=until, counts=counts) is None
 
     def _why_not(self, gang: Gang) -> Generator[None, None, NotFound]:
         """Return the refusal of a gang that does not fit: too few devices are free, or the gang is too large for the

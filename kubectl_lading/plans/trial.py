@@ -121,7 +121,7 @@ class Trials:
             if (pending := cluster.pending.get(member.uid)) is not None:
                 gangs.calls.record(member.uid, EVERYWHERE, self._able(pending))
         plan = result(cluster.planner.planning(gang)) if gang.complete else gang.search
-        if isinstance(plan, Found) and cluster.planner.hold(gang, plan, until=math.inf, counts=False):
+        if isinstance(plan, Found) and cluster.planner.apply(gang, plan, until=math.inf, counts=False):
             self._nowhere.clear()
         places = gangs.life(gang.key).places
         for pod in pods:

@@ -21,7 +21,7 @@ from central.controllers.gangs import FINISH_S, INCOMPLETE, GangFeed, GangKeeper
 from central.gang.gang import Gang
 from central.gang.life import Phase
 from central.ledger.model import Claim, PodRecord
-from central.scheduling.gangs import Found, GangPlanner
+from central.scheduling.gangs import GangPlanner
 from central.scheduling.scheduler import Reservation
 from central.scheduling.victims import Protection
 from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, PodUid
@@ -304,8 +304,8 @@ class Changes(RuleBasedStateMachine):
                 next(planning)
         except StopIteration as end:
             current = self.world.scheduler.gangs.get(gang.key)
-            if isinstance(end.value, Found) and current is not None:
-                self.keeper.hold(current, end.value)
+            if current is not None:
+                self.keeper.apply(current, end.value)
 
     def interrupt(self, what: int, pick: int) -> None:
         match what:
