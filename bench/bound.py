@@ -173,16 +173,16 @@ def _fill(sizes: Sequence[int], prices: Floats) -> tuple[float, Pattern]:
     """Return the highest worth of shares on one card, and these shares: the knapsack problem with copies."""
     worth = [0.0] * (_PER_CARD + 1)
     last = [-1] * (_PER_CARD + 1)
-    for room in range(1, _PER_CARD + 1):
-        worth[room] = worth[room - 1]
+    for capacity in range(1, _PER_CARD + 1):
+        worth[capacity] = worth[capacity - 1]
         for number, size in enumerate(sizes):
-            if size <= room and worth[room - size] + prices[number] > worth[room] + 1e-12:
-                worth[room], last[room] = worth[room - size] + float(prices[number]), number
-    counts, room = [0] * len(sizes), _PER_CARD
-    while room > 0:
-        if last[room] < 0:
-            room -= 1
+            if size <= capacity and worth[capacity - size] + prices[number] > worth[capacity] + 1e-12:
+                worth[capacity], last[capacity] = worth[capacity - size] + float(prices[number]), number
+    counts, capacity = [0] * len(sizes), _PER_CARD
+    while capacity > 0:
+        if last[capacity] < 0:
+            capacity -= 1
         else:
-            counts[last[room]] += 1
-            room -= sizes[last[room]]
+            counts[last[capacity]] += 1
+            capacity -= sizes[last[capacity]]
     return worth[_PER_CARD], tuple(counts)

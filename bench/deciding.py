@@ -23,7 +23,7 @@ from central.controllers.informer import PodFeed
 from central.fit import joint
 from central.fit.fit import fit
 from central.ledger.ledger import Ledger
-from central.ledger.model import NodeFacts, NodeRoom, PodRecord
+from central.ledger.model import NodeCapacity, NodeFacts, PodRecord
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy
 from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.pending import PendingPods
@@ -41,7 +41,7 @@ from simulate.trace import Trace
 
 SEED: Final = 42
 PODS: Final = 4000
-ROOMS: Final = 60  # states of each node
+CAPACITIES: Final = 60  # states of each node
 FIRST_TIMES: Final = 3
 
 
@@ -102,7 +102,7 @@ def measure_searches() -> dict[str, float]:
 
 def _search(status: Status) -> tuple[list[float], list[float]]:
     """Return the seconds of each pod on the node in each state: the first time, the least of several, and again."""
-    cases = [(room, request) for room in _rooms(status) for request in _asks(len(status.gpus))]
+    cases = [(capacity, request) for capacity in _capacities(status) for request in _asks(len(status.gpus))]
     cold = []
     for _ in range(FIRST_TIMES):
         joint.find.cache_clear()
@@ -110,9 +110,9 @@ def _search(status: Status) -> tuple[list[float], list[float]]:
     return [min(times) for times in zip(*cold, strict=True)], [_time(*case) for case in cases]
 
 
-def _time(room: NodeRoom, request: DeviceRequest) -> float:
+def _time(capacity: NodeCapacity, request: DeviceRequest) -> float:
     began = time.process_time()
-    fit(room, request, policy=Policy.BINPACK)
+    fit(capacity, request, policy=Policy.BINPACK)
     return time.process_time() - began
 
 
@@ -123,18 +123,18 @@ def _asks(cards: int) -> Iterator[DeviceRequest]:
                 yield DeviceRequest(containers=(ContainerRequest(name="main", gpus=count, vfs=count),), rdma_policy=policy)
 
 
-def _rooms(status: Status) -> Iterator[NodeRoom]:
+def _capacities(status: Status) -> Iterator[NodeCapacity]:
     """Yield states in which other pods hold some cards and VFs, at random."""
     chance = random.Random(SEED)  # noqa: S311
-    for number in range(ROOMS):
+    for number in range(CAPACITIES):
         ledger = Ledger()
         ledger.facts.set_node("node", NodeFacts(ready=True), 1)
         ledger.facts.set_report(NodeDevices(metadata=Metadata(name="node", resource_version="1"), status=status))
-        share = number / ROOMS * 0.6
+        share = number / CAPACITIES * 0.6
         cards = {gpu.uuid: Part(whole=True) for gpu in status.gpus if chance.random() < share}
         vfs = frozenset(vf.bdf for pf in status.pfs for vf in pf.vfs if chance.random() < share)
         held = PodRecord(
             uid=PodUid("other"), namespace="", name="other", version=1, node="node", taken=Taken(gpus=cards, vfs=vfs)
         )
         ledger.facts.set_pod(held)
-        yield ledger.room("node")
+        yield ledger.capacity("node")

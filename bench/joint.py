@@ -14,7 +14,7 @@ from typing import Final
 from bench.figures import percentile
 from central.fit import joint
 from central.fit.fit import fit
-from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.request.model import ContainerRequest, DeviceRequest, Policy
 from lading.nodedevices import Gpu, NvLink, Pf, Place, Vf
 from lading.vocabulary import GpuUuid, PciAddress
@@ -25,9 +25,13 @@ WARM: Final = 20
 
 
 def measure_joint() -> dict[str, float]:
-    cold = {size: [_search(room, request) for room in _nodes(size) for request in _asks(size)] for size in (8, 16)}
+    cold = {size: [_search(capacity, request) for capacity in _nodes(size) for request in _asks(size)] for size in (8, 16)}
     warm = [
-        took for size in (8, 16) for room in _nodes(size) for request in _asks(size) for took in _search_again(room, request)
+        took
+        for size in (8, 16)
+        for capacity in _nodes(size)
+        for request in _asks(size)
+        for took in _search_again(capacity, request)
     ]
     return {
         "joint_cold_8x8_ms": max(cold[8]) * 1e3,
@@ -37,23 +41,23 @@ def measure_joint() -> dict[str, float]:
     }
 
 
-def _search(room: NodeRoom, request: DeviceRequest) -> float:
+def _search(capacity: NodeCapacity, request: DeviceRequest) -> float:
     times = []
     for _ in range(TIMES):
         joint.find.cache_clear()
-        times.append(_time(room, request))
+        times.append(_time(capacity, request))
     return min(times)
 
 
-def _search_again(room: NodeRoom, request: DeviceRequest) -> Iterator[float]:
-    _time(room, request)
+def _search_again(capacity: NodeCapacity, request: DeviceRequest) -> Iterator[float]:
+    _time(capacity, request)
     for _ in range(WARM):
-        yield _time(room, request)
+        yield _time(capacity, request)
 
 
-def _time(room: NodeRoom, request: DeviceRequest) -> float:
+def _time(capacity: NodeCapacity, request: DeviceRequest) -> float:
     began = time.process_time()
-    fit(room, request, policy=Policy.BINPACK)
+    fit(capacity, request, policy=Policy.BINPACK)
     return time.process_time() - began
 
 
@@ -63,13 +67,13 @@ def _asks(size: int) -> Iterator[DeviceRequest]:
             yield DeviceRequest(containers=(ContainerRequest(name="main", gpus=gpus, vfs=vfs),))
 
 
-def _nodes(size: int) -> Iterator[NodeRoom]:
+def _nodes(size: int) -> Iterator[NodeCapacity]:
     yield _node(size, nvlinks=18)
     yield _node(size, nvlinks=0)
     yield _node(size, nvlinks=18, ports=size // 4)
 
 
-def _node(size: int, *, nvlinks: int, ports: int | None = None) -> NodeRoom:
+def _node(size: int, *, nvlinks: int, ports: int | None = None) -> NodeCapacity:
     """Return a node: two sockets, two switches to a host bridge. `ports`: PFs that have free VFs."""
     links = (NvLink(count=nvlinks),) if nvlinks else ()
     cards, vfs = [], []
@@ -84,12 +88,12 @@ def _node(size: int, *, nvlinks: int, ports: int | None = None) -> NodeRoom:
             links=links,
             place=place,
         )
-        cards.append(CardRoom(gpu=gpu, free_mib=gpu.usable_mib, free_core=100, pods=0, containers=0, usable=True))
+        cards.append(CardCapacity(gpu=gpu, free_mib=gpu.usable_mib, free_core=100, pods=0, containers=0, usable=True))
         pf = Pf(bdf=PciAddress(f"{number:04x}:03:00.0"), place=place)
         for vf in range(1, VFS_OF_PF + 1):
             one = Vf(bdf=PciAddress(f"{number:04x}:03:00.{vf}"))
-            vfs.append(VfRoom(vf=one, pf=pf, usable=True, free=ports is None or number < ports))
-    return NodeRoom(name="node", version=1, cards=tuple(cards), vfs=tuple(vfs))
+            vfs.append(VfCapacity(vf=one, pf=pf, usable=True, free=ports is None or number < ports))
+    return NodeCapacity(name="node", version=1, cards=tuple(cards), vfs=tuple(vfs))
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ class SimCluster:
 
     def step(self) -> None:
         """Let one pod come, or one end, and try the waiting ones again."""
-        cards = [card for room in self.ledger.rooms() for card in room.cards]
+        cards = [card for capacity in self.ledger.capacities() for card in capacity.cards]
         busy = sum(card.pods > 0 for card in cards) / max(1, len(cards))
         if self.pods and self._random.random() < (0.65 if busy > FULL else 0.25):
             self.end(self._random.choice([*self.pods]))

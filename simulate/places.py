@@ -16,8 +16,8 @@ import msgspec
 
 from central.fit.joint import sites_of
 from central.fit.topology import Layout, Site, bits, lay_out
-from central.ledger.model import NodeRoom
-from central.ledger.room import card_rooms, inventory_of, vf_rooms
+from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
+from central.ledger.model import NodeCapacity
 from central.ledger.usage import Usage
 from central.request.model import PartitionPolicy, RdmaPolicy, Scope
 from lading.nodedevices import NodeDevices
@@ -118,26 +118,26 @@ def _as_asked(board: _Board, pod: TracePod, cards: frozenset[int], vfs: frozense
 def _board_of(node: TraceNode, *, honored: bool) -> _Board:
     report = msgspec.convert(render_devices(0, node), NodeDevices)
     inventory, unused = inventory_of(report), Usage()
-    room = NodeRoom(
+    capacity = NodeCapacity(
         name=node.name,
         version=0,
-        cards=card_rooms(inventory, unused, None, ()),
-        vfs=vf_rooms(inventory, unused, None, ()),
+        cards=card_capacities(inventory, unused, None, ()),
+        vfs=vf_capacities(inventory, unused, None, ()),
         partitions=inventory.partitions,
     )
-    layout = lay_out(room, vfs=True)
+    layout = lay_out(capacity, vfs=True)
     ports: dict[PciAddress, set[PciAddress]] = {}
-    for vf in room.vfs:
+    for vf in capacity.vfs:
         if vf.usable:
             ports.setdefault(vf.pf.bdf, set()).add(vf.vf.bdf)
-    groups = {scope: [_group(room, layout, site) for site in sites_of(layout.topology, scope)] for scope in Scope}
+    groups = {scope: [_group(capacity, layout, site) for site in sites_of(layout.topology, scope)] for scope in Scope}
     partitions = {_cards(layout, mask) for mask in layout.topology.partitions} if honored and layout.topology.parted else None
     return _Board(groups, [frozenset(vfs) for vfs in ports.values()], partitions)
 
 
-def _group(room: NodeRoom, layout: Layout, site: Site) -> _Group:
+def _group(capacity: NodeCapacity, layout: Layout, site: Site) -> _Group:
     port_of = layout.topology.port_of
-    vfs = (room.vfs[place] for number, place in enumerate(layout.vfs) if port_of[number] in site.ports)
+    vfs = (capacity.vfs[place] for number, place in enumerate(layout.vfs) if port_of[number] in site.ports)
     return _Group(_cards(layout, site.cards), frozenset(vf.vf.bdf for vf in vfs if vf.usable))
 
 

@@ -1,8 +1,8 @@
 """Compute the pod conditions about the health of devices: one for each pod that holds a device that became unhealthy.
 
-The inputs are a node's devices (`NodeRoom`), the pods that hold these by assignment or grant, and the pods' current conditions.
-The result is a Word for each pod whose condition is out of date. A pod gets no condition before one of its devices becomes
-unhealthy for the first time: up to 100,000 pods with healthy devices need none.
+The inputs are a node's devices (`NodeCapacity`), the pods that hold these by assignment or grant, and the pods' current
+conditions. The result is a Word for each pod whose condition is out of date. A pod gets no condition before one of its devices
+becomes unhealthy for the first time: up to 100,000 pods with healthy devices need none.
 
 The condition in the pod is the only record of earlier writes: a new leader reads the condition there and repeats nothing. Two
 Words about the same devices and reasons have the same text and are equal.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.assignment.model import Taken
-from central.ledger.model import Held, Holder, NodeRoom, version_of
+from central.ledger.model import Held, Holder, NodeCapacity, version_of
 from central.ledger.views import FACTS
 from central.request.pod import DEVICES_HEALTHY, Pod
 from lading.amounts import first_few
@@ -109,12 +109,12 @@ class Conditions:
         return changed
 
 
-def concerns(room: NodeRoom, holds: Iterable[tuple[PodUid, Taken]], conditions: Conditions) -> bool:
+def concerns(capacity: NodeCapacity, holds: Iterable[tuple[PodUid, Taken]], conditions: Conditions) -> bool:
     """Return whether one of these pods may need a new condition. The check costs a tenth of computing the conditions, which are
     rarely needed."""
-    if not room.reported:
+    if not capacity.reported:
         return False
-    known = _unhealthy_devices(room)
+    known = _unhealthy_devices(capacity)
     for uid, taken in holds:
         said = conditions.get(uid)
         if (said is not None and not said.healthy) or any(known.get(device) != "" for device in _devices_in(taken, known)):
@@ -122,11 +122,11 @@ def concerns(room: NodeRoom, holds: Iterable[tuple[PodUid, Taken]], conditions: 
     return False
 
 
-def decide_words(room: NodeRoom, holders: Iterable[Held], conditions: Conditions) -> Iterator[Word]:
+def decide_words(capacity: NodeCapacity, holders: Iterable[Held], conditions: Conditions) -> Iterator[Word]:
     """Yield the conditions to write. `holders`: pods on this node with their devices."""
-    if not room.reported:
+    if not capacity.reported:
         return
-    known = _unhealthy_devices(room)
+    known = _unhealthy_devices(capacity)
     for held in holders:
         devices = _devices_of(held, known)
         said = conditions.get(held.holder.pod)
@@ -135,25 +135,25 @@ def decide_words(room: NodeRoom, holders: Iterable[Held], conditions: Conditions
             continue
         word = Word(
             pod=held.holder,
-            node=room.name,
+            node=capacity.name,
             healthy=not unhealthy,
-            message=f"on node {room.name}: {_listed(unhealthy)}"
+            message=f"on node {capacity.name}: {_listed(unhealthy)}"
             if unhealthy
-            else f"on node {room.name}: all of its devices are healthy",
+            else f"on node {capacity.name}: all of its devices are healthy",
             turned=said is None or said.healthy == bool(unhealthy),
         )
         if not conditions.says(word):
             yield word
 
 
-def _unhealthy_devices(room: NodeRoom) -> dict[str, str]:
+def _unhealthy_devices(capacity: NodeCapacity) -> dict[str, str]:
     """Return the problem of every reported device as text; empty for a healthy device."""
     found: dict[str, str] = {}
-    for card in room.cards:
+    for card in capacity.cards:
         gpu = card.gpu
         found[gpu.uuid] = f"{gpu.uuid} ({gpu.bdf}): {gpu.unhealthy[:_LONGEST_REASON]}" if gpu.unhealthy else ""
         found.update((mig.uuid, "") for mig in gpu.mig)
-    for one in room.vfs:
+    for one in capacity.vfs:
         of_port = f"its PF {one.pf.bdf}: {one.pf.unhealthy}" if one.pf.unhealthy else ""
         why = (of_port or one.vf.unhealthy)[:_LONGEST_REASON]
         found[one.vf.bdf] = f"VF {one.vf.bdf}: {why}" if why else ""

@@ -120,12 +120,12 @@ class Warner:
 
     def _words_on(self, name: str) -> tuple[list[Word], bool]:
         """Return the conditions to write to pods on the node, and whether the node needs no further scan until it changes."""
-        room = self._ledger.room(name)
-        if not concerns(room, self._ledger.holds_on(name), self._conditions):
+        capacity = self._ledger.capacity(name)
+        if not concerns(capacity, self._ledger.holds_on(name), self._conditions):
             return [], True
         holders = self._ledger.holders(name)
         there = (held for held in holders if self._is_there(held, name))
-        words = list(decide_words(room, there, self._conditions))
+        words = list(decide_words(capacity, there, self._conditions))
         return words, not words and not any(map(self._is_coming, holders))
 
     def _is_there(self, held: Held, name: str) -> bool:

@@ -151,8 +151,8 @@ class GpuHours:
         total.memory_mib += counted.memory_mib - before.memory_mib
 
     def _count(self, name: str) -> _Node:
-        room, busy, found = self._ledger.room(name), self._use.busy.get(name, {}), _Node()
-        cards = {card.gpu.uuid: card.gpu for card in room.cards}
+        capacity, busy, found = self._ledger.capacity(name), self._use.busy.get(name, {}), _Node()
+        cards = {card.gpu.uuid: card.gpu for card in capacity.cards}
         found.cards = len(cards)
         found.memory_mib = sum(gpu.usable_mib for gpu in cards.values())
         of_card: dict[GpuUuid, Counter[str]] = {}

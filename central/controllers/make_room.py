@@ -48,7 +48,7 @@ class Evictions(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Room:
+class _GangReservation:
     """Hold the nodes with a reservation for a gang."""
 
     gang: GangKey
@@ -94,7 +94,7 @@ class RoomMaker:
         self._patience_s = patience_s
         self._clock = clock
         self._log = log
-        self._kept: _Room | None = None  # the reservation; only one gang has one at a time
+        self._kept: _GangReservation | None = None  # the reservation; only one gang has one at a time
         self._looked_at = -math.inf
 
     async def look(self, waiting: Iterable[GangKey]) -> None:
@@ -146,11 +146,11 @@ class RoomMaker:
         waits = gang.phase is Phase.QUEUED and not gang.search.too_large and self._clock() >= gang.life.resumes
         return waits and gang.search.reason not in {OfPod.QUOTA_TURN, OfPod.QUOTA_INVALID}
 
-    async def _keep_room(self, gang: Gang) -> _Room | None:
+    async def _keep_room(self, gang: Gang) -> _GangReservation | None:
         """Reserve free and released devices on nodes where the members could fit. Return the reservation."""
         now, kept = self._clock(), self._kept
         if kept is None or kept.gang != gang.key:
-            kept = _Room(gang=gang.key, tries=Tries(patience_s=self._patience_s))
+            kept = _GangReservation(gang=gang.key, tries=Tries(patience_s=self._patience_s))
         before, left = {*kept.stays}, kept.tries.left
         staying = [node for node, stay in kept.stays.items() if not stay.is_seen(now)]
         over = {node for node, stay in kept.stays.items() if stay.is_over(now)}

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from central.fit.demand import Demand
 from central.fit.shortage import requested_cards
 from central.ledger.claims import NOMINATION_S
-from central.ledger.model import Claim, NodeRoom
+from central.ledger.model import Claim, NodeCapacity
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.request.model import CpuMemory
@@ -131,16 +131,16 @@ class Patience:
             if self._faults.sets_aside(Work.PATIENCE, pod.shown):
                 continue
             with self._faults.handling(Work.PATIENCE, pod.shown):
-                room = await self._keep(pod, {one.node for one in kept.values()}, slices)
-                if room is None:
+                capacity = await self._keep(pod, {one.node for one in kept.values()}, slices)
+                if capacity is None:
                     self._vain[pod.uid] = self._clock() + VAIN_S
-                elif self._clock() - room.complete_at > NOMINATION_S:
+                elif self._clock() - capacity.complete_at > NOMINATION_S:
                     self._again[pod.uid] = self._clock() + self._patience_s
-                    self._tries_of(pod.uid).leave(room.node, self._clock() + self._patience_s)
+                    self._tries_of(pod.uid).leave(capacity.node, self._clock() + self._patience_s)
                 else:
-                    kept[pod.uid] = room
-        for uid, room in self._kept.items():
-            if (uid not in kept or kept[uid].node != room.node) and self._scheduler.room_for(uid) == ("", room.node):
+                    kept[pod.uid] = capacity
+        for uid, capacity in self._kept.items():
+            if (uid not in kept or kept[uid].node != capacity.node) and self._scheduler.room_for(uid) == ("", capacity.node):
                 self._scheduler.ledger.claims.forget_nomination(uid)
         self._kept = kept
 
@@ -174,12 +174,12 @@ class Patience:
             await slices.pause()
         for *_, name in nsmallest(TRIED, missing):
             await slices.pause()
-            room = _Kept(node=name, stay=tries.begin(self._clock()))
-            holders = self._keep_on(pod.uid, room)
+            capacity = _Kept(node=name, stay=tries.begin(self._clock()))
+            holders = self._keep_on(pod.uid, capacity)
             if holders is not None:
                 fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": name}
                 self._log.info(Event.ROOM_KEPT, f"waiting for {holders} pods on this node to end", **fields)
-                return room
+                return capacity
         return None
 
     # ---- the pods
@@ -240,24 +240,24 @@ class Patience:
         allowed = self._nodes.allow(pod.node_rules, name)
         if allowed is False or (allowed is None and not named):
             return None
-        room = self._scheduler.ledger.without(pod.uid).room(name)
-        if not named and room.has_resources(pod.cpu_memory):
+        capacity = self._scheduler.ledger.without(pod.uid).capacity(name)
+        if not named and capacity.has_resources(pod.cpu_memory):
             return None  # kube-scheduler's own rules forbid the node, or no request has followed the release of cpu or memory
-        cards = requested_cards(room, demand)
-        usable, vfs = sum(card.usable for card in cards), sum(vf.usable for vf in room.vfs)
-        if usable < demand.whole_peak or vfs < demand.vfs_peak or not self._could_suffice(room, pod.cpu_memory):
+        cards = requested_cards(capacity, demand)
+        usable, vfs = sum(card.usable for card in cards), sum(vf.usable for vf in capacity.vfs)
+        if usable < demand.whole_peak or vfs < demand.vfs_peak or not self._could_suffice(capacity, pod.cpu_memory):
             return None
         free = sum(card.free for card in cards)
-        return max(0, demand.whole_peak - free) + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
+        return max(0, demand.whole_peak - free) + max(0, demand.vfs_peak - sum(vf.free for vf in capacity.vfs))
 
-    def _could_suffice(self, room: NodeRoom, cpu_memory: CpuMemory) -> bool:
+    def _could_suffice(self, capacity: NodeCapacity, cpu_memory: CpuMemory) -> bool:
         """Return whether cpu and memory suffice once all pods with devices there have ended."""
         ledger = self._scheduler.ledger
-        cpu_milli, memory_mib = room.cpu_milli, room.memory_mib
-        for uid, _ in ledger.facts_on(room.name):
-            held = ledger.cpu_memory_of(uid, room.name)
+        cpu_milli, memory_mib = capacity.cpu_milli, capacity.memory_mib
+        for uid, _ in ledger.facts_on(capacity.name):
+            held = ledger.cpu_memory_of(uid, capacity.name)
             cpu_milli, memory_mib = cpu_milli + held.cpu_milli, memory_mib + held.memory_mib
-        return not room.resources_known or (cpu_memory.cpu_milli <= cpu_milli and cpu_memory.memory_mib <= memory_mib)
+        return not capacity.resources_known or (cpu_memory.cpu_milli <= cpu_milli and cpu_memory.memory_mib <= memory_mib)
 
     def _keep_on(self, uid: PodUid, kept: _Kept) -> int | None:
         """Nominate devices on the node so that as few pods as possible have to end. Return their number; None: the pod cannot
@@ -265,7 +265,7 @@ class Patience:
         scheduler, pod, name = self._scheduler, self._scheduler.pending.get_refused(uid), kept.node
         if pod is None:
             return None
-        enough = scheduler.ledger.without(uid).room(name).has_resources(pod.cpu_memory)
+        enough = scheduler.ledger.without(uid).capacity(name).has_resources(pod.cpu_memory)
         kept.enough_at = min(kept.enough_at, self._clock()) if enough else math.inf
         holders = sorted(scheduler.ledger.facts_on(name), key=lambda one: (-len(one[1].gpus), one[0]))
         gone: list[PodUid] = []

@@ -17,7 +17,7 @@ from central.fit.forecast import Forecast
 from central.fit.interner import Interner
 from central.fit.unusable import Free, read_free, unusable_milli
 from central.ledger.ledger import Ledger
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.view.model import NodeState
@@ -91,7 +91,7 @@ class ClusterStatistics:
         self._numbers = Interner()
         self._parts = [_Part(columns=Columns(numbers=self._numbers))]
         self._part_of: dict[str, _Part] = {}
-        self._seen_rooms = self._seen_loads = -1
+        self._seen_capacities = self._seen_loads = -1
 
     async def run(self) -> None:
         """Run until it is cancelled."""
@@ -115,14 +115,14 @@ class ClusterStatistics:
 
     async def _catch_up(self, slices: Slices) -> None:
         ledger = self._ledger
-        version, names = ledger.version, ledger.changed_since(self._seen_rooms)
-        if self._seen_rooms < 0:
-            self._seen_loads = ledger.loads_version  # each NodeRoom has its node's cpu and memory
+        version, names = ledger.version, ledger.changed_since(self._seen_capacities)
+        if self._seen_capacities < 0:
+            self._seen_loads = ledger.loads_version  # each NodeCapacity has its node's cpu and memory
         for name in names:
             with self._faults.handling(Work.STATISTICS, name):  # a node that fails counts as before
-                self._look_at(ledger.room(name))
+                self._look_at(ledger.capacity(name))
             await slices.pause()
-        self._seen_rooms = version  # nodes that changed meanwhile are counted again next time
+        self._seen_capacities = version  # nodes that changed meanwhile are counted again next time
         loads, self._seen_loads = ledger.loads_changed_since(self._seen_loads)
         for load in loads:
             part = self._part_of.get(load[0])
@@ -130,16 +130,16 @@ class ClusterStatistics:
                 part.columns.load(*load)
             await slices.pause()
 
-    def _look_at(self, room: NodeRoom) -> None:
-        part = self._part_of.get(room.name)
-        if room.reported:
+    def _look_at(self, capacity: NodeCapacity) -> None:
+        part = self._part_of.get(capacity.name)
+        if capacity.reported:
             part = part or self._part_with_room()
-            self._part_of[room.name] = part
-            part.columns.put(room)
-            part.vfs[room.name] = _vfs(room)
+            self._part_of[capacity.name] = part
+            part.columns.put(capacity)
+            part.vfs[capacity.name] = _vfs(capacity)
         elif part is not None:
-            part.columns.drop(room.name)
-            del part.vfs[room.name], self._part_of[room.name]
+            part.columns.drop(capacity.name)
+            del part.vfs[capacity.name], self._part_of[capacity.name]
 
     def _part_with_room(self) -> _Part:
         for part in reversed(self._parts):
@@ -164,10 +164,10 @@ class ClusterStatistics:
         return total / mass if mass else 0.0
 
 
-def _vfs(room: NodeRoom) -> Amounts:
-    free = sum(vf.free for vf in room.vfs) if room.serving else 0
-    held = sum(vf.usable and not vf.free for vf in room.vfs)
-    return Amounts(free, held, len(room.vfs) - free - held)
+def _vfs(capacity: NodeCapacity) -> Amounts:
+    free = sum(vf.free for vf in capacity.vfs) if capacity.serving else 0
+    held = sum(vf.usable and not vf.free for vf in capacity.vfs)
+    return Amounts(free, held, len(capacity.vfs) - free - held)
 
 
 def _count(part: _Part, free: Free) -> _Counts:

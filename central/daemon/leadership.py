@@ -49,7 +49,7 @@ from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.gang.gangs import Gangs
 from central.gang.life import Phase
-from central.gang.workload_rooms import WorkloadRooms
+from central.gang.workload_places import WorkloadPlaces
 from central.ledger.ledger import Ledger
 from central.ledger.model import Holder
 from central.loop.faults import Faults, Work
@@ -198,7 +198,7 @@ class Leadership:
             log=log,
             faults=faults,
         )
-        queued = Queued(WorkloadRooms(self.ledger, clock=clock))
+        queued = Queued(WorkloadPlaces(self.ledger, clock=clock))
         accepts = signer.accepts if signer else lambda text, signature: True
         feed = PodFeed(self.ledger, self.pending, conditions, log=log, unassigned=self._unassigned, accepts=accepts)
         self.seen = SeenPods(self.ledger.is_settled)
@@ -206,7 +206,9 @@ class Leadership:
             client,
             PODS,
             Pod,
-            Sinks(feed, GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s), PlaceFeed(queued.rooms), self.seen),
+            Sinks(
+                feed, GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s), PlaceFeed(queued.capacities), self.seen
+            ),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,
@@ -376,7 +378,7 @@ class Leadership:
 
     async def _look_around(self) -> None:
         await self.statistics.look(rest_s=0.0)
-        gc.freeze()  # freezes each node's NodeRoom too, which the first count created
+        gc.freeze()  # freezes each node's NodeCapacity too, which the first count created
         await self.statistics.run()
 
     async def _expire(self) -> None:

@@ -1,1 +1,1 @@
-"""Decide purely whether and how a pod's devices fit a node, from a DeviceRequest and a NodeRoom."""
+"""Decide purely whether and how a pod's devices fit a node, from a DeviceRequest and a NodeCapacity."""

@@ -4,7 +4,7 @@ kube-scheduler asks about every node for every pod, and between two pods of one 
 verdicts are cached for each distinct DeviceRequest, and only changed nodes are judged again. Nodes of one equivalence class
 (equivalence.py) are judged once.
 
-Take a DeviceRequest and the changed nodes (`NodeRoom`); return node names by verdict, and the best node. The subclasses in
+Take a DeviceRequest and the changed nodes (`NodeCapacity`); return node names by verdict, and the best node. The subclasses in
 searched.py and counted.py add scores, and decide which nodes need a search.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from central.fit.equivalence import Equivalence
 from central.fit.model import Missing
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.loop.steps import Steps
 from central.request.model import CpuMemory
 
@@ -33,7 +33,7 @@ class Found(NamedTuple):
     left: tuple[int, ...] = ()  # remaining milli of the cards, in any order, if a score depends on them
 
 
-Search = Callable[[NodeRoom, bool], Found | Missing]  # True requests a brief search: NOT_REACHED if undecided
+Search = Callable[[NodeCapacity, bool], Found | Missing]  # True requests a brief search: NOT_REACHED if undecided
 
 
 class CachedVerdicts(ABC):
@@ -45,8 +45,8 @@ class CachedVerdicts(ABC):
         self.reasons: dict[str, str] = {}
         self._search = search
         self._equivalence = equivalence
-        self._open: dict[str, NodeRoom] = {}  # changed nodes that are not judged yet
-        self._hard: dict[str, NodeRoom] = {}  # nodes about which a brief search was undecided
+        self._open: dict[str, NodeCapacity] = {}  # changed nodes that are not judged yet
+        self._hard: dict[str, NodeCapacity] = {}  # nodes about which a brief search was undecided
         self._by_class: dict[int, Found | Missing] = {}
 
     @property
@@ -58,8 +58,8 @@ class CachedVerdicts(ABC):
         """Judge the open nodes, one in each step. All nodes get a brief search first, so that a hard node does not delay easy
         ones."""
         while self._open or self._hard:
-            name, room = next(iter((self._open or self._hard).items()))
-            self._judge(name, room, brief=bool(self._open))
+            name, capacity = next(iter((self._open or self._hard).items()))
+            self._judge(name, capacity, brief=bool(self._open))
             yield
 
     @abstractmethod
@@ -77,14 +77,14 @@ class CachedVerdicts(ABC):
 
     def settle(self, name: str) -> None:
         """Judge this node now if its verdict is open."""
-        room = self._open.get(name) or self._hard.get(name)
-        if room is not None:
-            self._judge(name, room, brief=False)
+        capacity = self._open.get(name) or self._hard.get(name)
+        if capacity is not None:
+            self._judge(name, capacity, brief=False)
 
-    def _leave_open(self, name: str, room: NodeRoom) -> None:
+    def _leave_open(self, name: str, capacity: NodeCapacity) -> None:
         """Discard the verdict about a node until it is judged again."""
         self._hard.pop(name, None)
-        self._open[name] = room
+        self._open[name] = capacity
         self._say(name, Missing.NOT_REACHED)
 
     def _close(self, name: str) -> None:
@@ -106,17 +106,17 @@ class CachedVerdicts(ABC):
             self.fits.pop(name, None)
             self.reasons[name] = missing.shown
 
-    def _judge(self, name: str, room: NodeRoom, *, brief: bool) -> None:
-        number = self._equivalence(room)
+    def _judge(self, name: str, capacity: NodeCapacity, *, brief: bool) -> None:
+        number = self._equivalence(capacity)
         verdict = self._by_class.get(number)
         if verdict is None or (verdict is Missing.NOT_REACHED and not brief):
             if len(self._by_class) >= VERDICTS:
                 self._by_class.clear()
             self._by_class[number] = Missing.SEARCH_ENDED  # stays if the search raises an exception, so that it is not repeated
-            verdict = self._by_class[number] = self._search(room, brief)
+            verdict = self._by_class[number] = self._search(capacity, brief)
         self._close(name)
         if verdict is Missing.NOT_REACHED:
-            self._hard[name] = room
+            self._hard[name] = capacity
         else:
             self._decided(name, verdict)
 

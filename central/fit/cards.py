@@ -1,13 +1,13 @@
 """Track one card during one search: the capacity that other pods left, and the part that this pod takes in each phase.
 
-Take the card's free capacity (`CardRoom`), the number of containers that may share it under the isolation of this pod's shares,
-and a container's request. The only decision is whether the request fits on the card.
+Take the card's free capacity (`CardCapacity`), the number of containers that may share it under the isolation of this pod's
+shares, and a container's request. The only decision is whether the request fits on the card.
 """
 
 import sys
 
 from central.fit.demand import Wanted
-from central.ledger.model import CardRoom
+from central.ledger.model import CardCapacity
 from lading.devices.identity import pci_order
 from lading.nodedevices import Gpu
 
@@ -31,16 +31,16 @@ class Card:
         "whole",
     )
 
-    def __init__(self, room: CardRoom, phases: int, number: int, at_most: int = sys.maxsize) -> None:
-        gpu = room.gpu
+    def __init__(self, capacity: CardCapacity, phases: int, number: int, at_most: int = sys.maxsize) -> None:
+        gpu = capacity.gpu
         self.gpu: Gpu = gpu
         self.number = number  # number of the card in the node's topology
         self.address = pci_order(gpu.bdf)
         self.usable_mib = gpu.usable_mib
-        self.free = room.pods == 0  # whether no other pod holds any of the card
-        self.free_mib = room.free_mib
-        self.free_core = room.free_core
-        self.containers = room.containers  # number of containers on the card, this pod's included
+        self.free = capacity.pods == 0  # whether no other pod holds any of the card
+        self.free_mib = capacity.free_mib
+        self.free_core = capacity.free_core
+        self.containers = capacity.containers  # number of containers on the card, this pod's included
         self.most_containers = at_most if at_most < gpu.max_shares else gpu.max_shares  # maximum containers
         self.busy = 0  # bit mask: phases in which this pod uses the card
         self.whole = 0  # bit mask: phases in which one container has the whole card

@@ -1,6 +1,6 @@
 """Choose the devices of every container of a pod on one node, or return the reason why there are none.
 
-Take the free capacity of a node (`NodeRoom`) for which `find_shortage` found nothing missing, and a demand. Cards that are
+Take the free capacity of a node (`NodeCapacity`) for which `find_shortage` found nothing missing, and a demand. Cards that are
 unusable, of another model, or in MIG mode are never chosen.
 """
 
@@ -18,49 +18,49 @@ from central.fit.model import Missing, PlacedDevices
 from central.fit.shortage import is_requested
 from central.fit.topology import Layout, bits, lay_out, worst_of
 from central.fit.vfs import FreeVfs, in_pairs
-from central.ledger.model import NodeRoom
-from central.ledger.room import emptied
+from central.ledger.capacity import emptied
+from central.ledger.model import NodeCapacity
 from central.request.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from lading.devices.isolation import IsolationName, most_containers
 from lading.nodedevices import Gpu
 
 
-def choose(room: NodeRoom, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
+def choose(capacity: NodeCapacity, demand: Demand, *, policy: Policy, steps: int) -> PlacedDevices | Missing:
     """Choose the pod's devices on the node. `steps` is the maximum number of tried choices."""
     try:
-        return _search(room, demand, policy, steps) or _why_not(room, demand, policy, steps)
+        return _search(capacity, demand, policy, steps) or _why_not(capacity, demand, policy, steps)
     except SearchEndedError as e:
         return e.missing
 
 
-def choose_briefly(room: NodeRoom, demand: Demand, *, policy: Policy) -> PlacedDevices | Missing:
+def choose_briefly(capacity: NodeCapacity, demand: Demand, *, policy: Policy) -> PlacedDevices | Missing:
     """Give each container its best choice in turn, without backtracking. A result equals that of `choose`; NOT_REACHED means
     that only the more expensive `choose` can decide."""
     try:
-        return _search(room, demand, policy, len(demand.wanted)) or Missing.NOT_REACHED
+        return _search(capacity, demand, policy, len(demand.wanted)) or Missing.NOT_REACHED
     except SearchEndedError:
         return Missing.NOT_REACHED
 
 
-def _search(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> PlacedDevices | None:
-    if len(room.cards) == len(demand.wanted) == 1 and not demand.vfs_peak and not demand.bound:
-        return _only_choice(room.cards[0].gpu, demand.wanted[0], _written_isolation(room, demand))
-    layout = lay_out(room, vfs=demand.vfs_peak > 0)
-    chosen = search_containers(_devices(room, demand, layout), demand, policy, steps=steps)
+def _search(capacity: NodeCapacity, demand: Demand, policy: Policy, steps: int) -> PlacedDevices | None:
+    if len(capacity.cards) == len(demand.wanted) == 1 and not demand.vfs_peak and not demand.bound:
+        return _only_choice(capacity.cards[0].gpu, demand.wanted[0], _written_isolation(capacity, demand))
+    layout = lay_out(capacity, vfs=demand.vfs_peak > 0)
+    chosen = search_containers(_devices(capacity, demand, layout), demand, policy, steps=steps)
     if chosen is None:
         return None
     by_name = {one.wanted.container: one for one in chosen}
-    isolation = _written_isolation(room, demand)
+    isolation = _written_isolation(capacity, demand)
     return PlacedDevices(
-        containers={name: _placed(room, layout, by_name[name], isolation) for name, _ in demand.roles},
+        containers={name: _placed(capacity, layout, by_name[name], isolation) for name, _ in demand.roles},
         apart=worst_of(one.apart for one in chosen),
     )
 
 
-def _written_isolation(room: NodeRoom, demand: Demand) -> IsolationName | None:
+def _written_isolation(capacity: NodeCapacity, demand: Demand) -> IsolationName | None:
     """Return the isolation that the assignment names, so that a later change of the node's default does not change its meaning.
     Return None for a node that offers only the isolation `none`, or whose report is too old to list isolations."""
-    return room.isolation_of(demand.isolation) if room.isolations else None
+    return capacity.isolation_of(demand.isolation) if capacity.isolations else None
 
 
 def _only_choice(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> PlacedDevices:
@@ -69,24 +69,24 @@ def _only_choice(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> P
     return PlacedDevices(containers={wanted.container: PlacedContainer(gpus=(_placed_gpu(gpu, wanted, isolation),))})
 
 
-def _devices(room: NodeRoom, demand: Demand, layout: Layout) -> SearchDevices:
+def _devices(capacity: NodeCapacity, demand: Demand, layout: Layout) -> SearchDevices:
     cards, untouched = [], 0
-    at_most = most_containers(room.isolation_of(demand.isolation), sys.maxsize)
+    at_most = most_containers(capacity.isolation_of(demand.isolation), sys.maxsize)
     for number, index in enumerate(layout.cards):
-        card = room.cards[index]
+        card = capacity.cards[index]
         untouched |= card.free << number
         if card.usable and is_requested(card, demand):
             cards.append(Card(card, demand.phases, number, at_most))
-    return SearchDevices(layout.topology, cards, untouched, _free_vfs(room, layout), places_of(layout.topology, demand))
+    return SearchDevices(layout.topology, cards, untouched, _free_vfs(capacity, layout), places_of(layout.topology, demand))
 
 
-def _free_vfs(room: NodeRoom, layout: Layout) -> FreeVfs:
+def _free_vfs(capacity: NodeCapacity, layout: Layout) -> FreeVfs:
     """Return the free VFs, and the load of each PF. An unusable VF does not count as load."""
     port_of = layout.topology.port_of
     taken = [0] * (max(port_of, default=-1) + 1)
     free = ports = 0
     for number, index in enumerate(layout.vfs):
-        vf = room.vfs[index]
+        vf = capacity.vfs[index]
         if vf.usable:
             port = port_of[number]
             ports |= 1 << port
@@ -97,12 +97,12 @@ def _free_vfs(room: NodeRoom, layout: Layout) -> FreeVfs:
     return FreeVfs(free, 0, tuple(taken), ports)
 
 
-def _placed(room: NodeRoom, layout: Layout, chosen: Chosen, isolation: IsolationName | None) -> PlacedContainer:
+def _placed(capacity: NodeCapacity, layout: Layout, chosen: Chosen, isolation: IsolationName | None) -> PlacedContainer:
     gpus = tuple(_placed_gpu(card.gpu, chosen.wanted, isolation) for card in chosen.cards)
     if not chosen.vfs:
         return PlacedContainer(gpus=gpus)
     order = in_pairs(layout.topology, [card.number for card in chosen.cards], bits(chosen.vfs))
-    vfs = (room.vfs[layout.vfs[number]] for number in order)
+    vfs = (capacity.vfs[layout.vfs[number]] for number in order)
     return PlacedContainer(gpus=gpus, vfs=tuple(PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in vfs))
 
 
@@ -122,16 +122,16 @@ def _placed_gpu(gpu: Gpu, wanted: Wanted, isolation: IsolationName | None) -> Pl
 # Why not
 
 
-def _why_not(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> Missing:
+def _why_not(capacity: NodeCapacity, demand: Demand, policy: Policy, steps: int) -> Missing:
     """Return the reason why the node does not fit, found by searching for any placement of one container alone and of all
     together. The node is tried as it is, with all pods removed, and with all devices healthy too."""
     never, not_now = Missing.NODE_TOO_SMALL, Missing.SHARES_DO_NOT_FIT
-    if bound := find_bound(room, demand, policy, steps=steps):
+    if bound := find_bound(capacity, demand, policy, steps=steps):
         demand = bound.demand
         never, not_now = MISSING_OF[bound.bonds[0]]
-    if _may_fit(emptied(room), demand, policy, steps):
+    if _may_fit(emptied(capacity), demand, policy, steps):
         return not_now
-    return Missing.UNHEALTHY if _may_fit(emptied(room, healthy=True), demand, policy, steps) else never
+    return Missing.UNHEALTHY if _may_fit(emptied(capacity, healthy=True), demand, policy, steps) else never
 
 
 Bond = PartitionPolicy | RdmaPolicy | Scope
@@ -150,27 +150,27 @@ class Bound(NamedTuple):
     bonds: Sequence[Bond]  # the smallest set of bonds without which the container would fit
 
 
-def find_bound(room: NodeRoom, demand: Demand, policy: Policy, *, steps: int) -> Bound | None:
+def find_bound(capacity: NodeCapacity, demand: Demand, policy: Policy, *, steps: int) -> Bound | None:
     """Return the first container that fits by counting, but not in its required place; None if each container fits alone."""
     for wanted in demand.wanted if demand.bound else ():
         of_one = replace(demand, wanted=(wanted,))
-        if not _may_fit(room, of_one, policy, steps):
-            return Bound(of_one, _in_the_way(room, of_one, policy, steps))
+        if not _may_fit(capacity, of_one, policy, steps):
+            return Bound(of_one, _in_the_way(capacity, of_one, policy, steps))
     return None
 
 
-def _in_the_way(room: NodeRoom, of_one: Demand, policy: Policy, steps: int) -> Sequence[Bond]:
+def _in_the_way(capacity: NodeCapacity, of_one: Demand, policy: Policy, steps: int) -> Sequence[Bond]:
     """Return the smallest set of bonds without which the container would fit; all bonds if no smaller set is enough."""
     bonds = bonds_of(of_one)
     for count in range(1, len(bonds)):
         for some in combinations(bonds, count):
-            if _may_fit(room, _loosened(of_one, some), policy, steps):
+            if _may_fit(capacity, _loosened(of_one, some), policy, steps):
                 return some
     return bonds
 
 
-def _may_fit(room: NodeRoom, demand: Demand, policy: Policy, steps: int) -> bool:
-    devices = _devices(room, demand, lay_out(room, vfs=demand.vfs_peak > 0))
+def _may_fit(capacity: NodeCapacity, demand: Demand, policy: Policy, steps: int) -> bool:
+    devices = _devices(capacity, demand, lay_out(capacity, vfs=demand.vfs_peak > 0))
     try:
         return search_containers(devices, demand, policy, steps=steps, first=True) is not None
     except SearchEndedError:

@@ -1,6 +1,6 @@
 """Keep the free capacity of all nodes as columns of numbers, to judge and score changed nodes in one vectorized step.
 
-A *row* is a node, a *slot* one of its cards. Take the ledger's `NodeRoom` of each node, one at a time, and its free cpu and
+A *row* is a node, a *slot* one of its cards. Take the ledger's `NodeCapacity` of each node, one at a time, and its free cpu and
 memory. Return arrays, the rows that changed since a version, and `States`, the values on which a score depends. When a node is
 removed, its row becomes empty and is reused for the next new node.
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from central.assignment.model import Part
 from central.fit.interner import Interner
 from central.fit.topology import NO_LAYOUT, Layout, lay_out
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.loop.steps import exhaust
 from central.request.model import CpuMemory
 from lading.devices.isolation import IsolationName
@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 FULL: Final = 1000  # milli of one whole free card
-MOST_WAIT: Final = 1024  # maximum catch-ups until a `NodeRoom` that raised an exception is read again
+MOST_WAIT: Final = 1024  # maximum catch-ups until a `NodeCapacity` that raised an exception is read again
 PLENTY: Final = 1 << 40  # cpu and memory of a node that does not report them; no card has more MiB
 # The planes of `cards`: each has one number for every slot.
 MIB, CORE, SIZE, MODEL, ANY_MODEL, USABLE, ISOLATION, FREE = range(8)
@@ -39,7 +39,9 @@ NOT_OFFERED: Final = 2
 _NEVER: Final = -2  # tick before any change
 _NO_CARD: Final = (0, 0, 0, -1, -1, 0, 0, 0)
 
-Rooms = Callable[[int], tuple[Iterable[tuple[str, NodeRoom | None]], int]]  # nodes changed after a version, and the new version
+Capacities = Callable[
+    [int], tuple[Iterable[tuple[str, NodeCapacity | None]], int]
+]  # nodes changed after a version, and the new version
 Loads = Callable[[int], tuple[Iterable[tuple[str, int, int, bool]], int]]  # nodes with changed cpu or memory (known or not)
 
 
@@ -65,10 +67,10 @@ class Columns:
     def __init__(self, order: Callable[[str], Any] | None = None, numbers: Interner | None = None) -> None:
         self.names: list[str] = []  # node names, by row; empty for a row without a node
         self.row_of: dict[str, int] = {}
-        self.rooms: list[NodeRoom | None] = []
+        self.capacities: list[NodeCapacity | None] = []
         self.kinds: list[Kind] = [Kind()]
         self.models: dict[str, int] = {}  # model numbers in the planes MODEL and ANY_MODEL
-        self._isolations: dict[tuple[str, ...], int] = {(): 0}  # numbers in the plane ISOLATION, by CardRoom.isolations
+        self._isolations: dict[tuple[str, ...], int] = {(): 0}  # numbers in the plane ISOLATION, by CardCapacity.isolations
         self._offered: dict[tuple[IsolationName, ...], int] = {(IsolationName.NONE,): 0}  # numbers in `offers`
         self.cards: Ints = np.zeros((0, _PLANES, 0), np.int64)
         self.left: Ints = np.zeros((2, 0), np.int64)  # cpu in milli and memory in MiB, by row
@@ -80,7 +82,7 @@ class Columns:
         self.serving: Ints = np.zeros(0, np.int64)  # 0 (serves), or the number of the reason (vectors.py), by row
         self.needs_search: Bools = np.zeros(0, np.bool_)  # whether sharing labels need the exact search, by row
         self.partitioned: Bools = np.zeros(0, np.bool_)  # whether the node has NVSwitch partitions, by row
-        self.offers: Ints = np.zeros(0, np.int64)  # the number of NodeRoom.offered, by row
+        self.offers: Ints = np.zeros(0, np.int64)  # the number of NodeCapacity.offered, by row
         self.devices_changed: Ints = np.zeros(0, np.int64)  # tick of the last change of devices, by row
         self.changed: Ints = np.zeros(0, np.int64)  # tick of the last change, of devices, cpu or memory, by row
         self.tick = 0
@@ -92,20 +94,20 @@ class Columns:
 
     # ---- changes
 
-    def put(self, room: NodeRoom) -> None:
+    def put(self, capacity: NodeCapacity) -> None:
         """Store the node's current free capacity, with its cpu and memory."""
-        row = self._row(room.name, len(room.cards))
-        self._set_cards(row, self.rooms[row], room)
-        self.layouts[row] = lay_out(room, vfs=False)
-        self.rooms[row] = room
-        self.serving[row] = _serving(room)
-        self.needs_search[row] = any(card.sharers for card in room.cards)
-        self.partitioned[row] = bool(room.partitions)
-        self.offers[row] = self._offered.setdefault(room.offered, len(self._offered))
-        kind = next((Kind(card.gpu.model, card.gpu.usable_mib) for card in room.cards if not card.gpu.mig_enabled), Kind())
+        row = self._row(capacity.name, len(capacity.cards))
+        self._set_cards(row, self.capacities[row], capacity)
+        self.layouts[row] = lay_out(capacity, vfs=False)
+        self.capacities[row] = capacity
+        self.serving[row] = _serving(capacity)
+        self.needs_search[row] = any(card.sharers for card in capacity.cards)
+        self.partitioned[row] = bool(capacity.partitions)
+        self.offers[row] = self._offered.setdefault(capacity.offered, len(self._offered))
+        kind = next((Kind(card.gpu.model, card.gpu.usable_mib) for card in capacity.cards if not card.gpu.mig_enabled), Kind())
         self.kind[row] = self._number_of(kind)
         self._classify(row)
-        self._set_load(row, room.cpu_milli, room.memory_mib, room.resources_known)
+        self._set_load(row, capacity.cpu_milli, capacity.memory_mib, capacity.resources_known)
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
 
@@ -120,7 +122,7 @@ class Columns:
         row = self.row_of.pop(name, None)
         if row is None:
             return
-        self.names[row], self.rooms[row], self.layouts[row] = "", None, NO_LAYOUT
+        self.names[row], self.capacities[row], self.layouts[row] = "", None, NO_LAYOUT
         self.cards[row] = np.array(_NO_CARD, np.int64)[:, None]
         self.free[row] = self.full[row] = 0
         self.serving[row] = 1
@@ -131,12 +133,12 @@ class Columns:
         self.tick += 1
         self.devices_changed[row] = self.changed[row] = self.tick
 
-    def of_room(self, room: NodeRoom) -> "Columns":
-        """Return columns of one node with the same numbering; its `NodeRoom` may differ from the ledger's."""
+    def of_capacity(self, capacity: NodeCapacity) -> "Columns":
+        """Return columns of one node with the same numbering; its `NodeCapacity` may differ from the ledger's."""
         one = Columns()
         one.kinds, one._kind_of, one.models = self.kinds, self._kind_of, self.models
         one._isolations, one._offered = self._isolations, self._offered
-        one.put(room)
+        one.put(capacity)
         return one
 
     # ---- queries
@@ -159,9 +161,9 @@ class Columns:
         """Return the rows that changed after this tick; all rows for -1."""
         return ((self.devices_changed if devices_only else self.changed) > tick).nonzero()[0]
 
-    def has_load(self, row: int, room: NodeRoom) -> bool:
-        """Return whether this `NodeRoom` has the cpu and memory of the row."""
-        return _load_of(room.cpu_milli, room.memory_mib, room.resources_known) == (*self.left[:, row].tolist(),)
+    def has_load(self, row: int, capacity: NodeCapacity) -> bool:
+        """Return whether this `NodeCapacity` has the cpu and memory of the row."""
+        return _load_of(capacity.cpu_milli, capacity.memory_mib, capacity.resources_known) == (*self.left[:, row].tolist(),)
 
     def states(self, rows: Ints) -> States:
         return States(self.left[:, rows], self.kind[rows], self.cards[rows, FREE])
@@ -221,7 +223,7 @@ class Columns:
             row = self._empty.pop() if self._empty else len(self.names)
             if row == len(self.names):
                 self.names.append("")
-                self.rooms.append(None)
+                self.capacities.append(None)
                 self.layouts.append(NO_LAYOUT)
                 self.classes.append(-1)
             self.names[row] = name
@@ -253,14 +255,14 @@ class Columns:
             np.concatenate([column, np.zeros(more, np.bool_)]) for column in (self.needs_search, self.partitioned)
         )
 
-    def _set_cards(self, row: int, before: NodeRoom | None, room: NodeRoom) -> None:
+    def _set_cards(self, row: int, before: NodeCapacity | None, capacity: NodeCapacity) -> None:
         """Store the changed cards of the node: the ledger keeps an unchanged card as the same object."""
         had = before.cards if before is not None else ()
         plane = self.cards[row]
-        for slot, card in enumerate(room.cards):
+        for slot, card in enumerate(capacity.cards):
             if slot >= len(had) or had[slot] is not card:
                 plane[:, slot] = self._card(card)
-        for slot in range(len(room.cards), len(had)):
+        for slot in range(len(capacity.cards), len(had)):
             plane[:, slot] = _NO_CARD
         free = plane[FREE].tolist()
         self.free[row], self.full[row] = sum(free), free.count(FULL)
@@ -279,7 +281,7 @@ class Columns:
         cpu[row], memory[row] = now
         return True
 
-    def _card(self, card: CardRoom) -> tuple[int, ...]:
+    def _card(self, card: CardCapacity) -> tuple[int, ...]:
         gpu = card.gpu
         model = self.models.setdefault(gpu.model, len(self.models))
         free, size = min(card.free_mib, PLENTY), min(gpu.usable_mib, PLENTY)  # limits the values that a node reports
@@ -300,9 +302,9 @@ class Columns:
 
 
 class _Failed(NamedTuple):
-    """Hold the `NodeRoom` that could not be read, and when to read it again."""
+    """Hold the `NodeCapacity` that could not be read, and when to read it again."""
 
-    room: NodeRoom | None
+    capacity: NodeCapacity | None
     until: int  # number of the catch-up that reads it again
     wait: int
 
@@ -310,12 +312,12 @@ class _Failed(NamedTuple):
 class Followed:
     """Keep columns up to date with a ledger."""
 
-    def __init__(self, columns: Columns, rooms: Rooms, loads: Loads) -> None:
+    def __init__(self, columns: Columns, capacities: Capacities, loads: Loads) -> None:
         self.columns = columns
-        self._rooms = rooms
+        self._capacities = capacities
         self._loads = loads
-        self._seen_rooms = self._seen_loads = -1
-        self._stale: dict[str, NodeRoom | None] = {}  # changed nodes that are not in the columns yet
+        self._seen_capacities = self._seen_loads = -1
+        self._stale: dict[str, NodeCapacity | None] = {}  # changed nodes that are not in the columns yet
         self._asked = 0
         self._failed: dict[str, _Failed] = {}
 
@@ -324,21 +326,21 @@ class Followed:
         error in central's code), the node counts as one without a report. It is read again after twice as many catch-ups each
         time."""
         self._asked += 1
-        changed, self._seen_rooms = self._rooms(self._seen_rooms)
+        changed, self._seen_capacities = self._capacities(self._seen_capacities)
         self._stale.update(changed)
         for name in [name for name, failed in self._failed.items() if name in self._stale or failed.until <= self._asked]:
-            self._stale.setdefault(name, self._failed[name].room)
+            self._stale.setdefault(name, self._failed[name].capacity)
         while self._stale:
-            name, room = next(iter(self._stale.items()))
+            name, capacity = next(iter(self._stale.items()))
             try:
-                if room is None:
+                if capacity is None:
                     self.columns.drop(name)
                 else:
-                    self.columns.put(room)
+                    self.columns.put(capacity)
             except Exception:
                 self.columns.drop(name)
                 wait = min(2 * self._failed[name].wait, MOST_WAIT) if name in self._failed else 1
-                self._failed[name] = _Failed(room, self._asked + wait, wait)
+                self._failed[name] = _Failed(capacity, self._asked + wait, wait)
                 raise
             else:
                 self._failed.pop(name, None)
@@ -355,18 +357,18 @@ class Followed:
         return self.columns
 
 
-def _serving(room: NodeRoom) -> int:
+def _serving(capacity: NodeCapacity) -> int:
     """Return 0 if the node serves pods, else the number of the reason (vectors.py)."""
-    if room.serving:
+    if capacity.serving:
         return 0
-    return 1 if not room.reported else 2 if not room.reachable else 4 if room.rebooted else 3
+    return 1 if not capacity.reported else 2 if not capacity.reachable else 4 if capacity.rebooted else 3
 
 
 def _load_of(cpu_milli: int, memory_mib: int, known: bool) -> tuple[int, int]:
     return (cpu_milli, memory_mib) if known else (PLENTY, PLENTY)
 
 
-def left_of(card: CardRoom, part: Part | None = None) -> int:
+def left_of(card: CardCapacity, part: Part | None = None) -> int:
     """Return the milli left of a card, after taking `part` too if it is given."""
     size = card.gpu.usable_mib
     if not card.usable or card.gpu.mig_enabled or size <= 0 or (part is not None and part.whole):

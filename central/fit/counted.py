@@ -19,7 +19,7 @@ from central.fit.equivalence import equivalence_for
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.vectors import FITS, NUMBER_OF, REASONS, Choices, choices, fits, wish_of
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.request.model import DeviceRequest, PartitionPolicy, Policy
 
 FEW: Final = 16  # maximum rows looked up one by one: a vectorized step costs some dozens of calls, whatever its length
@@ -34,9 +34,9 @@ class CountedVerdicts(CachedVerdicts):
     def __init__(self, request: DeviceRequest, columns: Columns, limits: Limits) -> None:
         demand = read_demand(request, Policy.FRAGMENTATION, limits)
 
-        def search(room: NodeRoom, brief: bool) -> Found | Missing:
-            found = fit(room, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
-            return found.missing if isinstance(found, NoFit) else _found(room, found)
+        def search(capacity: NodeCapacity, brief: bool) -> Found | Missing:
+            found = fit(capacity, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
+            return found.missing if isinstance(found, NoFit) else _found(capacity, found)
 
         super().__init__(search, equivalence_for(demand))
         self.wish = wish_of(request)
@@ -176,12 +176,12 @@ class CountedVerdicts(CachedVerdicts):
 
     def _search_rows(self, rows: Ints) -> None:
         for row in rows.tolist():
-            room = self._columns.rooms[row]
-            if room is None:
+            capacity = self._columns.capacities[row]
+            if capacity is None:
                 self._set(row, NUMBER_OF[Missing.NO_REPORT])
             else:
                 self._missing[row] = NUMBER_OF[Missing.NOT_REACHED]
-                self._leave_open(room.name, room)
+                self._leave_open(capacity.name, capacity)
 
     def _decided(self, name: str, verdict: Found | Missing) -> None:
         row = self._columns.row_of.get(name, _UNSEEN)
@@ -207,6 +207,6 @@ class CountedVerdicts(CachedVerdicts):
             self._say(name, REASONS[missing])
 
 
-def _found(room: NodeRoom, placed: Placement) -> Found:
-    left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in room.cards)
+def _found(capacity: NodeCapacity, placed: Placement) -> Found:
+    left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in capacity.cards)
     return Found((placed.apart.level,), left)

@@ -2,13 +2,13 @@
 identities.
 
 Most nodes of a cluster are of a few kinds, in one of a few hundred states. A verdict about one node's free capacity
-(`NodeRoom`) holds for its whole equivalence class. So a new request is judged some hundred times, not 5,000 times, and the
+(`NodeCapacity`) holds for its whole equivalence class. So a new request is judged some hundred times, not 5,000 times, and the
 state of a changed node was mostly judged before.
 
-Take a `NodeRoom`, and return the number of its class; verdicts and scores within a class are equal for every request that the
-function supports. Most requests do not depend on a card's position in the node; for the others the classes are smaller. A
-`NodeRoom` is mostly checked for several requests, so its number is cached. A class gets a second number if the first one was
-evicted from the cache.
+Take a `NodeCapacity`, and return the number of its class; verdicts and scores within a class are equal for every request that
+the function supports. Most requests do not depend on a card's position in the node; for the others the classes are smaller. A
+`NodeCapacity` is mostly checked for several requests, so its number is cached. A class gets a second number if the first one
+was evicted from the cache.
 """
 
 from collections.abc import Callable, Hashable
@@ -19,11 +19,11 @@ from central.assignment.sharing import Labels
 from central.fit.demand import Demand, is_placed
 from central.fit.interner import REMEMBERED, Interner
 from central.fit.topology import lay_out
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 
 _Shared = tuple[bool, int, tuple[Labels, ...], tuple[str, ...]]
 _State = tuple[str, int, bool, bool, int, int, _Shared, tuple[tuple[str, int, bool], ...]]
-Equivalence = Callable[[NodeRoom], int]
+Equivalence = Callable[[NodeCapacity], int]
 
 
 def equivalence_for(demand: Demand) -> Equivalence:
@@ -33,52 +33,52 @@ def equivalence_for(demand: Demand) -> Equivalence:
     return class_by_devices if demand.vfs_peak else class_by_cards
 
 
-def _numbered(key: Callable[[NodeRoom], Hashable]) -> Equivalence:
-    """Return a function that numbers classes by `key`, and caches the number of each node's last `NodeRoom`, which is
+def _numbered(key: Callable[[NodeCapacity], Hashable]) -> Equivalence:
+    """Return a function that numbers classes by `key`, and caches the number of each node's last `NodeCapacity`, which is
     immutable."""
-    rooms: dict[str, tuple[NodeRoom, int]] = {}
+    capacities: dict[str, tuple[NodeCapacity, int]] = {}
     numbers = Interner()
 
-    def number_of(room: NodeRoom) -> int:
-        known = rooms.get(room.name)
-        if known is None or known[0] is not room:
-            if len(rooms) >= REMEMBERED:
-                rooms.clear()
-            known = rooms[room.name] = room, numbers.of(key(room))
+    def number_of(capacity: NodeCapacity) -> int:
+        known = capacities.get(capacity.name)
+        if known is None or known[0] is not capacity:
+            if len(capacities) >= REMEMBERED:
+                capacities.clear()
+            known = capacities[capacity.name] = capacity, numbers.of(key(capacity))
         return known[1]
 
     return number_of
 
 
-def _in_any_order(room: NodeRoom) -> Hashable:
-    cards = [_state(card) for card in room.cards]
+def _in_any_order(capacity: NodeCapacity) -> Hashable:
+    cards = [_state(card) for card in capacity.cards]
     cards.sort()
     usable = free = 0
-    for vf in room.vfs:
+    for vf in capacity.vfs:
         usable += vf.usable
         free += vf.free
-    return *_node(room), tuple(cards), usable, free, len(room.vfs)
+    return *_node(capacity), tuple(cards), usable, free, len(capacity.vfs)
 
 
-def _in_place(room: NodeRoom, *, vfs: bool) -> Hashable:
-    topology, cards, asked = lay_out(room, vfs=vfs)
-    states = tuple(_state(room.cards[number]) for number in cards)
-    free = tuple((room.vfs[number].usable, room.vfs[number].free) for number in asked)
-    return topology, *_node(room), states, free
+def _in_place(capacity: NodeCapacity, *, vfs: bool) -> Hashable:
+    topology, cards, asked = lay_out(capacity, vfs=vfs)
+    states = tuple(_state(capacity.cards[number]) for number in cards)
+    free = tuple((capacity.vfs[number].usable, capacity.vfs[number].free) for number in asked)
+    return topology, *_node(capacity), states, free
 
 
-def _node(room: NodeRoom) -> tuple[bool, bool, bool, bool, tuple[str, ...]]:
-    return room.reported, room.reconciled, room.reachable, room.rebooted, room.isolations
+def _node(capacity: NodeCapacity) -> tuple[bool, bool, bool, bool, tuple[str, ...]]:
+    return capacity.reported, capacity.reconciled, capacity.reachable, capacity.rebooted, capacity.isolations
 
 
-def _state(card: CardRoom) -> _State:
+def _state(card: CardCapacity) -> _State:
     gpu = card.gpu
     kind = gpu.model, gpu.usable_mib, gpu.mig_enabled, card.usable
     shared = card.pods > 0, card.containers, card.sharers, card.isolations
     return *kind, card.free_mib, card.free_core, shared, _instances(card)
 
 
-def _instances(card: CardRoom) -> tuple[tuple[str, int, bool], ...]:
+def _instances(card: CardCapacity) -> tuple[tuple[str, int, bool], ...]:
     """Return the MIG instances of a card, sorted: the profile, the memory in MiB, and whether the instance is free."""
     return tuple(sorted((mig.profile, mig.memory_mib, mig.uuid in card.free_mig) for mig in card.gpu.mig))
 

@@ -1,8 +1,8 @@
 """Explain in words and numbers why a node does not fit, for a person who asks about one pod.
 
-Take the node's free capacity (`NodeRoom`), the request, and the reason that `fit` returned. Return one line with the nearest
-miss, and the remedy if it follows from this node alone. The text is built here and not in `fit`, which answers for thousands of
-nodes.
+Take the node's free capacity (`NodeCapacity`), the request, and the reason that `fit` returned. Return one line with the
+nearest miss, and the remedy if it follows from this node alone. The text is built here and not in `fit`, which answers for
+thousands of nodes.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from central.fit.model import Missing
 from central.fit.nearby import count_of, explain_partition, explain_pfs, explain_scope, explain_switches
 from central.fit.sharing import group_cards, is_open
 from central.fit.shortage import requested_cards, short_of_cards, with_several_shares
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Scope, Sharing
 from lading.amounts import first_few, format_mib
 from lading.devices.identity import pci_order
@@ -35,13 +35,13 @@ _NOW: Final = {
 
 
 def explain(
-    room: NodeRoom, request: DeviceRequest, missing: Missing, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
+    capacity: NodeCapacity, request: DeviceRequest, missing: Missing, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
 ) -> str:
-    """Explain the reason `missing` for this node. `room`, `policy` and `limits` must be those of the call of `fit`."""
+    """Explain the reason `missing` for this node. `capacity`, `policy` and `limits` must be those of the call of `fit`."""
     demand = read_demand(request, policy_of(request, policy), limits)
     match missing:
         case Missing.NO_REPORT:
-            return f"there is no NodeDevices object {room.name}: lading-hooks does not report there"
+            return f"there is no NodeDevices object {capacity.name}: lading-hooks does not report there"
         case Missing.UNREACHABLE:
             return "its Node object is missing or not Ready; what is held there stays held until the node answers"
         case Missing.REBOOTED:
@@ -53,18 +53,18 @@ def explain(
             several = ", and a container asks for shares of several cards, which mps does not give" * with_several_shares(
                 demand
             )
-            return f"{asked}; the node offers {' and '.join(room.offered)}{several}"
+            return f"{asked}; the node offers {' and '.join(capacity.offered)}{several}"
         case Missing.NO_MODEL:
-            models = sorted({card.gpu.model for card in room.cards})
+            models = sorted({card.gpu.model for card in capacity.cards})
             return f"{' or '.join(demand.models)} asked; the node has {', '.join(models) or 'no GPU'}"
         case Missing.TOO_FEW_GPUS | Missing.TOO_FEW_FREE_GPUS | Missing.NO_CARD_LARGE_ENOUGH | Missing.NO_CARD_WITH_ROOM:
-            return _explain_cards(room, demand, missing)
+            return _explain_cards(capacity, demand, missing)
         case Missing.TOO_FEW_MIG | Missing.TOO_FEW_FREE_MIG:
-            return explain_instances(room, demand)
+            return explain_instances(capacity, demand)
         case Missing.UNHEALTHY:
-            return _explain_unhealthy(room, demand)
+            return _explain_unhealthy(capacity, demand)
         case Missing.SHARES_DO_NOT_FIT | Missing.NODE_TOO_SMALL:
-            return f"{_asked_together(demand)}; each of these fits alone; {_states(room, demand)}"
+            return f"{_asked_together(demand)}; each of these fits alone; {_states(capacity, demand)}"
         case Missing.SEARCH_ENDED:
             return (
                 f"{_asked_together(demand)}; stopped after {limits.search_steps} tries; "
@@ -78,9 +78,9 @@ def explain(
         case Missing.NOT_REACHED:
             return "central evaluates it in the background; then kube-scheduler asks again"
         case Missing.TOO_FEW_VFS | Missing.TOO_FEW_FREE_VFS:
-            return _explain_vfs(room, demand.vfs_peak)
+            return _explain_vfs(capacity, demand.vfs_peak)
         case Missing.TOO_FEW_VFS_OF_PF | Missing.TOO_FEW_FREE_VFS_OF_PF:
-            return explain_pfs(room, demand, now=missing in _NOW)
+            return explain_pfs(capacity, demand, now=missing in _NOW)
         case (
             Missing.TOO_FEW_VFS_OF_SWITCH
             | Missing.TOO_FEW_FREE_VFS_OF_SWITCH
@@ -89,13 +89,13 @@ def explain(
             | Missing.NOT_WITHIN_SCOPE
             | Missing.NOT_FREE_WITHIN_SCOPE
         ):
-            return _explain_bonds(instances_as_cards(room, demand), demand, missing, policy_of(request, policy), limits)
+            return _explain_bonds(instances_as_cards(capacity, demand), demand, missing, policy_of(request, policy), limits)
         case Missing.KEPT_OFF:
-            return _explain_kept_off(room, demand, request.sharing)
+            return _explain_kept_off(capacity, demand, request.sharing)
         case Missing.OTHER_ISOLATION:
-            return _explain_other_isolation(room, demand)
+            return _explain_other_isolation(capacity, demand)
         case Missing.GROUP_FULL:
-            return _explain_group(room, request.sharing)
+            return _explain_group(capacity, request.sharing)
         case Missing.GROUP_ELSEWHERE:
             return "pods with its share-affinity have shares of a GPU of another node"
         case _:
@@ -105,23 +105,23 @@ def explain(
 # Devices that must be in one place
 
 
-def _explain_bonds(room: NodeRoom, demand: Demand, missing: Missing, policy: Policy, limits: Limits) -> str:
+def _explain_bonds(capacity: NodeCapacity, demand: Demand, missing: Missing, policy: Policy, limits: Limits) -> str:
     """Explain all bonds that fail, if there are more than the one that `missing` names. Finding them takes a search, which is
     done only if the demand has several bonds."""
-    bound = find_bound(room, demand, policy, steps=limits.search_steps) if len(bonds_of(demand)) > 1 else None
+    bound = find_bound(capacity, demand, policy, steps=limits.search_steps) if len(bonds_of(demand)) > 1 else None
     bonds = bound.bonds if bound else [next(bond for bond, named in MISSING_OF.items() if missing in named)]
     of_one = bound.demand if bound else demand
-    return "; and ".join(_explain_bond(room, of_one, bond, now=missing in _NOW) for bond in bonds)
+    return "; and ".join(_explain_bond(capacity, of_one, bond, now=missing in _NOW) for bond in bonds)
 
 
-def _explain_bond(room: NodeRoom, demand: Demand, bond: Bond, *, now: bool) -> str:
+def _explain_bond(capacity: NodeCapacity, demand: Demand, bond: Bond, *, now: bool) -> str:
     match bond:
         case PartitionPolicy():
-            return explain_partition(room, demand, now=now)
+            return explain_partition(capacity, demand, now=now)
         case RdmaPolicy():
-            return explain_switches(room, demand, now=now)
+            return explain_switches(capacity, demand, now=now)
         case Scope():
-            return explain_scope(room, demand, now=now)
+            return explain_scope(capacity, demand, now=now)
         case _:
             assert_never(bond)
 
@@ -129,39 +129,39 @@ def _explain_bond(room: NodeRoom, demand: Demand, bond: Bond, *, now: bool) -> s
 # Cards
 
 
-def _explain_cards(room: NodeRoom, demand: Demand, missing: Missing) -> str:
-    cards = requested_cards(room, demand)
+def _explain_cards(capacity: NodeCapacity, demand: Demand, missing: Missing) -> str:
+    cards = requested_cards(capacity, demand)
     need = next((need for need in demand.needs if short_of_cards(cards, need) is missing), demand.needs[0])
     if missing in {Missing.TOO_FEW_GPUS, Missing.TOO_FEW_FREE_GPUS}:
         free = sum(card.free for card in cards)
         short = need.count - free
         more = count_of(short, "more free GPU")
         would_help = f"; needs {more}" if missing is Missing.TOO_FEW_FREE_GPUS else ""
-        return f"{_asked(need)} asked; {_states(room, demand)}{would_help}"
+        return f"{_asked(need)} asked; {_states(capacity, demand)}{would_help}"
     if missing is Missing.NO_CARD_LARGE_ENOUGH:
         largest = max(cards, key=lambda card: card.gpu.usable_mib)
         return f"{_asked(need)} asked; the largest GPU has {format_mib(largest.gpu.usable_mib)}: {_name(largest)}"
     if need.count > 1:
         enough = sum(card.has_free(need.mib_of(card.gpu.usable_mib), need.core_percent or 0) for card in cards)
-        return f"{_asked(need)} asked; of {count_of(len(cards), 'GPU')} {enough} have so much free{_unusable(room, demand)}"
+        return f"{_asked(need)} asked; of {count_of(len(cards), 'GPU')} {enough} have so much free{_unusable(capacity, demand)}"
     best = min((card for card in cards if card.usable), key=lambda card: _shortage(card, need))
     amounts = format_mib(best.free_mib) if need.core_percent is None else f"{format_mib(best.free_mib)} and {best.free_core}%"
-    return f"{_asked(need, best)} asked; the best single GPU has {amounts} free: {_name(best)}{_unusable(room, demand)}"
+    return f"{_asked(need, best)} asked; the best single GPU has {amounts} free: {_name(best)}{_unusable(capacity, demand)}"
 
 
-def _explain_unhealthy(room: NodeRoom, demand: Demand) -> str:
-    cards = requested_cards(room, demand)
+def _explain_unhealthy(capacity: NodeCapacity, demand: Demand) -> str:
+    cards = requested_cards(capacity, demand)
     need = next((need for need in demand.needs if short_of_cards(cards, need) is Missing.UNHEALTHY), None)
     if need is not None and not demand.mig_profile:
-        return f"{_asked(need)} asked; {_states(room, demand)}"
-    if sum(vf.usable for vf in room.vfs) < demand.vfs_peak:
-        return _explain_vfs(room, demand.vfs_peak)
+        return f"{_asked(need)} asked; {_states(capacity, demand)}"
+    if sum(vf.usable for vf in capacity.vfs) < demand.vfs_peak:
+        return _explain_vfs(capacity, demand.vfs_peak)
     if demand.mig_profile:
-        return explain_instances(room, demand)
-    return f"{_asked_together(demand)}; {_states(room, demand)}"
+        return explain_instances(capacity, demand)
+    return f"{_asked_together(demand)}; {_states(capacity, demand)}"
 
 
-def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
+def _shortage(card: CardCapacity, need: Wanted) -> tuple[float, tuple[int, str]]:
     """Return the amount that a card lacks for the need, in parts of a card, followed by the card's address for ties."""
     size = max(1, card.gpu.usable_mib)
     mib = max(0, need.mib_of(card.gpu.usable_mib) - card.free_mib)
@@ -169,7 +169,7 @@ def _shortage(card: CardRoom, need: Wanted) -> tuple[float, tuple[int, str]]:
     return mib / size + core / 100, pci_order(card.gpu.bdf)
 
 
-def _asked(need: Wanted, card: CardRoom | None = None) -> str:
+def _asked(need: Wanted, card: CardCapacity | None = None) -> str:
     """Describe the need as text. `card` is the card to which a percentage of memory refers."""
     if need.whole:
         return count_of(need.count, "whole GPU")
@@ -188,25 +188,25 @@ def _asked_together(demand: Demand) -> str:
     return f"asked by the containers: {first_few(asked, _LISTED, between='; ')}"
 
 
-def _states(room: NodeRoom, demand: Demand) -> str:
+def _states(capacity: NodeCapacity, demand: Demand) -> str:
     """Count the cards by state as text: free, held, then unusable ones by their problem: "of 8 GPUs 5 free, 2 held, 1
     cordoned"."""
-    cards = _of_model(room, demand)
+    cards = _of_model(capacity, demand)
     states = Counter(_state(card) for card in cards)
     said = [(state, states.pop(state)) for state in (_FREE, _HELD) if state in states] + states.most_common()
     return f"of {count_of(len(cards), 'GPU')} {', '.join(f'{count} {state}' for state, count in said)}"
 
 
-def _unusable(room: NodeRoom, demand: Demand) -> str:
-    states = Counter(_state(card) for card in _of_model(room, demand) if not card.usable or card.gpu.mig_enabled)
+def _unusable(capacity: NodeCapacity, demand: Demand) -> str:
+    states = Counter(_state(card) for card in _of_model(capacity, demand) if not card.usable or card.gpu.mig_enabled)
     return "".join(f"; {count} {state}" for state, count in states.most_common())
 
 
-def _of_model(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
-    return [card for card in room.cards if not demand.models or card.gpu.model in demand.models]
+def _of_model(capacity: NodeCapacity, demand: Demand) -> Sequence[CardCapacity]:
+    return [card for card in capacity.cards if not demand.models or card.gpu.model in demand.models]
 
 
-def _state(card: CardRoom) -> str:
+def _state(card: CardCapacity) -> str:
     if card.gpu.unhealthy:
         return f"unhealthy ({card.gpu.unhealthy})"
     if card.gpu.used_by:
@@ -220,17 +220,17 @@ def _state(card: CardRoom) -> str:
     return _FREE if card.pods == 0 else _HELD
 
 
-def _name(card: CardRoom) -> str:
+def _name(card: CardCapacity) -> str:
     return f"{card.gpu.uuid} ({card.gpu.bdf})"
 
 
 # Sharers
 
 
-def _explain_kept_off(room: NodeRoom, demand: Demand, sharing: Sharing | None) -> str:
+def _explain_kept_off(capacity: NodeCapacity, demand: Demand, sharing: Sharing | None) -> str:
     """Explain which cards the sharing constraints exclude. Name the pod's own labels, but not those of other pods, which may
     belong to other tenants."""
-    having = [card for card in requested_cards(room, demand) if card.usable and card.free_mib]
+    having = [card for card in requested_cards(capacity, demand) if card.usable and card.free_mib]
     closed = [card for card in having if not is_open(card, sharing)]
     if not closed:
         return f"{_asked_together(demand)}; its share-affinity requires one GPU for all, and none has enough free"
@@ -243,18 +243,18 @@ def _rules(sharing: Sharing | None) -> tuple[tuple[str, str], ...]:
     return (("anti-affinity", sharing.anti_affinity), ("exclusion", sharing.exclusion)) if sharing else ()
 
 
-def _explain_other_isolation(room: NodeRoom, demand: Demand) -> str:
-    isolation = room.isolation_of(demand.isolation)
-    having = [card for card in requested_cards(room, demand) if card.usable and card.free_mib]
+def _explain_other_isolation(capacity: NodeCapacity, demand: Demand) -> str:
+    isolation = capacity.isolation_of(demand.isolation)
+    having = [card for card in requested_cards(capacity, demand) if card.usable and card.free_mib]
     others = [card for card in having if not card.joins(isolation)]
     default = "" if demand.isolation else ", the default of the node"
     free = f"{count_of(len(having), 'GPU')} with something free"
     return f"its isolation is {isolation}{default}; of {free} {len(others)} are shared with another isolation"
 
 
-def _explain_group(room: NodeRoom, sharing: Sharing | None) -> str:
+def _explain_group(capacity: NodeCapacity, sharing: Sharing | None) -> str:
     on = []
-    for card in group_cards(room, sharing):
+    for card in group_cards(capacity, sharing):
         state = "" if card.usable else f", {_state(card)}"
         closed = "" if is_open(card, sharing) else ", whose pods may not share with it"
         on.append(f"{_name(card)} with {format_mib(card.free_mib)} and {card.free_core}% free{state}{closed}")
@@ -265,10 +265,10 @@ def _explain_group(room: NodeRoom, sharing: Sharing | None) -> str:
 # VFs
 
 
-def _explain_vfs(room: NodeRoom, asked: int) -> str:
-    free = sum(vf.free for vf in room.vfs)
-    usable = sum(vf.usable for vf in room.vfs)
+def _explain_vfs(capacity: NodeCapacity, asked: int) -> str:
+    free = sum(vf.free for vf in capacity.vfs)
+    usable = sum(vf.usable for vf in capacity.vfs)
     states = [f"{free} free", f"{usable - free} held"]
-    if unusable := len(room.vfs) - usable:
+    if unusable := len(capacity.vfs) - usable:
         states.append(f"{unusable} unhealthy or cordoned")
-    return f"{count_of(asked, 'VF')} asked; of {count_of(len(room.vfs), 'VF')} {', '.join(states)}"
+    return f"{count_of(asked, 'VF')} asked; of {count_of(len(capacity.vfs), 'VF')} {', '.join(states)}"

@@ -1,4 +1,4 @@
-"""Decide whether a pod fits on a node, and with which devices: from a `NodeRoom` and a request to a Placement or NoFit.
+"""Decide whether a pod fits on a node, and with which devices: from a `NodeCapacity` and a request to a Placement or NoFit.
 
 The search is exact: it finds a placement if there is one under these rules, unless it reaches a limit, which is reported
 (SEARCH_ENDED, SETS_ENDED).
@@ -11,7 +11,7 @@ The search is exact: it finds a placement if there is one under these rules, unl
 - In no phase of the pod (demand.py) do two containers have the same VF, or does one have a whole card that another uses too.
   Devices are used again in other phases, and more are taken only if they do not suffice.
 
-The answer is deterministic: equal free capacity and equal requests give equal answers. In a `NodeRoom`, a card that is held
+The answer is deterministic: equal free capacity and equal requests give equal answers. In a `NodeCapacity`, a card that is held
 whole has 0 MiB and 0 % free.
 """
 
@@ -25,39 +25,41 @@ from central.fit.mig import choose_instances
 from central.fit.model import Missing, NoFit, PlacedDevices, Placement
 from central.fit.sharing import fit_among_sharers
 from central.fit.shortage import find_shortage
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.request.model import DeviceRequest, Policy
 
 _NO_FIT: Final = {missing: NoFit(missing=missing) for missing in Missing}
 
 
 def fit(
-    room: NodeRoom, request: DeviceRequest, *, policy: Policy, limits: Limits = DEFAULT_LIMITS, brief: bool = False
+    capacity: NodeCapacity, request: DeviceRequest, *, policy: Policy, limits: Limits = DEFAULT_LIMITS, brief: bool = False
 ) -> Placement | NoFit:
     """Return the placement, or the reason for none. `policy` is the cluster's, for a request without its own. `brief` limits
     the work to counting and a search without backtracking; NOT_REACHED means that this did not decide."""
     policy = policy_of(request, policy)
     demand = read_demand(request, policy, limits)
 
-    def fit_devices(room: NodeRoom) -> Placement | NoFit:
-        return _fit(room, request, demand, policy, limits, brief)
+    def fit_devices(capacity: NodeCapacity) -> Placement | NoFit:
+        return _fit(capacity, request, demand, policy, limits, brief)
 
-    return fit_by_isolation(room, demand, lambda room: fit_among_sharers(room, request.sharing, policy, fit_devices))
+    return fit_by_isolation(
+        capacity, demand, lambda capacity: fit_among_sharers(capacity, request.sharing, policy, fit_devices)
+    )
 
 
 def _fit(
-    room: NodeRoom, request: DeviceRequest, demand: Demand, policy: Policy, limits: Limits, brief: bool
+    capacity: NodeCapacity, request: DeviceRequest, demand: Demand, policy: Policy, limits: Limits, brief: bool
 ) -> Placement | NoFit:
     """Fit the pod by devices alone, regardless of the pods that share the cards."""
 
-    def choose_in(room: NodeRoom) -> PlacedDevices | Missing:
-        if short := find_shortage(room, demand):
+    def choose_in(capacity: NodeCapacity) -> PlacedDevices | Missing:
+        if short := find_shortage(capacity, demand):
             return short
         if brief:
-            return choose_briefly(room, demand, policy=policy)
-        return choose(room, demand, policy=policy, steps=limits.search_steps)
+            return choose_briefly(capacity, demand, policy=policy)
+        return choose(capacity, demand, policy=policy, steps=limits.search_steps)
 
-    found = choose_instances(room, demand, choose_in) if demand.mig_profile else choose_in(room)
+    found = choose_instances(capacity, demand, choose_in) if demand.mig_profile else choose_in(capacity)
     if isinstance(found, Missing):
         return _NO_FIT[found]
     taken = take(demand.roles, found.containers, request.sharing)

@@ -3,9 +3,9 @@
 So all rules for whole cards hold for instances: their count, their distance to VFs, the scope, and the phases of containers.
 Two containers of one phase never have the same instance, and init containers share instances with later ones. A position where
 the node can make an instance on demand counts as an instance. A position is free while no pod holds an instance that overlaps
-its memory; positions of one profile never overlap. Take a `NodeRoom` and a demand, return the `NodeRoom` of such instances, and
-convert chosen instances back. An instance of another profile is never taken, because its size differs, nor one whose card is
-unusable or was given whole.
+its memory; positions of one profile never overlap. Take a `NodeCapacity` and a demand, return the `NodeCapacity` of such
+instances, and convert chosen instances back. An instance of another profile is never taken, because its size differs, nor one
+whose card is unusable or was given whole.
 
 Among instances equally near to free VFs, those of cards with the fewest left are preferred, so that other cards stay whole for
 a new division. Under the policy spread, it is those of cards with the most left. Of one card's positions, those come first that
@@ -32,7 +32,7 @@ from central.fit.joint import Found, Query, State, sites_of
 from central.fit.model import Missing, PlacedDevices
 from central.fit.topology import Apart, Distance, NodeTopology, bits
 from central.fit.vfs import Choice
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import Policy, RdmaPolicy
 from lading.nodedevices import Gpu, MigInstance
 from lading.vocabulary import GpuUuid, PciAddress
@@ -48,16 +48,16 @@ _INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
 
 
 def choose_instances(
-    room: NodeRoom, demand: Demand, choose: Callable[[NodeRoom], PlacedDevices | Missing]
+    capacity: NodeCapacity, demand: Demand, choose: Callable[[NodeCapacity], PlacedDevices | Missing]
 ) -> PlacedDevices | Missing:
     """Call `choose` with the instances as cards, and return the chosen instances; or its reason, converted to the reason for
     instances."""
-    found = choose(instances_as_cards(room, demand))
+    found = choose(instances_as_cards(capacity, demand))
     if isinstance(found, Missing):
-        if found is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in room.cards):
+        if found is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in capacity.cards):
             return Missing.TOO_FEW_MIG
         return _NAMED.get(found, found)
-    card_of = {mig.uuid: card.gpu for card in room.cards for mig in card.gpu.mig}
+    card_of = {mig.uuid: card.gpu for card in capacity.cards for mig in card.gpu.mig}
     containers = {
         name: replace(placed, gpus=tuple(_placed(gpu, card_of) for gpu in placed.gpus))
         for name, placed in found.containers.items()
@@ -137,16 +137,16 @@ def _picked(topology: NodeTopology, query: Query, state: State, cards: int, port
     return picked
 
 
-def instances_as_cards(room: NodeRoom, demand: Demand) -> NodeRoom:
+def instances_as_cards(capacity: NodeCapacity, demand: Demand) -> NodeCapacity:
     """Return the node's free capacity with instances in place of cards; for a demand without a MIG profile, return it
     unchanged."""
     if not demand.mig_profile:
-        return room
-    cards = tuple(_as_card(card, gpu) for card in room.cards for gpu in _instances(card.gpu, demand.mig_profile))
-    return replace(room, cards=cards, partitions=())
+        return capacity
+    cards = tuple(_as_card(card, gpu) for card in capacity.cards for gpu in _instances(card.gpu, demand.mig_profile))
+    return replace(capacity, cards=cards, partitions=())
 
 
-def _as_card(card: CardRoom, instance: Gpu) -> CardRoom:
+def _as_card(card: CardCapacity, instance: Gpu) -> CardCapacity:
     free = instance.uuid in card.free_mig
     mib, core = (instance.memory_mib, 100) if free else (0, 0)
     return replace(card, gpu=instance, free_mib=mib, free_core=core, pods=0 if free else 1, free_mig=())
@@ -185,18 +185,18 @@ def _as_gpu(gpu: Gpu, mig: MigInstance, order: int) -> Gpu:
     )
 
 
-def explain_instances(room: NodeRoom, demand: Demand) -> str:
+def explain_instances(capacity: NodeCapacity, demand: Demand) -> str:
     """Describe in one line the instances of a node that has too few of them."""
     profile, count = demand.mig_profile, demand.whole_peak
     asked = f"{count} MIG {'instance' if count == 1 else 'instances'} {profile} asked"
-    states = Counter(_state(card) for card in instances_as_cards(room, demand).cards)
+    states = Counter(_state(card) for card in instances_as_cards(capacity, demand).cards)
     if states:
         return f"{asked}; of {states.total()} such {', '.join(f'{n} {state}' for state, n in states.most_common())}"
-    others = Counter(mig.profile or "of unknown profile" for card in room.cards for mig in card.gpu.mig)
+    others = Counter(mig.profile or "of unknown profile" for card in capacity.cards for mig in card.gpu.mig)
     return f"{asked}; the node has {', '.join(f'{n} {name}' for name, n in sorted(others.items())) or 'no MIG instance'}"
 
 
-def _state(card: CardRoom) -> str:
+def _state(card: CardCapacity) -> str:
     if not card.usable:
         return "on GPUs that are unhealthy, dirty, cordoned or used without a grant"
     return "free" if card.free else "held"

@@ -1,7 +1,7 @@
 """Score a node on which a request fits, for comparison between nodes.
 
-Take one node's free capacity (`NodeRoom`) and a request, nothing else, so that the score may be cached until that node changes.
-Return a Score: the node with the higher score is better, and among equal nodes the first by name is chosen.
+Take one node's free capacity (`NodeCapacity`) and a request, nothing else, so that the score may be cached until that node
+changes. Return a Score: the node with the higher score is better, and among equal nodes the first by name is chosen.
 
 Under any policy, the node comes first where GPUs and VFs of one container are closest (topology.Apart). Among equally close
 nodes, the policy decides:
@@ -20,21 +20,21 @@ from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, policy_of, read_d
 from central.fit.mig import instances_as_cards
 from central.fit.model import Placement
 from central.fit.shortage import requested_cards
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import DeviceRequest, Policy
 
 Score = tuple[int, ...]  # all scores of one policy have the same length
 _SCALE: Final = 1_000_000  # integers compare alike on every machine
 
 
-def score(room: NodeRoom, request: DeviceRequest, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
+def score(capacity: NodeCapacity, request: DeviceRequest, *, policy: Policy, limits: Limits = DEFAULT_LIMITS) -> Score:
     """Return the score of a node, the higher the better. `policy` is the cluster's, for a request without its own. Scores of
     one request can be compared with one another, but not with those of another request."""
     policy = policy_of(request, policy)
     demand = read_demand(request, policy, limits)
-    room = instances_as_cards(room, demand)
-    cards = [card for card in requested_cards(room, demand) if card.usable] if demand.cards else []
-    vfs = _vf_fullness(room, demand)
+    capacity = instances_as_cards(capacity, demand)
+    cards = [card for card in requested_cards(capacity, demand) if card.usable] if demand.cards else []
+    vfs = _vf_fullness(capacity, demand)
     match policy:
         case Policy.BINPACK | Policy.FRAGMENTATION:  # fragmentation is scored in scores.py, for all nodes at once
             return _card_fullness(cards, demand), vfs
@@ -44,13 +44,13 @@ def score(room: NodeRoom, request: DeviceRequest, *, policy: Policy, limits: Lim
 
 
 def score_placed(
-    room: NodeRoom, request: DeviceRequest, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
+    capacity: NodeCapacity, request: DeviceRequest, placement: Placement, *, policy: Policy, limits: Limits = DEFAULT_LIMITS
 ) -> Score:
     """Return the score of a node, preceded by the distance between the devices of this placement; closer is better."""
-    return -placement.apart.level, *score(room, request, policy=policy, limits=limits)
+    return -placement.apart.level, *score(capacity, request, policy=policy, limits=limits)
 
 
-def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:
+def _card_fullness(cards: Sequence[CardCapacity], demand: Demand) -> int:
     """Return how full the cards would be with this pod, in parts of `_SCALE`: the higher of memory and compute."""
     size_mib = sum(card.gpu.usable_mib for card in cards)
     if size_mib <= 0:
@@ -69,9 +69,9 @@ def _card_fullness(cards: Sequence[CardRoom], demand: Demand) -> int:
     return max((held_mib + mib) * _SCALE // size_mib, (held_core + core) * _SCALE // (100 * len(cards)))
 
 
-def _vf_fullness(room: NodeRoom, demand: Demand) -> int:
+def _vf_fullness(capacity: NodeCapacity, demand: Demand) -> int:
     if not demand.vfs_peak:
         return 0
-    usable = sum(vf.usable for vf in room.vfs)
-    free = sum(vf.free for vf in room.vfs)
+    usable = sum(vf.usable for vf in capacity.vfs)
+    free = sum(vf.free for vf in capacity.vfs)
     return (usable - free + demand.vfs_peak) * _SCALE // max(1, usable)

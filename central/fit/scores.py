@@ -20,7 +20,7 @@ from central.fit.counted import FEW, NO_SLOT, CountedVerdicts
 from central.fit.demand import Limits
 from central.fit.fragmentation import Scoring
 from central.fit.vectors import FITS, Choices, choices, fits, left_after, wish_of
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.request.model import CpuMemory, DeviceRequest, Shape
 
 REMEMBERED_SHAPES: Final = 1024  # maximum shapes with cached scores, 8 bytes a node each
@@ -208,39 +208,40 @@ class Counting:
         scores.catch_up(self.scoring)
         return scores
 
-    def with_best_card(self, room: NodeRoom, shape: Shape, verdicts: CachedVerdicts | None) -> NodeRoom:
+    def with_best_card(self, capacity: NodeCapacity, shape: Shape, verdicts: CachedVerdicts | None) -> NodeCapacity:
         """Return, for a request of one share, the node's free capacity with its best card only; for other requests, return it
         unchanged. `verdicts` are the cached verdicts of the request, if there are any."""
         wish = wish_of(shape.request)
-        if wish is None or wish.cards or len(room.cards) == 1:
-            return room
-        columns, row = self._found(room)
+        if wish is None or wish.cards or len(capacity.cards) == 1:
+            return capacity
+        columns, row = self._found(capacity)
         slot = self._known_slot(columns, row[0], verdicts, shape.cpu_memory)
         if slot is None:
             found = fits(columns, row, wish)
             if found.missing[0] != FITS or columns.needs_search[row[0]]:
-                return room
+                return capacity
             given = choices(columns, row, found.cards, wish)
             after = left_after(columns, row, given, _column(shape.cpu_memory))
             scores = self.scoring.scores(columns.states(row), after, given.of)
             slot = int(_best_of_each(columns, row, given, scores)[1][0])
         planes = columns.cards[row[0], :FREE]
         equal = (planes == planes[:, [slot]]).all(0).nonzero()[0].tolist()
-        card = min((room.cards[number] for number in equal), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
-        return replace(room, cards=(card,))
+        card = min((capacity.cards[number] for number in equal), key=lambda card: (len(card.gpu.bdf), card.gpu.bdf))
+        return replace(capacity, cards=(card,))
 
     def _known_slot(self, columns: Columns, row: int, verdicts: CachedVerdicts | None, cpu_memory: CpuMemory) -> int | None:
         scores = self._shapes.get((verdicts, cpu_memory)) if verdicts is not None else None
         return scores.slot(row, self.scoring) if scores is not None and columns is self.columns else None
 
-    def _found(self, room: NodeRoom) -> tuple[Columns, Ints]:
-        """Return the columns and the row of this `NodeRoom`; it differs from the ledger's if some pod's claims are left out."""
+    def _found(self, capacity: NodeCapacity) -> tuple[Columns, Ints]:
+        """Return the columns and the row of this `NodeCapacity`; it differs from the ledger's if some pod's claims are left
+        out."""
         columns = self.columns
-        row = columns.row_of.get(room.name, -1)
-        known = columns.rooms[row] if row >= 0 else None
-        if known is not None and known.cards is room.cards and columns.has_load(row, room):
+        row = columns.row_of.get(capacity.name, -1)
+        known = columns.capacities[row] if row >= 0 else None
+        if known is not None and known.cards is capacity.cards and columns.has_load(row, capacity):
             return columns, np.array([row])
-        return columns.of_room(room), np.zeros(1, np.int64)
+        return columns.of_capacity(capacity), np.zeros(1, np.int64)
 
 
 class ScoredVerdicts(CountedVerdicts):

@@ -9,41 +9,41 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from central.fit.cached import CachedVerdicts, Found, Score
-from central.fit.columns import Rooms
+from central.fit.columns import Capacities
 from central.fit.demand import Limits, policy_of, read_demand
 from central.fit.equivalence import equivalence_for
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit
 from central.fit.score import score_placed
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.request.model import CpuMemory, DeviceRequest, Policy
 
 PASSED_OVER: Final = 64  # better nodes that kube-scheduler excluded (no cpu left), until a scan of all nodes costs less
 
 
 class SearchedVerdicts(CachedVerdicts):
-    """Cache the verdicts of one request, judged by the exact search. `rooms(since)` returns the nodes changed after that
-    version of the ledger, with their current `NodeRoom` or None for a deleted node, and the new version."""
+    """Cache the verdicts of one request, judged by the exact search. `capacities(since)` returns the nodes changed after that
+    version of the ledger, with their current `NodeCapacity` or None for a deleted node, and the new version."""
 
-    def __init__(self, request: DeviceRequest, rooms: Rooms, *, policy: Policy, limits: Limits) -> None:
-        def search(room: NodeRoom, brief: bool) -> Found | Missing:
-            found = fit(room, request, policy=policy, limits=limits, brief=brief)
+    def __init__(self, request: DeviceRequest, capacities: Capacities, *, policy: Policy, limits: Limits) -> None:
+        def search(capacity: NodeCapacity, brief: bool) -> Found | Missing:
+            found = fit(capacity, request, policy=policy, limits=limits, brief=brief)
             if isinstance(found, NoFit):
                 return found.missing
-            return Found(score_placed(room, request, found, policy=policy, limits=limits))
+            return Found(score_placed(capacity, request, found, policy=policy, limits=limits))
 
         super().__init__(search, equivalence_for(read_demand(request, policy_of(request, policy), limits)))
-        self._rooms = rooms
+        self._capacities = capacities
         self._seen = -1  # version of the ledger that the verdicts reflect
         self._heap: list[tuple[Score, str]] = []  # reversed score and node; stale if `fits` differs
 
     def catch_up(self) -> None:
-        changed, self._seen = self._rooms(self._seen)
-        for name, room in changed:
-            if room is None:
+        changed, self._seen = self._capacities(self._seen)
+        for name, capacity in changed:
+            if capacity is None:
                 self._drop(name)
             else:
-                self._leave_open(name, room)
+                self._leave_open(name, capacity)
 
     def _decided(self, name: str, verdict: Found | Missing) -> None:
         if isinstance(verdict, Missing):

@@ -1,6 +1,6 @@
 """Find the clear shortage of a node for a demand by counting, without a search. A node without a shortage may still not fit.
 
-Take a node's free capacity (`NodeRoom`) and a demand. Return a `Missing`, or None; permanent reasons come before temporary
+Take a node's free capacity (`NodeCapacity`) and a demand. Return a `Missing`, or None; permanent reasons come before temporary
 ones. The result is exact for a pod of one container that requests cards, and for VFs of any number of containers.
 """
 
@@ -8,28 +8,28 @@ from collections.abc import Collection, Mapping, Sequence
 
 from central.fit.demand import Demand, Wanted
 from central.fit.model import Missing
-from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.request.model import RdmaPolicy
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import PciAddress
 
 
-def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
-    if not room.reported:
+def find_shortage(capacity: NodeCapacity, demand: Demand) -> Missing | None:
+    if not capacity.reported:
         return Missing.NO_REPORT
-    if not room.reachable:
+    if not capacity.reachable:
         return Missing.UNREACHABLE
-    if room.rebooted:
+    if capacity.rebooted:
         return Missing.REBOOTED
-    if not room.reconciled:
+    if not capacity.reconciled:
         return Missing.NOT_RECONCILED
-    if not _offers_isolation(room, demand):
+    if not _offers_isolation(capacity, demand):
         return Missing.NO_ISOLATION
     missing = None
     if demand.needs:
-        cards = requested_cards(room, demand)
+        cards = requested_cards(capacity, demand)
         if not cards:
-            return Missing.NO_MODEL if demand.models and not _has_model(room, demand.models) else Missing.TOO_FEW_GPUS
+            return Missing.NO_MODEL if demand.models and not _has_model(capacity, demand.models) else Missing.TOO_FEW_GPUS
         for need in demand.needs:
             short = short_of_cards(cards, need)
             if short is not None:
@@ -37,18 +37,18 @@ def find_shortage(room: NodeRoom, demand: Demand) -> Missing | None:
                     return short
                 missing = missing or short
     if demand.vfs_peak:
-        short = short_of_vfs(room, demand)
+        short = short_of_vfs(capacity, demand)
         if short is not None and (missing is None or short.unresolvable):
             return short
     return missing
 
 
-def _offers_isolation(room: NodeRoom, demand: Demand) -> bool:
+def _offers_isolation(capacity: NodeCapacity, demand: Demand) -> bool:
     """Return whether the node offers the requested isolation of shares. By MPS, a container reaches one card
     (hooks/isolation/mps.py)."""
-    if demand.isolation is not None and demand.isolation not in room.offered:
+    if demand.isolation is not None and demand.isolation not in capacity.offered:
         return False
-    return room.isolation_of(demand.isolation) is not IsolationName.MPS or not with_several_shares(demand)
+    return capacity.isolation_of(demand.isolation) is not IsolationName.MPS or not with_several_shares(demand)
 
 
 def with_several_shares(demand: Demand) -> bool:
@@ -56,20 +56,20 @@ def with_several_shares(demand: Demand) -> bool:
     return any(not one.whole and one.count > 1 for one in demand.wanted)
 
 
-def requested_cards(room: NodeRoom, demand: Demand) -> Sequence[CardRoom]:
+def requested_cards(capacity: NodeCapacity, demand: Demand) -> Sequence[CardCapacity]:
     """Return the cards that could serve the demand if they were free and healthy; cards in MIG mode are left out."""
-    return [card for card in room.cards if is_requested(card, demand)]
+    return [card for card in capacity.cards if is_requested(card, demand)]
 
 
-def is_requested(card: CardRoom, demand: Demand) -> bool:
+def is_requested(card: CardCapacity, demand: Demand) -> bool:
     return not card.gpu.mig_enabled and (not demand.models or card.gpu.model in demand.models)
 
 
-def _has_model(room: NodeRoom, models: Collection[str]) -> bool:
-    return any(card.gpu.model in models for card in room.cards)
+def _has_model(capacity: NodeCapacity, models: Collection[str]) -> bool:
+    return any(card.gpu.model in models for card in capacity.cards)
 
 
-def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
+def short_of_cards(cards: Sequence[CardCapacity], need: Wanted) -> Missing | None:
     """Return the reason why the `requested_cards` do not satisfy this one need; None if they do."""
     large = usable = now = 0  # cards that are large enough; of these, usable ones; of these, free ones
     count, whole, core = need.count, need.whole, need.core_percent or 0
@@ -94,34 +94,34 @@ def short_of_cards(cards: Sequence[CardRoom], need: Wanted) -> Missing | None:
     return Missing.TOO_FEW_FREE_GPUS if whole else Missing.NO_CARD_WITH_ROOM
 
 
-def short_of_vfs(room: NodeRoom, demand: Demand) -> Missing | None:
+def short_of_vfs(capacity: NodeCapacity, demand: Demand) -> Missing | None:
     """Return the reason for too few VFs; None if there are enough. With a VF on each switch, the check covers one switch only,
     because the number of switches follows from the cards."""
     count = demand.vfs_peak
     if demand.rdma is RdmaPolicy.PER_PF:
-        return _short_of_each(room, count)
-    if len([vf for vf in room.vfs if vf.free]) >= count:
+        return _short_of_each(capacity, count)
+    if len([vf for vf in capacity.vfs if vf.free]) >= count:
         return None
-    if len(room.vfs) < count:
+    if len(capacity.vfs) < count:
         return Missing.TOO_FEW_VFS
-    if sum(vf.usable for vf in room.vfs) < count:
+    if sum(vf.usable for vf in capacity.vfs) < count:
         return Missing.UNHEALTHY
     return Missing.TOO_FEW_FREE_VFS
 
 
-def vfs_by_pf(room: NodeRoom) -> Mapping[PciAddress, Sequence[VfRoom]]:
+def vfs_by_pf(capacity: NodeCapacity) -> Mapping[PciAddress, Sequence[VfCapacity]]:
     """Return the usable VFs of each PF; a PF without a usable VF is left out."""
-    ports: dict[PciAddress, list[VfRoom]] = {}
-    for vf in room.vfs:
+    ports: dict[PciAddress, list[VfCapacity]] = {}
+    for vf in capacity.vfs:
         if vf.usable:
             ports.setdefault(vf.pf.bdf, []).append(vf)
     return ports
 
 
-def _short_of_each(room: NodeRoom, count: int) -> Missing | None:
-    ports = vfs_by_pf(room).values()
+def _short_of_each(capacity: NodeCapacity, count: int) -> Missing | None:
+    ports = vfs_by_pf(capacity).values()
     if not ports:
-        return Missing.UNHEALTHY if room.vfs else Missing.TOO_FEW_VFS
+        return Missing.UNHEALTHY if capacity.vfs else Missing.TOO_FEW_VFS
     if any(len(vfs) < count for vfs in ports):
         return Missing.TOO_FEW_VFS_OF_PF
     if any(sum(vf.free for vf in vfs) < count for vfs in ports):

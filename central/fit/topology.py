@@ -19,7 +19,7 @@ from functools import lru_cache
 from operator import is_
 from typing import Final, NamedTuple
 
-from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from lading.devices.identity import pci_order
 from lading.nodedevices import Gpu, Partition, Pf, Place
 
@@ -157,10 +157,10 @@ class NodeTopology:
 
 
 class Layout(NamedTuple):
-    """Map the numbers of a topology to the devices of one node (`NodeRoom`)."""
+    """Map the numbers of a topology to the devices of one node (`NodeCapacity`)."""
 
     topology: NodeTopology
-    cards: tuple[int, ...]  # index into NodeRoom.cards, by card number
+    cards: tuple[int, ...]  # index into NodeCapacity.cards, by card number
     vfs: tuple[int, ...]
 
 
@@ -171,21 +171,21 @@ _LAYOUTS: dict[tuple[int, bool], tuple[Layout, tuple[object, ...]]] = {}
 REMEMBERED: Final = 32768  # maximum cached layouts, some hundred bytes each; a cluster has 15,000 nodes
 
 
-def lay_out(room: NodeRoom, *, vfs: bool) -> Layout:
-    """Return the layout of a node (`NodeRoom`). `vfs` includes its VFs; a layout without VFs is faster, and enough for a
+def lay_out(capacity: NodeCapacity, *, vfs: bool) -> Layout:
+    """Return the layout of a node (`NodeCapacity`). `vfs` includes its VFs; a layout without VFs is faster, and enough for a
     request without VFs."""
-    cards, asked = room.cards, room.vfs if vfs else ()
-    devices = (room.partitions, *[card.gpu for card in cards], *[vf.vf for vf in asked], *[vf.pf for vf in asked])
+    cards, asked = capacity.cards, capacity.vfs if vfs else ()
+    devices = (capacity.partitions, *[card.gpu for card in cards], *[vf.vf for vf in asked], *[vf.pf for vf in asked])
     key = id(devices[-1]), vfs
     known = _LAYOUTS.get(key)
     if known is None or len(known[1]) != len(devices) or not all(map(is_, known[1], devices)):
         if len(_LAYOUTS) >= REMEMBERED:
             _LAYOUTS.clear()
-        known = _LAYOUTS[key] = _lay_out(cards, asked, room.partitions), devices
+        known = _LAYOUTS[key] = _lay_out(cards, asked, capacity.partitions), devices
     return known[0]
 
 
-def _lay_out(cards: Sequence[CardRoom], vfs: Sequence[VfRoom], partitions: Sequence[Partition]) -> Layout:
+def _lay_out(cards: Sequence[CardCapacity], vfs: Sequence[VfCapacity], partitions: Sequence[Partition]) -> Layout:
     card_order = sorted(range(len(cards)), key=lambda n: pci_order(cards[n].gpu.bdf))
     vf_order = sorted(range(len(vfs)), key=lambda n: pci_order(vfs[n].vf.bdf))
     gpus = [cards[n].gpu for n in card_order]

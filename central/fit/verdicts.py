@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from central.fit.cached import CachedVerdicts, Recent
-from central.fit.columns import Columns, Followed, Loads, Rooms
+from central.fit.columns import Capacities, Columns, Followed, Loads
 from central.fit.demand import DEFAULT_LIMITS, Limits, policy_of
 from central.fit.fit import fit
 from central.fit.forecast import Forecast
@@ -18,7 +18,7 @@ from central.fit.model import WITHOUT_DEVICES, NoFit, Placement
 from central.fit.scores import Counting, ScoredVerdicts
 from central.fit.searched import SearchedVerdicts
 from central.ledger.load import Turnover
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.loop.steps import Steps
 from central.request.model import DeviceRequest, Policy, Shape
 from lading.vocabulary import PodUid
@@ -29,7 +29,7 @@ REMEMBERED: Final = 256  # maximum cached requests, about 100 bytes a node each;
 class Verdicts:
     def __init__(
         self,
-        rooms: Rooms,
+        capacities: Capacities,
         loads: Loads,
         *,
         policy: Policy,
@@ -41,10 +41,10 @@ class Verdicts:
         self.policy = policy
         self.limits = limits
         self.forecast = forecast or Forecast()
-        self._rooms = rooms
+        self._capacities = capacities
         self._turnover = turnover
         self._counting = Counting(
-            Followed(Columns(), rooms, loads),
+            Followed(Columns(), capacities, loads),
             lambda columns: Fragmentation(self.forecast.workload, columns, self.forecast.turnover.steps),
         )
         self._asks: Recent[DeviceRequest, CachedVerdicts] = Recent(REMEMBERED)
@@ -55,7 +55,7 @@ class Verdicts:
     def _make(self, request: DeviceRequest) -> CachedVerdicts:
         if self._is_counted(request):
             return ScoredVerdicts(request, self._counting, limits=self.limits)
-        return SearchedVerdicts(request, self._rooms, policy=self.policy, limits=self.limits)
+        return SearchedVerdicts(request, self._capacities, policy=self.policy, limits=self.limits)
 
     def __contains__(self, request: DeviceRequest) -> bool:
         """Return whether verdicts of the request are cached."""
@@ -85,14 +85,14 @@ class Verdicts:
         """Return all judged nodes that fit, in the order of the policy, the best first."""
         return self.of(shape.request).ranked(shape.cpu_memory)
 
-    def place(self, room: NodeRoom, shape: Shape) -> Placement | NoFit:
-        """Return the devices that the pod gets on this node (`NodeRoom`), or the reason for none. The pod's cpu and memory make
-        no difference to whether it fits, but to which card is the best. A pod that requests no device always fits."""
+    def place(self, capacity: NodeCapacity, shape: Shape) -> Placement | NoFit:
+        """Return the devices that the pod gets on this node (`NodeCapacity`), or the reason for none. The pod's cpu and memory
+        make no difference to whether it fits, but to which card is the best. A pod that requests no device always fits."""
         if not shape.request.containers:
             return WITHOUT_DEVICES
         if self._is_counted(shape.request):
-            room = self._counting.with_best_card(room, shape, self._asks.get(shape.request))
-        return fit(room, shape.request, policy=self.policy, limits=self.limits)
+            capacity = self._counting.with_best_card(capacity, shape, self._asks.get(shape.request))
+        return fit(capacity, shape.request, policy=self.policy, limits=self.limits)
 
     def reports_all(self, names: Collection[str]) -> bool:
         """Return whether each of these nodes reports devices."""

@@ -126,7 +126,7 @@ class Life:
     """Hold what central did for a gang's start. Times are of the scheduler's clock."""
 
     stage: Stage = Stage.IDLE
-    places: Mapping[PodUid, Planned] = field(default_factory=dict)  # by member; a bound member may still have its place here
+    places: Mapping[PodUid, Planned] = field(default_factory=dict)  # the key is the member; a bound member may still be here
     kept: Mapping[PodUid, OwnClaim] = field(default_factory=dict)  # places kept for former bound members, by the claim's uid
     arrived: frozenset[PodUid] = frozenset()  # members with a place for which kube-scheduler called bind
     nodes: frozenset[str] = frozenset()  # nodes of the plan

@@ -65,15 +65,15 @@ def _within(
 ) -> Generator[None, None, None]:
     """Place all of these members in one preferred domain, else in few of them, else anywhere."""
     if preferred is not None:
-        room: dict[str, int] = {}
+        capacity: dict[str, int] = {}
         for domain, allowed in _domains(wants, state, preferred, needed=0).items():
             limited = _limited(wants, allowed)
             yield from best.trying(limited)
             if best.settled:
                 return
             if best.draft is None:
-                room[domain] = yield from count_placeable(limited, state, place)
-        spread = _balanced(wants, room, preferred) if best.draft is None else ()
+                capacity[domain] = yield from count_placeable(limited, state, place)
+        spread = _balanced(wants, capacity, preferred) if best.draft is None else ()
         if spread:
             yield from best.trying(spread)
         if best.draft is not None:
@@ -107,7 +107,7 @@ def _domains(
             nodes[domain][name] = None
     sized = []
     for domain, names in nodes.items():
-        cards = [card for name in names for card in state.room(name).cards if card.usable]
+        cards = [card for name in names for card in state.capacity(name).cards if card.usable]
         if sum(card.free for card in cards) >= needed:
             sized.append((sum(card.free_mib for card in cards), domain))
     return {domain: nodes[domain] for _, domain in sorted(sized)}
@@ -122,16 +122,16 @@ def _limited(wants: Sequence[Want], allowed: Collection[str] | None) -> Sequence
     return [Want(uid=want.uid, shape=want.shape, nodes=known[id(want.nodes)]) for want in wants]
 
 
-def _balanced(wants: Sequence[Want], room: Mapping[str, int], domain_of: Mapping[str, str]) -> Sequence[Want]:
+def _balanced(wants: Sequence[Want], capacity: Mapping[str, int], domain_of: Mapping[str, str]) -> Sequence[Want]:
     """Limit each member to a domain. The fewest domains that hold all members get equal parts, as far as their free capacity
     allows. Consecutive members stay together. Return nothing if the domains together are too small."""
     chosen: list[str] = []
-    for domain in sorted(room, key=lambda domain: (-room[domain], domain)):
-        if sum(room[one] for one in chosen) < len(wants) and room[domain]:
+    for domain in sorted(capacity, key=lambda domain: (-capacity[domain], domain)):
+        if sum(capacity[one] for one in chosen) < len(wants) and capacity[domain]:
             chosen.append(domain)
     parts: Counter[str] = Counter()
     for _ in wants:
-        open_ones = [domain for domain in chosen if parts[domain] < room[domain]]
+        open_ones = [domain for domain in chosen if parts[domain] < capacity[domain]]
         if not open_ones:
             return []
         parts[min(open_ones, key=lambda domain: (parts[domain], chosen.index(domain)))] += 1

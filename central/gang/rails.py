@@ -30,7 +30,7 @@ def running_rails(gang: Gang, ledger: Ledger) -> list[Rails]:
     bound = islice((uid for uid, member in gang.members.items() if member.node), MOST_RUNNING)
     records = [record for uid in bound if (record := ledger.pod(uid)) is not None]
     held = [(record.node, record.holds.vfs) for record in records if record.holds is not None and record.holds.vfs]
-    return widest(Counter(rails_of(ledger.room(node), vfs) for node, vfs in held))
+    return widest(Counter(rails_of(ledger.capacity(node), vfs) for node, vfs in held))
 
 
 class _Merit(NamedTuple):
@@ -88,7 +88,7 @@ class Best:
 
     def _others(self, first: Draft) -> Iterator[Draft]:
         """Yield drafts to try, in which no member is placed yet."""
-        free = Counter(free_rails(self._state.room(name)) for name in first.nodes)
+        free = Counter(free_rails(self._state.capacity(name)) for name in first.nodes)
         running = self._running or ()
         sets = sorted(self._sets(first), key=lambda one: (one not in running, -_nodes_with(free, one)))[:MOST_SETS]
         of_most = _on_most(free, max(map(len, sets), default=0))
@@ -110,7 +110,7 @@ class Best:
             return []
         books = self._state.books
         placed = [(planned.node, planned.placement.taken.vfs) for planned in draft.where.values()]
-        sets = Counter(rails_of(books.room_as_if(node, ()), vfs) for node, vfs in placed if vfs)
+        sets = Counter(rails_of(books.capacity_as_if(node, ()), vfs) for node, vfs in placed if vfs)
         sets.update(dict.fromkeys(self._running, len(placed)))
         return widest(sets)
 

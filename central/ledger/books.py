@@ -11,16 +11,16 @@ from collections.abc import Collection, Sequence
 
 from central.assignment.model import Taken
 from central.assignment.sharing import Group
+from central.ledger.capacity import gained
 from central.ledger.changes import Changes
 from central.ledger.gone import Gone
 from central.ledger.groups import CardOf, Groups
 from central.ledger.load import Loads
-from central.ledger.model import NO_NODE, ONE_EACH, Claim, Held, Holder, NodeFacts, NodeRoom, Obstacle, PodRecord
+from central.ledger.model import NO_NODE, ONE_EACH, Claim, Held, Holder, NodeCapacity, NodeFacts, Obstacle, PodRecord
 from central.ledger.node import LedgerNode
 from central.ledger.other_systems import OtherClaims
 from central.ledger.own import OwnClaims
 from central.ledger.parts import containers_on_cards, merge, taken_by_grants
-from central.ledger.room import gained
 from central.ledger.usage import Hold
 from central.ledger.views import held_by
 from central.request.model import CpuMemory
@@ -41,13 +41,13 @@ class Books:
         self.loads = Loads()
         self.other_claims = OtherClaims()
 
-    def room_as_if(self, name: str, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeRoom:
-        """Return the room as if some pods held nothing there, and others held this in addition."""
+    def capacity_as_if(self, name: str, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeCapacity:
+        """Return the free capacity as if some pods held nothing there, and others held this in addition."""
         node = self.nodes.get(name)
         if node is None:
             reachable = self.facts_of(name).ready
-            return NodeRoom(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
-        return node.room_as_if(gone, put)
+            return NodeCapacity(name=name, version=0, cards=(), vfs=(), reported=False, reconciled=False, reachable=reachable)
+        return node.capacity_as_if(gone, put)
 
     def facts_of(self, name: str) -> NodeFacts:
         """Return what the Node object says; NO_NODE if there is none."""
@@ -121,11 +121,11 @@ class Books:
     def _mark(self, node: LedgerNode) -> None:
         node.touch(self.changes.mark(node.name))
 
-    def mark_gain(self, node: LedgerNode, before: NodeRoom) -> None:
+    def mark_gain(self, node: LedgerNode, before: NodeCapacity) -> None:
         """Record that what the node has, or reports, changed."""
         self.claimed.mark(node.name)
         self._mark(node)
-        if gained(before, node.room()):
+        if gained(before, node.capacity()):
             self.changes.free(node.name)
 
     def discard_if_empty(self, node: LedgerNode) -> None:

@@ -1,7 +1,7 @@
 """Number the changes of nodes, and list the nodes that got free capacity, so that readers need not read the whole ledger.
 
-Every change of a node's free capacity (`NodeRoom`) gets the next number. A reader remembers the last number that it read, and
-pays once for each node that changed since, however often the node changed.
+Every change of a node's free capacity (`NodeCapacity`) gets the next number. A reader remembers the last number that it read,
+and pays once for each node that changed since, however often the node changed.
 """
 
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from central.assignment.model import NOTHING_TAKEN, Taken
 from central.ledger.books import Books
+from central.ledger.capacity import lacking
 from central.ledger.groups import cards_in_groups
 from central.ledger.model import Claim, Conflict, Holder, Obstacle, OwnClaim, PodLoad
-from central.ledger.room import lacking
 from central.ledger.views import has
 from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.vocabulary import PodUid
@@ -155,7 +155,7 @@ class Claims:
         node = self._books.nodes.get(name)
         if node is None or not node.serving:
             return Conflict(obstacle=Obstacle.NODE)
-        device = lacking(node.room_as_if([uid]), taken)
+        device = lacking(node.capacity_as_if([uid]), taken)
         if device is None:
             return self._away_from_group(uid, name, taken)
         holders = tuple(h.holder for h in self._books.holders(name) if h.holder.pod != uid and has(h.taken, device))

@@ -12,7 +12,7 @@ from typing import Final
 from central.assignment.model import Taken
 from central.ledger.books import Books
 from central.ledger.gone import Gone
-from central.ledger.model import NO_NODE, Claim, NodeFacts, NodeRoom, PodLoad, PodRecord, version_of
+from central.ledger.model import NO_NODE, Claim, NodeCapacity, NodeFacts, PodLoad, PodRecord, version_of
 from central.ledger.node import LedgerNode
 from central.ledger.parts import covers
 from central.request.model import NO_CPU_MEMORY
@@ -76,7 +76,7 @@ class Facts:
         node = self._books.nodes.get(name)
         if node is None:
             return
-        before = node.room()
+        before = node.capacity()
         if node.mark():
             self._books.mark_gain(node, before)
 
@@ -154,7 +154,7 @@ class Facts:
         if known is not None and known.inventory.reported and version <= known.report_version:
             return
         node = self._books.node(name)
-        before = node.room()
+        before = node.capacity()
         others = node.replace_grants(report.status.grants)
         if node.reachable and report.status.reconciled:
             others.update(node.end_lingering())
@@ -168,7 +168,7 @@ class Facts:
             return
         self._gone_reports.put(name, version)
         if node is not None and node.inventory.reported:
-            before = node.room()
+            before = node.capacity()
             others = node.grants.keys() | node.lingering.keys()
             node.grants, node.lingering = {}, {}
             self._redescribe(node, None, before, others)
@@ -186,7 +186,7 @@ class Facts:
             self.set_report(report)
             self._books.discard_if_empty(self._books.nodes[name])
 
-    def _redescribe(self, node: LedgerNode, report: NodeDevices | None, before: NodeRoom, others: Iterable[PodUid]) -> None:
+    def _redescribe(self, node: LedgerNode, report: NodeDevices | None, before: NodeCapacity, others: Iterable[PodUid]) -> None:
         changed = node.describe(report)
         for uid in others:
             self._books.settle(uid, node.name)
@@ -226,7 +226,7 @@ class Facts:
         self._books.loads.offer(name, facts.allocatable)
         node = self._books.nodes.get(name)
         if node is not None and (node.reachable, node.boot_id) != (facts.ready, facts.boot_id):
-            before = node.room()
+            before = node.capacity()
             node.reachable, node.boot_id, node.trusted_from = facts.ready, facts.boot_id, None
             self._books.mark_gain(node, before)
 

@@ -1,7 +1,8 @@
 """The ledger: which pods hold which devices, and why. One writer, in memory, rebuilt from the API server's objects.
 
-It takes what the API server says (facts.py), and central's own predictions, nominations and reservations. It returns a NodeRoom
-for each node, which of them changed, which got room, and which pods hold what. It refuses a claim on what is not free.
+It takes what the API server says (facts.py), and central's own predictions, nominations and reservations. It returns a
+NodeCapacity for each node, which of them changed, which got free capacity, and which pods hold what. It refuses a claim on what
+is not free.
 
 - BOUND ends when the pod is terminal or gone, not at its deletionTimestamp. GRANTED ends when the node's report does not name
   it any more. A device is free when both are over.
@@ -17,7 +18,7 @@ for each node, which of them changed, which got room, and which pods hold what. 
   binding or end, or in time. An affinity group has one card: of two claims of one pod for two cards of it the newer counts, and
   the older, if it is a plan, ends.
 
-No await between a look at a room and the reservation.
+No await between reading a node's free capacity and the reservation.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from central.ledger.claims import Claims
 from central.ledger.facts import Facts
 from central.ledger.groups import CardOf
 from central.ledger.load import Turnover
-from central.ledger.model import Claim, Clash, Held, Holder, NodeFacts, NodeRoom, Obstacle, OwnClaim, PodLoad, PodRecord
+from central.ledger.model import Claim, Clash, Held, Holder, NodeCapacity, NodeFacts, Obstacle, OwnClaim, PodLoad, PodRecord
 from central.ledger.overlay import EmptyNodes, Overlay
 from central.ledger.views import NodeSnapshot, Snapshot, clashes
 from central.request.model import CpuMemory
@@ -66,12 +67,12 @@ class Ledger:
 
     @property
     def version(self) -> int:
-        """Return the number of the last change of any room."""
+        """Return the number of the last change of any node's free capacity."""
         return self._books.changes.version
 
-    def room(self, name: str) -> NodeRoom:
-        """Return the room of a node, also of one without a report, or of an unknown one."""
-        return self._books.room_as_if(name, ())
+    def capacity(self, name: str) -> NodeCapacity:
+        """Return the free capacity of a node; a node without a report, or an unknown node, has none."""
+        return self._books.capacity_as_if(name, ())
 
     def without(self, *pods: PodUid) -> Overlay:
         """Return the cluster as if these pods held nothing: for a pod's own claims, and for victims."""
@@ -85,22 +86,24 @@ class Ledger:
         """Return the nodes that have a report."""
         return tuple(name for name, node in self._books.nodes.items() if node.inventory.reported)
 
-    def rooms(self) -> Iterator[NodeRoom]:
-        return (self.room(name) for name in self.nodes())
+    def capacities(self) -> Iterator[NodeCapacity]:
+        return (self.capacity(name) for name in self.nodes())
 
-    def rooms_changed_since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
+    def capacities_changed_since(self, version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:
         """Return the rooms that changed after that version (-1: all), None for a node that is gone; and the current version."""
         names = self._books.changes.since(version)
-        return [(name, self._books.nodes[name].room() if name in self._books.nodes else None) for name in names], self.version
+        return [
+            (name, self._books.nodes[name].capacity() if name in self._books.nodes else None) for name in names
+        ], self.version
 
     def changed_since(self, version: int) -> list[str]:
         """Return only the names of these nodes, and of those that are gone."""
         return self._books.changes.since(version)
 
     def claims_changed_since(self, version: int) -> tuple[list[str], int]:
-        """Return the names of nodes where the room, or what a pod holds, or the reason for it, may have changed after that
-        version (-1: all nodes), and the current version. These versions are counted apart from those of rooms. A node may be
-        named although nothing changed there."""
+        """Return the names of nodes where the free capacity, or what a pod holds, or the reason for it, may have changed after
+        that version (-1: all nodes), and the current version. These versions are counted apart from those of rooms. A node may
+        be named although nothing changed there."""
         return self._books.claimed.since(version), self._books.claimed.version
 
     def loads_changed_since(self, version: int) -> tuple[list[tuple[str, int, int, bool]], int]:
@@ -121,7 +124,8 @@ class Ledger:
         return self._books.loads.changes.version
 
     def take_freed(self) -> tuple[str, ...]:
-        """Return nodes that got room since the last call: a release, or a device or node that came (back) into service."""
+        """Return nodes that got free capacity since the last call: a release, or a device or node that came (back) into
+        service."""
         return self._books.changes.take_freed()
 
     def take_moved_groups(self) -> frozenset[Group]:
@@ -177,7 +181,7 @@ class Ledger:
         return tuple(self._books.own.of_kind(Claim.RESERVED))
 
     def nominations(self) -> tuple[OwnClaim, ...]:
-        """Return the nominations: room that is being made for pods."""
+        """Return the nominations: devices that are kept or freed for pods."""
         return tuple(self._books.own.of_kind(Claim.NOMINATED))
 
     def holds_on(self, name: str) -> Iterator[tuple[PodUid, Taken]]:

@@ -50,7 +50,7 @@ class Claim(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardRoom:
+class CardCapacity:
     """Represent one card and its free capacity, as the search for devices reads it."""
 
     gpu: Gpu
@@ -85,7 +85,7 @@ class CardRoom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VfRoom:
+class VfCapacity:
     vf: Vf
     pf: Pf
     usable: bool  # healthy, not cordoned
@@ -93,14 +93,14 @@ class VfRoom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRoom:
+class NodeCapacity:
     """Represent a node's free capacity at one moment: immutable, so that it can be judged without the ledger, and compared by
     `version`."""
 
     name: str
     version: int  # version of the node's content in the ledger; grows with each change
-    cards: tuple[CardRoom, ...]
-    vfs: tuple[VfRoom, ...]
+    cards: tuple[CardCapacity, ...]
+    vfs: tuple[VfCapacity, ...]
     partitions: tuple[Partition, ...] = ()  # NVSwitch partitions, by module id of their GPUs
     isolations: tuple[
         IsolationName, ...

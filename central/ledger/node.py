@@ -1,15 +1,15 @@
-"""Represent one node in the ledger: its devices, their holders with claims, and its free capacity (`NodeRoom`), which is
+"""Represent one node in the ledger: its devices, their holders with claims, and its free capacity (`NodeCapacity`), which is
 rebuilt on demand after a change."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from central.assignment.model import Taken
+from central.ledger.capacity import ReportedDevices, card_capacities, inventory_of, vf_capacities
 from central.ledger.load import UNKNOWN, Left, Loads
-from central.ledger.model import NodeFacts, NodeRoom
+from central.ledger.model import NodeCapacity, NodeFacts
 from central.ledger.other_systems import OtherClaims
 from central.ledger.parts import covers, merge, taken_by_grants
-from central.ledger.room import ReportedDevices, card_rooms, inventory_of, vf_rooms
 from central.ledger.usage import Hold, Usage
 from central.request.model import CpuMemory
 from lading.nodedevices import Grant, NodeDevices, is_other_boot
@@ -20,9 +20,9 @@ NOT_REPORTED = ReportedDevices()
 
 class LedgerNode:
     __slots__ = (
+        "_capacity",
         "_left",
         "_reported",
-        "_room",
         "_stale",
         "boot_id",
         "granted",
@@ -60,7 +60,7 @@ class LedgerNode:
         self.holds: dict[PodUid, Hold] = {}
         self.usage = Usage()
         self.version = 0
-        self._room: NodeRoom | None = None  # free capacity as last built from this inventory
+        self._capacity: NodeCapacity | None = None  # free capacity as last built from this inventory
         self._left = UNKNOWN  # free cpu and memory
         self._stale: set[str] | None = None  # devices that changed since `_last`; None: no change
 
@@ -84,23 +84,25 @@ class LedgerNode:
 
     # ---- the room
 
-    def room(self) -> NodeRoom:
+    def capacity(self) -> NodeCapacity:
         left = self.loads.left(self.name)
-        if self._room is None or self._stale is not None:
-            self._room = self._build(self.usage, self._room, self._stale or (), left)
+        if self._capacity is None or self._stale is not None:
+            self._capacity = self._build(self.usage, self._capacity, self._stale or (), left)
             self._stale = None
         elif self._left != left:
-            self._room = replace(self._room, cpu_milli=left.cpu_milli, memory_mib=left.memory_mib, resources_known=left.known)
+            self._capacity = replace(
+                self._capacity, cpu_milli=left.cpu_milli, memory_mib=left.memory_mib, resources_known=left.known
+            )
         self._left = left
-        return self._room
+        return self._capacity
 
-    def room_as_if(self, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeRoom:
+    def capacity_as_if(self, gone: Collection[PodUid], put: Sequence[tuple[Hold, CpuMemory]] = ()) -> NodeCapacity:
         """Return the free capacity as if the pods of `gone` held nothing here, and the holds of `put` were added."""
         if len(gone) > len(self.holds):  # a gang's victims are mostly on other nodes
             gone = [uid for uid in self.holds if uid in gone]
         freed = [self.holds[uid] for uid in gone if uid in self.holds]
         if not freed and not put:
-            return self.room()
+            return self.capacity()
         usage = self.usage.copy()
         for hold in freed:
             usage.remove(hold)
@@ -108,14 +110,14 @@ class LedgerNode:
             usage.add(hold)
         changed = {one for hold in (*freed, *(held for held, _ in put)) for one in (*hold.taken.gpus, *hold.taken.vfs)}
         left = self.loads.left(self.name, gone, [cpu_memory for _, cpu_memory in put])
-        return self._build(usage, self.room(), changed, left)
+        return self._build(usage, self.capacity(), changed, left)
 
-    def _build(self, usage: Usage, last: NodeRoom | None, changed: Collection[str], left: Left) -> NodeRoom:
-        return NodeRoom(
+    def _build(self, usage: Usage, last: NodeCapacity | None, changed: Collection[str], left: Left) -> NodeCapacity:
+        return NodeCapacity(
             name=self.name,
             version=self.version,
-            cards=card_rooms(self.inventory, usage, last, changed),
-            vfs=vf_rooms(self.inventory, usage, last, changed),
+            cards=card_capacities(self.inventory, usage, last, changed),
+            vfs=vf_capacities(self.inventory, usage, last, changed),
             partitions=self.inventory.partitions,
             isolations=self.inventory.isolations,
             reported=self.inventory.reported,
@@ -154,7 +156,7 @@ class LedgerNode:
             partitions=former.partitions if former.partitions == inventory.partitions else inventory.partitions,
         )
         self._reported = self._reported._replace(pfs=self.inventory.pfs, partitions=self.inventory.partitions)
-        self._room = None
+        self._capacity = None
         return True
 
     def replace_grants(self, grants: Iterable[Grant]) -> set[PodUid]:

@@ -1,8 +1,8 @@
 """Show the cluster as if some pods were gone and others placed, without a change of the ledger.
 
 It takes the ledger's books, the pods that would be gone, and the holds of pods that would be placed. It returns the free
-capacity (`NodeRoom`) of nodes and the cards of affinity groups, by the ledger's own rules at the time of the call: devices that
-fit there could be reserved.
+capacity (`NodeCapacity`) of nodes and the cards of affinity groups, by the ledger's own rules at the time of the call: devices
+that fit there could be reserved.
 
 cpu and memory count if the Node object says its allocatable amounts. Facts that only kube-scheduler knows (selectors, affinity,
 taints, volumes) are not checked.
@@ -16,8 +16,8 @@ from typing import Final
 from central.assignment.sharing import Group
 from central.ledger.books import Books
 from central.ledger.groups import CardOf, cards_in_groups
-from central.ledger.model import NodeRoom
-from central.ledger.rails import Rails, room_on_rails
+from central.ledger.model import NodeCapacity
+from central.ledger.rails import Rails, capacity_on_rails
 from central.ledger.usage import Hold
 from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.vocabulary import PodUid
@@ -56,12 +56,12 @@ class Overlay:
     def on_rails(self, rails: Rails) -> "Overlay":
         return replace(self, rails=rails)
 
-    def room(self, name: str) -> NodeRoom:
-        room = self._room(name, [(one.hold, one.cpu_memory) for one in self.put.get(name, ())])
-        return room if self.rails is None else room_on_rails(room, self.rails)
+    def capacity(self, name: str) -> NodeCapacity:
+        capacity = self._capacity(name, [(one.hold, one.cpu_memory) for one in self.put.get(name, ())])
+        return capacity if self.rails is None else capacity_on_rails(capacity, self.rails)
 
-    def _room(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeRoom:
-        return self.books.room_as_if(name, self.gone, put)
+    def _capacity(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeCapacity:
+        return self.books.capacity_as_if(name, self.gone, put)
 
     def group_cards(self, group: Group) -> frozenset[CardOf]:
         """Return the cards of an affinity group; if empty, the group's next pod may open any card."""
@@ -74,9 +74,9 @@ class Overlay:
 class EmptyNodes(Overlay):
     """Show the cluster as if only placed pods held devices, and all devices and nodes were in order."""
 
-    def _room(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeRoom:
-        room = self.books.room_as_if(name, self.books.holders_on(name), put)
+    def _capacity(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeCapacity:
+        capacity = self.books.capacity_as_if(name, self.books.holders_on(name), put)
         held = {vf for hold, _ in put for vf in hold.taken.vfs}
-        cards = tuple(replace(card, usable=True) for card in room.cards)
-        vfs = tuple(replace(one, usable=True, free=one.vf.bdf not in held) for one in room.vfs)
-        return replace(room, cards=cards, vfs=vfs, reconciled=True, reachable=True, rebooted=False)
+        cards = tuple(replace(card, usable=True) for card in capacity.cards)
+        vfs = tuple(replace(one, usable=True, free=one.vf.bdf not in held) for one in capacity.vfs)
+        return replace(capacity, cards=cards, vfs=vfs, reconciled=True, reachable=True, rebooted=False)

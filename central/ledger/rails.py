@@ -6,27 +6,29 @@ A node that reports no rail of any PF counts as being on every rail.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from lading.vocabulary import PciAddress
 
 Rails = frozenset[int]
 
 
-def rails_of(room: NodeRoom, vfs: Collection[PciAddress]) -> Rails:
+def rails_of(capacity: NodeCapacity, vfs: Collection[PciAddress]) -> Rails:
     """Return the known rails of these VFs of the node."""
-    return frozenset(vf.pf.rail for vf in room.vfs if vf.vf.bdf in vfs and vf.pf.rail is not None)
+    return frozenset(vf.pf.rail for vf in capacity.vfs if vf.vf.bdf in vfs and vf.pf.rail is not None)
 
 
-def free_rails(room: NodeRoom) -> Rails:
-    return frozenset(vf.pf.rail for vf in room.vfs if vf.free and vf.pf.rail is not None)
+def free_rails(capacity: NodeCapacity) -> Rails:
+    return frozenset(vf.pf.rail for vf in capacity.vfs if vf.free and vf.pf.rail is not None)
 
 
-def room_on_rails(room: NodeRoom, rails: Rails) -> NodeRoom:
+def capacity_on_rails(capacity: NodeCapacity, rails: Rails) -> NodeCapacity:
     """Return the free capacity as if no VF of another rail were free. On a node with rails, a VF of an unknown rail is not
     free."""
-    if all(vf.pf.rail is None for vf in room.vfs):
-        return room
-    return replace(room, vfs=tuple(vf if not vf.free or vf.pf.rail in rails else replace(vf, free=False) for vf in room.vfs))
+    if all(vf.pf.rail is None for vf in capacity.vfs):
+        return capacity
+    return replace(
+        capacity, vfs=tuple(vf if not vf.free or vf.pf.rail in rails else replace(vf, free=False) for vf in capacity.vfs)
+    )
 
 
 def widest(sets: Mapping[Rails, int]) -> list[Rails]:

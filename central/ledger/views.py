@@ -5,10 +5,10 @@ from functools import reduce
 from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
+from central.ledger.capacity import ReportedDevices
 from central.ledger.model import Claim, Clash, Held, Holder, NodeFacts, OwnClaim, PodRecord
 from central.ledger.node import LedgerNode
 from central.ledger.parts import largest, merge
-from central.ledger.room import ReportedDevices
 from central.ledger.usage import UNUSED, CardUse
 from central.request.model import CpuMemory
 from lading.vocabulary import GpuUuid, PciAddress, PodUid

@@ -90,7 +90,7 @@ def _domains(
     for name in names:
         if domain := topology.required.get(name):
             nodes.setdefault(domain, set()).add(name)
-    free = {domain: sum(card.free for name in names for card in state.room(name).cards) for domain, names in nodes.items()}
+    free = {domain: sum(card.free for name in names for card in state.capacity(name).cards) for domain, names in nodes.items()}
     order = sorted(nodes, key=lambda domain: (nodes[domain].isdisjoint(before), -free[domain], domain))
     return [frozenset(nodes[domain]) for domain in order]
 
@@ -103,9 +103,9 @@ def _keep(
     missing = []
     for name in want.nodes:
         if name in allowed:
-            room = state.room(name)
-            free = sum(card.free for card in requested_cards(room, demand))
-            vfs = max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
+            capacity = state.capacity(name)
+            free = sum(card.free for card in requested_cards(capacity, demand))
+            vfs = max(0, demand.vfs_peak - sum(vf.free for vf in capacity.vfs))
             missing.append((name != before, max(0, demand.whole_peak - free) + vfs, name))
             yield
     for _, _, name in sorted(missing):

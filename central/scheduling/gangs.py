@@ -189,7 +189,7 @@ class GangPlanner:
             if named is None or name in named or (staying is not None and name in staying):
                 nodes.append(name)
             elif staying is not None and self._nodes.allow(pod.node_rules, name):
-                if not state.room(name).has_resources(pod.cpu_memory):
+                if not state.capacity(name).has_resources(pod.cpu_memory):
                     nodes.append(name)
                 yield
         return nodes

@@ -30,7 +30,7 @@ from central.assignment.model import Taken
 from central.fit.demand import Demand
 from central.fit.model import MAY_FIT_LATER, Placement
 from central.fit.shortage import requested_cards
-from central.ledger.model import NodeRoom, PodRecord
+from central.ledger.model import NodeCapacity, PodRecord
 from central.quota.preemption import Preemption
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.victims import Protection, Unit, Victims, gangs_in, pods_of
@@ -81,7 +81,7 @@ def plans(
             return  # devices became free meanwhile
         if (fits or verdicts.reasons.get(name) in MAY_FIT_LATER) and (units := lower.on([name])):
             there = [victim for victim in pods_of(units) if victim.node == name]
-            least = _least(scheduler.ledger.without(pod.uid, *yielding).room(name), demand, there)
+            least = _least(scheduler.ledger.without(pod.uid, *yielding).capacity(name), demand, there)
             candidates += [(least, name, units)] if least else []
         yield None
     best = None
@@ -120,12 +120,12 @@ def _yielding(scheduler: Scheduler, pod: Pending) -> list[PodUid]:
 # ---- lower bound of the cost
 
 
-def _least(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> _Cost | None:
+def _least(capacity: NodeCapacity, demand: Demand, victims: Sequence[PodRecord]) -> _Cost | None:
     """Return a lower bound of the cost on the node; None if even without all victims there are too few cards or VFs."""
     going = sorted((victim for victim in victims if not victim.deleting), key=lambda v: (v.priority, -v.created))
     by_themselves = sum(_vfs_of(victim) for victim in victims if victim.deleting)
-    vfs = _fewest(demand.vfs_peak - by_themselves - sum(vf.free for vf in room.vfs), map(_vfs_of, going))
-    holds = 0 if demand.mig_profile else _least_holds(room, demand, victims)
+    vfs = _fewest(demand.vfs_peak - by_themselves - sum(vf.free for vf in capacity.vfs), map(_vfs_of, going))
+    holds = 0 if demand.mig_profile else _least_holds(capacity, demand, victims)
     cards = None if holds is None else _fewest(holds, map(_cards_of, going))
     if vfs is None or cards is None:
         return None
@@ -133,11 +133,11 @@ def _least(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> _Cos
     return _cost(going[: max(at_least, vfs, cards)])
 
 
-def _least_holds(room: NodeRoom, demand: Demand, victims: Sequence[PodRecord]) -> int | None:
+def _least_holds(capacity: NodeCapacity, demand: Demand, victims: Sequence[PodRecord]) -> int | None:
     """Return the minimum number of holds (a pod on a card) that have to end until enough cards are free; None if impossible."""
     pods = Counter(uuid for victim in victims for uuid in _held(victim).gpus)
     going = Counter(uuid for victim in victims if not victim.deleting for uuid in _held(victim).gpus)
-    cards = requested_cards(room, demand) if demand.whole_peak else ()
+    cards = requested_cards(capacity, demand) if demand.whole_peak else ()
     to_free = sorted(going[card.gpu.uuid] for card in cards if card.usable and card.pods <= pods[card.gpu.uuid])
     return sum(to_free[: demand.whole_peak]) if len(to_free) >= demand.whole_peak else None
 

@@ -176,9 +176,9 @@ class Scheduler:
         self.starts = Starts(self.gangs, ledger, clock=clock)
         self.domains = domains
         self.tenants = Tenants(ledger)
-        rooms, loads = ledger.rooms_changed_since, ledger.loads_changed_since
+        capacities, loads = ledger.capacities_changed_since, ledger.loads_changed_since
         self.verdicts = Verdicts(
-            rooms, loads, policy=policy, limits=limits, forecast=forecast, turnover=lambda: ledger.turnover
+            capacities, loads, policy=policy, limits=limits, forecast=forecast, turnover=lambda: ledger.turnover
         )
 
     @property
@@ -209,7 +209,7 @@ class Scheduler:
     def warming(self) -> Steps:
         """Read all nodes into the caches, before kube-scheduler's first call."""
         for name in self.ledger.nodes():
-            self.ledger.room(name)
+            self.ledger.capacity(name)
             yield
         yield from self.verdicts.catching_up()
         yield from self.tenants.catching_up()
@@ -428,7 +428,7 @@ class Scheduler:
         may be on any node. `cpu_memory` does not decide whether the request fits, but which card is the best."""
         if self.group_nodes(request, state) - {node}:
             return NoFit(missing=Missing.GROUP_ELSEWHERE)
-        return self.verdicts.place(state.room(node), Shape(request=request, cpu_memory=cpu_memory))
+        return self.verdicts.place(state.capacity(node), Shape(request=request, cpu_memory=cpu_memory))
 
     def fit_devices(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
         """Return the devices for such a pod on the node in that state; None if the pod does not fit."""
@@ -437,7 +437,7 @@ class Scheduler:
 
     def fit_pod(self, shape: Shape, node: str, state: Overlay) -> Placement | None:
         """Return the devices as `fit_devices` does; None also if the node is known to lack the cpu or the memory."""
-        return self.fit_devices(shape, node, state) if state.room(node).has_resources(shape.cpu_memory) else None
+        return self.fit_devices(shape, node, state) if state.capacity(node).has_resources(shape.cpu_memory) else None
 
     def demand(self, request: DeviceRequest) -> Demand:
         """Return what the request needs of a node, under the cluster's policy and limits."""
@@ -473,7 +473,9 @@ class Scheduler:
             verdicts = self.verdicts.of(request)
             verdicts.settle(node)
             return node in verdicts.fits
-        return not group - {node} and isinstance(self.verdicts.place(self.ledger.room(node), Shape(request=request)), Placement)
+        return not group - {node} and isinstance(
+            self.verdicts.place(self.ledger.capacity(node), Shape(request=request)), Placement
+        )
 
     def known_reasons(self, request: DeviceRequest) -> Mapping[str, str] | None:
         """Return the reason by node, empty if the request fits; None if the request has no cached verdicts, which are not made
@@ -502,7 +504,7 @@ class Scheduler:
         until = self._clock() + PREDICTION_S
         refused = self.ledger.claims.predict(pod.uid, node, placement.taken, until, pod.holder, pod.cpu_memory)
         if refused is None:
-            pod.predicted = self.ledger.room(node), placement
+            pod.predicted = self.ledger.capacity(node), placement
 
     def why_unknown(self, uid: PodUid) -> str:
         """Return a text why the pod is not pending: it is bound, has ended, or was not yet reported by the watch."""
@@ -549,7 +551,7 @@ class Scheduler:
         if placement is None and (refusal := self.quotas.admits([pod])):
             return NotBound(why=refusal.shown)
         placement = placement or self._predicted(pod, node) or self.placement(pod, node)
-        if placement is None and not self.ledger.room(node).reported:
+        if placement is None and not self.ledger.capacity(node).reported:
             return NotBound(why=Missing.NO_REPORT.about(f"node {node} reports no devices, or does not exist"))
         if placement is None:
             return NotBound(why=OfBinding.DEVICES_TAKEN.shown)
@@ -582,8 +584,8 @@ class Scheduler:
     def _predicted(self, pod: Pending, node: str) -> Placement | None:
         """Return the pod's predicted devices if the node has not changed since. A pod with sharing labels gets None, because
         the card of its group may have changed on any node."""
-        room, placement = pod.predicted or (None, None)
-        return placement if room is self.ledger.room(node) and pod.request.sharing is None else None
+        capacity, placement = pod.predicted or (None, None)
+        return placement if capacity is self.ledger.capacity(node) and pod.request.sharing is None else None
 
     def confirm(self, reservation: Reservation) -> None:
         self.ledger.claims.confirm(reservation.pod.uid)

@@ -89,7 +89,7 @@ def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
 
 
 def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
-    rooms = (scheduler.ledger.own_claim(member, Claim.NOMINATED) for member in gang.members)
+    capacities = (scheduler.ledger.own_claim(member, Claim.NOMINATED) for member in gang.members)
     return GangWhy(
         name=str(gang.key),
         phase=gang.phase,
@@ -98,7 +98,7 @@ def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
         bound=dict(gang.bound()),
         reason="" if gang.plan else gang.search.reason.value,
         said="" if gang.plan else gang.search.message,
-        nodes=sorted(gang.life.nodes or {claim.node for claim in rooms if claim is not None}),
+        nodes=sorted(gang.life.nodes or {claim.node for claim in capacities if claim is not None}),
         line=line,
     )
 
@@ -141,8 +141,8 @@ def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
     if missing is Missing.GROUP_ELSEWHERE:
         detail = _where_its_group_is(scheduler, pod)
     else:
-        room = scheduler.ledger.without(pod.uid).room(name)
-        detail = explain(room, pod.request, missing, policy=scheduler.policy, limits=scheduler.limits)
+        capacity = scheduler.ledger.without(pod.uid).capacity(name)
+        detail = explain(capacity, pod.request, missing, policy=scheduler.policy, limits=scheduler.limits)
     return NodeWhy(node=name, reason=missing.value, text=missing.text, detail=detail)
 
 

@@ -15,7 +15,7 @@ from central.api.kueue import PodSet, Workload
 from central.gang.admission import AdmissionAnswer, State
 from central.gang.draft import Want, Where
 from central.gang.plan import GangTopology, count_placeable, find_plan
-from central.gang.workload_rooms import place_uid
+from central.gang.workload_places import place_uid
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.request.cpu_memory import cpu_memory_of
 from central.request.gang import MAX_MIN, Terms, parse_membership
@@ -115,12 +115,12 @@ class WorkloadPlanner:
             names, every = self._names(one), ledger.nodes()
             nodes = every if names is None else [name for name in every if name in names]
             wants += [Want(uid=uid, shape=one.shape, nodes=nodes) for uid in one.uids]
-        rooms = [*ledger.rooms()]
-        away = sum(not room.serving for room in rooms)
-        broken = sum(not card.usable for room in rooms if room.serving for card in room.cards)
+        capacities = [*ledger.capacities()]
+        away = sum(not capacity.serving for capacity in capacities)
+        broken = sum(not card.usable for capacity in capacities if capacity.serving for card in capacity.cards)
         less = f"; {away} nodes and {broken} cards are out of service" if away or broken else ""
         empty = ledger.empty_nodes()
-        if not rooms or (yield from find_plan(wants, (), empty, place, topology)) is not None:
+        if not capacities or (yield from find_plan(wants, (), empty, place, topology)) is not None:
             return AdmissionAnswer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now{less}")
         most = yield from count_placeable(wants, empty, place)
         message = f"of {len(wants)} pods that start together, {most} would have room on empty nodes{less}"

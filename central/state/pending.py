@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.fit.model import Placement
-from central.ledger.model import Holder, NodeRoom, version_of
+from central.ledger.model import Holder, NodeCapacity, version_of
 from central.quota.checks import QuotaRefusal
 from central.quota.model import NO_OWNER, Owner, owner_of
 from central.request.cpu_memory import cpu_memory_of
@@ -46,7 +46,7 @@ class Pending:
     undecided: bool = False  # refused before all nodes were judged
     woken_in: int = 0  # last round of central.controllers.requeue in which the pod was requeued
     in_gang: bool = False  # the pod waits for its gang, and is requeued with it
-    predicted: tuple[NodeRoom, Placement] | None = None  # the expected placement, and the node's state with it taken
+    predicted: tuple[NodeCapacity, Placement] | None = None  # the expected placement, and the node's state with it taken
 
     @property
     def shape(self) -> Shape:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Self
 
 from central.assignment.model import Admitted
 from central.ledger.ledger import Ledger
-from central.ledger.model import Claim, NodeRoom, PodRecord
+from central.ledger.model import Claim, NodeCapacity, PodRecord
 from central.loop.steps import Steps
 from central.quota.amounts import CARD, add, asked, held, model_key, total_of
 from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
@@ -97,7 +97,7 @@ class Quotas:
         self._tree = Tree()
         self._stale = False  # the tree has to be rebuilt
         self._counts = False  # all pods are counted
-        self._seen = self._rooms_seen = self._loads_seen = -1
+        self._seen = self._capacities_seen = self._loads_seen = -1
         self._uncounted: dict[str, None] = {}  # nodes that have to be counted
         self._changed: set[PodUid] = set()
         self._held: dict[PodUid, dict[str, Amounts]] = {}  # held amounts by pod and node
@@ -400,7 +400,7 @@ class Quotas:
             known = before.get(uid)
             if known is None or known[0] is not taken:
                 if cards is None:
-                    cards = {card.gpu.uuid: card.gpu for card in self._ledger.room(name).cards}
+                    cards = {card.gpu.uuid: card.gpu for card in self._ledger.capacity(name).cards}
                 known = taken, held(taken, self._ledger.cpu_memory_of(uid, name), cards)
                 self._held.setdefault(uid, {})[name] = known[1]
                 self._changed.add(uid)
@@ -495,13 +495,13 @@ class Quotas:
 
     def _measure(self) -> Steps:
         """Read the capacity of changed nodes, in steps."""
-        changed, self._rooms_seen = self._ledger.rooms_changed_since(self._rooms_seen)
-        rooms = dict(changed)
+        changed, self._capacities_seen = self._ledger.capacities_changed_since(self._capacities_seen)
+        capacities = dict(changed)
         loads, self._loads_seen = self._ledger.loads_changed_since(self._loads_seen)
         different = False
-        for name in {*rooms, *(load[0] for load in loads)}:
-            room = rooms[name] if name in rooms else self._ledger.room(name)
-            now = _Capacity() if room is None else self._capacity_of(room)
+        for name in {*capacities, *(load[0] for load in loads)}:
+            capacity = capacities[name] if name in capacities else self._ledger.capacity(name)
+            now = _Capacity() if capacity is None else self._capacity_of(capacity)
             if now != self._capacity.get(name, _Capacity()):
                 self._capacity[name] = now
                 different = True
@@ -510,17 +510,17 @@ class Quotas:
             self._capacity = {name: one for name, one in self._capacity.items() if one.amounts}
             self._add_up_capacity()
 
-    def _capacity_of(self, room: NodeRoom) -> _Capacity:
+    def _capacity_of(self, capacity: NodeCapacity) -> _Capacity:
         """Return the node's capacity: devices that may be given or are held; cpu and memory only if it has devices."""
         amounts: dict[str, int] = {}
         models: dict[str, int] = {}
-        for card in room.cards:
+        for card in capacity.cards:
             if card.usable or card.pods:
                 model = card.gpu.model
                 add(amounts, {RESOURCE_GPU: CARD, model_key(model): CARD})
                 models[model] = min(models.get(model, card.gpu.usable_mib), card.gpu.usable_mib)
-        add(amounts, {RESOURCE_RDMA: sum(vf.usable for vf in room.vfs)})
-        allocatable = self._ledger.allocatable(room.name)
+        add(amounts, {RESOURCE_RDMA: sum(vf.usable for vf in capacity.vfs)})
+        allocatable = self._ledger.allocatable(capacity.name)
         if amounts and allocatable is not None:
             add(amounts, {CPU: allocatable.cpu_milli, MEMORY: allocatable.memory_mib})
         return _Capacity(amounts, models)

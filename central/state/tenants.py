@@ -141,16 +141,16 @@ class Tenants:
             self._nodes[name] = now
 
     def _look_at(self, name: str) -> _Node:
-        room = self._ledger.room(name)
-        cards = {card.gpu.uuid: card.gpu for card in room.cards}
-        milli = sum(CARD for card in room.cards if card.usable or card.pods)
+        capacity = self._ledger.capacity(name)
+        cards = {card.gpu.uuid: card.gpu for card in capacity.cards}
+        milli = sum(CARD for card in capacity.cards if card.usable or card.pods)
         found: dict[str, DeviceAmounts] = {}
         for uid, taken in self._ledger.holds_on(name):
             namespace = self._namespace_of(uid)
             if namespace is not None:
                 held = DeviceAmounts(held_milli(taken, cards), len(taken.vfs))
                 found[namespace] = found.get(namespace, NONE).plus(held)
-        return _Node(DeviceAmounts(milli, sum(vf.usable for vf in room.vfs)), found)
+        return _Node(DeviceAmounts(milli, sum(vf.usable for vf in capacity.vfs)), found)
 
     def _namespace_of(self, uid: PodUid) -> str | None:
         """Return the namespace of a pod that counts; None for a pod that has only a nomination, or is unknown."""

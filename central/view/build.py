@@ -1,8 +1,8 @@
 """Build the `NodeView` of a node from the ledger and the node's report, and totals of many nodes.
 
-The ledger and the report must be of nearly the same moment. The ledger decides which devices are *free* (central.ledger.room).
-Whenever the page is opened, all nodes are built beside the scheduling path. So devices without holders, cordons or problems
-must cost almost no time.
+The ledger and the report must be of nearly the same moment. The ledger decides which devices are *free*: see
+central.ledger.capacity. Whenever the page is opened, all nodes are built beside the scheduling path. So devices without
+holders, cordons or problems must cost almost no time.
 """
 
 from collections import Counter
@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
+from central.ledger.capacity import ReportedDevices, inventory_of
 from central.ledger.ledger import Ledger
-from central.ledger.model import CardRoom, Claim, Clash, Held, NodeRoom
-from central.ledger.room import ReportedDevices, inventory_of
+from central.ledger.model import CardCapacity, Claim, Clash, Held, NodeCapacity
 from central.view.model import (
     GpuView,
     Group,
@@ -46,19 +46,19 @@ _IDLE_MIB: Final = 1024  # an idle context uses less memory than this
 def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView:
     """Build the view of a node. Without a report there are no devices to show, and pods with an assignment there are listed as
     a problem."""
-    room, held = ledger.room(name), ledger.holders(name)
+    capacity, held = ledger.capacity(name), ledger.holders(name)
     if report is None:
         return NodeView(name=name, state=NodeState.NO_REPORT, problems=_unreported(held))
     status, inventory = report.status, inventory_of(report)
     holders = _holders(held, status)
     clashes = ledger.conflicts_on(name)
     pfs = _in_order(status.pfs)
-    state = _state(room, unschedulable=ledger.facts_of(name).unschedulable)
+    state = _state(capacity, unschedulable=ledger.facts_of(name).unschedulable)
     gives = state is NodeState.READY
     return NodeView(
         name=name,
         state=state,
-        gpus=_gpus(room, holders, inventory, status, gives=gives),
+        gpus=_gpus(capacity, holders, inventory, status, gives=gives),
         pfs=tuple(_pf(pf, holders, inventory, gives=gives) for pf in pfs),
         groups=_groups(status.gpus, pfs),
         problems=(*status.problems, *_unknown_cordons(inventory), *(_clash(clash, holders) for clash in clashes)),
@@ -107,14 +107,14 @@ def totals(views: Iterable[NodeView]) -> Totals:
     )
 
 
-def _state(room: NodeRoom, *, unschedulable: bool) -> NodeState:
-    if not room.reported:
+def _state(capacity: NodeCapacity, *, unschedulable: bool) -> NodeState:
+    if not capacity.reported:
         return NodeState.NO_REPORT
-    if not room.reachable:
+    if not capacity.reachable:
         return NodeState.UNREACHABLE
-    if room.rebooted:
+    if capacity.rebooted:
         return NodeState.REBOOTED
-    if not room.reconciled:
+    if not capacity.reconciled:
         return NodeState.NOT_RECONCILED
     return NodeState.UNSCHEDULABLE if unschedulable else NodeState.READY
 
@@ -195,15 +195,19 @@ def _in_order(devices: Iterable[Pf]) -> list[Pf]:
     return sorted(devices, key=lambda one: pci_order(one.bdf))
 
 
-def _gpus(room: NodeRoom, holders: Holders, inventory: ReportedDevices, status: Status, *, gives: bool) -> tuple[GpuView, ...]:
+def _gpus(
+    capacity: NodeCapacity, holders: Holders, inventory: ReportedDevices, status: Status, *, gives: bool
+) -> tuple[GpuView, ...]:
     use = {
         one.uuid: Use(memory_mib=one.memory_used_mib, busy_percent=one.busy_percent, at=status.used_at) for one in status.use
     }
-    cards = sorted(room.cards, key=lambda card: pci_order(card.gpu.bdf))
+    cards = sorted(capacity.cards, key=lambda card: pci_order(card.gpu.bdf))
     return tuple(_gpu(card, index, holders, inventory, use.get(card.gpu.uuid), gives=gives) for index, card in enumerate(cards))
 
 
-def _gpu(card: CardRoom, index: int, holders: Holders, inventory: ReportedDevices, use: Use | None, *, gives: bool) -> GpuView:
+def _gpu(
+    card: CardCapacity, index: int, holders: Holders, inventory: ReportedDevices, use: Use | None, *, gives: bool
+) -> GpuView:
     gpu = card.gpu
     cordoned = inventory.cordon.covers(gpu.uuid, gpu.bdf)
     mig = tuple(
@@ -248,7 +252,7 @@ def _is_unused(use: Use | None) -> bool:
     return not use.busy_percent and (use.memory_mib or 0) < _IDLE_MIB
 
 
-def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> tuple[int, int]:
+def _held(card: CardCapacity, holders: Sequence[Holder], mig: Sequence[MigView]) -> tuple[int, int]:
     """Return the held MiB and percent of compute of a card. In MIG mode the percentage is the held instances' part of the
     memory."""
     if not holders:
@@ -263,7 +267,7 @@ def _held(card: CardRoom, holders: Sequence[Holder], mig: Sequence[MigView]) -> 
     return min(usable, mib), min(FULL_CORE, percent)
 
 
-def _card_state(card: CardRoom, holders: Sequence[Holder], *, gives: bool) -> State:
+def _card_state(card: CardCapacity, holders: Sequence[Holder], *, gives: bool) -> State:
     if not card.usable or _lacks_instances(card, holders):
         return State.UNUSABLE
     if not holders:
@@ -274,12 +278,12 @@ def _card_state(card: CardRoom, holders: Sequence[Holder], *, gives: bool) -> St
     return State.SHARED if gives else State.WITHHELD
 
 
-def _lacks_instances(card: CardRoom, holders: Sequence[Holder]) -> bool:
+def _lacks_instances(card: CardCapacity, holders: Sequence[Holder]) -> bool:
     """Return whether the card is in MIG mode, and neither has a free instance nor is held."""
     return card.gpu.mig_enabled and not card.free_mig and not holders
 
 
-def _mig_state(card: CardRoom, uuid: str, holders: Mapping[str, object], *, gives: bool) -> State:
+def _mig_state(card: CardCapacity, uuid: str, holders: Mapping[str, object], *, gives: bool) -> State:
     if uuid in card.free_mig and card.usable:
         return State.FREE if gives else State.WITHHELD
     return State.HELD if uuid in holders and card.usable else State.UNUSABLE

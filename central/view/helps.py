@@ -20,7 +20,7 @@ import msgspec
 
 from central.fit.demand import Demand
 from central.fit.shortage import requested_cards
-from central.ledger.model import Held, NodeRoom
+from central.ledger.model import Held, NodeCapacity
 from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
@@ -60,18 +60,18 @@ def find_helps(
     """Yield one NodeHelp for each of these nodes, except those where the pod fits. `stay`: pods that do not end."""
     demand = scheduler.demand(pod.request)
     state = scheduler.ledger.without(pod.uid)
-    far = {name: lacks(state.room(name), demand) for name in names}
+    far = {name: lacks(state.capacity(name), demand) for name in names}
     for name in sorted(names, key=lambda name: (far[name], name)):
         if scheduler.fit_devices(pod.shape, name, state) is None:
             yield _help_on(scheduler, pod, name, stay)
 
 
-def lacks(room: NodeRoom, demand: Demand) -> int:
+def lacks(capacity: NodeCapacity, demand: Demand) -> int:
     """Return the minimum number of missing cards and VFs, to order the nodes of a search. All shares count as one card."""
-    cards = requested_cards(room, demand)
+    cards = requested_cards(capacity, demand)
     free = sum(bool(card.free_mig) if demand.mig_profile else card.free for card in cards)
     some = int(any(not need.whole for need in demand.needs))
-    return max(0, demand.whole_peak - free) + some + max(0, demand.vfs_peak - sum(vf.free for vf in room.vfs))
+    return max(0, demand.whole_peak - free) + some + max(0, demand.vfs_peak - sum(vf.free for vf in capacity.vfs))
 
 
 def _help_on(scheduler: Scheduler, pod: Pending, name: str, stay: Collection[PodUid]) -> NodeHelp:

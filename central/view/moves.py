@@ -147,7 +147,7 @@ def _near_first(search: _Search, pod: Pending) -> Sequence[str]:
     names = [
         name for name in search.scheduler.ledger.nodes() if name in verdicts.fits or verdicts.reasons.get(name) in MAY_FIT_LATER
     ]
-    far = {name: lacks(search.state.room(name), demand) for name in names}
+    far = {name: lacks(search.state.capacity(name), demand) for name in names}
     return sorted(names, key=lambda name: (far[name], name))
 
 

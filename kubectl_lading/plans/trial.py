@@ -146,7 +146,7 @@ class Trials:
         return [
             name
             for name in cluster.ledger.nodes()
-            if cluster.allows(pod, name) and cluster.ledger.room(name).has_resources(pod.cpu_memory)
+            if cluster.allows(pod, name) and cluster.ledger.capacity(name).has_resources(pod.cpu_memory)
         ]
 
     def _refused(self, refused: RefusedPod) -> Trial:

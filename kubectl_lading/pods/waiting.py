@@ -14,7 +14,7 @@ import msgspec
 
 from central.fit.demand import Demand
 from central.fit.model import Missing
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.scheduling import why_pod
 from central.scheduling.preempt import plans
 from central.scheduling.scheduler import Scheduler
@@ -160,7 +160,7 @@ def _fixes(scheduler: Scheduler, pod: Pending, why: Why, *, silent: bool) -> Ite
     fitting = [node.node for node in why.nodes if node.reason == FITS]
     own = scheduler.ledger.without(pod.uid)
     if fitting:
-        able = any(own.room(name).has_resources(pod.cpu_memory) for name in fitting)
+        able = any(own.capacity(name).has_resources(pod.cpu_memory) for name in fitting)
         yield FITS, _fix_of_fitting(why, able=able, silent=silent)
 
 
@@ -183,14 +183,16 @@ def _fix_of_fitting(why: Why, *, able: bool, silent: bool) -> str:
 
 def _beside_devices(scheduler: Scheduler, pod: Pending, node: NodeWhy) -> NodeWhy:
     """Return the node's entry. If its devices are free, add the missing cpu or memory to the detail."""
-    room, asked = scheduler.ledger.without(pod.uid).room(node.node), pod.cpu_memory
-    if node.reason != FITS or room.has_resources(asked):
+    capacity, asked = scheduler.ledger.without(pod.uid).capacity(node.node), pod.cpu_memory
+    if node.reason != FITS or capacity.has_resources(asked):
         return node
     lacks = (
-        [f"{asked.cpu_milli / 1000:g} cpu asked, {room.cpu_milli / 1000:g} left"] if asked.cpu_milli > room.cpu_milli else []
+        [f"{asked.cpu_milli / 1000:g} cpu asked, {capacity.cpu_milli / 1000:g} left"]
+        if asked.cpu_milli > capacity.cpu_milli
+        else []
     )
-    if asked.memory_mib > room.memory_mib:
-        lacks.append(f"{format_mib(asked.memory_mib)} of its memory asked, {format_mib(room.memory_mib)} left")
+    if asked.memory_mib > capacity.memory_mib:
+        lacks.append(f"{format_mib(asked.memory_mib)} of its memory asked, {format_mib(capacity.memory_mib)} left")
     return msgspec.structs.replace(node, detail=f"but {'; '.join(lacks)}")
 
 
@@ -201,15 +203,15 @@ def _scattered(scheduler: Scheduler, pod: Pending, nodes: Sequence[NodeWhy], dem
         return
     for node in nodes:
         if node.reason == Missing.NO_CARD_WITH_ROOM:
-            free = _free_mib(scheduler.ledger.without(pod.uid).room(node.node), demand)
+            free = _free_mib(scheduler.ledger.without(pod.uid).capacity(node.node), demand)
             if sum(free) >= share.memory_mib and max(free) < share.memory_mib:
                 yield Scattered(node=node.node, free_mib=sum(free), cards=len(free))
 
 
-def _free_mib(room: NodeRoom, demand: Demand) -> list[int]:
+def _free_mib(capacity: NodeCapacity, demand: Demand) -> list[int]:
     """Return the free memory of each card that has some, in MiB."""
     return [
         card.free_mib
-        for card in room.cards
+        for card in capacity.cards
         if card.usable and card.free_mib and (not demand.models or card.gpu.model in demand.models)
     ]

@@ -116,10 +116,10 @@ def _wide(view: NodeView, cluster: Cluster) -> Iterator[str]:
 
 
 def _host(name: str, cluster: Cluster) -> tuple[str, str]:
-    room = cluster.ledger.room(name)
+    capacity = cluster.ledger.capacity(name)
     node = cluster.nodes.get(name)
     size = allocatable_of(node.status.allocatable) if node else None
-    if size is None or not room.resources_known:
+    if size is None or not capacity.resources_known:
         return NONE, NONE
-    cpu, all_cpu = (size.cpu_milli - room.cpu_milli) / 1000, size.cpu_milli / 1000
-    return f"{cpu:g}/{all_cpu:g}", of_gib(size.memory_mib - room.memory_mib, size.memory_mib)
+    cpu, all_cpu = (size.cpu_milli - capacity.cpu_milli) / 1000, size.cpu_milli / 1000
+    return f"{cpu:g}/{all_cpu:g}", of_gib(size.memory_mib - capacity.memory_mib, size.memory_mib)

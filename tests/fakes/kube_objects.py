@@ -1,6 +1,6 @@
 """Pods, Nodes and NodeDevices as the API server has them: JSON, as short as a test wants to say it.
 
-Cards and VFs by number, as in tests/fakes/rooms.py; the UUIDs of a node's cards follow from its name.
+Cards and VFs by number, as in tests/fakes/capacities.py; the UUIDs of a node's cards follow from its name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from central.quota.model import KOORDINATOR_PREFIX
 from central.request.pod import Pod
 from lading.kube.resource import BUDGETS, ELASTIC_QUOTAS, NAMESPACE_QUOTAS, NODE_DEVICES, NODES, PODS
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY, RESOURCE_RDMA
-from tests.fakes.rooms import CARD_MIB, MODEL
+from tests.fakes.capacities import CARD_MIB, MODEL
 
 Json = dict[str, Any]
 NAMESPACE = "default"

@@ -173,7 +173,7 @@ class Led:
         return str(self.json(name)["spec"].get("nodeName", ""))
 
     def free_cards(self, node: str = "n1") -> int:
-        return sum(card.free for card in self.term.ledger.room(node).cards)
+        return sum(card.free for card in self.term.ledger.capacity(node).cards)
 
     def sent(self, ending: str) -> list[Request]:
         return [request for request in self.server.requests if request.path.endswith(ending) and request.method != "GET"]

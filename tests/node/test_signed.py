@@ -20,7 +20,7 @@ from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid
 from simnode.cri import Pod
 from simnode.daemons import LadingNode
 from simnode.reported import read_status
-from tests.fakes.rooms import reported_room, request, whole
+from tests.fakes.capacities import reported_capacity, request, whole
 from tests.node.conftest import StartLading
 from tests.node.site import Site, granted_in
 
@@ -96,7 +96,7 @@ def test_an_instance_that_central_chose_by_its_profile(
     capability: str,
 ) -> None:
     pod = replace(request(whole("train")), mig_profile="2g.20gb")
-    found = fit(reported_room(read_status(profile)), pod, policy=Policy.BINPACK)
+    found = fit(reported_capacity(read_status(profile)), pod, policy=Policy.BINPACK)
     assert isinstance(found, Placement)
     hooks = {**trusting(tmp_path), "mig_cards": divided}
     site, uid = visit(start_lading(profile, hooks=hooks)), str(uuid4())

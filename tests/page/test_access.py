@@ -105,7 +105,7 @@ def test_names_and_roles_of_the_map(tab_on: OpenTab) -> None:
     grid = tab.one("#map")
     assert (grid.aria_role, grid.accessible_name) == ("grid", "Map of the cluster")
     row = tab.one(f'.node[data-node="{node}"]')
-    free = sum(card.free for card in cluster.ledger.room(node).cards)
+    free = sum(card.free for card in cluster.ledger.capacity(node).cards)
     assert row.aria_role == "row"
     assert row.accessible_name.startswith(f"{node}, ready, {free} free, ")
     assert tab.head(node).aria_role == "rowheader"
@@ -144,7 +144,7 @@ def test_changes_are_told(tab_on: OpenTab) -> None:
     news = tab.one("#news")
     assert (news.get_attribute("aria-live"), news.aria_role) == ("polite", "status")
     assert "3 nodes" in tab.text("#news")
-    free = sum(card.free for room in cluster.ledger.rooms() for card in room.cards)
+    free = sum(card.free for room in cluster.ledger.capacities() for card in room.cards)
     assert f"{free} of 24 GPUs free" in tab.text("#news")
 
 

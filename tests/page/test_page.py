@@ -248,7 +248,7 @@ def test_details_follow_too_and_keep_what_was_marked(tab_on: OpenTab) -> None:
     tab = tab_on(cluster).open_drawn("#pod=team/train")
     tab.script("getSelection().selectAllChildren(document.querySelector('#panel code'))")
     other = next(name for name in cluster.nodes if name not in (node, devices_of(cluster, "a")[0]))
-    free = next(card.gpu.uuid for card in cluster.ledger.room(other).cards)
+    free = next(card.gpu.uuid for card in cluster.ledger.capacity(other).cards)
     tab.do(lambda one: one.cordon(other, free))
     tab.until(lambda: "unusable" in tab.classes(tab.cell(free)))
     assert tab.script("return String(getSelection())") == uuid
@@ -351,7 +351,7 @@ def test_order_and_groups(tab_on: OpenTab) -> None:
     tab = tab_on(cluster).open_drawn("#sort=trouble")
     assert tab.rows()[0] == "l40s-01"
     tab.script("const s = document.getElementById('sort'); s.value = 'free'; s.dispatchEvent(new Event('change'))")
-    rooms = [cluster.ledger.room(name) for name in tab.rows()]
+    rooms = [cluster.ledger.capacity(name) for name in tab.rows()]
     free = [sum(card.free for card in room.cards) if room.serving else 0 for room in rooms]
     assert free == sorted(free, reverse=True)
     tab.script("const s = document.getElementById('group'); s.value = 'model'; s.dispatchEvent(new Event('change'))")

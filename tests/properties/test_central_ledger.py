@@ -26,7 +26,7 @@ from central.request.model import Sharing
 from lading.nodedevices import Grant, GrantedGpu, NodeDevices
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.depth import repeats
-from tests.fakes.rooms import CARD_MIB
+from tests.fakes.capacities import CARD_MIB
 from tests.unit.central.ledger.facts import READY, WHOLE, pod, report, taken, uid
 
 NODES = ("n1", "n2")
@@ -354,9 +354,9 @@ class Cluster(RuleBasedStateMachine):
             assert sums == add_up(node.claims)
 
     @invariant()
-    def rooms_are_what_the_sums_leave(self) -> None:
+    def capacities_are_what_the_sums_leave(self) -> None:
         for name in NODES:
-            fresh = self.ledger.without(uid("nobody")).room(name)
+            fresh = self.ledger.without(uid("nobody")).capacity(name)
             used = add_up(self.ledger.snapshot().nodes[name].claims)
             for card in fresh.cards:
                 memory, core, wholes, pods = used.get(card.gpu.uuid, (0, 0, 0, 0))
@@ -503,7 +503,7 @@ def test_a_reservation_is_made_exactly_where_there_is_room_and_brings_nothing_ov
     asked: set[GpuUuid | PciAddress] = {*wish.gpus, *wish.vfs}
     fits = not asked & set(over_capacity(add_up(nodes[node])))
     may = allowed(sharers(nodes), uid("new")) and alike(isolations(nodes[node]), uid("new"), OFFERED[node])
-    assert reserved == (fits and may and ledger.room(node).serving)
+    assert reserved == (fits and may and ledger.capacity(node).serving)
 
 
 def alike(on: Mapping[GpuUuid, Mapping[PodUid, set[str]]], new: PodUid, offered: Collection[str]) -> bool:

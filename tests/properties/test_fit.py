@@ -20,11 +20,11 @@ from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
 from central.fit.score import score
 from central.fit.topology import Distance, distance
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Role, Scope
 from lading.nodedevices import Gpu, NvLink
 from tests.depth import repeats
-from tests.fakes.rooms import MODEL, card, gpu_uuid, port, rdma, request, room, share, vf, whole
+from tests.fakes.capacities import MODEL, capacity, card, gpu_uuid, port, rdma, request, share, vf, whole
 
 SIZES = [8, 10, 16]
 OTHER = "NVIDIA A10"
@@ -34,7 +34,7 @@ policies = st.sampled_from(Policy)
 
 
 @st.composite
-def cards(draw: st.DrawFn, number: int) -> CardRoom:
+def cards(draw: st.DrawFn, number: int) -> CardCapacity:
     size = draw(st.sampled_from(SIZES))
     kind = draw(st.sampled_from(["free", "free", "shared", "shared", "held", "odd"]))
     unlucky = kind == "odd"
@@ -53,13 +53,13 @@ def cards(draw: st.DrawFn, number: int) -> CardRoom:
 
 
 @st.composite
-def rooms(draw: st.DrawFn, most: int = 3) -> NodeRoom:
+def capacities(draw: st.DrawFn, most: int = 3) -> NodeCapacity:
     ports = [port(0), port(1)]
     vfs = [
         vf(n, pf=ports[n % 2], held=draw(st.booleans()), usable=draw(st.sampled_from([True, True, False])))
         for n in range(draw(st.integers(0, 4)))
     ]
-    return room(*(draw(cards(n)) for n in range(draw(st.integers(0, most)))), vfs=vfs)
+    return capacity(*(draw(cards(n)) for n in range(draw(st.integers(0, most)))), vfs=vfs)
 
 
 @st.composite
@@ -86,8 +86,12 @@ def asks(draw: st.DrawFn, most: int = 3) -> DeviceRequest:
 
 
 # Where it is decided only by all containers together: cards of several sizes, some partly held, and mostly shares.
-tight_rooms = st.lists(st.tuples(st.sampled_from(SIZES), st.sampled_from([None, None, 4, 6, 9])), min_size=1, max_size=3).map(
-    lambda sizes: room(*(card(n, usable_mib=size, free_mib=free and min(free, size)) for n, (size, free) in enumerate(sizes)))
+tight_capacities = st.lists(
+    st.tuples(st.sampled_from(SIZES), st.sampled_from([None, None, 4, 6, 9])), min_size=1, max_size=3
+).map(
+    lambda sizes: capacity(
+        *(card(n, usable_mib=size, free_mib=free and min(free, size)) for n, (size, free) in enumerate(sizes))
+    )
 )
 tight_containers = st.one_of(
     st.builds(share, st.just("x"), st.integers(2, 9), st.none(), role=st.sampled_from(Role), cards=st.sampled_from([1, 2])),
@@ -114,7 +118,7 @@ def moments(pod: DeviceRequest) -> Iterator[Sequence[str]]:
     yield [container.name for container in pod.containers if container.role is not Role.INIT]
 
 
-def wrong(where: NodeRoom, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> str:
+def wrong(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> str:
     """What is against the rules, or nothing."""
     by_uuid = {one.gpu.uuid: one for one in where.cards}
     free_vfs = {one.vf.bdf for one in where.vfs if one.free}
@@ -148,13 +152,13 @@ def wrong(where: NodeRoom, pod: DeviceRequest, placed: Mapping[str, PlacedContai
     return ""
 
 
-def ways(where: NodeRoom, pod: DeviceRequest) -> Iterator[Mapping[str, PlacedContainer]]:
+def ways(where: NodeCapacity, pod: DeviceRequest) -> Iterator[Mapping[str, PlacedContainer]]:
     """Every placement that gives each container what it asks, allowed or not. Cards and VFs do not depend on one another."""
     for gpus in product(*(list(gpu_ways(where, container)) for container in pod.containers)):
         yield {one.name: PlacedContainer(gpus=chosen) for one, chosen in zip(pod.containers, gpus, strict=True)}
 
 
-def gpu_ways(where: NodeRoom, container: ContainerRequest) -> Iterator[tuple[PlacedGpu, ...]]:
+def gpu_ways(where: NodeCapacity, container: ContainerRequest) -> Iterator[tuple[PlacedGpu, ...]]:
     if container.share is None:
         for some in combinations(where.cards, container.gpus):
             yield tuple(PlacedGpu(uuid=one.gpu.uuid, bdf=one.gpu.bdf) for one in some)
@@ -168,13 +172,13 @@ def gpu_ways(where: NodeRoom, container: ContainerRequest) -> Iterator[tuple[Pla
     yield from combinations(each, container.share.cards)
 
 
-def vf_ways(where: NodeRoom, pod: DeviceRequest) -> Iterator[Mapping[str, PlacedContainer]]:
+def vf_ways(where: NodeCapacity, pod: DeviceRequest) -> Iterator[Mapping[str, PlacedContainer]]:
     free = [PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in where.vfs if one.free]
     for some in product(*(list(combinations(free, one.vfs)) for one in pod.containers)):
         yield {one.name: PlacedContainer(vfs=vfs) for one, vfs in zip(pod.containers, some, strict=True)}
 
 
-def can_be_placed(where: NodeRoom, pod: DeviceRequest) -> bool:
+def can_be_placed(where: NodeCapacity, pod: DeviceRequest) -> bool:
     cards_only = replace(pod, containers=tuple(replace(one, vfs=0) for one in pod.containers))
     vfs_only = replace(pod, containers=tuple(replace(one, gpus=0, share=None) for one in pod.containers))
     return any(not wrong(where, cards_only, way) for way in ways(where, cards_only)) and any(
@@ -182,21 +186,21 @@ def can_be_placed(where: NodeRoom, pod: DeviceRequest) -> bool:
     )
 
 
-def emptied(where: NodeRoom) -> NodeRoom:
+def emptied(where: NodeCapacity) -> NodeCapacity:
     """No one holds anything of what may be given."""
     free = [replace(one, pods=0, containers=0, free_mib=one.gpu.usable_mib, free_core=100) for one in where.cards]
     return replace(where, cards=tuple(free), vfs=tuple(replace(one, free=one.usable) for one in where.vfs))
 
 
-@given(rooms(), asks(), policies)
-def test_a_placement_is_found_exactly_where_there_is_one(where: NodeRoom, pod: DeviceRequest, policy: Policy) -> None:
+@given(capacities(), asks(), policies)
+def test_a_placement_is_found_exactly_where_there_is_one(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
     found = fit(where, pod, policy=policy, limits=UNBOUNDED)
     assert isinstance(found, Placement) == can_be_placed(where, pod)
 
 
-@given(tight_rooms, tight_asks(), policies)
+@given(tight_capacities, tight_asks(), policies)
 def test_a_placement_is_found_where_containers_are_in_one_anothers_way(
-    where: NodeRoom, pod: DeviceRequest, policy: Policy
+    where: NodeCapacity, pod: DeviceRequest, policy: Policy
 ) -> None:
     found = fit(where, pod, policy=policy, limits=UNBOUNDED)
     assert isinstance(found, Placement) == can_be_placed(where, pod)
@@ -207,7 +211,7 @@ def test_a_placement_is_found_where_containers_are_in_one_anothers_way(
 REACH = {Scope.SWITCH: Distance.SWITCHES, Scope.NUMA: Distance.NUMA, Scope.SOCKET: Distance.SOCKET, Scope.ANY: Distance.CROSS}
 
 
-def apart(where: NodeRoom, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> bool:
+def apart(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> bool:
     """Devices of one container are farther from one another than the pod allows, or not where their policy has them."""
     place_of = {one.gpu.uuid: one.gpu.place for one in where.cards}
     pf_of = {one.vf.bdf: one.pf for one in where.vfs}
@@ -224,7 +228,7 @@ def apart(where: NodeRoom, pod: DeviceRequest, placed: Mapping[str, PlacedContai
     return False
 
 
-def placed_ways(where: NodeRoom, container: ContainerRequest, pod: DeviceRequest) -> Iterator[PlacedContainer]:
+def placed_ways(where: NodeCapacity, container: ContainerRequest, pod: DeviceRequest) -> Iterator[PlacedContainer]:
     """Of one container by itself."""
     alone, policy = replace(pod, containers=(container,)), pod.rdma_policy
     free = [PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in where.vfs if one.free]
@@ -239,7 +243,7 @@ def placed_ways(where: NodeRoom, container: ContainerRequest, pod: DeviceRequest
 # Where most could be placed, were it not for where devices sit.
 behind = st.sampled_from([(), (), (0,), (1,)])  # of the switch itself, or of another one behind it
 roomy = st.builds(
-    lambda cards, pfs, of_pf: room(
+    lambda cards, pfs, of_pf: capacity(
         *(card(n, usable_mib=size, switch=switch, behind=at) for n, (switch, size, at) in enumerate(cards)),
         vfs=[vf(n, pf=port(pf, behind=of_pf[pf])) for n, pf in enumerate(pfs)],
     ),
@@ -270,7 +274,7 @@ small_asks = st.lists(small, min_size=2, max_size=3).map(
 @settings(max_examples=repeats(50, long=1_000), deadline=None)
 @given(roomy, small_asks, policies, st.sampled_from(Scope), st.sampled_from([RdmaPolicy.NEAREST, RdmaPolicy.PER_SWITCH]))
 def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
-    where: NodeRoom, pod: DeviceRequest, policy: Policy, scope: Scope, rdma_policy: RdmaPolicy
+    where: NodeCapacity, pod: DeviceRequest, policy: Policy, scope: Scope, rdma_policy: RdmaPolicy
 ) -> None:
     """In all phases of a pod."""
     if any(one.vfs and not one.gpus and one.share is None for one in pod.containers):
@@ -290,8 +294,8 @@ def test_a_placement_bound_to_places_is_found_exactly_where_there_is_one(
     assert isinstance(found, NoFit) or (allowed(found.containers) and not apart(where, pod, found.containers))
 
 
-@given(rooms(most=6), asks(), policies, st.integers(0, 3))
-def test_what_is_placed_is_by_the_rules(where: NodeRoom, pod: DeviceRequest, policy: Policy, per_card: int) -> None:
+@given(capacities(most=6), asks(), policies, st.integers(0, 3))
+def test_what_is_placed_is_by_the_rules(where: NodeCapacity, pod: DeviceRequest, policy: Policy, per_card: int) -> None:
     limits = Limits(spread_containers_per_card=per_card)
     found = fit(where, pod, policy=policy, limits=limits)
     if isinstance(found, NoFit):
@@ -309,9 +313,9 @@ def test_what_is_placed_is_by_the_rules(where: NodeRoom, pod: DeviceRequest, pol
     assert found.taken.vfs <= {one.vf.bdf for one in where.vfs if one.free}
 
 
-@given(rooms(most=5), asks(), policies, st.randoms(use_true_random=False))
+@given(capacities(most=5), asks(), policies, st.randoms(use_true_random=False))
 def test_the_order_in_which_devices_are_listed_does_not_matter(
-    where: NodeRoom, pod: DeviceRequest, policy: Policy, random: Random
+    where: NodeCapacity, pod: DeviceRequest, policy: Policy, random: Random
 ) -> None:
     shuffled = replace(
         where, cards=tuple(random.sample(where.cards, len(where.cards))), vfs=tuple(random.sample(where.vfs, len(where.vfs)))
@@ -320,8 +324,8 @@ def test_the_order_in_which_devices_are_listed_does_not_matter(
     assert score(shuffled, pod, policy=policy) == score(where, pod, policy=policy)
 
 
-@given(rooms(), asks(), policies)
-def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeRoom, pod: DeviceRequest, policy: Policy) -> None:
+@given(capacities(), asks(), policies)
+def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
     found = fit(where, pod, policy=policy, limits=UNBOUNDED)
     fits_empty = isinstance(fit(emptied(where), pod, policy=policy, limits=UNBOUNDED), Placement)
     if isinstance(found, Placement) or (len(pod.containers) == 1 and not found.missing.unresolvable):
@@ -330,16 +334,16 @@ def test_what_can_never_fit_does_not_fit_on_an_empty_node(where: NodeRoom, pod: 
         assert not fits_empty
 
 
-@given(rooms(), asks(), policies)
-def test_every_refusal_has_its_words(where: NodeRoom, pod: DeviceRequest, policy: Policy) -> None:
+@given(capacities(), asks(), policies)
+def test_every_refusal_has_its_words(where: NodeCapacity, pod: DeviceRequest, policy: Policy) -> None:
     found = fit(where, pod, policy=policy)
     if isinstance(found, NoFit):
         assert explain(where, pod, found.missing, policy=policy)
 
 
-@given(rooms(most=6), st.lists(containers("x"), min_size=1, max_size=4), policies)
+@given(capacities(most=6), st.lists(containers("x"), min_size=1, max_size=4), policies)
 def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
-    where: NodeRoom, some: list[ContainerRequest], policy: Policy
+    where: NodeCapacity, some: list[ContainerRequest], policy: Policy
 ) -> None:
     """Of VFs, and of whole cards where there are no shares."""
     named = [replace(one, name=str(n), share=None, gpus=one.gpus or 1) for n, one in enumerate(some)]
@@ -352,7 +356,7 @@ def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
 
 
 @st.composite
-def likely(draw: st.DrawFn, one: NodeRoom) -> NodeRoom:
+def likely(draw: st.DrawFn, one: NodeCapacity) -> NodeCapacity:
     """A room that looks much like this one: its cards in another order and place, and something about one card another."""
     order = draw(st.permutations(one.cards))
     twins = [replace(was, gpu=moved(was.gpu, at.gpu)) for was, at in zip(order, one.cards, strict=True)]
@@ -371,8 +375,8 @@ def moved(gpu: Gpu, to: Gpu) -> Gpu:
 
 @pytest.mark.repeats
 @settings(max_examples=repeats(60, long=1_500))
-@given(st.data(), rooms(), asks(), policies)
-def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeRoom, asked: DeviceRequest, policy: Policy) -> None:
+@given(st.data(), capacities(), asks(), policies)
+def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeCapacity, asked: DeviceRequest, policy: Policy) -> None:
     """A verdict is kept for all rooms that are alike (central/fit/equivalence.py)."""
     twin = data.draw(likely(one))
     if class_in_any_order(one) != class_in_any_order(twin):
@@ -383,8 +387,8 @@ def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeRoom, asked: Dev
     assert score(one, asked, policy=policy) == score(twin, asked, policy=policy)
 
 
-@given(st.data(), rooms())
-def test_order_and_place_make_no_difference(data: st.DataObject, one: NodeRoom) -> None:
+@given(st.data(), capacities())
+def test_order_and_place_make_no_difference(data: st.DataObject, one: NodeCapacity) -> None:
     order = data.draw(st.permutations(one.cards))
     twins = tuple(replace(was, gpu=moved(was.gpu, at.gpu)) for was, at in zip(order, one.cards, strict=True))
     assert class_in_any_order(replace(one, cards=twins, vfs=tuple(reversed(one.vfs)))) == class_in_any_order(one)

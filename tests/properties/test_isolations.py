@@ -15,8 +15,8 @@ from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import ASSIGNMENT, GpuUuid, PciAddress
+from tests.fakes.capacities import CARD_MIB
 from tests.fakes.kube_objects import gpu_uuid, share
-from tests.fakes.rooms import CARD_MIB
 from tests.unit.central.world import World, uid_of
 from tests.unit.hooks.inventories import gpu, inventory
 

@@ -18,16 +18,16 @@ import pytest
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.model import Placement
-from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Scope
 from lading.nodedevices import Gpu, NvLink, Partition, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
-from tests.fakes.rooms import rdma, request, share, whole
+from tests.fakes.capacities import rdma, request, share, whole
 
 PROFILES: Final = sorted((Path(__file__).parents[2] / "simnode/nodedevices").glob("*.json"))
 REACH: Final = {Scope.SWITCH: 1, Scope.NUMA: 3, Scope.SOCKET: 4, Scope.ANY: 5}
 UNBOUNDED: Final = Limits(search_steps=1_000_000)
-Choice = tuple[tuple[CardRoom, ...], tuple[VfRoom, ...]]
+Choice = tuple[tuple[CardCapacity, ...], tuple[VfCapacity, ...]]
 
 
 # ---- the oracle
@@ -70,32 +70,32 @@ def paired(table: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
     return best
 
 
-def distances(cards: Sequence[CardRoom], vfs: Sequence[VfRoom]) -> tuple[int, int]:
+def distances(cards: Sequence[CardCapacity], vfs: Sequence[VfCapacity]) -> tuple[int, int]:
     return paired(tuple(tuple(near(card.gpu.place, vf.pf.place) for vf in vfs) for card in cards)) if cards and vfs else (0, 0)
 
 
-def kept_whole(room: NodeRoom) -> set[frozenset[str]]:
+def kept_whole(capacity: NodeCapacity) -> set[frozenset[str]]:
     """Partitions and switches with several cards, all of them free."""
-    module = {card.gpu.module_id: card.gpu.uuid for card in room.cards}
+    module = {card.gpu.module_id: card.gpu.uuid for card in capacity.cards}
     groups = {
         frozenset(module[one] for one in partition.modules)
-        for partition in room.partitions
+        for partition in capacity.partitions
         if set(partition.modules) <= set(module)
     }
     groups |= {
-        frozenset(other.gpu.uuid for other in room.cards if other is card or near(card.gpu.place, other.gpu.place) <= 1)
-        for card in room.cards
+        frozenset(other.gpu.uuid for other in capacity.cards if other is card or near(card.gpu.place, other.gpu.place) <= 1)
+        for card in capacity.cards
     }
-    free = {card.gpu.uuid for card in room.cards if card.free}
+    free = {card.gpu.uuid for card in capacity.cards if card.free}
     return {group for group in groups if len(group) > 1 and group <= free}
 
 
-def partitions(room: NodeRoom) -> list[set[str]]:
-    module = {card.gpu.module_id: card.gpu.uuid for card in room.cards}
-    return [{module[one] for one in p.modules} for p in room.partitions if set(p.modules) <= set(module)]
+def partitions(capacity: NodeCapacity) -> list[set[str]]:
+    module = {card.gpu.module_id: card.gpu.uuid for card in capacity.cards}
+    return [{module[one] for one in p.modules} for p in capacity.partitions if set(p.modules) <= set(module)]
 
 
-def objective(room: NodeRoom, pod: DeviceRequest, choice: Choice) -> tuple[object, ...] | None:
+def objective(capacity: NodeCapacity, pod: DeviceRequest, choice: Choice) -> tuple[object, ...] | None:
     """None: not allowed."""
     cards, vfs = choice
     sites = [card.gpu.place for card in cards] + [vf.pf.place for vf in {vf.pf.bdf: vf for vf in vfs}.values()]
@@ -105,7 +105,7 @@ def objective(room: NodeRoom, pod: DeviceRequest, choice: Choice) -> tuple[objec
     by_pf = Counter(vf.pf.bdf for vf in vfs)
     match pod.rdma_policy if asked else RdmaPolicy.COUNT:
         case RdmaPolicy.PER_PF:
-            usable = {vf.pf.bdf for vf in room.vfs if vf.usable}
+            usable = {vf.pf.bdf for vf in capacity.vfs if vf.usable}
             if not usable or by_pf != dict.fromkeys(usable, asked):
                 return None
         case RdmaPolicy.PER_SWITCH:
@@ -118,13 +118,13 @@ def objective(room: NodeRoom, pod: DeviceRequest, choice: Choice) -> tuple[objec
             if len(vfs) != asked:
                 return None
     chosen = {card.gpu.uuid for card in cards}
-    whole_partition = chosen in partitions(room)
-    if cards and pod.partition is PartitionPolicy.HONOR and room.partitions and not whole_partition:
+    whole_partition = chosen in partitions(capacity)
+    if cards and pod.partition is PartitionPolicy.HONOR and capacity.partitions and not whole_partition:
         return None
     links = [linked(a.gpu, b.gpu) for a, b in combinations(cards, 2)]
     worst, total = distances(cards, vfs) if pod.rdma_policy is RdmaPolicy.NEAREST else (0, 0)
-    broken = sum(1 for group in kept_whole(room) if group & chosen and not group <= chosen)
-    taken = Counter(vf.pf.bdf for vf in room.vfs if vf.usable and not vf.free)
+    broken = sum(1 for group in kept_whole(capacity) if group & chosen and not group <= chosen)
+    taken = Counter(vf.pf.bdf for vf in capacity.vfs if vf.usable and not vf.free)
     load = sum(taken[pf] * count + count * (count - 1) // 2 for pf, count in by_pf.items())
     return (
         not whole_partition,
@@ -139,64 +139,64 @@ def objective(room: NodeRoom, pod: DeviceRequest, choice: Choice) -> tuple[objec
     )
 
 
-def sets_of_vfs(vfs: Sequence[VfRoom], pod: DeviceRequest) -> Iterator[tuple[VfRoom, ...]]:
+def sets_of_vfs(vfs: Sequence[VfCapacity], pod: DeviceRequest) -> Iterator[tuple[VfCapacity, ...]]:
     asked = pod.containers[0].vfs
     exact = pod.rdma_policy in {RdmaPolicy.NEAREST, RdmaPolicy.COUNT} or not asked
     for size in [asked] if exact else range(len(vfs) + 1):
         yield from combinations(vfs, size)
 
 
-def judged(room: NodeRoom, pod: DeviceRequest) -> list[tuple[tuple[object, ...], Choice]]:
+def judged(capacity: NodeCapacity, pod: DeviceRequest) -> list[tuple[tuple[object, ...], Choice]]:
     """Every choice for the one container, the best first."""
     [one] = pod.containers
-    cards = [card for card in room.cards if card.free]
-    vfs = [vf for vf in room.vfs if vf.free]
+    cards = [card for card in capacity.cards if card.free]
+    vfs = [vf for vf in capacity.vfs if vf.free]
     choices = [
         (key, (some, those))
         for some in combinations(cards, one.gpus)
         for those in sets_of_vfs(vfs, pod)
-        if (key := objective(room, pod, (some, those))) is not None
+        if (key := objective(capacity, pod, (some, those))) is not None
     ]
     return sorted(choices, key=lambda choice: choice[0])
 
 
-def best(room: NodeRoom, pod: DeviceRequest) -> Choice | None:
-    choices = judged(room, pod)
+def best(capacity: NodeCapacity, pod: DeviceRequest) -> Choice | None:
+    choices = judged(capacity, pod)
     return choices[0][1] if choices else None
 
 
-def best_in_turn(room: NodeRoom, pod: DeviceRequest) -> list[Choice] | None:
+def best_in_turn(capacity: NodeCapacity, pod: DeviceRequest) -> list[Choice] | None:
     """For containers that run at the same time: each the best of those that leave room for the rest."""
     if not pod.containers:
         return []
     first, *rest = pod.containers
-    for _, choice in judged(room, replace(pod, containers=(first,))):
-        others = best_in_turn(less(room, choice), replace(pod, containers=tuple(rest)))
+    for _, choice in judged(capacity, replace(pod, containers=(first,))):
+        others = best_in_turn(less(capacity, choice), replace(pod, containers=tuple(rest)))
         if others is not None:
             return [choice, *others]
     return None
 
 
-def less(room: NodeRoom, choice: Choice) -> NodeRoom:
+def less(capacity: NodeCapacity, choice: Choice) -> NodeCapacity:
     cards, vfs = ({id(device) for device in devices} for devices in choice)
     return replace(
-        room,
-        cards=tuple(replace(card, pods=1) if id(card) in cards else card for card in room.cards),
-        vfs=tuple(replace(vf, free=False) if id(vf) in vfs else vf for vf in room.vfs),
+        capacity,
+        cards=tuple(replace(card, pods=1) if id(card) in cards else card for card in capacity.cards),
+        vfs=tuple(replace(vf, free=False) if id(vf) in vfs else vf for vf in capacity.vfs),
     )
 
 
-def best_share(room: NodeRoom, pod: DeviceRequest, policy: Policy) -> Choice | None:
+def best_share(capacity: NodeCapacity, pod: DeviceRequest, policy: Policy) -> Choice | None:
     """Of one card, with VFs."""
     [one] = pod.containers
     assert one.share is not None
     assert one.share.memory_mib is not None
     found = []
-    for card in room.cards:
+    for card in capacity.cards:
         if not card.usable or card.free_mib < one.share.memory_mib:
             continue
-        for those in sets_of_vfs([vf for vf in room.vfs if vf.free], pod):
-            key = objective(room, pod, ((card,), those))
+        for those in sets_of_vfs([vf for vf in capacity.vfs if vf.free], pod):
+            key = objective(capacity, pod, ((card,), those))
             if key is not None:
                 preferred = (card.containers, -card.free_mib) if policy is Policy.SPREAD else (card.free_mib, card.free_core)
                 _, _, worst, _, total, _, load, *addresses = key
@@ -207,21 +207,21 @@ def best_share(room: NodeRoom, pod: DeviceRequest, policy: Policy) -> Choice | N
 # ---- nodes
 
 
-def room_of(status: Status, random: Random, *, held: float, vfs_of_pf: int) -> NodeRoom:
+def capacity_of(status: Status, random: Random, *, held: float, vfs_of_pf: int) -> NodeCapacity:
     """With random holds; of each PF no more VFs than that."""
-    cards = [card_room(gpu, random.random() < held, random.random() < 0.05) for gpu in status.gpus]
+    cards = [card_capacity(gpu, random.random() < held, random.random() < 0.05) for gpu in status.gpus]
     vfs = [
-        VfRoom(vf=vf, pf=pf, usable=(usable := random.random() < 0.95), free=usable and random.random() >= held)
+        VfCapacity(vf=vf, pf=pf, usable=(usable := random.random() < 0.95), free=usable and random.random() >= held)
         for pf in status.pfs
         for vf in pf.vfs[:vfs_of_pf]
     ]
-    return NodeRoom(name="n", version=1, cards=tuple(cards), vfs=tuple(vfs), partitions=status.partitions)
+    return NodeCapacity(name="n", version=1, cards=tuple(cards), vfs=tuple(vfs), partitions=status.partitions)
 
 
-def card_room(gpu: Gpu, held: bool, unusable: bool) -> CardRoom:
+def card_capacity(gpu: Gpu, held: bool, unusable: bool) -> CardCapacity:
     free = not held
     mib = gpu.usable_mib if free else 0
-    return CardRoom(gpu=gpu, free_mib=mib, free_core=100 * free, pods=int(held), containers=int(held), usable=not unusable)
+    return CardCapacity(gpu=gpu, free_mib=mib, free_core=100 * free, pods=int(held), containers=int(held), usable=not unusable)
 
 
 @dataclass(frozen=True)
@@ -297,9 +297,11 @@ def random_request(random: Random, most_cards: int, most_vfs: int) -> DeviceRequ
     return request(one, rdma_policy=policy, scope=scope, partition=partition)
 
 
-def check(room: NodeRoom, pod: DeviceRequest, expected: Sequence[Choice] | None, policy: Policy = Policy.BINPACK) -> None:
+def check(
+    capacity: NodeCapacity, pod: DeviceRequest, expected: Sequence[Choice] | None, policy: Policy = Policy.BINPACK
+) -> None:
     """`expected`: by container."""
-    found = fit(room, pod, policy=policy, limits=UNBOUNDED)
+    found = fit(capacity, pod, policy=policy, limits=UNBOUNDED)
     if expected is None:
         assert not isinstance(found, Placement), found
         return
@@ -323,22 +325,22 @@ def test_on_every_shipped_profile(profile: Path) -> None:
     status = msgspec.json.decode(profile.read_bytes(), type=Status)
     random = Random(profile.stem)  # noqa: S311
     for _ in range(60):
-        room = room_of(status, random, held=random.choice([0.0, 0.3, 0.6]), vfs_of_pf=1)
+        capacity = capacity_of(status, random, held=random.choice([0.0, 0.3, 0.6]), vfs_of_pf=1)
         pod = random_request(random, 4, 3)
-        check(room, pod, only(best(room, pod)), random.choice([*Policy]))
+        check(capacity, pod, only(best(capacity, pod)), random.choice([*Policy]))
 
 
-def random_room(random: Random) -> NodeRoom:
+def random_capacity(random: Random) -> NodeCapacity:
     plan = Plan(cards=random.randint(1, 5), ports=random.randint(0, 3), vfs_of_pf=2, places=random.choice([1, 3, 8, 16]))
-    return room_of(random_status(random, plan), random, held=random.choice([0.0, 0.2, 0.5]), vfs_of_pf=2)
+    return capacity_of(random_status(random, plan), random, held=random.choice([0.0, 0.2, 0.5]), vfs_of_pf=2)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_nodes(seed: int) -> None:
     random = Random(seed)  # noqa: S311
     for _ in range(250):
-        room, pod = random_room(random), random_request(random, 4, 4)
-        check(room, pod, only(best(room, pod)), random.choice([*Policy]))
+        capacity, pod = random_capacity(random), random_request(random, 4, 4)
+        check(capacity, pod, only(best(capacity, pod)), random.choice([*Policy]))
 
 
 def random_containers(random: Random) -> DeviceRequest:
@@ -356,12 +358,12 @@ def test_containers_in_turn(seed: int) -> None:
     random = Random(seed)  # noqa: S311
     for _ in range(150):
         plan = Plan(cards=random.randint(2, 5), ports=random.randint(1, 3), vfs_of_pf=2, places=random.choice([3, 4, 8]))
-        room = room_of(random_status(random, plan), random, held=random.choice([0.0, 0.0, 0.2]), vfs_of_pf=2)
+        capacity = capacity_of(random_status(random, plan), random, held=random.choice([0.0, 0.0, 0.2]), vfs_of_pf=2)
         pod = random_containers(random)
         ordered = in_turn(pod)
-        expected = best_in_turn(room, ordered)
+        expected = best_in_turn(capacity, ordered)
         by_name = dict(zip((one.name for one in ordered.containers), expected or (), strict=False))
-        check(room, pod, expected and [by_name[one.name] for one in pod.containers])
+        check(capacity, pod, expected and [by_name[one.name] for one in pod.containers])
 
 
 def in_turn(pod: DeviceRequest) -> DeviceRequest:
@@ -377,13 +379,13 @@ def in_turn(pod: DeviceRequest) -> DeviceRequest:
 def test_a_share_with_vfs(policy: Policy) -> None:
     random = Random(policy.value)  # noqa: S311
     for _ in range(300):
-        room = random_room(random)
-        cards = [partly(card, random) for card in room.cards]
-        room = replace(room, cards=tuple(cards))
+        capacity = random_capacity(random)
+        cards = [partly(card, random) for card in capacity.cards]
+        capacity = replace(capacity, cards=tuple(cards))
         pod = replace(random_request(random, 1, 3), containers=(share("a", 300, vfs=random.randint(1, 3)),), partition=None)
         if pod.rdma_policy is not RdmaPolicy.PER_PF or pod.scope is Scope.ANY:
-            check(room, pod, only(best_share(room, pod, policy)), policy)
+            check(capacity, pod, only(best_share(capacity, pod, policy)), policy)
 
 
-def partly(card: CardRoom, random: Random) -> CardRoom:
+def partly(card: CardCapacity, random: Random) -> CardCapacity:
     return replace(card, free_mib=random.choice([200, 300, 500, 500, 1000]), containers=random.randint(0, 2), pods=1)

@@ -17,10 +17,10 @@ from scipy.optimize import linear_sum_assignment
 from central.fit.fit import fit
 from central.fit.model import Placement
 from central.fit.topology import Distance
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.request.model import Policy
-from tests.fakes.rooms import request, whole
-from tests.properties.test_joint import Plan, kept_whole, linked, near, random_status, room_of
+from tests.fakes.capacities import request, whole
+from tests.properties.test_joint import Plan, capacity_of, kept_whole, linked, near, random_status
 
 NEVER = 1 << 20
 Key = tuple[int, int, int, int, int, list[str]]
@@ -36,7 +36,7 @@ def assigned(apart: NDArray[np.int64]) -> tuple[int, int] | None:
     return None
 
 
-def keys(where: NodeRoom, count: int) -> Iterator[Key]:
+def keys(where: NodeCapacity, count: int) -> Iterator[Key]:
     cards = [(place, one) for place, one in enumerate(where.cards) if one.free]
     apart = np.array([[near(card.gpu.place, vf.pf.place) for vf in where.vfs if vf.free] for _, card in cards], np.int64)
     links = [[linked(a.gpu, b.gpu) if a is not b else 0 for _, b in cards] for _, a in cards]
@@ -57,7 +57,7 @@ def keys(where: NodeRoom, count: int) -> Iterator[Key]:
 def test_sixteen_by_sixteen(seed: int) -> None:
     random = Random(seed)  # noqa: S311
     status = random_status(random, Plan(cards=16, ports=16, vfs_of_pf=1, places=16))
-    where = replace(room_of(status, random, held=0.1, vfs_of_pf=1), partitions=())
+    where = replace(capacity_of(status, random, held=0.1, vfs_of_pf=1), partitions=())
     count = random.choice([2, 3, 5, 7, 8])
     best = min(keys(where, count), default=None)
     found = fit(where, request(whole("a", count, vfs=count)), policy=Policy.BINPACK)

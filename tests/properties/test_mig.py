@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from central.fit.demand import Limits
 from central.fit.fit import fit
 from central.fit.model import Placement
-from central.ledger.model import NodeRoom, VfRoom
+from central.ledger.model import NodeCapacity, VfCapacity
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Role, Scope
 from tests.depth import repeats
-from tests.fakes.rooms import mig_card, port, request, room, vf, whole
+from tests.fakes.capacities import capacity, mig_card, port, request, vf, whole
 from tests.properties.test_joint import distances
 
 SMALL, LARGE = "1g.10gb", "3g.40gb"
 UNBOUNDED = Limits(search_steps=1_000_000)
-PER_SITE = {Scope.SWITCH: 1, Scope.NUMA: 2, Scope.SOCKET: 2, Scope.ANY: 100}  # switches, as tests.fakes.rooms numbers them
+PER_SITE = {Scope.SWITCH: 1, Scope.NUMA: 2, Scope.SOCKET: 2, Scope.ANY: 100}  # switches, as tests.fakes.capacities numbers them
 Devices = frozenset[str]
 
 
@@ -44,14 +44,14 @@ def moments(pod: DeviceRequest) -> dict[str, frozenset[int]]:
     return running
 
 
-def switches(where: NodeRoom) -> Mapping[str, int]:
+def switches(where: NodeCapacity) -> Mapping[str, int]:
     """Of each instance and each VF."""
     of_place = {f"0000:{0x80 + number:02x}:01.0": number for number in range(8)}
     instances = {mig.uuid: of_place[card.gpu.place.path[1]] for card in where.cards for mig in card.gpu.mig}
     return instances | {one.vf.bdf: of_place[one.pf.place.path[1]] for one in where.vfs}
 
 
-def free_instances(where: NodeRoom) -> list[str]:
+def free_instances(where: NodeCapacity) -> list[str]:
     return [
         mig.uuid
         for card in where.cards
@@ -60,7 +60,9 @@ def free_instances(where: NodeRoom) -> list[str]:
     ]
 
 
-def is_right(where: NodeRoom, pod: DeviceRequest, one: ContainerRequest, instances: Sequence[str], vfs: Sequence[str]) -> bool:
+def is_right(
+    where: NodeCapacity, pod: DeviceRequest, one: ContainerRequest, instances: Sequence[str], vfs: Sequence[str]
+) -> bool:
     at = switches(where)
     if len(instances) != one.gpus or len({at[device] // PER_SITE[pod.scope] for device in (*instances, *vfs)}) > 1:
         return False
@@ -76,7 +78,7 @@ def is_right(where: NodeRoom, pod: DeviceRequest, one: ContainerRequest, instanc
     return len(vfs) == one.vfs
 
 
-def choices(where: NodeRoom, pod: DeviceRequest, one: ContainerRequest) -> Iterator[Devices]:
+def choices(where: NodeCapacity, pod: DeviceRequest, one: ContainerRequest) -> Iterator[Devices]:
     vfs = [each.vf.bdf for each in where.vfs if each.free]
     for instances in combinations(free_instances(where), one.gpus):
         for size in range(len(vfs) + 1) if one.vfs else (0,):
@@ -85,7 +87,7 @@ def choices(where: NodeRoom, pod: DeviceRequest, one: ContainerRequest) -> Itera
                     yield frozenset((*instances, *some))
 
 
-def is_possible(where: NodeRoom, pod: DeviceRequest) -> bool:
+def is_possible(where: NodeCapacity, pod: DeviceRequest) -> bool:
     running = moments(pod)
     of_each = [(running[one.name], set(choices(where, pod, one))) for one in pod.containers]
 
@@ -107,7 +109,7 @@ def is_possible(where: NodeRoom, pod: DeviceRequest) -> bool:
 # ---- the fit
 
 
-def keeps_the_rules(where: NodeRoom, pod: DeviceRequest, found: Placement) -> bool:
+def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, found: Placement) -> bool:
     running, free = moments(pod), {*free_instances(where), *(one.vf.bdf for one in where.vfs if one.free)}
     used: dict[int, set[str]] = {time: set() for times in running.values() for time in times}
     for one in pod.containers:
@@ -127,7 +129,7 @@ profiles = st.lists(st.sampled_from([SMALL, SMALL, SMALL, LARGE]), min_size=1, m
 cards = st.lists(st.tuples(st.integers(0, 3), profiles), min_size=2, max_size=4)
 ports = st.lists(st.tuples(st.integers(0, 3), st.lists(st.booleans(), min_size=1, max_size=2)), max_size=4)
 nodes = st.builds(
-    lambda cards, ports: room(
+    lambda cards, ports: capacity(
         *(mig_card(n, *profiles, switch=switch) for n, (switch, profiles) in enumerate(cards)),
         vfs=[
             vf(k, pf=port(n, switch=switch), held=held) for n, (switch, some) in enumerate(ports) for k, held in enumerate(some)
@@ -148,7 +150,7 @@ places = st.tuples(st.sampled_from([RdmaPolicy.PER_SWITCH, *RdmaPolicy]), st.sam
 @settings(max_examples=repeats(100, long=2_000), deadline=None)
 @given(nodes, containers, places, st.sampled_from([Policy.BINPACK, Policy.SPREAD]))
 def test_instances_are_found_exactly_where_there_is_a_way(
-    where: NodeRoom, asked: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
+    where: NodeCapacity, asked: list[tuple[Role, int, int]], bound_to: tuple[RdmaPolicy, Scope], policy: Policy
 ) -> None:
     rdma, scope = bound_to
     starting = sorted(asked, key=lambda one: one[0] is Role.APP)
@@ -165,7 +167,7 @@ def test_instances_are_found_exactly_where_there_is_a_way(
 
 
 APART = [(1, [SMALL, SMALL]), (2, [SMALL]), (3, [SMALL])]
-BESIDE = room(  # two instances of one card, far from VFs, or two of different cards, each beside a VF
+BESIDE = capacity(  # two instances of one card, far from VFs, or two of different cards, each beside a VF
     *(mig_card(number, *profiles, switch=switch) for number, (switch, profiles) in enumerate(APART)),
     vfs=[vf(k, pf=port(n, switch=switch)) for n, (switch, some) in enumerate([(0, 2), (2, 1), (3, 1)]) for k in range(some)],
 )
@@ -176,12 +178,12 @@ BESIDE = room(  # two instances of one card, far from VFs, or two of different c
 @example(BESIDE, 2, 2, Scope.NUMA)
 @given(nodes, st.integers(1, 3), st.integers(1, 2), st.sampled_from([Scope.ANY, Scope.NUMA]))
 def test_the_instances_of_one_container_are_as_near_to_its_vfs_as_can_be(
-    where: NodeRoom, count: int, vfs: int, scope: Scope
+    where: NodeCapacity, count: int, vfs: int, scope: Scope
 ) -> None:
     pod = replace(request(whole("a", count, vfs=vfs), scope=scope), mig_profile=SMALL)
     found = fit(where, pod, policy=Policy.BINPACK)
     card_of = {mig.uuid: card for card in where.cards for mig in card.gpu.mig}
-    vf_of: dict[str, VfRoom] = {one.vf.bdf: one for one in where.vfs}
+    vf_of: dict[str, VfCapacity] = {one.vf.bdf: one for one in where.vfs}
     worst = {
         distances([card_of[name] for name in way if name in card_of], [vf_of[name] for name in way if name in vf_of])[0]
         for way in choices(where, pod, pod.containers[0])

@@ -20,8 +20,8 @@ from central.request.model import Policy
 from central.scheduling.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
 from tests.depth import repeats
+from tests.fakes.capacities import CARD_MIB
 from tests.fakes.kube_objects import WHOLE, Json, decoded, pod, share, vfs
-from tests.fakes.rooms import CARD_MIB
 from tests.unit.central.world import World, uid_of
 
 NODES = ("n1", "n2")

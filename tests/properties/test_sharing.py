@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from central.fit.fit import fit
 from central.fit.model import Placement
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import DeviceRequest, Policy, Sharing
 from lading.devices.isolation import IsolationName
 from tests.depth import repeats
-from tests.fakes.rooms import card, request, room, share, whole
+from tests.fakes.capacities import capacity, card, request, share, whole
 
 # One rule or two, mostly with the same label: those who meet have something to do with one another.
 word = st.sampled_from("xxxy")
@@ -32,7 +32,7 @@ sharers = st.lists(st.none() | labels, min_size=1, max_size=2)
 
 
 @st.composite
-def cards(draw: st.DrawFn, number: int) -> CardRoom:
+def cards(draw: st.DrawFn, number: int) -> CardCapacity:
     by = draw(st.none() | sharers)
     if by is None:
         return card(number)
@@ -44,7 +44,9 @@ def cards(draw: st.DrawFn, number: int) -> CardRoom:
 
 NONE, TOKENS = IsolationName.NONE, IsolationName.TOKENS
 offered = st.sampled_from([(), (), (NONE, TOKENS), (TOKENS, NONE), (TOKENS,)])
-rooms = st.builds(lambda made, isolations: room(*made, isolations=isolations), st.tuples(*map(cards, range(3))), offered)
+capacities = st.builds(
+    lambda made, isolations: capacity(*made, isolations=isolations), st.tuples(*map(cards, range(3))), offered
+)
 shares = st.lists(st.sampled_from([1000, 2000, 5000]), min_size=1, max_size=3)
 asks = st.builds(
     lambda mib, wholes, said, isolation: request(
@@ -60,12 +62,12 @@ asks = st.builds(
 )
 
 
-def has_the_isolation_of(where: NodeRoom, one: CardRoom, asked: IsolationName | None) -> bool:
+def has_the_isolation_of(where: NodeCapacity, one: CardCapacity, asked: IsolationName | None) -> bool:
     its = asked or (where.isolations[0] if where.isolations else NONE)
     return its in (where.isolations or [NONE]) and (not one.pods or list(one.isolations or [NONE]) == [its])
 
 
-def may_be_on(one: CardRoom, said: Sharing | None) -> bool:
+def may_be_on(one: CardCapacity, said: Sharing | None) -> bool:
     mine = said or Sharing(namespace="")
     for others in (one.sharers or ((),)) if one.pods else ():
         for other in others or (Sharing(namespace=""),):
@@ -77,7 +79,7 @@ def may_be_on(one: CardRoom, said: Sharing | None) -> bool:
     return True
 
 
-def keeps_the_rules(where: NodeRoom, pod: DeviceRequest, on: tuple[int, ...]) -> bool:
+def keeps_the_rules(where: NodeCapacity, pod: DeviceRequest, on: tuple[int, ...]) -> bool:
     """`on`: the card of each share, then of each whole one."""
     mib = [container.share.memory_mib or 0 for container in pod.containers if container.share]
     of_shares, wholes = on[: len(mib)], on[len(mib) :]
@@ -103,10 +105,12 @@ def keeps_the_rules(where: NodeRoom, pod: DeviceRequest, on: tuple[int, ...]) ->
     return len(homes | set(of_shares)) == 1
 
 
-@given(rooms, asks, st.sampled_from(Policy))
+@given(capacities, asks, st.sampled_from(Policy))
 @pytest.mark.repeats
 @settings(max_examples=repeats(100, long=2_000))
-def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(where: NodeRoom, pod: DeviceRequest, policy: Policy) -> None:
+def test_a_pod_is_placed_by_the_rules_exactly_where_there_is_a_way(
+    where: NodeCapacity, pod: DeviceRequest, policy: Policy
+) -> None:
     ways = product(range(len(where.cards)), repeat=len(pod.containers))
     found = fit(where, pod, policy=policy)
     assert isinstance(found, Placement) == any(keeps_the_rules(where, pod, way) for way in ways)

@@ -15,10 +15,10 @@ import pytest
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.ledger.model import Claim
 from lading.vocabulary import ASSIGNMENT
+from tests.fakes.capacities import CARD_MIB
 from tests.fakes.kube_objects import pod_path, share
 from tests.fakes.kube_server import Fault, Request
 from tests.fakes.led import REFUSED, Led, is_binding, is_touch, play
-from tests.fakes.rooms import CARD_MIB
 
 PODS, NODES, CARDS, ON_A_CARD = 500, 10, 8, 5
 SIZE = share(f"{CARD_MIB // ON_A_CARD}Mi")

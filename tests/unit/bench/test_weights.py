@@ -13,14 +13,14 @@ from central.fit.columns import FULL, Columns, States
 from central.fit.fragmentation import Fragmentation
 from central.fit.workload import PodKind, workload_of
 from central.request.model import CpuMemory
-from tests.fakes.rooms import card, room
+from tests.fakes.capacities import capacity, card
 from tests.unit.bench.test_placement import NODES, PODS
 
 
 def score() -> int:
     """Of a pod that leaves a tenth of a card less than others ask for, and hardly any cpu for them."""
     columns = Columns()
-    columns.put(room(card(0), card(1)))
+    columns.put(capacity(card(0), card(1)))
     cores = CpuMemory(8_000, 1_024)
     pods = {PodKind(cpu_memory=cores, core_percent=50): 1.0, PodKind(cpu_memory=cores, gpus=2): 1.0}
     kind = np.ones(1, np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 
 from central.controllers.requeue import Requeuer
 from central.fit.model import Missing
-from central.ledger.model import CardRoom
+from central.ledger.model import CardCapacity
 from central.scheduling.scheduler import Reservation
 from central.scheduling.why_pod import why_pending
 from lading.devices.isolation import IsolationName
@@ -47,8 +47,8 @@ def bind(made: World, name: str, node: str, limits: dict[str, str] = TEN, *, pri
     return {key: gpu[key] for key in ("isolation", "core_limit_percent") if key in gpu}
 
 
-def card_of(made: World, node: str) -> CardRoom:
-    (card,) = made.ledger.room(node).cards
+def card_of(made: World, node: str) -> CardCapacity:
+    (card,) = made.ledger.capacity(node).cards
     return card
 
 
@@ -128,8 +128,8 @@ def test_an_assignment_without_one_is_what_the_node_says_it_granted() -> None:
 
 def test_an_isolation_that_this_version_does_not_know_is_not_given() -> None:
     made = world(n1=("later", "tokens"), n2=("later",))
-    assert made.ledger.room("n1").offered == (IsolationName.TOKENS,)
-    assert made.ledger.room("n2").offered == (IsolationName.NONE,)
+    assert made.ledger.capacity("n1").offered == (IsolationName.TOKENS,)
+    assert made.ledger.capacity("n2").offered == (IsolationName.NONE,)
     assert bind(made, "a", "n2") == {}  # so that the node gives its default
 
 

@@ -32,7 +32,7 @@ def world(gpus: int = 4, offered: Mapping[str, str] = OFFERED) -> World:
 
 
 def free(made: World) -> list[int]:
-    return [at for at, card in enumerate(made.ledger.room("n1").cards) if card.free]
+    return [at for at, card in enumerate(made.ledger.capacity("n1").cards) if card.free]
 
 
 def test_cards_of_a_device_plugin_count_by_their_number() -> None:

@@ -177,7 +177,7 @@ def test_labels_survive_a_restart() -> None:
     again.pods = made.pods
     again.version = made.version
     again.pod_feed.replaced([decoded(shown) for shown in made.pods.values()], str(again.next_version()))
-    assert again.ledger.room("n1").cards == made.ledger.room("n1").cards
+    assert again.ledger.capacity("n1").cards == made.ledger.capacity("n1").cards
     create(again, "b", affinity="x", exclusion="x")
     create(again, "c")
     assert again.filter("b", "n1", "n2").fitting == ["n1"]
@@ -189,10 +189,10 @@ def test_labels_survive_a_restart() -> None:
 def test_an_annotation_that_is_edited_after_the_binding_changes_nothing(edited: dict[str, str]) -> None:
     made = world(gpus=1, nodes=("n1",))
     bind(made, "a", "n1", affinity="x", exclusion="x")
-    before = made.ledger.room("n1").cards
+    before = made.ledger.capacity("n1").cards
     text = made.pods["a"]["metadata"]["annotations"][ASSIGNMENT]
     made.show("a", TEN, node="n1", annotations={**edited, ASSIGNMENT: text})
-    assert made.ledger.room("n1").cards == before
+    assert made.ledger.capacity("n1").cards == before
     create(made, "b", exclusion="y")
     assert made.filter("b", "n1").fitting == []
 
@@ -212,10 +212,10 @@ def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_on
     made = world(gpus=1)
     create(made, "a", affinity="x")
     made.filter("a", "n1")
-    room_made = made.ledger.own_claim(uid_of("a"), Claim.PREDICTED)
-    assert room_made is not None
+    capacity_made = made.ledger.own_claim(uid_of("a"), Claim.PREDICTED)
+    assert capacity_made is not None
     made.ledger.claims.forget_prediction(uid_of("a"))
-    made.ledger.claims.nominate(uid_of("a"), "n1", room_made.taken, 100.0)
+    made.ledger.claims.nominate(uid_of("a"), "n1", capacity_made.taken, 100.0)
     made.filter("a", "n2")  # where it fits now
     create(made, "b", affinity="x")
     assert made.filter("b", "n1", "n2").fitting == ["n2"]

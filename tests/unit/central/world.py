@@ -147,5 +147,5 @@ class World:
 
     def is_free(self, node: str) -> bool:
         """All of its cards and VFs."""
-        room = self.ledger.room(node)
-        return all(card.free for card in room.cards) and all(vf.free for vf in room.vfs)
+        capacity = self.ledger.capacity(node)
+        return all(card.free for card in capacity.cards) and all(vf.free for vf in capacity.vfs)

@@ -38,7 +38,7 @@ def test_who_holds_what_and_who_waits(tmp_path: Path) -> None:
     assert held.keys() == {"train-0", "serve-a", "serve-b"}
     assert set(held["train-0"].claims) == {Claim.BOUND, Claim.GRANTED}
     assert {one.name for one in cluster.pending} == {"next-run", "too-many"}
-    assert not cluster.ledger.room("old-1").reachable
+    assert not cluster.ledger.capacity("old-1").reachable
     assert cluster.problems == []
     found = cluster.pod("team-a", "train-0")
     assert found is not None

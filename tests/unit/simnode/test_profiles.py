@@ -29,7 +29,7 @@ from lading.nodedevices import Gpu, Pf, Status
 from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import build_reported, read_status
 from tests.conftest import BuildNode
-from tests.fakes.rooms import reported_room, request, whole
+from tests.fakes.capacities import reported_capacity, request, whole
 
 
 def switches(status: Status) -> dict[tuple[str, ...], tuple[list[int], list[str]]]:
@@ -134,7 +134,7 @@ def test_what_central_places_there_the_node_grants(
     """From what the node reads, over its report, central's choice and its annotation, back to the node's decision."""
     uid = PodUid("11111111-2222-3333-4444-555555555555")
     node = build_node(name)
-    found = fit(reported_room(build_reported(node, fake_nvml)), pod, policy=Policy.BINPACK)
+    found = fit(reported_capacity(build_reported(node, fake_nvml)), pod, policy=Policy.BINPACK)
     assert isinstance(found, Placement), found
     placed = found.containers["train"]
     roles = [(container.name, container.role) for container in pod.containers]

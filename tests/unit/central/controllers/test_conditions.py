@@ -7,15 +7,15 @@ import pytest
 
 from central.assignment.model import Part, Taken
 from central.controllers.conditions import HEALTHY, UNHEALTHY, Conditions, Word, concerns, decide_words
-from central.ledger.model import Claim, Held, Holder, NodeRoom
-from central.ledger.room import card_rooms, inventory_of, vf_rooms
+from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
+from central.ledger.model import Claim, Held, Holder, NodeCapacity
 from central.ledger.usage import Usage
 from central.request.pod import DEVICES_HEALTHY, Condition, Metadata, Pod, Spec, Status
 from lading.nodedevices import Gpu, MigInstance, NodeDevices, Pf, Vf
 from lading.nodedevices import Metadata as NodeMetadata
 from lading.nodedevices import Status as NodeStatus
 from lading.vocabulary import PodUid
-from tests.fakes.rooms import gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
+from tests.fakes.capacities import gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
 
 LOST = "NVML: GPU is lost"
 
@@ -30,13 +30,13 @@ def port(unhealthy: str = "", *, vfs: Mapping[int, str]) -> Pf:
     return Pf(bdf=pf_bdf(0), unhealthy=unhealthy, vfs=parts)
 
 
-def room(*devices: Gpu | Pf, reported: bool = True) -> NodeRoom:
+def capacity(*devices: Gpu | Pf, reported: bool = True) -> NodeCapacity:
     gpus = tuple(one for one in devices if isinstance(one, Gpu))
     pfs = tuple(one for one in devices if isinstance(one, Pf))
     report = NodeDevices(metadata=NodeMetadata(name="n1"), status=NodeStatus(gpus=gpus, pfs=pfs))
     inventory, usage = inventory_of(report), Usage()
-    cards, vfs = card_rooms(inventory, usage, None, ()), vf_rooms(inventory, usage, None, ())
-    return NodeRoom(name="n1", version=1, cards=cards, vfs=vfs, reported=reported)
+    cards, vfs = card_capacities(inventory, usage, None, ()), vf_capacities(inventory, usage, None, ())
+    return NodeCapacity(name="n1", version=1, cards=cards, vfs=vfs, reported=reported)
 
 
 def taken(gpus: Sequence[int] = (), vfs: Sequence[int] = (), *, mig: str = "") -> Taken:
@@ -49,7 +49,7 @@ def held(what: Taken, claim: Claim = Claim.BOUND, *, name: str = "a") -> Held:
     return Held(holder=holder, claims={claim: what}, taken=what)
 
 
-def words(there: NodeRoom, *holders: Held, conditions: Conditions | None = None) -> list[Word]:
+def words(there: NodeCapacity, *holders: Held, conditions: Conditions | None = None) -> list[Word]:
     """Only pods of concern are notified."""
     known = conditions or Conditions()
     found = list(decide_words(there, holders, known))
@@ -76,39 +76,39 @@ def after(word: Word) -> Conditions:
 
 @pytest.mark.parametrize("claim", [Claim.BOUND, Claim.GRANTED])
 def test_a_pod_is_told_which_device_on_which_node_and_why(claim: Claim) -> None:
-    (word,) = words(room(gpu(0), gpu(1, LOST)), held(taken([0, 1]), claim))
+    (word,) = words(capacity(gpu(0), gpu(1, LOST)), held(taken([0, 1]), claim))
     assert (word.pod.name, word.reason, word.healthy, word.turned) == ("a", UNHEALTHY, False, True)
     assert all(part in word.message for part in (gpu_uuid(1), gpu_bdf(1), "n1", LOST))
     assert gpu_uuid(0) not in word.message
 
 
 def test_nothing_is_said_to_who_holds_something_else_or_only_in_a_plan_of_centrals() -> None:
-    there = room(gpu(0), gpu(1, LOST))
+    there = capacity(gpu(0), gpu(1, LOST))
     plans = [held(taken([1]), claim) for claim in Claim if claim not in (Claim.BOUND, Claim.GRANTED)]
     assert words(there, held(taken([0])), *plans) == []
     assert words(there, held(Taken(gpus={}, vfs=frozenset()))) == []
 
 
 def test_while_all_is_well_no_one_is_of_concern() -> None:
-    there = room(gpu(0), gpu(1, LOST), port(vfs={0: "", 1: "no driver"}))
+    there = capacity(gpu(0), gpu(1, LOST), port(vfs={0: "", 1: "no driver"}))
     assert not concerns(there, [(PodUid("uid-a"), taken([0], [0]))], Conditions())
 
 
 def test_a_pf_takes_the_health_of_its_vfs_with_it() -> None:
-    there = room(port("no active port", vfs={0: "", 1: ""}))
+    there = capacity(port("no active port", vfs={0: "", 1: ""}))
     (word,) = words(there, held(taken(vfs=[1])))
     assert all(part in word.message for part in (vf_bdf(1), pf_bdf(0), "no active port"))
     assert vf_bdf(0) not in word.message
 
 
 def test_a_vf_is_ill_alone() -> None:
-    there = room(port(vfs={0: "", 1: "no driver"}))
+    there = capacity(port(vfs={0: "", 1: "no driver"}))
     (word,) = words(there, held(taken(vfs=[0]), name="a"), held(taken(vfs=[1]), name="b"))
     assert (word.pod.name, "no driver" in word.message, pf_bdf(0) in word.message) == ("b", True, False)
 
 
 def test_what_the_node_does_not_report_any_more_is_ill() -> None:
-    there = room(gpu(0, mig=["MIG-a"]))
+    there = capacity(gpu(0, mig=["MIG-a"]))
     (gone,) = words(there, held(taken([1], [0])))
     assert gpu_uuid(1) in gone.message
     assert vf_bdf(0) in gone.message
@@ -118,17 +118,17 @@ def test_what_the_node_does_not_report_any_more_is_ill() -> None:
 
 
 def test_a_card_that_is_lost_has_no_instances_and_is_named_itself() -> None:
-    (word,) = words(room(gpu(0, LOST)), held(taken([0], mig="MIG-a")))
+    (word,) = words(capacity(gpu(0, LOST)), held(taken([0], mig="MIG-a")))
     assert gpu_uuid(0) in word.message
     assert "MIG-a" not in word.message
 
 
 def test_of_a_node_without_a_report_nothing_is_known() -> None:
-    assert words(room(reported=False), held(taken([0]))) == []
+    assert words(capacity(reported=False), held(taken([0]))) == []
 
 
 def test_a_line_stays_a_line() -> None:
-    there = replace(room(*(gpu(number, "x" * 1024) for number in range(16))), name="n" * 253)
+    there = replace(capacity(*(gpu(number, "x" * 1024) for number in range(16))), name="n" * 253)
     (word,) = words(there, held(taken(range(16))))
     assert len(word.message) <= 1024  # an Event's
 
@@ -137,35 +137,35 @@ def test_a_line_stays_a_line() -> None:
 
 
 def test_the_same_is_not_said_again_and_another_device_or_reason_is() -> None:
-    (word,) = words(room(gpu(0, LOST), gpu(1)), held(taken([0, 1])))
+    (word,) = words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])))
     told = after(word)
-    assert words(room(gpu(0, LOST), gpu(1)), held(taken([0, 1])), conditions=told) == []
-    for changed in (room(gpu(0, LOST), gpu(1, LOST)), room(gpu(0, "no node"), gpu(1))):
+    assert words(capacity(gpu(0, LOST), gpu(1)), held(taken([0, 1])), conditions=told) == []
+    for changed in (capacity(gpu(0, LOST), gpu(1, LOST)), capacity(gpu(0, "no node"), gpu(1))):
         (other,) = words(changed, held(taken([0, 1])), conditions=told)
         assert (other.healthy, other.turned) == (False, False)
         assert "lastTransitionTime" not in other.render_condition("2026-11-21T00:00:00Z")
 
 
 def test_well_again_is_said_once() -> None:
-    (word,) = words(room(gpu(0, LOST)), held(taken([0])))
-    (well,) = words(room(gpu(0)), held(taken([0])), conditions=after(word))
+    (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
+    (well,) = words(capacity(gpu(0)), held(taken([0])), conditions=after(word))
     assert (well.reason, well.healthy, well.turned) == (HEALTHY, True, True)
     assert well.render_condition("now")["lastTransitionTime"] == "now"
-    assert words(room(gpu(0)), held(taken([0])), conditions=after(well)) == []
-    (ill,) = words(room(gpu(0, LOST)), held(taken([0])), conditions=after(well))
+    assert words(capacity(gpu(0)), held(taken([0])), conditions=after(well)) == []
+    (ill,) = words(capacity(gpu(0, LOST)), held(taken([0])), conditions=after(well))
     assert (ill.healthy, ill.turned) == (False, True)
 
 
 def test_who_holds_nothing_any_more_keeps_the_last_word() -> None:
-    (word,) = words(room(gpu(0, LOST)), held(taken([0])))
-    assert words(room(gpu(0)), conditions=after(word)) == []
+    (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
+    assert words(capacity(gpu(0)), conditions=after(word)) == []
 
 
 # What conditions say
 
 
 def test_a_late_look_at_a_pod_does_not_undo_what_was_said() -> None:
-    (word,) = words(room(gpu(0, LOST)), held(taken([0])))
+    (word,) = words(capacity(gpu(0, LOST)), held(taken([0])))
     conditions = Conditions()
     conditions.put(word, version=7)
     conditions.show(shown("", "", version=6))

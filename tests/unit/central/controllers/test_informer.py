@@ -40,7 +40,7 @@ def relist(made: World, *objects: Pod | Unreadable, version: int = 0) -> None:
 
 
 def free_cards(made: World, node: str = "n1") -> int:
-    return sum(card.free for card in made.ledger.room(node).cards)
+    return sum(card.free for card in made.ledger.capacity(node).cards)
 
 
 # Pods
@@ -172,7 +172,7 @@ def test_the_annotation_counts_what_several_containers_have_of_a_card() -> None:
     part = {"uuid": gpu_uuid("n1", 0), "bdf": "0000:10:00.0", "memory_mib": 1000}
     text = {"v": 1, "pod": uid_of("a"), "node": "n1", "gen": 1, "containers": {"x": {"gpus": [part]}, "y": {"gpus": [part]}}}
     made.show("a", node="n1", annotations={ASSIGNMENT: json.dumps(text)})
-    card = made.ledger.room("n1").cards[0]
+    card = made.ledger.capacity("n1").cards[0]
     assert (card.containers, card.pods) == (2, 1)
 
 
@@ -215,9 +215,9 @@ def test_a_node_that_no_one_can_decode_or_that_is_not_ready_is_not_reachable() -
             made.node_feed.changed(Unreadable(metadata=said, why="of another age"))
         else:
             made.readiness("n1", False)
-        assert not made.ledger.room("n1").reachable
+        assert not made.ledger.capacity("n1").reachable
         made.readiness("n1", True)
-        assert made.ledger.room("n1").reachable
+        assert made.ledger.capacity("n1").reachable
 
 
 REBOOTED = Missing.REBOOTED.shown
@@ -283,7 +283,7 @@ def test_what_a_pod_holds_on_a_node_that_rebooted_stays_held() -> None:
 def test_a_list_of_nodes_without_it_makes_it_unreachable() -> None:
     made = world()
     made.node_feed.replaced([], str(made.next_version()))
-    assert not made.ledger.room("n1").serving
+    assert not made.ledger.capacity("n1").serving
 
 
 def test_a_grant_of_a_pod_that_no_one_knows_holds_its_card() -> None:
@@ -297,9 +297,9 @@ def test_a_grant_of_a_pod_that_no_one_knows_holds_its_card() -> None:
 
 
 def left_of(made: World, node: str = "n1") -> tuple[int, int]:
-    room = made.ledger.room(node)
-    assert room.resources_known
-    return room.cpu_milli, room.memory_mib
+    capacity = made.ledger.capacity(node)
+    assert capacity.resources_known
+    return capacity.cpu_milli, capacity.memory_mib
 
 
 def with_load(*, node: str = "n1") -> World:
@@ -354,13 +354,13 @@ def test_pods_before_their_node_and_its_devices() -> None:
 def test_a_node_says_what_it_has_or_does_not(allocatable: dict[str, str]) -> None:
     made = with_load()
     made.readiness("n1", True, allocatable=allocatable)
-    assert made.ledger.room("n1").resources_known == (len(allocatable) == 2)
+    assert made.ledger.capacity("n1").resources_known == (len(allocatable) == 2)
 
 
 def test_a_node_that_is_gone_has_no_cpu_to_tell_of() -> None:
     made = with_load()
     made.node_feed.removed(Ident("", "n1", "uid-n1"), str(made.next_version()))
-    assert not made.ledger.room("n1").resources_known
+    assert not made.ledger.capacity("n1").resources_known
     made = with_load()
     made.node_feed.replaced([], str(made.next_version()))
-    assert not made.ledger.room("n1").resources_known
+    assert not made.ledger.capacity("n1").resources_known

@@ -195,13 +195,13 @@ def test_a_node_counts_that_kube_scheduler_named_before_its_cpu_was_held(tmp_pat
 
 # ---- nodes that kube-scheduler does not name, because other pods hold their cpu
 
-ROOM = {"cpu": "8", "memory": "64Gi"}
+CAPACITY = {"cpu": "8", "memory": "64Gi"}
 FOUR = {"cpu": "4"}
 
 
 async def full_of_cpu(one: Led, name: str, gpus: int = 2, **words: Any) -> None:
     """On each of the node's GPUs but one is a pod, and these pods hold its cpu."""
-    await one.put_node(name, gpus, allocatable=ROOM, **words)
+    await one.put_node(name, gpus, allocatable=CAPACITY, **words)
     for number in range(gpus - 1):
         pod = f"{name}-{number}"
         await one.put_pod(pod, requests={"cpu": "6"} if not number else None, created="2026-11-20T00:00:00Z")
@@ -285,7 +285,7 @@ def test_a_node_that_is_cordoned_afterwards_is_left(tmp_path: Path) -> None:
         await full_of_cpu(one, "n2", 3)
         await cannot_be_placed(one, "large")
         assert kept_on(one, "large") == "n1"
-        await one.put_node("n1", 2, allocatable=ROOM, cordoned=True)
+        await one.put_node("n1", 2, allocatable=CAPACITY, cordoned=True)
         await one.pause(2 * LOOK_S)
         assert kept_on(one, "large") == "n2"
 
@@ -310,8 +310,8 @@ def test_a_node_with_enough_cpu_that_was_not_named_is_not_taken(tmp_path: Path) 
     """A volume, say, keeps the pod off it."""
 
     async def story(one: Led) -> None:
-        await one.put_node("n1", 2, allocatable=ROOM)
-        await one.put_node("n2", 2, allocatable=ROOM)
+        await one.put_node("n1", 2, allocatable=CAPACITY)
+        await one.put_node("n2", 2, allocatable=CAPACITY)
         await small_ones_on(one, "n1", "n2", "n2")
         await one.put_pod("large", {RESOURCE_GPU: "2"}, requests=FOUR)
         assert one.filter("large", "n2") == []
@@ -335,7 +335,7 @@ def test_a_node_that_kube_scheduler_does_not_name_once_its_cpu_suffices_is_left_
         await full_of_cpu(one, "n1", 3)
         await full_of_cpu(one, "n2", 4)
         for name in ("n3", "n4"):
-            await one.put_node(name, 1, allocatable=ROOM)  # named, and too small
+            await one.put_node(name, 1, allocatable=CAPACITY)  # named, and too small
         await cannot_be_placed(one, "large", 3)
         await vetoes(one, "n1", "n3", "n4")
         assert kept_on(one, "large") == "n2"
@@ -350,7 +350,7 @@ def test_a_node_that_kube_scheduler_does_not_name_once_its_cpu_suffices_is_left_
 def test_one_other_name_alone_may_be_a_guess(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await full_of_cpu(one, "n1", 3)
-        await one.put_node("n2", 1, allocatable=ROOM)
+        await one.put_node("n2", 1, allocatable=CAPACITY)
         await cannot_be_placed(one, "large", 3)
         await vetoes(one, "n1", "n2")
         assert kept_on(one, "large") == "n1"
@@ -371,7 +371,7 @@ def test_after_some_such_nodes_only_those_that_were_named_are_taken(tmp_path: Pa
         for name in nodes:
             await full_of_cpu(one, name, 3)
         for name in ("small-1", "small-2"):
-            await one.put_node(name, 1, allocatable=ROOM)
+            await one.put_node(name, 1, allocatable=CAPACITY)
         await cannot_be_placed(one, "large", 3)
         for name in nodes[:MOST_LEFT]:
             await vetoes(one, name, "small-1", "small-2")
@@ -419,7 +419,7 @@ def test_room_is_complete_when_the_cpu_suffices_too(tmp_path: Path) -> None:
         assert kept_on(one, "large") == "n1"
         await end(one, "small-1")
         assert kept_on(one, "large") == "n1"
-        assert one.term.ledger.room("n1").cpu_milli == 4000  # the other half is kept, too
+        assert one.term.ledger.capacity("n1").cpu_milli == 4000  # the other half is kept, too
         await one.pause(NOMINATION_S + 2 * LOOK_S)
         assert kept_on(one, "large") == ""
 

@@ -10,7 +10,7 @@ from central.assignment.model import Part, Taken
 from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Requeuer
 from central.fit.model import NoFit, Placement
 from central.fit.sharing import fit_among_sharers
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.loop.slices import SLICE_S
 from central.request.model import DeviceRequest, Policy
 from central.scheduling.scheduler import PREDICTION_S, Reservation
@@ -261,9 +261,9 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
     one.look()
     fits: list[str] = []
 
-    def counted(room: NodeRoom, *words: Any) -> Placement | NoFit:
-        fits.append(room.name)
-        return fit_among_sharers(room, *words)
+    def counted(capacity: NodeCapacity, *words: Any) -> Placement | NoFit:
+        fits.append(capacity.name)
+        return fit_among_sharers(capacity, *words)
 
     monkeypatch.setattr("central.fit.fit.fit_among_sharers", counted)
     one.world.gone("full-n3")

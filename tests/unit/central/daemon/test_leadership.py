@@ -158,7 +158,7 @@ def test_policy_fragmentation_from_the_watch_to_the_binding(tmp_path: Path) -> N
             await one.pause()
         assert one.bound_to("a") == one.bound_to("b")
         assert one.assigned("a") == one.assigned("b") != one.assigned("c")  # two halves are a whole card
-        assert one.term.ledger.room(one.bound_to("a")).cpu_milli <= 8000
+        assert one.term.ledger.capacity(one.bound_to("a")).cpu_milli <= 8000
         assert one.term.scheduler.forecast.learned == 3
 
     play(story, tmp_path)

@@ -8,50 +8,50 @@ import pytest
 
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.verdicts import Verdicts
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.loop.steps import exhaust
 from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, PartitionPolicy, Policy, Shape
 from lading.nodedevices import NvLink, Partition
-from tests.fakes.rooms import card, gpu_uuid, held, request, room, share, whole
+from tests.fakes.capacities import capacity, card, gpu_uuid, held, request, share, whole
 
 PAIR = request(whole("c", 2))
 every_policy = pytest.mark.parametrize("policy", Policy)
 
 
 class Nodes:
-    def __init__(self, policy: Policy, *rooms: NodeRoom, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.rooms = list(rooms)
+    def __init__(self, policy: Policy, *capacities: NodeCapacity, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.capacities = list(capacities)
         self._verdicts = Verdicts(self._since, lambda version: ([], version), policy=policy, limits=limits)
 
-    def _since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
-        return [(one.name, one) for one in self.rooms[max(version, 0) :]], len(self.rooms)
+    def _since(self, version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:
+        return [(one.name, one) for one in self.capacities[max(version, 0) :]], len(self.capacities)
 
     def best(self, asked: DeviceRequest, requests: CpuMemory = NO_CPU_MEMORY) -> str | None:
         exhaust(self._verdicts.judging(asked))
-        return self._verdicts.best(Shape(request=asked, cpu_memory=requests), [one.name for one in self.rooms])
+        return self._verdicts.best(Shape(request=asked, cpu_memory=requests), [one.name for one in self.capacities])
 
 
-def apart(number: int, *, linked_to: int | None = None, taken: bool = False) -> CardRoom:
+def apart(number: int, *, linked_to: int | None = None, taken: bool = False) -> CardCapacity:
     """A card on a switch and a NUMA node of its own."""
     one = held(number, switch=2 * number) if taken else card(number, switch=2 * number)
     links = () if linked_to is None else (NvLink(count=4, to=gpu_uuid(linked_to)),)
     return replace(one, gpu=msgspec.structs.replace(one.gpu, links=links, module_id=number + 1))
 
 
-def unlinked(name: str) -> NodeRoom:
-    return room(apart(0), apart(1), name=name)
+def unlinked(name: str) -> NodeCapacity:
+    return capacity(apart(0), apart(1), name=name)
 
 
-def linked(name: str) -> NodeRoom:
-    return room(apart(0, linked_to=1), apart(1, linked_to=0), name=name)
+def linked(name: str) -> NodeCapacity:
+    return capacity(apart(0, linked_to=1), apart(1, linked_to=0), name=name)
 
 
-def parted(name: str, free: Collection[int]) -> NodeRoom:
+def parted(name: str, free: Collection[int]) -> NodeCapacity:
     """Four cards on one NVSwitch. Partitions: the first and the third card, the second and the fourth."""
     cards = [apart(number, taken=number not in free) for number in range(4)]
     cards = [replace(one, gpu=msgspec.structs.replace(one.gpu, links=(NvLink(count=18),))) for one in cards]
     partitions = Partition(id=0, modules=(1, 3)), Partition(id=1, modules=(2, 4))
-    return replace(room(*cards, name=name), partitions=partitions)
+    return replace(capacity(*cards, name=name), partitions=partitions)
 
 
 @every_policy
@@ -66,17 +66,17 @@ def test_a_node_that_came_later_is_no_closer_than_it_is(policy: Policy) -> None:
     """It has equal cards, and other links between them."""
     nodes = Nodes(policy, linked("n3"))
     for one in (unlinked("n2"), unlinked("n1")):
-        nodes.rooms.append(one)
+        nodes.capacities.append(one)
         assert nodes.best(PAIR) == "n3"
     assert nodes.best(PAIR, CpuMemory(1000, 1024)) == "n3"
-    nodes.rooms.append(linked("n0"))
+    nodes.capacities.append(linked("n0"))
     assert nodes.best(PAIR) == "n0"
 
 
 @every_policy
 def test_a_linked_pair_comes_before_what_a_policy_prefers(policy: Policy) -> None:
-    fuller = room(*(apart(number, taken=number > 1) for number in range(4)), name="n1")
-    emptier = room(*(apart(number) for number in range(6)), name="n2")
+    fuller = capacity(*(apart(number, taken=number > 1) for number in range(4)), name="n1")
+    emptier = capacity(*(apart(number) for number in range(6)), name="n2")
     assert Nodes(policy, fuller, emptier, linked("n3")).best(PAIR) == "n3"
 
 
@@ -85,7 +85,7 @@ def test_a_partition_comes_before_cards_that_are_none(policy: Policy) -> None:
     nodes = Nodes(policy, parted("n1", {0, 1}), parted("n2", {0, 2}))
     assert nodes.best(PAIR) == "n2"
     assert nodes.best(request(whole("c"))) == "n1"
-    nodes.rooms.append(parted("n0", {1, 3}))
+    nodes.capacities.append(parted("n0", {1, 3}))
     assert nodes.best(PAIR) == "n0"
 
 
@@ -96,7 +96,7 @@ def test_a_node_without_partitions_is_not_split(policy: Policy) -> None:
 
 
 def test_a_single_card_is_never_split() -> None:
-    empty = room(*(apart(number) for number in range(4)), name="n2")
+    empty = capacity(*(apart(number) for number in range(4)), name="n2")
     assert Nodes(Policy.BINPACK, parted("n1", {0, 1}), empty).best(request(whole("c"))) == "n1"
 
 

@@ -9,18 +9,18 @@ from central.fit.container_search import SearchDevices, SearchEndedError, places
 from central.fit.demand import read_demand
 from central.fit.topology import lay_out
 from central.fit.vfs import FreeVfs
-from central.ledger.model import CardRoom
+from central.ledger.model import CardCapacity
 from central.request.model import DeviceRequest, Policy, Role
-from tests.fakes.rooms import card, request, room, share, whole
+from tests.fakes.capacities import capacity, card, request, share, whole
 
 
 def choose(
-    pod: DeviceRequest, *cards: CardRoom, policy: Policy = Policy.BINPACK, steps: int = 1000
+    pod: DeviceRequest, *cards: CardCapacity, policy: Policy = Policy.BINPACK, steps: int = 1000
 ) -> Mapping[str, Sequence[int]] | None:
     """Card numbers by container."""
     demand = read_demand(pod, policy)
     numbers = {one.gpu.uuid: n for n, one in enumerate(cards)}
-    layout = lay_out(room(*cards), vfs=False)
+    layout = lay_out(capacity(*cards), vfs=False)
     given = [Card(cards[index], demand.phases, number) for number, index in enumerate(layout.cards)]
     found = search_containers(
         SearchDevices(layout.topology, given, 0, FreeVfs(), places_of(layout.topology, demand)), demand, policy, steps=steps
@@ -82,7 +82,7 @@ def test_alike_cards_are_one_to_the_search() -> None:
     ids=["memory", "compute", "size", "free memory", "free compute"],
 )
 def test_cards_that_differ_in_one_thing_are_not_alike(
-    cards: Sequence[CardRoom], shares: Sequence[tuple[int | None, int]], policy: Policy
+    cards: Sequence[CardCapacity], shares: Sequence[tuple[int | None, int]], policy: Policy
 ) -> None:
     """Nothing but the right choice, which is not the preferred one, fills the cards."""
     pod = request(*(share(str(n), mib, core or None) for n, (mib, core) in enumerate(shares)))
@@ -105,7 +105,7 @@ def test_a_search_without_end_is_ended() -> None:
 
 
 def test_a_pods_own_containers_count_against_the_number_of_sharers() -> None:
-    def limited(number: int) -> CardRoom:
+    def limited(number: int) -> CardCapacity:
         one = card(number)
         return replace(one, gpu=msgspec.structs.replace(one.gpu, max_shares=2))
 

@@ -4,7 +4,7 @@ import pytest
 
 from central.fit.demand import Limits, read_demand
 from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
-from tests.fakes.rooms import rdma, request, share, whole
+from tests.fakes.capacities import rdma, request, share, whole
 
 POD = request(
     rdma("first", 1, role=Role.INIT),

@@ -11,18 +11,18 @@ from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.score import Score, score_placed
 from central.fit.verdicts import Verdicts
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.loop.steps import exhaust
 from central.request.model import NO_CPU_MEMORY, DeviceRequest, Policy, RdmaPolicy, Scope
-from tests.fakes.rooms import card, eight_gpus, rdma, request, room, share, vf, whole
+from tests.fakes.capacities import capacity, card, eight_gpus, rdma, request, share, vf, whole
 
 
-def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1") -> NodeRoom:
+def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1") -> NodeCapacity:
     """Of eight cards two to a switch, and sixteen VFs four to a switch."""
     return eight_gpus(held_cards={*range(8)} - {*cards}, held_vfs={*range(16)} - {*vfs}, name=name)
 
 
-def judge(one: NodeRoom, asked: DeviceRequest, brief: bool = False) -> Score | Missing:
+def judge(one: NodeCapacity, asked: DeviceRequest, brief: bool = False) -> Score | Missing:
     found = fit(one, asked, policy=Policy.BINPACK)
     return found.missing if isinstance(found, NoFit) else score_placed(one, asked, found, policy=Policy.BINPACK)
 
@@ -53,15 +53,15 @@ def test_the_same_number_of_cards_elsewhere() -> None:
         assert class_of(free(0, 1)) == class_of(free(0, 1, name="n2"))
     assert class_by_cards(free(0, vfs=(0,))) == class_by_cards(free(0, vfs=(4,)))
     assert class_by_devices(free(0, vfs=(0,))) != class_by_devices(free(0, vfs=(4,)))
-    assert class_by_devices(room(card(0), vfs=[vf(0)])) != class_by_devices(room(card(0, switch=None), vfs=[vf(0)]))
+    assert class_by_devices(capacity(card(0), vfs=[vf(0)])) != class_by_devices(capacity(card(0, switch=None), vfs=[vf(0)]))
 
 
 def test_alike_rooms_have_one_verdict_and_score() -> None:
     asks = (request(whole("c", 2), scope=Scope.SWITCH), request(whole("c", 2)), request(whole("c", vfs=1)))
-    rooms = [free(*cards, vfs=vfs) for cards in combinations(range(5), 2) for vfs in ((0,), (4,), (0, 4))]
+    capacities = [free(*cards, vfs=vfs) for cards in combinations(range(5), 2) for vfs in ((0,), (4,), (0, 4))]
     for asked in asks:
         verdicts: dict[object, set[Score | Missing]] = {}
-        for one in rooms:
+        for one in capacities:
             verdicts.setdefault(equivalence_for(read_demand(asked, Policy.BINPACK))(one), set()).add(judge(one, asked))
         assert all(len(found) == 1 for found in verdicts.values())
 
@@ -72,16 +72,16 @@ def judged(verdicts: Verdicts, asked: DeviceRequest) -> CachedVerdicts:
 
 
 def test_verdicts_tell_apart_what_matters_to_their_ask() -> None:
-    rooms = [free(0, 2, name="apart"), free(0, 1, name="together"), free(4, 5, name="elsewhere")]
+    capacities = [free(0, 2, name="apart"), free(0, 1, name="together"), free(4, 5, name="elsewhere")]
 
-    def since(version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
-        return ([(one.name, one) for one in rooms] if version < 1 else []), 1
+    def since(version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:
+        return ([(one.name, one) for one in capacities] if version < 1 else []), 1
 
     verdicts = Verdicts(since, lambda version: ([], version), policy=Policy.BINPACK)
     within = judged(verdicts, request(whole("c", 2), scope=Scope.SWITCH))
     assert {name for name, why in within.reasons.items() if not why} == {"together", "elsewhere"}
-    assert judged(verdicts, request(whole("c", 2))).best(NO_CPU_MEMORY, [one.name for one in rooms]) == "elsewhere"
-    assert judged(verdicts, request(whole("c"))).best(NO_CPU_MEMORY, [one.name for one in rooms]) == "apart"
+    assert judged(verdicts, request(whole("c", 2))).best(NO_CPU_MEMORY, [one.name for one in capacities]) == "elsewhere"
+    assert judged(verdicts, request(whole("c"))).best(NO_CPU_MEMORY, [one.name for one in capacities]) == "apart"
 
 
 def test_the_nearest_devices_come_first_under_every_policy() -> None:

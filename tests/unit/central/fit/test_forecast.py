@@ -6,7 +6,7 @@ from central.fit.forecast import APART, HALF_LIFE, LOOK_FIRST, LOOK_PODS, OURS, 
 from central.fit.workload import MASS, PodKind, kind_of, workload_of
 from central.request.model import CpuMemory, Shape
 from lading.vocabulary import PodUid
-from tests.fakes.rooms import request, share, whole
+from tests.fakes.capacities import request, share, whole
 
 ONE, HALF = Shape(request=request(whole("c"))), Shape(request=request(share("c", None, 50)))
 PRIOR = {PodKind(gpus=8): 1.0}

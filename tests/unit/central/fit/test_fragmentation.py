@@ -11,7 +11,7 @@ from central.fit.fragmentation import STEP_MILLI, Fragmentation
 from central.fit.turnover import STEPS
 from central.fit.workload import PodKind, workload_of
 from central.request.model import CpuMemory
-from tests.fakes.rooms import card, room
+from tests.fakes.capacities import capacity, card
 
 CORES = CpuMemory(4000, 8192)
 MANY = 64_000, 262_144  # of cpu and memory
@@ -19,7 +19,7 @@ MANY = 64_000, 262_144  # of cpu and memory
 
 def scoring(weights: dict[PodKind, float], turnover: int = 0) -> Fragmentation:
     columns = Columns()
-    columns.put(room(*(card(number) for number in range(8))))
+    columns.put(capacity(*(card(number) for number in range(8))))
     return Fragmentation(workload_of(weights), columns, turnover)
 
 
@@ -87,13 +87,13 @@ def test_many_at_once_score_as_each_alone(
 def test_it_is_current_until_places_for_several_cards_get_scarce() -> None:
     columns = Columns()
     for number in range(20):
-        columns.put(room(*(card(slot) for slot in range(8)), name=f"n{number}"))
+        columns.put(capacity(*(card(slot) for slot in range(8)), name=f"n{number}"))
     one = Fragmentation(workload_of({PodKind(gpus=8): 1.0, PodKind(core_percent=50): 99.0}), columns)
     assert one.is_current()  # nothing was made from it yet
     one.worth(columns.states(np.arange(20)))
     assert one.is_current()
     for number in range(19):
-        columns.put(room(*(card(slot, free_core=90) for slot in range(8)), name=f"n{number}"))
+        columns.put(capacity(*(card(slot, free_core=90) for slot in range(8)), name=f"n{number}"))
     assert not one.is_current()
     again = Fragmentation(workload_of({PodKind(gpus=8): 1.0, PodKind(core_percent=50): 99.0}), columns)
     before, after = one.worth(columns.states(np.array([19]))), again.worth(columns.states(np.array([19])))

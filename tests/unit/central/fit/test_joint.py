@@ -14,26 +14,26 @@ from central.fit.fit import fit
 from central.fit.joint import find
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.topology import NEXT_TO, Distance
-from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Role, Scope
 from lading.nodedevices import Status
 from lading.vocabulary import PciAddress
-from tests.fakes.rooms import card, eight_gpus, gpu_bdf, held, port, rdma, request, room, share, vf, vf_bdf, whole
+from tests.fakes.capacities import capacity, card, eight_gpus, gpu_bdf, held, port, rdma, request, share, vf, vf_bdf, whole
 
 NODES: Final = Path(__file__).parents[4] / "simnode/nodedevices"
 
 
-def node(name: str, *, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeRoom:
+def node(name: str, *, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeCapacity:
     """A shipped profile; cards by module id where it has any, else by place, from 1; VFs by place, from 0."""
     status = msgspec.json.decode((NODES / f"{name}.json").read_bytes(), type=Status)
     cards = []
     for number, gpu in enumerate(status.gpus, start=1):
         pods = int((gpu.module_id or number) in held_cards)
         mib = 0 if pods else gpu.usable_mib
-        cards.append(CardRoom(gpu=gpu, free_mib=mib, free_core=0 if pods else 100, pods=pods, containers=pods, usable=True))
+        cards.append(CardCapacity(gpu=gpu, free_mib=mib, free_core=0 if pods else 100, pods=pods, containers=pods, usable=True))
     vfs = [(pf, vf) for pf in status.pfs for vf in pf.vfs]
-    rooms = [VfRoom(vf=vf, pf=pf, usable=True, free=number not in held_vfs) for number, (pf, vf) in enumerate(vfs)]
-    return NodeRoom(name=name, version=1, cards=tuple(cards), vfs=tuple(rooms), partitions=status.partitions)
+    capacities = [VfCapacity(vf=vf, pf=pf, usable=True, free=number not in held_vfs) for number, (pf, vf) in enumerate(vfs)]
+    return NodeCapacity(name=name, version=1, cards=tuple(cards), vfs=tuple(capacities), partitions=status.partitions)
 
 
 def switch_of(path: Sequence[str]) -> str:
@@ -41,7 +41,7 @@ def switch_of(path: Sequence[str]) -> str:
     return path[1]
 
 
-def switches(where: NodeRoom, found: Placement, container: str = "a") -> list[str]:
+def switches(where: NodeCapacity, found: Placement, container: str = "a") -> list[str]:
     """Of its GPUs and VFs, in their order."""
     placed = found.containers[container]
     of_gpu = {one.gpu.uuid: switch_of(one.gpu.place.path) for one in where.cards}
@@ -49,24 +49,24 @@ def switches(where: NodeRoom, found: Placement, container: str = "a") -> list[st
     return [*(of_gpu[gpu.uuid] for gpu in placed.gpus), *(of_vf[one.bdf] for one in placed.vfs)]
 
 
-def place(where: NodeRoom, pod: DeviceRequest) -> Placement:
+def place(where: NodeCapacity, pod: DeviceRequest) -> Placement:
     found = fit(where, pod, policy=Policy.BINPACK)
     assert isinstance(found, Placement), found
     return found
 
 
-def modules(where: NodeRoom, pod: DeviceRequest) -> set[int | None]:
+def modules(where: NodeCapacity, pod: DeviceRequest) -> set[int | None]:
     placed = {gpu.uuid for gpu in place(where, pod).containers["a"].gpus}
     return {one.gpu.module_id for one in where.cards if one.gpu.uuid in placed}
 
 
-def missing(where: NodeRoom, pod: DeviceRequest) -> Missing:
+def missing(where: NodeCapacity, pod: DeviceRequest) -> Missing:
     found = fit(where, pod, policy=Policy.BINPACK)
     assert isinstance(found, NoFit), found
     return found.missing
 
 
-def after(where: NodeRoom, found: Placement) -> NodeRoom:
+def after(where: NodeCapacity, found: Placement) -> NodeCapacity:
     """With what was placed held."""
     cards = [
         replace(one, pods=1, containers=1, free_mib=0, free_core=0) if one.gpu.uuid in found.taken.gpus else one
@@ -128,12 +128,12 @@ def test_two_switches_below_one_host_bridge_are_two() -> None:
     assert [two] * 3 == with_nics  # cards 5 and 6, although 2 and 4 are below one host bridge
 
 
-def cascaded(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeRoom:
+def cascaded(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = ()) -> NodeCapacity:
     """Below one root port a switch with two behind it: cards 0 and 3 behind the one, 1 and 2 behind the other, and a PF of two
     VFs behind each, that of the lower address behind the other. VFs 0 and 1 are of that one."""
     cards = [held(n) if n in held_cards else card(n, switch=0, behind=[n in {1, 2}]) for n in range(4)]
     pfs = [port(n, switch=0, behind=[n == 0]) for n in range(2)]
-    return room(*cards, vfs=[vf(n % 2, pf=pfs[n // 2], held=n in held_vfs) for n in range(4)])
+    return capacity(*cards, vfs=[vf(n % 2, pf=pfs[n // 2], held=n in held_vfs) for n in range(4)])
 
 
 def given(found: Placement) -> tuple[list[PciAddress], list[PciAddress]]:
@@ -179,7 +179,7 @@ def test_gpus_are_chosen_by_which_vfs_are_free() -> None:
 
 
 def test_a_card_that_is_taken_in_part_is_no_one_elses_whole_card() -> None:
-    where = room(card(0, free_mib=1), card(1, free_core=99), card(2))
+    where = capacity(card(0, free_mib=1), card(1, free_core=99), card(2))
     assert missing(where, request(whole("a", 2))) is Missing.TOO_FEW_FREE_GPUS
 
 
@@ -253,7 +253,7 @@ def test_vfs_of_every_pf() -> None:
 
 
 def test_a_pf_of_which_nothing_may_be_given_is_not_one_of_every_pf() -> None:
-    where = room(vfs=[vf(0, pf=0), vf(0, pf=1, usable=False), vf(1, pf=2)])
+    where = capacity(vfs=[vf(0, pf=0), vf(0, pf=1, usable=False), vf(1, pf=2)])
     found = place(where, request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF))
     assert found.taken.vfs == {vf_bdf(0, pf=0), vf_bdf(1, pf=2)}
 
@@ -288,46 +288,46 @@ def test_pairs_are_shared_out_evenly(gpus: int, vfs: int, of_each_pf: list[int])
         (eight_gpus(held_vfs=range(14)), request(rdma("a", 2), scope=Scope.SWITCH), None),
         (eight_gpus(held_vfs={*range(15)} - {3}), request(rdma("a", 2), scope=Scope.NUMA), Missing.NOT_FREE_WITHIN_SCOPE),
         (
-            room(card(0, switch=None), card(1, switch=None)),
+            capacity(card(0, switch=None), card(1, switch=None)),
             request(whole("a", 2), scope=Scope.SOCKET),
             Missing.NOT_WITHIN_SCOPE,
         ),
-        (room(card(0, switch=None)), request(whole("a"), scope=Scope.SWITCH), None),
-        (room(card(0), card(1, unhealthy="Xid"), card(2)), request(whole("a", 2), scope=Scope.SWITCH), Missing.UNHEALTHY),
-        (room(card(0), vfs=[vf(0, pf=1)]), request(share("a", 1, vfs=1), scope=Scope.SWITCH), Missing.NOT_WITHIN_SCOPE),
-        (room(card(0), vfs=[vf(0, pf=1)]), request(share("a", 1, vfs=1), scope=Scope.NUMA), None),
+        (capacity(card(0, switch=None)), request(whole("a"), scope=Scope.SWITCH), None),
+        (capacity(card(0), card(1, unhealthy="Xid"), card(2)), request(whole("a", 2), scope=Scope.SWITCH), Missing.UNHEALTHY),
+        (capacity(card(0), vfs=[vf(0, pf=1)]), request(share("a", 1, vfs=1), scope=Scope.SWITCH), Missing.NOT_WITHIN_SCOPE),
+        (capacity(card(0), vfs=[vf(0, pf=1)]), request(share("a", 1, vfs=1), scope=Scope.NUMA), None),
         (
-            room(card(0), vfs=[vf(0, pf=1)]),
+            capacity(card(0), vfs=[vf(0, pf=1)]),
             request(whole("a", vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH),
             Missing.TOO_FEW_VFS_OF_SWITCH,
         ),
         (
-            room(card(0), held(2), vfs=[vf(0, pf=1)]),
+            capacity(card(0), held(2), vfs=[vf(0, pf=1)]),
             request(whole("a", vfs=1), rdma_policy=RdmaPolicy.PER_SWITCH),
             Missing.TOO_FEW_FREE_VFS_OF_SWITCH,
         ),
         (
-            room(card(0), vfs=[vf(0), vf(0, pf=1, held=True)]),
+            capacity(card(0), vfs=[vf(0), vf(0, pf=1, held=True)]),
             request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF),
             Missing.TOO_FEW_FREE_VFS_OF_PF,
         ),
         (
-            room(card(0), vfs=[vf(0), vf(1), vf(0, pf=1)]),
+            capacity(card(0), vfs=[vf(0), vf(1), vf(0, pf=1)]),
             request(rdma("a", 2), rdma_policy=RdmaPolicy.PER_PF),
             Missing.TOO_FEW_VFS_OF_PF,
         ),
-        (room(card(0)), request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF), Missing.TOO_FEW_VFS),
-        (room(vfs=[vf(0, usable=False)]), request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF), Missing.UNHEALTHY),
+        (capacity(card(0)), request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF), Missing.TOO_FEW_VFS),
+        (capacity(vfs=[vf(0, usable=False)]), request(rdma("a"), rdma_policy=RdmaPolicy.PER_PF), Missing.UNHEALTHY),
         (eight_gpus(), request(whole("a", 2), whole("b", 2), whole("c", 1), scope=Scope.SWITCH), None),
         (
             eight_gpus(held_cards={0, 2, 4}),
             request(whole("a", 2), whole("b", 2), scope=Scope.SWITCH),
             Missing.SHARES_DO_NOT_FIT,
         ),
-        (room(card(0), card(1), card(2)), request(whole("a", 2), whole("b"), scope=Scope.SWITCH), None),
+        (capacity(card(0), card(1), card(2)), request(whole("a", 2), whole("b"), scope=Scope.SWITCH), None),
     ],
 )
-def test_what_is_within_a_scope(where: NodeRoom, pod: DeviceRequest, expected: Missing | None) -> None:
+def test_what_is_within_a_scope(where: NodeCapacity, pod: DeviceRequest, expected: Missing | None) -> None:
     if expected is None:
         place(where, pod)
     else:
@@ -360,7 +360,7 @@ def test_and_takes_the_next_best_itself() -> None:
 
 
 def test_vfs_alone_leave_the_only_switch_that_would_do_too() -> None:
-    where = room(card(0), vfs=[vf(0, pf=0), vf(0, pf=1), vf(1, pf=1, held=True)])
+    where = capacity(card(0), vfs=[vf(0, pf=0), vf(0, pf=1), vf(1, pf=1, held=True)])
     pod = request(rdma("net"), whole("a", vfs=1), scope=Scope.SWITCH)
     assert place(where, pod).containers["net"].vfs[0].bdf == vf_bdf(0, pf=1)
 
@@ -383,19 +383,19 @@ def test_it_takes_a_new_vf_rather_than_a_new_gpu() -> None:
 
 
 def test_of_cards_with_room_for_a_share_one_near_a_free_vf() -> None:
-    where = room(card(0, free_mib=100), card(2, free_mib=500), card(3), vfs=[vf(0, pf=1)])
+    where = capacity(card(0, free_mib=100), card(2, free_mib=500), card(3), vfs=[vf(0, pf=1)])
     assert place(where, request(share("a", 50))).containers["a"].gpus[0].bdf == where.cards[0].gpu.bdf
     assert place(where, request(share("a", 50, vfs=1))).containers["a"].gpus[0].bdf == where.cards[1].gpu.bdf
 
 
 def test_but_by_count_where_the_policy_says() -> None:
-    where = room(card(0, free_mib=100), card(2, free_mib=500), vfs=[vf(0, pf=1)])
+    where = capacity(card(0, free_mib=100), card(2, free_mib=500), vfs=[vf(0, pf=1)])
     pod = request(share("a", 50, vfs=1), rdma_policy=RdmaPolicy.COUNT)
     assert place(where, pod).containers["a"].gpus[0].bdf == where.cards[0].gpu.bdf
 
 
 def test_several_shares_within_a_scope() -> None:
-    where = room(card(0, free_mib=9000, containers=1), card(1), card(2, free_core=50), card(3, free_core=50))
+    where = capacity(card(0, free_mib=9000, containers=1), card(1), card(2, free_core=50), card(3, free_core=50))
     limits = Limits(spread_containers_per_card=2)
     pod = request(whole("a", 2, vfs=0), scope=Scope.SWITCH, policy=Policy.SPREAD)
     found = fit(where, pod, policy=Policy.BINPACK, limits=limits)
@@ -427,12 +427,12 @@ def one_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("one_set")
 def test_of_too_many_sets_the_best_of_some_is_taken() -> None:
     vfs = [vf(0, pf=port(1, switch=1))]
-    first = place(room(card(0, switch=0), card(1, switch=1), vfs=vfs), request(whole("a", vfs=1)))
+    first = place(capacity(card(0, switch=0), card(1, switch=1), vfs=vfs), request(whole("a", vfs=1)))
     assert [gpu.uuid for gpu in first.containers["a"].gpus] == [card(0).gpu.uuid]
 
 
 @pytest.mark.usefixtures("one_set")
 def test_what_was_not_found_among_some_is_not_said_to_be_nowhere() -> None:
-    where = room(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
+    where = capacity(card(0, switch=0), card(1, switch=1), card(2, switch=2), card(3, switch=2))
     found = fit(where, request(whole("init", role=Role.INIT), whole("a", 2)), policy=Policy.BINPACK)
     assert found == NoFit(missing=Missing.SETS_ENDED)

@@ -22,13 +22,13 @@ from central.fit.scores import Counting, ScoredVerdicts
 from central.fit.topology import NEXT_TO
 from central.fit.verdicts import Verdicts
 from central.fit.workload import PodKind, workload_of
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.loop.steps import exhaust
 from central.request.model import CpuMemory, DeviceRequest, PartitionPolicy, Policy, Shape, Sharing
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import NvLink, Partition
 from tests.depth import repeats
-from tests.fakes.rooms import card, gpu_bdf, gpu_uuid, held, request, room, share, vf, whole
+from tests.fakes.capacities import capacity, card, gpu_bdf, gpu_uuid, held, request, share, vf, whole
 
 SIZE = 1000
 ALL = CpuMemory(1000, 1024)
@@ -71,11 +71,11 @@ CARDS = (
 LIMITS = Limits()
 
 
-class Rooms:
+class Capacities:
     """The rooms of a cluster, as the ledger shows them."""
 
     def __init__(self) -> None:
-        self.now: dict[str, NodeRoom] = {}
+        self.now: dict[str, NodeCapacity] = {}
         self.changes: list[str] = []
         self.loads: list[str] = []
         self.turnover = 0
@@ -84,7 +84,7 @@ class Rooms:
         self, name: str, cards: tuple[int, ...], cpu_milli: int, vfs: int, *, parted: bool = False, isolated: bool = False
     ) -> None:
         self.changes.append(name)
-        made = room(
+        made = capacity(
             *(_on_board(CARDS[kind](n), n + 1) for n, kind in enumerate(cards)), vfs=[vf(n) for n in range(vfs)], name=name
         )
         self.now[name] = replace(
@@ -124,7 +124,7 @@ class Rooms:
             forecast=Forecast.settled(WORKLOAD, self.turnover),
         )
 
-    def _since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
+    def _since(self, version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:
         names = dict.fromkeys(self.changes[max(version, 0) :])
         return [(name, self.now.get(name)) for name in names], len(self.changes)
 
@@ -134,15 +134,15 @@ class Rooms:
         return left, len(self.loads)
 
 
-def _on_board(one: CardRoom, module_id: int) -> CardRoom:
+def _on_board(one: CardCapacity, module_id: int) -> CardCapacity:
     return replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=module_id))
 
 
-def place(room: NodeRoom, request: DeviceRequest) -> Placement | NoFit:
-    return fit(room, request, policy=Policy.FRAGMENTATION, limits=LIMITS)
+def place(capacity: NodeCapacity, request: DeviceRequest) -> Placement | NoFit:
+    return fit(capacity, request, policy=Policy.FRAGMENTATION, limits=LIMITS)
 
 
-def best_score(counting: Counting, one: NodeRoom, shape: Shape) -> int:
+def best_score(counting: Counting, one: NodeCapacity, shape: Shape) -> int:
     """By the exact fit: every card by itself for a single share, all cards for everything else."""
     before = counting.columns.states(np.array([counting.columns.row_of[one.name]]))
     absent = [0] * (before.free.shape[1] - len(one.cards))
@@ -162,9 +162,9 @@ def _cards(asked: DeviceRequest) -> int:
     return asked.containers[0].share.cards if asked.containers[0].share else 0
 
 
-def best_by_looking(counting: Counting, rooms: Rooms, shape: Shape, among: Collection[str]) -> str | None:
+def best_by_looking(counting: Counting, capacities: Capacities, shape: Shape, among: Collection[str]) -> str | None:
     ranked = []
-    for one in rooms.now.values():
+    for one in capacities.now.values():
         placed = place(one, shape.request)
         if one.name in among and isinstance(placed, Placement):
             enough = one.cpu_milli >= shape.cpu_memory.cpu_milli and one.memory_mib >= shape.cpu_memory.memory_mib
@@ -185,9 +185,9 @@ def best(counted: Verdicts, shape: Shape, among: Collection[str]) -> str | None:
     return counted.best(shape, among)
 
 
-def card_of(counted: Verdicts, room: NodeRoom, shape: Shape) -> str:
+def card_of(counted: Verdicts, capacity: NodeCapacity, shape: Shape) -> str:
     """The card that a share gets."""
-    placed = counted.place(room, shape)
+    placed = counted.place(capacity, shape)
     assert isinstance(placed, Placement)
     ((gpu,),) = (one.gpus for one in placed.containers.values())
     return gpu.bdf
@@ -211,12 +211,12 @@ def test_caught_up_they_say_what_the_exact_search_says(
     steps: list[tuple[list[tuple[Any, ...]], Shape, set[str]]],
 ) -> None:
     """The same scoring scores both: it reads the cluster only now and then (`Fragmentation`)."""
-    rooms, cached = Rooms(), dict[DeviceRequest, ScoredVerdicts]()
-    counting = Counting(rooms.followed(), partial(Fragmentation, WORKLOAD))
+    capacities, cached = Capacities(), dict[DeviceRequest, ScoredVerdicts]()
+    counting = Counting(capacities.followed(), partial(Fragmentation, WORKLOAD))
     for told, shape, among in steps:
         for kind, *words in told:
-            getattr(rooms, kind)(*words)
-        exact = {name: place(one, shape.request) for name, one in rooms.now.items()}
+            getattr(capacities, kind)(*words)
+        exact = {name: place(one, shape.request) for name, one in capacities.now.items()}
         verdicts = cached.setdefault(shape.request, ScoredVerdicts(shape.request, counting, limits=LIMITS))
         verdicts.catch_up()
         exhaust(islice(verdicts.judging(), 1))
@@ -226,77 +226,77 @@ def test_caught_up_they_say_what_the_exact_search_says(
         assert verdicts.reasons == {
             name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in exact.items()
         }
-        for names in (sorted(among), list(rooms.now)):
-            assert verdicts.best(shape.cpu_memory, names) == best_by_looking(counting, rooms, shape, names)
-        for one in rooms.now.values():  # the card that is remembered, and the one that is found by a look
+        for names in (sorted(among), list(capacities.now)):
+            assert verdicts.best(shape.cpu_memory, names) == best_by_looking(counting, capacities, shape, names)
+        for one in capacities.now.values():  # the card that is remembered, and the one that is found by a look
             assert counting.with_best_card(one, shape, verdicts) == counting.with_best_card(one, shape, None)
 
 
 def test_a_node_without_the_cpu_comes_last_and_is_not_refused() -> None:
-    rooms = Rooms()
-    rooms.put("n1", (1,), 2000, 0)
-    rooms.put("n2", (0, 0, 0), 64_000, 0)
-    counted, shape = rooms.verdicts(), Shape(request=ASKS[2], cpu_memory=CpuMemory(4000, 1024))
+    capacities = Capacities()
+    capacities.put("n1", (1,), 2000, 0)
+    capacities.put("n2", (0, 0, 0), 64_000, 0)
+    counted, shape = capacities.verdicts(), Shape(request=ASKS[2], cpu_memory=CpuMemory(4000, 1024))
     assert [best(counted, shape, some) for some in (["n1", "n2"], ["n1"])] == ["n2", "n1"]
     assert best(counted, shape, ["nobody"]) is None
 
 
 def test_a_node_with_the_gpu_and_the_vf_on_one_switch_comes_before_a_fuller_one() -> None:
-    rooms = Rooms()
-    rooms.put("n1", (3, 3, 0), 64_000, 1)  # the VF is on the switch of the first two cards
-    rooms.put("n2", (0, 0, 0), 64_000, 1)
+    capacities = Capacities()
+    capacities.put("n1", (3, 3, 0), 64_000, 1)  # the VF is on the switch of the first two cards
+    capacities.put("n2", (0, 0, 0), 64_000, 1)
     shapes = {vfs: Shape(request=request(whole("c", vfs=vfs)), cpu_memory=ALL) for vfs in (0, 1)}
-    assert {vfs: best(rooms.verdicts(), shape, ["n1", "n2"]) for vfs, shape in shapes.items()} == {0: "n1", 1: "n2"}
+    assert {vfs: best(capacities.verdicts(), shape, ["n1", "n2"]) for vfs, shape in shapes.items()} == {0: "n1", 1: "n2"}
 
 
 def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
-    rooms = Rooms()
-    rooms.put("n1", (0, 2, 1), 64_000, 0)  # of the third 700 are left: 400 leave what another one of 30 % takes
-    counted = rooms.verdicts()
+    capacities = Capacities()
+    capacities.put("n1", (0, 2, 1), 64_000, 0)  # of the third 700 are left: 400 leave what another one of 30 % takes
+    counted = capacities.verdicts()
     shape = Shape(request=ASKS[2], cpu_memory=ALL)
     best(counted, shape, ["n1"])
-    assert card_of(counted, rooms.now["n1"], shape) == gpu_bdf(2)
-    assert card_of(counted, replace(rooms.now["n1"], name="of no ledger"), shape) == gpu_bdf(2)
+    assert card_of(counted, capacities.now["n1"], shape) == gpu_bdf(2)
+    assert card_of(counted, replace(capacities.now["n1"], name="of no ledger"), shape) == gpu_bdf(2)
 
 
 def test_of_cards_that_are_alike_the_lowest_address() -> None:
-    rooms = Rooms()
-    rooms.put("n1", (3, 0, 0), 64_000, 0)
-    one = rooms.now["n1"]
+    capacities = Capacities()
+    capacities.put("n1", (3, 0, 0), 64_000, 0)
+    one = capacities.now["n1"]
     turned = replace(one, cards=tuple(reversed(one.cards)))
-    assert card_of(rooms.verdicts(), turned, Shape(request=ASKS[2], cpu_memory=ALL)) == gpu_bdf(1)
+    assert card_of(capacities.verdicts(), turned, Shape(request=ASKS[2], cpu_memory=ALL)) == gpu_bdf(1)
 
 
 def test_what_is_not_one_share_is_placed_by_the_search() -> None:
-    rooms = Rooms()
-    rooms.put("n1", (0, 0), 64_000, 1)
-    one, counted = rooms.now["n1"], rooms.verdicts()
+    capacities = Capacities()
+    capacities.put("n1", (0, 0), 64_000, 1)
+    one, counted = capacities.now["n1"], capacities.verdicts()
     for asked in (ASKS[0], ASKS[1], ASKS[4], ASKS[5]):
         assert counted.place(one, Shape(request=asked, cpu_memory=ALL)) == place(one, asked)
 
 
 def test_only_what_changed_is_scored_again_until_the_workload_is_another() -> None:
-    rooms = Rooms()
+    capacities = Capacities()
     scorings: list[Tally] = []
 
     def new_scoring(columns: Columns) -> Scoring:
         scorings.append(Tally(Fragmentation(WORKLOAD, columns)))
         return scorings[-1]
 
-    counting = Counting(rooms.followed(), new_scoring)
+    counting = Counting(capacities.followed(), new_scoring)
     verdicts = ScoredVerdicts(ASKS[0], counting, limits=LIMITS)
 
     def scored() -> int:
         scorings[-1].scored = 0
         verdicts.catch_up()
-        verdicts.best(ALL, list(rooms.now))
+        verdicts.best(ALL, list(capacities.now))
         return scorings[-1].scored
 
     for number in range(20):
-        rooms.put(f"n{number}", (0, 0), 64_000, 0)
+        capacities.put(f"n{number}", (0, 0), 64_000, 0)
     assert [scored(), scored()] == [20, 0]
-    rooms.put("n7", (0,), 64_000, 0)
-    rooms.load("n8", 1000)
+    capacities.put("n7", (0,), 64_000, 0)
+    capacities.load("n8", 1000)
     assert scored() == 2
     counting.renew()
     assert scored() == 20

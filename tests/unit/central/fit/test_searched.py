@@ -12,22 +12,22 @@ from central.fit.model import Missing, NoFit
 from central.fit.score import Score, score_placed
 from central.fit.searched import PASSED_OVER, SearchedVerdicts
 from central.fit.verdicts import REMEMBERED, Verdicts
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.loop.steps import exhaust
 from central.request.model import NO_CPU_MEMORY, DeviceRequest, Policy
-from tests.fakes.rooms import card, request, room, share, whole
+from tests.fakes.capacities import capacity, card, request, share, whole
 
 ASKS = (request(whole("c")), request(whole("c", 2)), request(share("c", 40_000)))
 CARDS = (card(0), card(1), card(0, free_mib=30_000), card(1, free_mib=50_000), card(0, unhealthy="Xid 79"))
 
 
-def judge(room: NodeRoom, asked: DeviceRequest) -> Score | Missing:
-    found = fit(room, asked, policy=Policy.BINPACK)
-    return found.missing if isinstance(found, NoFit) else score_placed(room, asked, found, policy=Policy.BINPACK)
+def judge(capacity: NodeCapacity, asked: DeviceRequest) -> Score | Missing:
+    found = fit(capacity, asked, policy=Policy.BINPACK)
+    return found.missing if isinstance(found, NoFit) else score_placed(capacity, asked, found, policy=Policy.BINPACK)
 
 
-def verdicts_of(rooms: "Rooms") -> Verdicts:
-    return Verdicts(rooms.since, lambda version: ([], version), policy=Policy.BINPACK)
+def verdicts_of(capacities: "Capacities") -> Verdicts:
+    return Verdicts(capacities.since, lambda version: ([], version), policy=Policy.BINPACK)
 
 
 def judged(verdicts: Verdicts, asked: DeviceRequest) -> CachedVerdicts:
@@ -40,27 +40,27 @@ def best(kept: CachedVerdicts, among: Collection[str]) -> str | None:
     return kept.best(NO_CPU_MEMORY, among)
 
 
-class Rooms:
+class Capacities:
     """The rooms of a cluster, as the ledger shows them."""
 
     def __init__(self) -> None:
-        self.rooms: dict[str, NodeRoom] = {}
+        self.capacities: dict[str, NodeCapacity] = {}
         self.changes: list[str] = []
         self.looked = 0
 
     def put(self, name: str, cards: Iterable[int]) -> None:
         chosen = {number % 2: CARDS[number] for number in cards}
         self.changes.append(name)
-        self.rooms[name] = room(*chosen.values(), name=name, version=len(self.changes))
+        self.capacities[name] = capacity(*chosen.values(), name=name, version=len(self.changes))
 
     def remove(self, name: str) -> None:
-        self.rooms.pop(name, None)
+        self.capacities.pop(name, None)
         self.changes.append(name)
 
-    def since(self, version: int) -> tuple[list[tuple[str, NodeRoom | None]], int]:
+    def since(self, version: int) -> tuple[list[tuple[str, NodeCapacity | None]], int]:
         names = list(dict.fromkeys(self.changes[max(version, 0) :]))
         self.looked += len(names)
-        return [(name, self.rooms.get(name)) for name in names], len(self.changes)
+        return [(name, self.capacities.get(name)) for name in names], len(self.changes)
 
 
 names = st.sampled_from([f"n{number}" for number in range(6)])
@@ -71,14 +71,14 @@ change = st.tuples(names, st.none() | st.sets(st.integers(0, len(CARDS) - 1)))
 def test_caught_up_it_says_what_a_look_at_all_says(
     steps: list[tuple[tuple[str, set[int] | None], DeviceRequest, set[str]]],
 ) -> None:
-    rooms = Rooms()
-    cache = verdicts_of(rooms)
+    capacities = Capacities()
+    cache = verdicts_of(capacities)
     for (name, cards), asked, among in steps:
         if cards is None:
-            rooms.remove(name)
+            capacities.remove(name)
         else:
-            rooms.put(name, cards)
-        verdicts = {one.name: judge(one, asked) for one in rooms.rooms.values()}
+            capacities.put(name, cards)
+        verdicts = {one.name: judge(one, asked) for one in capacities.capacities.values()}
         scores = {node: verdict for node, verdict in verdicts.items() if not isinstance(verdict, Missing)}
         partly = cache.of(asked)
         exhaust(islice(partly.judging(), 1))
@@ -94,12 +94,12 @@ def test_caught_up_it_says_what_a_look_at_all_says(
 
 def test_the_best_of_few_among_many() -> None:
     """Beyond so many better ones all that are asked about are looked at: the same answer."""
-    rooms = Rooms()
+    capacities = Capacities()
     names = [f"n{number:03d}" for number in range(4 * PASSED_OVER)]
     for name in names:
-        rooms.put(name, {0, 1} if name < names[3 * PASSED_OVER] else {2, 3})
+        capacities.put(name, {0, 1} if name < names[3 * PASSED_OVER] else {2, 3})
     asked = ASKS[2]
-    kept = judged(verdicts_of(rooms), asked)
+    kept = judged(verdicts_of(capacities), asked)
     fuller, emptier = names[3 * PASSED_OVER :], names[: 3 * PASSED_OVER]
     assert best(kept, names) == fuller[0]
     assert best(kept, emptier[::-1]) == emptier[0]
@@ -108,22 +108,22 @@ def test_the_best_of_few_among_many() -> None:
 
 
 def test_only_what_changed_is_looked_at_again() -> None:
-    rooms = Rooms()
-    cache = verdicts_of(rooms)
+    capacities = Capacities()
+    cache = verdicts_of(capacities)
     for number in range(50):
-        rooms.put(f"n{number}", {0, 1})
+        capacities.put(f"n{number}", {0, 1})
     cache.of(ASKS[0])
-    rooms.looked = 0
-    rooms.put("n7", {2})
+    capacities.looked = 0
+    capacities.put("n7", {2})
     cache.of(ASKS[0])
     cache.of(ASKS[0])
-    assert rooms.looked == 1
+    assert capacities.looked == 1
 
 
 def test_of_many_asks_the_last_are_remembered() -> None:
-    rooms = Rooms()
-    cache = verdicts_of(rooms)
-    rooms.put("n1", {0})
+    capacities = Capacities()
+    cache = verdicts_of(capacities)
+    capacities.put("n1", {0})
     first = cache.of(ASKS[0])
     for number in range(1, REMEMBERED):
         cache.of(request(share("c", number)))
@@ -134,10 +134,10 @@ def test_of_many_asks_the_last_are_remembered() -> None:
 
 
 def test_changes_do_not_add_up_in_memory() -> None:
-    rooms = Rooms()
-    cache = verdicts_of(rooms)
+    capacities = Capacities()
+    cache = verdicts_of(capacities)
     for number in range(500):
-        rooms.put("n1", {0} if number % 2 else {2})
+        capacities.put("n1", {0} if number % 2 else {2})
         kept = judged(cache, ASKS[2])
         best(kept, ["n1"])
     assert isinstance(kept, SearchedVerdicts)

@@ -11,15 +11,15 @@ import pytest
 from central.fit import joint
 from central.fit.fit import fit
 from central.fit.model import Missing, NoFit, Placement
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.request.model import PartitionPolicy, Policy, RdmaPolicy, Scope
 from lading.nodedevices import Partition, Place
-from tests.fakes.rooms import card, port, request, room, vf, whole
+from tests.fakes.capacities import capacity, card, port, request, vf, whole
 
 VFS_OF_PF = 4
 
 
-def sixteen(is_free: Callable[[int, int], bool] = lambda switch, number: True, *, socket: int | None = None) -> NodeRoom:
+def sixteen(is_free: Callable[[int, int], bool] = lambda switch, number: True, *, socket: int | None = None) -> NodeCapacity:
     """`is_free`: by switch, and number of the VF there. `socket`: all of it is there."""
 
     def here(place: Place) -> Place:
@@ -27,7 +27,7 @@ def sixteen(is_free: Callable[[int, int], bool] = lambda switch, number: True, *
 
     cards = [card(n, switch=n) for n in range(16)]
     ports = [port(n, switch=n) for n in range(16)]
-    return room(
+    return capacity(
         *(replace(one, gpu=msgspec.structs.replace(one.gpu, place=here(one.gpu.place))) for one in cards),
         vfs=[
             vf(number, pf=msgspec.structs.replace(pf, place=here(pf.place)), held=not is_free(switch, number))
@@ -70,7 +70,7 @@ def test_partitions_of_many_gpus_come_before_those_of_few() -> None:
     taken = {2, 10, 13}
     cards = [card(n, switch=n // 2, free_mib=0 if n + 1 in taken else None) for n in range(16)]
     where = replace(
-        room(*(replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=n + 1)) for n, one in enumerate(cards))),
+        capacity(*(replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=n + 1)) for n, one in enumerate(cards))),
         partitions=tuple(Partition(id=number, modules=one) for number, one in enumerate(modules)),
     )
     pod = request(whole("a", 2), whole("b"), whole("c", 4), whole("d", 4), partition=PartitionPolicy.HONOR)

@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from central.fit.topology import MOST_NVLINKS, Distance, bits, distance, lay_out, link, link_level, nvlinks
-from central.ledger.model import CardRoom
+from central.ledger.model import CardCapacity
 from lading.nodedevices import Gpu, NvLink, Partition, Place
-from tests.fakes.rooms import card, eight_gpus, gpu_uuid, place, port, room, vf
+from tests.fakes.capacities import capacity, card, eight_gpus, gpu_uuid, place, port, vf
 
 NOWHERE = Place()
 ON_ROOT_PORT = Place(path=("pci0000:00", "0000:00:01.0"))
 
 
-def moved(one: CardRoom, to: Place) -> CardRoom:
+def moved(one: CardCapacity, to: Place) -> CardCapacity:
     return replace(one, gpu=msgspec.structs.replace(one.gpu, place=to))
 
 
-def with_module(one: CardRoom, module: int) -> CardRoom:
+def with_module(one: CardCapacity, module: int) -> CardCapacity:
     return replace(one, gpu=msgspec.structs.replace(one.gpu, module_id=module))
 
 
@@ -75,7 +75,7 @@ def test_more_nvlinks_come_before_fewer_and_any_before_pcie() -> None:
 
 
 def test_devices_are_numbers_in_the_order_of_their_addresses() -> None:
-    where = room(card(2), card(1), vfs=[vf(0, pf=1), vf(1, pf=0), vf(0, pf=0)])
+    where = capacity(card(2), card(1), vfs=[vf(0, pf=1), vf(1, pf=0), vf(0, pf=0)])
     layout = lay_out(where, vfs=True)
     assert (layout.cards, layout.vfs) == ((1, 0), (2, 1, 0))
     assert layout.topology.port_of == (0, 0, 1)
@@ -112,7 +112,7 @@ def somewhere(draw: st.DrawFn) -> Place:
 def test_distances_are_a_hierarchy_and_groups_follow_them(where: list[Place]) -> None:
     for one, other, third in permutations(where, 3):
         assert distance(one, third) <= max(distance(one, other), distance(other, third))
-    topology = lay_out(room(*(moved(card(n), to) for n, to in enumerate(where))), vfs=False).topology
+    topology = lay_out(capacity(*(moved(card(n), to) for n, to in enumerate(where))), vfs=False).topology
     for level in Distance:
         group_of = {number: site.number for site in topology.groups[level] for number in bits(site.cards)}
         for (a, at), (b, there) in combinations(enumerate(where), 2):
@@ -121,7 +121,7 @@ def test_distances_are_a_hierarchy_and_groups_follow_them(where: list[Place]) ->
 
 def test_what_is_below_one_root_port_is_kept_whole_not_each_switch_of_it() -> None:
     cards = [card(n, switch=0, behind=[n // 2]) for n in range(4)]
-    topology = lay_out(room(*cards), vfs=False).topology
+    topology = lay_out(capacity(*cards), vfs=False).topology
     assert [bits(site.cards) for site in topology.groups[Distance.SWITCH]] == [[0, 1], [2, 3]]
     assert [bits(mask) for mask in topology.kept] == [[0, 1, 2, 3]]
 
@@ -131,25 +131,25 @@ def test_what_is_below_one_bridge_is_together_whatever_it_says_of_its_numa_node(
     third = Place(path=("pci0000:40", "0000:40:01.0"), numa=0)
     cards = [card(n) for n in range(3)]
     places = [one, other, third]
-    where = room(*(moved(one, to) for one, to in zip(cards, places, strict=True)))
+    where = capacity(*(moved(one, to) for one, to in zip(cards, places, strict=True)))
     [numa] = lay_out(where, vfs=False).topology.groups[Distance.NUMA]
     assert bits(numa.cards) == [0, 1, 2]
 
 
 def test_unknown_places_are_alone_until_the_node() -> None:
-    where = room(card(0, switch=None), card(1, switch=None), vfs=[vf(0, pf=port(0, switch=None))])
+    where = capacity(card(0, switch=None), card(1, switch=None), vfs=[vf(0, pf=port(0, switch=None))])
     topology = lay_out(where, vfs=True).topology
     assert [len(sites) for sites in topology.groups] == [3, 3, 3, 3, 3, 1]
 
 
 def test_nodes_that_are_built_alike_have_one_topology() -> None:
     assert lay_out(eight_gpus(), vfs=True).topology is lay_out(eight_gpus(name="n2", held_cards={1}), vfs=True).topology
-    assert lay_out(eight_gpus(), vfs=True).topology is not lay_out(room(card(0)), vfs=True).topology
+    assert lay_out(eight_gpus(), vfs=True).topology is not lay_out(capacity(card(0)), vfs=True).topology
 
 
 def test_partitions_by_module_id_and_not_of_cards_that_are_gone() -> None:
     cards = [with_module(card(n), module) for n, module in enumerate((3, 1, 4))]
     parts = tuple(Partition(id=n, modules=modules) for n, modules in enumerate([(1, 3), (3, 4), (1, 2), (4,)]))
-    topology = lay_out(replace(room(*cards), partitions=parts), vfs=False).topology
+    topology = lay_out(replace(capacity(*cards), partitions=parts), vfs=False).topology
     assert [bits(mask) for mask in topology.partitions] == [[0, 1], [0, 2], [2]]
     assert {tuple(bits(mask)) for mask in topology.kept} == {(0, 1), (0, 2)}  # one of them is a switch too

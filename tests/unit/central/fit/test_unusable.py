@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from central.fit.columns import FULL, Columns, left_of
 from central.fit.unusable import read_free, unusable_milli
 from central.fit.workload import PodKind
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.request.model import CpuMemory
 from tests.depth import repeats
-from tests.fakes.rooms import CARD_MIB, MODEL, card, held, mig_card, room
-from tests.unit.central.fit.test_vectors import OTHER, SIZE, columns_of, some_rooms
+from tests.fakes.capacities import CARD_MIB, MODEL, capacity, card, held, mig_card
+from tests.unit.central.fit.test_vectors import OTHER, SIZE, columns_of, some_capacities
 
 QUARTER = CARD_MIB // 4
 
@@ -41,7 +41,7 @@ def unusable(columns: Columns, kind: PodKind) -> int:
 )
 def test_of_two_whole_cards_and_a_quarter(kind: PodKind, milli: int) -> None:
     cards = card(0), card(1), card(2, free_mib=QUARTER, free_core=25, containers=1), held(3), mig_card(4, "1g.10gb")
-    one = room(*cards, card(5, unhealthy="Xid 79"))
+    one = capacity(*cards, card(5, unhealthy="Xid 79"))
     columns, _ = columns_of((replace(one, cpu_milli=8000, memory_mib=1000, resources_known=True),))
     assert read_free(columns).total_milli == 2250
     assert unusable(columns, kind) == milli
@@ -57,13 +57,13 @@ kinds = st.builds(
 
 
 @settings(max_examples=repeats(60, long=600))
-@given(some_rooms, kinds)
-def test_by_a_look_at_each_card(rooms: tuple[NodeRoom, ...], kind: PodKind) -> None:
-    columns, _ = columns_of(rooms)
-    assert unusable(columns, kind) == (0 if kind.cpu_only else sum(_lost(one, kind) for one in rooms))
+@given(some_capacities, kinds)
+def test_by_a_look_at_each_card(capacities: tuple[NodeCapacity, ...], kind: PodKind) -> None:
+    columns, _ = columns_of(capacities)
+    assert unusable(columns, kind) == (0 if kind.cpu_only else sum(_lost(one, kind) for one in capacities))
 
 
-def _lost(one: NodeRoom, kind: PodKind) -> int:
+def _lost(one: NodeCapacity, kind: PodKind) -> int:
     if not one.serving:
         return 0
     suits = [card for card in one.cards if not kind.models or card.gpu.model in kind.models]

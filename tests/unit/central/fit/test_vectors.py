@@ -11,11 +11,11 @@ from central.fit.columns import Columns, Ints, left_of
 from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
 from central.fit.vectors import REASONS, Wish, choices, fits, left_after, wish_of
-from central.ledger.model import CardRoom, NodeRoom
+from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import DeviceRequest, Policy, Role, Scope, Sharing
 from lading.devices.isolation import IsolationName
 from tests.depth import repeats
-from tests.fakes.rooms import MODEL, card, held, mig_card, rdma, request, room, share, whole
+from tests.fakes.capacities import MODEL, capacity, card, held, mig_card, rdma, request, share, whole
 
 SIZE = 800
 OTHER = "NVIDIA A10"
@@ -25,7 +25,7 @@ OFFERED = [(), (), (NONE, TOKENS), (TOKENS, NONE), (MPS,)]
 
 
 @st.composite
-def some_card(draw: st.DrawFn, number: int) -> CardRoom:
+def some_card(draw: st.DrawFn, number: int) -> CardCapacity:
     size = draw(st.sampled_from([SIZE, SIZE, 2 * SIZE, 10, 0]))
     model = draw(st.sampled_from([MODEL, MODEL, OTHER]))
     match draw(st.sampled_from(["free", "free", "shared", "shared", "held", "broken", "mig"])):
@@ -46,17 +46,17 @@ def some_card(draw: st.DrawFn, number: int) -> CardRoom:
 
 
 @st.composite
-def some_room(draw: st.DrawFn, name: str) -> NodeRoom:
+def some_capacity(draw: st.DrawFn, name: str) -> NodeCapacity:
     cards = [draw(some_card(number)) for number in range(draw(st.integers(0, 4)))]
     missing = draw(st.sampled_from(["", "", "", "", "reported", "reconciled", "reachable", "booted"]))
     cpu, memory = draw(st.integers(0, 64_000)), draw(st.integers(0, 256_000))
     words = [missing != flag for flag in ("reported", "reconciled", "reachable", "booted")]
-    one = room(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2], rebooted=not words[3])
+    one = capacity(*cards, name=name, reported=words[0], reconciled=words[1], reachable=words[2], rebooted=not words[3])
     isolations = draw(st.sampled_from(OFFERED))
     return replace(one, cpu_milli=cpu, memory_mib=memory, resources_known=True, isolations=isolations)
 
 
-some_rooms = st.integers(1, 5).flatmap(lambda count: st.tuples(*[some_room(f"n{number}") for number in range(count)]))
+some_capacities = st.integers(1, 5).flatmap(lambda count: st.tuples(*[some_capacity(f"n{number}") for number in range(count)]))
 some_share = st.one_of(
     st.integers(1, 2 * SIZE + 1).map(lambda mib: share("c", mib)),
     st.integers(1, 100).map(lambda core: share("c", None, core)),
@@ -71,11 +71,11 @@ simple_asks = st.builds(
 )
 
 
-def columns_of(rooms: tuple[NodeRoom, ...]) -> tuple[Columns, Ints]:
+def columns_of(capacities: tuple[NodeCapacity, ...]) -> tuple[Columns, Ints]:
     columns = Columns()
-    for one in rooms:
+    for one in capacities:
         columns.put(one)
-    return columns, np.arange(len(rooms))
+    return columns, np.arange(len(capacities))
 
 
 def wish(asked: DeviceRequest) -> Wish:
@@ -85,33 +85,33 @@ def wish(asked: DeviceRequest) -> Wish:
 
 
 @settings(max_examples=repeats(100, long=1_000))
-@given(some_rooms, simple_asks)
-def test_who_fits_and_why_the_others_do_not(rooms: tuple[NodeRoom, ...], asked: DeviceRequest) -> None:
-    columns, rows = columns_of(rooms)
+@given(some_capacities, simple_asks)
+def test_who_fits_and_why_the_others_do_not(capacities: tuple[NodeCapacity, ...], asked: DeviceRequest) -> None:
+    columns, rows = columns_of(capacities)
     counted = [REASONS[number] for number in fits(columns, rows, wish(asked)).missing]
-    exact = [fit(one, asked, policy=Policy.FRAGMENTATION) for one in rooms]
+    exact = [fit(one, asked, policy=Policy.FRAGMENTATION) for one in capacities]
     assert counted == [one.missing if isinstance(one, NoFit) else None for one in exact]
 
 
 @settings(max_examples=repeats(100, long=1_000))
-@given(some_rooms, simple_asks)
+@given(some_capacities, simple_asks)
 def test_every_choice_leaves_what_the_exact_fit_on_those_cards_leaves(
-    rooms: tuple[NodeRoom, ...], asked: DeviceRequest
+    capacities: tuple[NodeCapacity, ...], asked: DeviceRequest
 ) -> None:
-    columns, rows = columns_of(rooms)
+    columns, rows = columns_of(capacities)
     found = fits(columns, rows, wish(asked))
     fitting = rows[found.missing == 0]
     made = choices(columns, fitting, found.cards[found.missing == 0], wish(asked))
     after = left_after(columns, fitting, made, np.array([[1000], [2048]]))
-    assert after.left[0].tolist() == [rooms[row].cpu_milli - 1000 for row in fitting[made.of]]
+    assert after.left[0].tolist() == [capacities[row].cpu_milli - 1000 for row in fitting[made.of]]
     counted = {(int(row), tuple(sorted(free))) for row, free in zip(fitting[made.of], after.free.tolist(), strict=True)}
     exact = set()
     for row in fitting.tolist():
-        alone = [(one,) for one in rooms[row].cards] if not wish(asked).cards else [rooms[row].cards]
+        alone = [(one,) for one in capacities[row].cards] if not wish(asked).cards else [capacities[row].cards]
         for cards in alone:
-            placed = fit(replace(rooms[row], cards=cards), asked, policy=Policy.FRAGMENTATION)
+            placed = fit(replace(capacities[row], cards=cards), asked, policy=Policy.FRAGMENTATION)
             if isinstance(placed, Placement):
-                left = [left_of(one, placed.taken.gpus.get(one.gpu.uuid)) for one in rooms[row].cards]
+                left = [left_of(one, placed.taken.gpus.get(one.gpu.uuid)) for one in capacities[row].cards]
                 exact.add((row, tuple(sorted([*left, *[0] * (columns.slots - len(left))]))))
     assert counted == exact
 
@@ -134,7 +134,7 @@ def test_what_more_is_asked_for_is_not_counted(asked: DeviceRequest) -> None:
 
 
 def test_a_pod_without_devices_fits_and_leaves_the_cards_as_they_are() -> None:
-    columns, rows = columns_of((room(card(0), held(1)), room(name="n2", reported=False), room(held(0), name="n3")))
+    columns, rows = columns_of((capacity(card(0), held(1)), capacity(name="n2", reported=False), capacity(held(0), name="n3")))
     found = fits(columns, rows, wish(DeviceRequest(containers=())))
     assert (found.missing == 0).tolist() == [True, False, True]
     made = choices(columns, rows[[0, 2]], found.cards[[0, 2]], wish(DeviceRequest(containers=())))

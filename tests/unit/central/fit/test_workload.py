@@ -8,7 +8,7 @@ import pytest
 
 from central.fit.workload import MASS, MOST_KINDS, PodKind, kind_of, parse_workload, workload_of
 from central.request.model import CpuMemory, DeviceRequest, Policy, Role, Shape
-from tests.fakes.rooms import rdma, request, share, whole
+from tests.fakes.capacities import rdma, request, share, whole
 
 SOME = CpuMemory(4000, 8192)
 

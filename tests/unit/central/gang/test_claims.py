@@ -18,7 +18,7 @@ KEPT = PodUid("kept-for-gang/uid-gone")
 
 def on_card(world: World, number: int) -> Planned:
     """A plan for one card of n1."""
-    gpu = world.ledger.room("n1").cards[number].gpu
+    gpu = world.ledger.capacity("n1").cards[number].gpu
     container = PlacedContainer(gpus=(PlacedGpu(uuid=gpu.uuid, bdf=gpu.bdf),))
     placement = Placement(containers={"main": container}, taken=Taken(gpus={gpu.uuid: Part(whole=True)}))
     return Planned(node="n1", placement=placement)
@@ -81,4 +81,4 @@ def test_members_may_take_each_others_places_and_those_that_were_kept_or_predict
     assert hold(world, {"a": 3, "b": 0, "c": 2}) is None
     assert gang_of(world).life.kept == {}
     assert {uid: [*own] for uid, own in own_claims(world).items()} == {uid_of(name): [Claim.PLANNED] for name in "abc"}
-    assert sum(card.free for card in world.ledger.room("n1").cards) == 2
+    assert sum(card.free for card in world.ledger.capacity("n1").cards) == 2

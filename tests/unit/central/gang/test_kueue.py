@@ -11,7 +11,7 @@ import pytest
 
 from central.controllers.admission_checks import SETTLE_S
 from central.gang.admission import retry_s
-from central.gang.workload_rooms import HELD_S
+from central.gang.workload_places import HELD_S
 from central.ledger.model import Claim
 from lading.kube.resource import ADMISSION_CHECKS
 from lading.log import Event

@@ -8,10 +8,10 @@ import pytest
 from central.gang import rails as searched
 from central.ledger.rails import rails_of
 from lading.vocabulary import GANG_PREFERRED_TOPOLOGY, RESOURCE_GPU, RESOURCE_RDMA
+from tests.fakes.capacities import CARD_MIB, MODEL
 from tests.fakes.kube_objects import Json, devices_path, gpu_uuid, node, node_path
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, play
-from tests.fakes.rooms import CARD_MIB, MODEL
 from tests.unit.central.gang.stories import bound, nodes_of, put_gang, put_member
 
 RACK = "topology.kubernetes.io/rack"
@@ -67,7 +67,7 @@ def rails(one: Led, *names: str) -> list[set[int]]:
         record = one.term.ledger.pod(one.uid(name))
         assert record is not None
         assert record.taken is not None
-        found.append({*rails_of(one.term.ledger.room(record.node), record.taken.vfs)})
+        found.append({*rails_of(one.term.ledger.capacity(record.node), record.taken.vfs)})
     return found
 
 
@@ -76,9 +76,9 @@ def beside(one: Led, name: str) -> bool:
     record = one.term.ledger.pod(one.uid(name))
     assert record is not None
     assert record.taken is not None
-    room = one.term.ledger.room(record.node)
-    cards = {card.gpu.place.path for card in room.cards if card.gpu.uuid in record.taken.gpus}
-    return cards == {vf.pf.place.path for vf in room.vfs if vf.vf.bdf in record.taken.vfs}
+    capacity = one.term.ledger.capacity(record.node)
+    cards = {card.gpu.place.path for card in capacity.cards if card.gpu.uuid in record.taken.gpus}
+    return cards == {vf.pf.place.path for vf in capacity.vfs if vf.vf.bdf in record.taken.vfs}
 
 
 def test_members_are_on_the_rails_that_are_free_on_all_of_their_nodes(tmp_path: Path) -> None:

@@ -1,14 +1,14 @@
-"""What the API server says, as short as a test wants to say it. Cards and VFs by number, as in tests/fakes/rooms.py."""
+"""What the API server says, as short as a test wants to say it. Cards and VFs by number, as in tests/fakes/capacities.py."""
 
 from collections.abc import Collection, Iterable, Mapping
 
 from central.assignment.model import Part, Taken
 from central.ledger.ledger import Ledger
-from central.ledger.model import ONE_EACH, NodeFacts, NodeRoom, PodRecord
+from central.ledger.model import ONE_EACH, NodeCapacity, NodeFacts, PodRecord
 from central.request.model import NO_CPU_MEMORY, CpuMemory
 from lading.nodedevices import Gpu, Grant, GrantedGpu, Metadata, MigInstance, NodeDevices, Pf, Status, Vf
 from lading.vocabulary import CORDON, GpuUuid, PodUid
-from tests.fakes.rooms import CARD_MIB, MODEL, gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
+from tests.fakes.capacities import CARD_MIB, MODEL, gpu_bdf, gpu_uuid, pf_bdf, vf_bdf
 
 WHOLE = Part(whole=True)
 READY, NOT_READY = NodeFacts(ready=True), NodeFacts()
@@ -147,13 +147,13 @@ def ledger_of(*reports: NodeDevices) -> Ledger:
     return ledger
 
 
-def free_mib(room: NodeRoom) -> list[int]:
-    return [card.free_mib for card in room.cards]
+def free_mib(capacity: NodeCapacity) -> list[int]:
+    return [card.free_mib for card in capacity.cards]
 
 
-def free_cards(room: NodeRoom) -> list[int]:
-    return [number for number, card in enumerate(room.cards) if card.free]
+def free_cards(capacity: NodeCapacity) -> list[int]:
+    return [number for number, card in enumerate(capacity.cards) if card.free]
 
 
-def free_vfs(room: NodeRoom) -> list[int]:
-    return [number for number, vf in enumerate(room.vfs) if vf.free]
+def free_vfs(capacity: NodeCapacity) -> list[int]:
+    return [number for number, vf in enumerate(capacity.vfs) if vf.free]

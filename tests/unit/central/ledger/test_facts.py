@@ -9,7 +9,7 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, NodeFacts
 from central.request.model import CpuMemory
 from lading.nodedevices import NodeDevices, Past, Place, Use
-from tests.fakes.rooms import CARD_MIB, gpu_uuid
+from tests.fakes.capacities import CARD_MIB, gpu_uuid
 from tests.unit.central.ledger.facts import (
     NOT_READY,
     READY,
@@ -39,26 +39,26 @@ def claims(ledger: Ledger, name: str, node: str = "n1") -> set[Claim]:
 def test_a_bound_pod_holds_what_its_assignment_says() -> None:
     ledger = ledger_of()
     ledger.facts.set_pod(pod("p", node="n1", takes=taken({0: Part(1000, 30)}, vfs=[1])))
-    room = ledger.room("n1")
-    assert free_mib(room) == [CARD_MIB - 1000, CARD_MIB]
-    assert room.cards[0].free_core == 70
-    assert free_vfs(room) == [0, 2, 3]
+    capacity = ledger.capacity("n1")
+    assert free_mib(capacity) == [CARD_MIB - 1000, CARD_MIB]
+    assert capacity.cards[0].free_core == 70
+    assert free_vfs(capacity) == [0, 2, 3]
 
 
 def test_a_pod_that_is_not_bound_or_has_no_assignment_holds_nothing() -> None:
     ledger = ledger_of()
     ledger.facts.set_pod(pod("p", takes=whole(0)))
     ledger.facts.set_pod(pod("q", node="n1"))
-    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
 def test_a_pod_being_deleted_holds_until_it_is_gone() -> None:
     ledger = ledger_of()
     ledger.facts.set_pod(pod("p", 1, node="n1", takes=whole(0)))
     ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0), deleting=True))
-    assert free_cards(ledger.room("n1")) == [1]
+    assert free_cards(ledger.capacity("n1")) == [1]
     ledger.facts.remove_pod(uid("p"))
-    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -70,14 +70,14 @@ def test_a_device_that_the_node_still_names_is_not_free(gone: bool) -> None:
     else:
         ledger.facts.set_pod(pod("p", 2, node="n1", takes=whole(0, 1), terminal=True))
     assert claims(ledger, "p") == {Claim.GRANTED}
-    assert free_cards(ledger.room("n1")) == [1]
+    assert free_cards(ledger.capacity("n1")) == [1]
     ledger.facts.set_report(report(version=2))
-    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
 def test_a_grant_holds_without_a_pod() -> None:
     ledger = ledger_of(report(grants=[grant("manual", "c", granted(1), vfs=[0])]))
-    assert free_cards(ledger.room("n1")) == [0]
+    assert free_cards(ledger.capacity("n1")) == [0]
     assert ledger.holders("n1")[0].holder.name == "manual"
 
 
@@ -85,14 +85,14 @@ def test_a_grant_holds_without_a_pod() -> None:
 def test_assignment_and_grant_of_one_pod_count_once(grants_mib: int, held_mib: int) -> None:
     ledger = ledger_of(report(grants=[grant("p", "c", granted(0, grants_mib))]))
     ledger.facts.set_pod(pod("p", node="n1", takes=share(0, 1000)))
-    assert free_mib(ledger.room("n1"))[0] == CARD_MIB - held_mib
-    assert ledger.room("n1").cards[0].pods == 1
+    assert free_mib(ledger.capacity("n1"))[0] == CARD_MIB - held_mib
+    assert ledger.capacity("n1").cards[0].pods == 1
 
 
 def test_shares_of_several_pods_add_up() -> None:
     ledger = ledger_of(report(grants=[grant("manual", "c", granted(0, 100, 10))]))
     ledger.facts.set_pod(pod("p", node="n1", takes=share(0, 1000, 20), containers={gpu_uuid(0): 2}))
-    card = ledger.room("n1").cards[0]
+    card = ledger.capacity("n1").cards[0]
     assert (card.free_mib, card.free_core, card.pods, card.containers) == (CARD_MIB - 1100, 70, 2, 3)
 
 
@@ -139,17 +139,17 @@ def test_a_list_takes_away_what_it_does_not_have() -> None:
     ledger.facts.replace_nodes({"n2": (READY, 1)}, version=8)
     assert {held.holder.name for node in ("n1", "n2") for held in ledger.holders(node)} == {"new", "other"}
     assert ledger.nodes() == ("n2",)
-    assert (ledger.room("n1").reported, ledger.room("n1").reachable) == (False, False)
-    assert ledger.room("n2").reachable
+    assert (ledger.capacity("n1").reported, ledger.capacity("n1").reachable) == (False, False)
+    assert ledger.capacity("n2").reachable
 
 
 def test_claims_on_a_node_without_a_report_are_kept() -> None:
     ledger = Ledger()
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
-    assert not ledger.room("n1").reported
+    assert not ledger.capacity("n1").reported
     assert claims(ledger, "p") == {Claim.BOUND}
     ledger.facts.set_report(report())
-    assert free_cards(ledger.room("n1")) == [1]
+    assert free_cards(ledger.capacity("n1")) == [1]
 
 
 # Nothing is freed on a node that no one can reach
@@ -173,7 +173,7 @@ def test_what_ends_on_an_unreachable_node_lingers(end: str) -> None:
         case _:
             ledger.facts.replace_pods([], version=2)
     assert claims(ledger, "p") == {Claim.LINGERING}
-    assert free_cards(ledger.room("n1")) == [1]
+    assert free_cards(ledger.capacity("n1")) == [1]
     assert ledger.take_freed() == ()
 
 
@@ -182,7 +182,7 @@ def test_an_assignment_that_shrinks_on_an_unreachable_node_lingers(less: Taken |
     ledger = unreachable()
     ledger.facts.set_pod(pod("p", 2, node="n1", takes=less))
     assert Claim.LINGERING in claims(ledger, "p")
-    assert free_cards(ledger.room("n1")) == [1]
+    assert free_cards(ledger.capacity("n1")) == [1]
 
 
 def test_all_that_ends_on_an_unreachable_node_lingers_together() -> None:
@@ -191,7 +191,7 @@ def test_all_that_ends_on_an_unreachable_node_lingers_together() -> None:
     ledger.facts.set_node("n1", NOT_READY, 2)
     ledger.facts.set_report(report(version=2))
     ledger.facts.remove_pod(uid("p"))
-    assert free_cards(ledger.room("n1")) == []
+    assert free_cards(ledger.capacity("n1")) == []
 
 
 def test_a_grant_that_grows_on_an_unreachable_node_leaves_nothing_behind() -> None:
@@ -223,7 +223,7 @@ def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> N
     ledger = Ledger()
     held = [grant("p", "c", granted(0))]
     ledger.facts.set_report(report(grants=held))
-    room, (_, version) = ledger.room("n1"), ledger.rooms_changed_since(-1)
+    capacity, (_, version) = ledger.capacity("n1"), ledger.capacities_changed_since(-1)
     ledger.take_freed()
     busy = report(version=2, grants=held)
     past = Past(device=gpu_uuid(1), pod=uid("q"), container="c", since=1, until=2)
@@ -231,8 +231,8 @@ def test_what_is_in_use_and_who_was_there_before_is_no_change_of_the_room() -> N
     ledger.facts.set_report(
         msgspec.structs.replace(busy, status=msgspec.structs.replace(busy.status, past=(past,), use=seen, used_at=9))
     )
-    assert ledger.room("n1") is room
-    assert ledger.rooms_changed_since(version) == ([], version)
+    assert ledger.capacity("n1") is capacity
+    assert ledger.capacities_changed_since(version) == ([], version)
     assert ledger.take_freed() == ()
 
 
@@ -297,20 +297,20 @@ def test_what_was_not_reported_of_a_force_deleted_pod_is_free_after_the_next_rep
     ledger = ledger_of()
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.remove_pod(uid("p"))
-    assert free_cards(ledger.room("n1")) == [1]
+    assert free_cards(ledger.capacity("n1")) == [1]
     if end == "time":
         ledger.expire(1.0)
         ledger.expire(0.9 + UNREPORTED_S)
-        assert free_cards(ledger.room("n1")) == [1]
+        assert free_cards(ledger.capacity("n1")) == [1]
         ledger.expire(1.0 + UNREPORTED_S)
     elif end == "grant":
         ledger.facts.set_report(report(version=2, grants=[grant("p", "c", granted(0))]))
         ledger.expire(2 * UNREPORTED_S)
         ledger.expire(4 * UNREPORTED_S)
-        assert free_cards(ledger.room("n1")) == [1]
+        assert free_cards(ledger.capacity("n1")) == [1]
     if end != "time":
         ledger.facts.set_report(report(version=3))
-    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
 def test_each_force_deleted_pod_has_its_own_time() -> None:
@@ -320,9 +320,9 @@ def test_each_force_deleted_pod_has_its_own_time() -> None:
         ledger.facts.remove_pod(uid(name))
         ledger.expire(now)
         ledger.expire(now + UNREPORTED_S - 1)
-        assert free_cards(ledger.room("n1")) == [1]
+        assert free_cards(ledger.capacity("n1")) == [1]
         ledger.expire(now + UNREPORTED_S)
-        assert free_cards(ledger.room("n1")) == [0, 1]
+        assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
 def test_a_pod_whose_grant_the_node_took_back_leaves_nothing_behind_when_it_is_force_deleted() -> None:
@@ -330,7 +330,7 @@ def test_a_pod_whose_grant_the_node_took_back_leaves_nothing_behind_when_it_is_f
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     ledger.facts.set_report(report(version=2))
     ledger.facts.remove_pod(uid("p"))
-    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
 def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> None:
@@ -429,13 +429,13 @@ def test_a_pod_that_changed_in_something_else_changes_no_room() -> None:
 
 def test_rooms_are_caught_up_with_by_version() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
-    everything, seen = ledger.rooms_changed_since(-1)
+    everything, seen = ledger.capacities_changed_since(-1)
     assert {name for name, _ in everything} == {"n1", "n2"}
     ledger.facts.set_pod(pod("p", node="n2", takes=whole(0)))
-    assert ledger.rooms_changed_since(seen) == ([("n2", ledger.room("n2"))], ledger.version)
+    assert ledger.capacities_changed_since(seen) == ([("n2", ledger.capacity("n2"))], ledger.version)
     seen = ledger.version
     ledger.facts.remove_report("n1", 5)
-    assert ledger.rooms_changed_since(seen) == ([("n1", None)], ledger.version)
+    assert ledger.capacities_changed_since(seen) == ([("n1", None)], ledger.version)
 
 
 def test_nothing_is_kept_of_a_node_without_report_and_holders() -> None:
@@ -451,4 +451,4 @@ def test_a_pod_that_takes_nothing_is_known_and_holds_nothing() -> None:
     ledger = ledger_of()
     ledger.facts.set_pod(pod("p", node="n1", takes=Taken()))
     assert ledger.pod(uid("p")) is not None
-    assert ledger.room("n1").cards[0].free
+    assert ledger.capacity("n1").cards[0].free

@@ -4,7 +4,7 @@ from central.assignment.model import Part, Taken
 from central.assignment.sharing import Group
 from central.ledger.groups import CardOf, Groups
 from central.request.model import Sharing
-from tests.fakes.rooms import gpu_uuid
+from tests.fakes.capacities import gpu_uuid
 from tests.unit.central.ledger.facts import share, taken, uid
 
 X = Group("team", "x")

@@ -8,8 +8,8 @@ from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Clash, Conflict, Holder, NodeFacts, Obstacle
 from central.request.model import Sharing
 from lading.nodedevices import GrantedGpu
+from tests.fakes.capacities import CARD_MIB, gpu_uuid, vf_bdf
 from tests.fakes.ended import end_pod
-from tests.fakes.rooms import CARD_MIB, gpu_uuid, vf_bdf
 from tests.unit.central.ledger.facts import (
     NOT_READY,
     WHOLE,
@@ -64,7 +64,7 @@ def test_reserving_the_same_again_is_no_second_reservation() -> None:
     ledger.claims.reserve(P, "n1", whole(0), 1)
     assert ledger.claims.reserve(P, "n1", whole(0), 1) is None
     ledger.claims.release(P)
-    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n1")) == [0, 1]
 
 
 @pytest.mark.parametrize(("node", "takes", "gen"), [("n1", whole(1), 1), ("n2", whole(0), 1), ("n1", whole(0), 2)])
@@ -116,10 +116,10 @@ def test_a_bound_pod_takes_over_from_its_reservation_without_a_gap() -> None:
     ledger = ledger_of()
     ledger.claims.reserve(P, "n1", whole(0), 1)
     ledger.claims.confirm(P)
-    room = ledger.room("n1")
+    capacity = ledger.capacity("n1")
     ledger.facts.set_pod(pod("p", node="n1", takes=whole(0)))
     assert claims(ledger, "p") == {Claim.BOUND}
-    assert ledger.room("n1") is room
+    assert ledger.capacity("n1") is capacity
     assert (ledger.reservations(), ledger.take_freed()) == ((), ())
 
 
@@ -182,9 +182,9 @@ def test_a_prediction_holds_for_a_moment() -> None:
     ledger = ledger_of()
     ledger.claims.predict(P, "n1", whole(0), until=5.0)
     ledger.expire(4.9)
-    assert free_cards(ledger.room("n1")) == [1]
+    assert free_cards(ledger.capacity("n1")) == [1]
     ledger.expire(5.0)
-    assert free_cards(ledger.room("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n1")) == [0, 1]
     assert ledger.take_freed() == ("n1",)
 
 
@@ -192,10 +192,10 @@ def test_a_pod_has_one_prediction() -> None:
     ledger = ledger_of(report("n1"), report("n2"))
     ledger.claims.predict(P, "n1", whole(0), until=5)
     assert ledger.claims.predict(P, "n2", whole(0, 1), until=5) is None
-    assert free_cards(ledger.room("n1")) == [0, 1]
-    assert free_cards(ledger.room("n2")) == []
+    assert free_cards(ledger.capacity("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n2")) == []
     ledger.claims.forget_prediction(P)
-    assert free_cards(ledger.room("n2")) == [0, 1]
+    assert free_cards(ledger.capacity("n2")) == [0, 1]
 
 
 def test_what_is_not_free_is_not_predicted() -> None:
@@ -210,8 +210,8 @@ def test_a_pods_own_claims_are_not_in_its_way() -> None:
     ledger = ledger_of()
     ledger.claims.nominate(P, "n1", whole(0), until=5)
     ledger.claims.predict(P, "n1", taken({0: Part(1000, 10)}, vfs=[0]), until=5)
-    assert free_cards(ledger.room("n1")) == [1]
-    assert free_cards(ledger.without(P).room("n1")) == [0, 1]
+    assert free_cards(ledger.capacity("n1")) == [1]
+    assert free_cards(ledger.without(P).capacity("n1")) == [0, 1]
     assert ledger.claims.reserve(P, "n1", taken({0: WHOLE, 1: WHOLE}, vfs=[0]), 1) is None
 
 
@@ -275,24 +275,24 @@ def test_a_room_without_victims_is_what_they_would_leave() -> None:
     ledger = ledger_of()
     for name, card in (("a", 0), ("b", 0), ("c", 1)):
         ledger.facts.set_pod(pod(name, node="n1", takes=share(card, 1000)))
-    before = ledger.room("n1")
-    assert free_mib(ledger.without(uid("a"), uid("c"), uid("nobody")).room("n1")) == [CARD_MIB - 1000, CARD_MIB]
-    assert ledger.room("n1") is before
+    before = ledger.capacity("n1")
+    assert free_mib(ledger.without(uid("a"), uid("c"), uid("nobody")).capacity("n1")) == [CARD_MIB - 1000, CARD_MIB]
+    assert ledger.capacity("n1") is before
 
 
 # Answers
 
 
 def test_of_a_node_that_no_one_knows_there_is_no_room() -> None:
-    room = Ledger().room("n9")
-    assert (room.cards, room.serving) == ((), False)
-    assert Ledger().without(P).room("n9") == room
+    capacity = Ledger().capacity("n9")
+    assert (capacity.cards, capacity.serving) == ((), False)
+    assert Ledger().without(P).capacity("n9") == capacity
 
 
 def test_rooms_are_those_of_nodes_that_report() -> None:
     ledger = ledger_of(report("n1"))
     ledger.facts.set_pod(pod("p", node="n2", takes=whole(0)))
-    assert [room.name for room in ledger.rooms()] == ["n1"]
+    assert [capacity.name for capacity in ledger.capacities()] == ["n1"]
 
 
 def test_holders_are_told_with_every_claim() -> None:
@@ -396,11 +396,11 @@ def test_a_grant_has_no_labels_and_takes_none_away() -> None:
     ledger.facts.set_pod(pod("p", node="n1", takes=labelled(0, exclusion="x")))
     ledger.facts.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
     (mine,) = labelled(0, exclusion="x").gpus.values()
-    assert ledger.room("n1").cards[0].sharers == (mine.sharing,)
+    assert ledger.capacity("n1").cards[0].sharers == (mine.sharing,)
     ledger.facts.set_report(report("n1", 3, grants=[grant("p", "c", granted(0, 1000)), grant("by-hand", "c", granted(0, 10))]))
-    assert ledger.room("n1").cards[0].sharers == ((), mine.sharing)
+    assert ledger.capacity("n1").cards[0].sharers == ((), mine.sharing)
     ledger.facts.remove_pod(P)
-    assert ledger.room("n1").cards[0].sharers == ()
+    assert ledger.capacity("n1").cards[0].sharers == ()
 
 
 def isolated(card: int, memory_mib: int = 1000, *isolation: str) -> Taken:
@@ -424,7 +424,7 @@ def test_claims_of_one_pod_that_differ_in_the_isolation_close_its_card() -> None
     ledger.facts.set_report(
         report("n1", 2, grants=[grant("p", "c", granted(0, 10, isolation="mps"))], isolations=["tokens", "mps"])
     )
-    assert ledger.room("n1").cards[0].isolations == ("mps", "tokens")
+    assert ledger.capacity("n1").cards[0].isolations == ("mps", "tokens")
     for isolation in ("tokens", "mps"):
         assert ledger.claims.reserve(Q, "n1", isolated(0, 10, isolation), 1) is not None
 
@@ -432,8 +432,8 @@ def test_claims_of_one_pod_that_differ_in_the_isolation_close_its_card() -> None
 def test_isolations_that_this_version_does_not_know_are_one_that_no_pod_can_ask_for() -> None:
     grants = [grant(name, "c", granted(0, 10, isolation=isolation)) for name, isolation in (("p", "later"), ("q", "latest"))]
     ledger = ledger_of(report(grants=grants, isolations=["none", "tokens", "later"]))
-    room = ledger.room("n1")
-    assert (room.cards[0].isolations, room.offered) == (("unknown",), ("none", "tokens"))
+    capacity = ledger.capacity("n1")
+    assert (capacity.cards[0].isolations, capacity.offered) == (("unknown",), ("none", "tokens"))
     for isolation in ([], ["tokens"], ["later"], ["unknown"]):
         assert ledger.claims.reserve(uid("r"), "n1", isolated(0, 10, *isolation), 1) is not None
 

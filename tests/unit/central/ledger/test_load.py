@@ -27,9 +27,9 @@ def ledger() -> Ledger:
 
 
 def left(books: Ledger, name: str = "n1") -> tuple[int, int]:
-    room = books.room(name)
-    assert room.resources_known
-    return NODE.cpu_milli - room.cpu_milli, NODE.memory_mib - room.memory_mib
+    capacity = books.capacity(name)
+    assert capacity.resources_known
+    return NODE.cpu_milli - capacity.cpu_milli, NODE.memory_mib - capacity.memory_mib
 
 
 def test_pods_with_and_without_devices_count() -> None:
@@ -118,39 +118,39 @@ def test_without_its_own_claims_a_pod_sees_what_it_would_have() -> None:
     books = ledger()
     books.facts.set_load(PodLoad(PodUid("other"), "n1", ONE))
     books.claims.predict(uid("a"), "n1", whole(0), until=10, cpu_memory=TWO)
-    room = books.without(uid("a")).room("n1")
-    assert (room.cpu_milli, room.memory_mib) == (63_000, 253_952)
+    capacity = books.without(uid("a")).capacity("n1")
+    assert (capacity.cpu_milli, capacity.memory_mib) == (63_000, 253_952)
 
 
 def test_a_change_of_load_is_none_of_devices() -> None:
     books = ledger()
     books.facts.set_pod(pod("a", 1, node="n1", takes=share(0, 100), cpu_memory=ONE))
-    version, room = books.version, books.room("n1")
+    version, capacity = books.version, books.capacity("n1")
     _, loads = books.loads_changed_since(-1)
     books.facts.set_load(PodLoad(PodUid("other"), "n1", ONE))
     assert books.version == version
-    assert books.room("n1").version == room.version
-    assert books.room("n1").cards is room.cards
-    assert books.rooms_changed_since(version) == ([], version)
+    assert books.capacity("n1").version == capacity.version
+    assert books.capacity("n1").cards is capacity.cards
+    assert books.capacities_changed_since(version) == ([], version)
     assert books.loads_changed_since(loads)[0] == [("n1", 62_000, 256_000 - 4096, True)]
 
 
 def test_more_than_there_is_leaves_nothing() -> None:
     books = ledger()
     books.facts.set_load(PodLoad(PodUid("other"), "n1", CpuMemory(70_000, 1)))
-    room = books.room("n1")
-    assert (room.cpu_milli, room.memory_mib, room.resources_known) == (0, 255_999, True)
+    capacity = books.capacity("n1")
+    assert (capacity.cpu_milli, capacity.memory_mib, capacity.resources_known) == (0, 255_999, True)
 
 
 def test_what_a_node_does_not_say_is_not_known() -> None:
     books = Ledger()
     books.facts.set_report(report("n1"))
-    assert not books.room("n1").resources_known
+    assert not books.capacity("n1").resources_known
     books.facts.set_node("n1", NodeFacts(allocatable=NODE), 5)
     books.facts.set_node("n1", NodeFacts(allocatable=ONE), 4)  # late
     assert left(books) == (0, 0)
     books.facts.set_node("n1", NodeFacts(), 6)
-    assert not books.room("n1").resources_known
+    assert not books.capacity("n1").resources_known
 
 
 def test_a_list_takes_away_what_is_not_in_it() -> None:
@@ -161,7 +161,7 @@ def test_a_list_takes_away_what_is_not_in_it() -> None:
     books.facts.replace_pods([], 5, loads=[PodLoad(PodUid("stays"), "n1", ONE)])
     assert left(books) == (2000, 4096)
     books.facts.replace_nodes({}, 9)
-    assert not books.room("n1").resources_known
+    assert not books.capacity("n1").resources_known
 
 
 def test_a_grant_alone_has_no_requests() -> None:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from central.assignment.model import Part, Taken
 from central.fit.model import Missing, NoFit, Placement
-from central.ledger.model import ONE_EACH, NodeRoom
+from central.ledger.model import ONE_EACH, NodeCapacity
 from central.ledger.overlay import Put
 from central.ledger.usage import Hold
 from central.request.model import CpuMemory
 from central.view.moves import place
+from tests.fakes.capacities import capacity, gpu_uuid
 from tests.fakes.ended import end_pod
 from tests.fakes.kube_objects import WHOLE, share, vfs
-from tests.fakes.rooms import gpu_uuid, room
 from tests.unit.central.ledger.facts import gpu, ledger_of, mig_uuid, report
 from tests.unit.central.world import World, uid_of
 
@@ -27,7 +27,7 @@ LABELS = st.sampled_from(
 )
 
 
-def _comparable(of: NodeRoom) -> NodeRoom:
+def _comparable(of: NodeCapacity) -> NodeCapacity:
     return replace(of, version=0)
 
 
@@ -58,20 +58,20 @@ def test_a_room_is_as_after_the_binding(pods: list[tuple[dict[str, str], dict[st
     put = place(made.scheduler, state, pod, "n1")
     for uid in going:
         end_pod(made.ledger, uid)
-    assert _comparable(state.room("n1")) == _comparable(made.ledger.room("n1"))
+    assert _comparable(state.capacity("n1")) == _comparable(made.ledger.capacity("n1"))
     placement = made.scheduler.placement(pod, "n1")
     assert (put and put.hold.taken) == (placement and placement.taken)
     if put is None:
         return
-    would_be = state.with_put(put).room("n1")
+    would_be = state.with_put(put).capacity("n1")
     assert made.ledger.claims.reserve(pod.uid, "n1", put.hold.taken, 1, pod.holder, pod.cpu_memory) is None
-    assert _comparable(would_be) == _comparable(made.ledger.room("n1"))
+    assert _comparable(would_be) == _comparable(made.ledger.capacity("n1"))
 
 
 def test_a_mig_instance_is_taken_alone() -> None:
     ledger = ledger_of(report(gpus=[gpu(0, mig=2)]))
     hold = Hold(Taken(gpus={gpu_uuid(0): Part(mig=frozenset({mig_uuid(0)}))}), ONE_EACH)
-    (card,) = ledger.without().with_put(Put(node="n1", hold=hold)).room("n1").cards
+    (card,) = ledger.without().with_put(Put(node="n1", hold=hold)).capacity("n1").cards
     assert (card.free_mig, card.pods) == ((mig_uuid(1),), 1)
 
 
@@ -89,7 +89,7 @@ def test_two_of_one_affinity_group_would_be_on_one_card() -> None:
 
 
 def test_a_node_that_is_known_to_lack_cpu_or_memory() -> None:
-    some = replace(room(), cpu_milli=1000, memory_mib=1024)
+    some = replace(capacity(), cpu_milli=1000, memory_mib=1024)
     asked = CpuMemory(1001, 10)
     assert some.has_resources(asked)
     assert not replace(some, resources_known=True).has_resources(asked)

@@ -4,7 +4,7 @@ from central.assignment.model import Part, Taken
 from central.ledger.parts import containers_on_cards, covers, covers_part, largest, merge, taken_by_grants
 from central.request.model import Sharing
 from lading.nodedevices import GrantedGpu
-from tests.fakes.rooms import gpu_uuid, vf_bdf
+from tests.fakes.capacities import gpu_uuid, vf_bdf
 from tests.unit.central.ledger.facts import WHOLE, grant, granted, share, taken, whole
 
 X, Y = (Sharing(namespace="team", exclusion=label) for label in "xy")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from central.fit.fit import fit
 from central.fit.model import NoFit, Placement
 from central.fit.sharing import fit_among_sharers
-from central.ledger.model import NodeRoom
+from central.ledger.model import NodeCapacity
 from central.scheduling.preempt import Plan
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
@@ -184,7 +184,7 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
     pod = wanting(made, wanted, priority=2)
 
     def fits(gone: set[PodUid]) -> bool:
-        return isinstance(fit(made.ledger.without(pod.uid, *gone).room("n1"), pod.request, policy=made.policy), Placement)
+        return isinstance(fit(made.ledger.without(pod.uid, *gone).capacity("n1"), pod.request, policy=made.policy), Placement)
 
     lower = {record.uid for record in made.ledger.bound_on("n1") if record.priority < 2}
     found = made.plan(pod, ["n1"])
@@ -257,9 +257,9 @@ def test_it_ends_with_a_plan_than_which_none_costs_less(
     pod = wanting(made, limits)
     fits = []
 
-    def counted(room: NodeRoom, *words: Any) -> Placement | NoFit:
-        fits.append(room.name)
-        return fit_among_sharers(room, *words)
+    def counted(capacity: NodeCapacity, *words: Any) -> Placement | NoFit:
+        fits.append(capacity.name)
+        return fit_among_sharers(capacity, *words)
 
     made.scheduler.judged(pod.request)
     monkeypatch.setattr("central.fit.fit.fit_among_sharers", counted)

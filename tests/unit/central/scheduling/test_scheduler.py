@@ -396,7 +396,7 @@ def test_the_card_of_a_share_is_chosen_as_the_node_is() -> None:
     assert claim is not None
     # On the card with 50 % free, 10 % would remain, which no pod requests; the card with 70 % free keeps 30 %, as b requests.
     assert [*claim.taken.gpus] == [gpu_uuid("n1", 1)]
-    assert made.ledger.room("n1").cards[0].free_core == 50
+    assert made.ledger.capacity("n1").cards[0].free_core == 50
     reserve(made, "c", "n1")
     held = made.ledger.own_claim(uid_of("c"), Claim.RESERVED)
     assert held is not None
@@ -417,9 +417,9 @@ def test_what_was_predicted_counts_until_it_is_over() -> None:
     sized(made, "n1", 2)
     made.show("a", requests=SMALL)
     made.filter("a")
-    assert made.ledger.room("n1").cpu_milli == 60_000
+    assert made.ledger.capacity("n1").cpu_milli == 60_000
     made.ledger.expire(made.now + PREDICTION_S)
-    assert made.ledger.room("n1").cpu_milli == 64_000
+    assert made.ledger.capacity("n1").cpu_milli == 64_000
 
 
 def test_a_node_that_is_short_of_cpu_by_the_ledger_is_named_where_kube_scheduler_has_no_other() -> None:
@@ -465,9 +465,9 @@ def test_cpu_of_a_pod_without_devices_counts_where_it_was_named() -> None:
     assert made.scheduler.prioritize(shown["c"], ["n1", "n2"]) == "n1"
     made.now += PREDICTION_S
     made.ledger.expire(made.now)
-    assert made.ledger.room("n1").cpu_milli == 4000
+    assert made.ledger.capacity("n1").cpu_milli == 4000
     made.show("c", {}, requests=SMALL, node="n1")
-    assert made.ledger.room("n1").cpu_milli == 0
+    assert made.ledger.capacity("n1").cpu_milli == 0
 
 
 def test_pods_that_come_are_learned_from_once() -> None:

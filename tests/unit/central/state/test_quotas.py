@@ -18,8 +18,8 @@ from central.request.reasons import OfPod
 from central.state.quotas import Quotas
 from central.view.quotas import view_quotas
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
+from tests.fakes.capacities import MODEL
 from tests.fakes.kube_objects import WHOLE, decoded, grant, share, vfs
-from tests.fakes.rooms import MODEL
 from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.quota.trees import divide_down, quota
 from tests.unit.central.world import World, uid_of

@@ -104,7 +104,7 @@ def test_counted_step_by_step_and_all_at_once_is_the_same() -> None:
             world.gone(bound.pop(chance.randrange(len(bound))))
         elif chance.random() < 0.1:
             world.report(node, chance.choice((8, 8, 9)), 8)
-        elif world.ledger.room(node).cards[0].free:
+        elif world.ledger.capacity(node).cards[0].free:
             world.bind(f"p{step}", node, chance.choice((WHOLE, share(core=30), WHOLE | vfs(1))), namespace=chance.choice("abc"))
             bound.append(f"p{step}")
         fresh = type(world.scheduler.tenants)(world.ledger)

@@ -9,8 +9,8 @@ from central.view.build import node_view, totals
 from central.view.model import NodeState, NodeView, State
 from lading.nodedevices import NodeDevices
 from simnode.reported import read_status
+from tests.fakes.capacities import CARD_MIB
 from tests.fakes.kube_objects import Json, devices, gpu_uuid, grant, share, vf_address, vfs
-from tests.fakes.rooms import CARD_MIB
 from tests.unit.central.world import World, uid_of
 
 

@@ -1,11 +1,11 @@
-"""The annotation, edited: what central makes of it (central.ledger.room) is what was asked."""
+"""The annotation, edited: what central makes of it (central.ledger.capacity) is what was asked."""
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.ledger.room import card_rooms, inventory_of, vf_rooms
+from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
 from central.ledger.usage import Usage
 from kubectl_lading.where.cordon import add, add_all, is_cordoned, remove
 from kubectl_lading.where.device_names import Device, Kind, devices_of
@@ -24,8 +24,8 @@ def out_of_service(written: str | None) -> set[str]:
     """As central reads it: cards, VFs; PFs by their VFs."""
     metadata = msgspec.structs.replace(NODE.metadata, annotations={CORDON: written} if written else {})
     inventory = inventory_of(NodeDevices(metadata=metadata, status=NODE.status))
-    cards = {card.gpu.uuid for card in card_rooms(inventory, Usage(), None, ()) if not card.usable}
-    return {*cards, *(vf.vf.bdf for vf in vf_rooms(inventory, Usage(), None, ()) if not vf.usable)}
+    cards = {card.gpu.uuid for card in card_capacities(inventory, Usage(), None, ()) if not card.usable}
+    return {*cards, *(vf.vf.bdf for vf in vf_capacities(inventory, Usage(), None, ()) if not vf.usable)}
 
 
 def covered(device: Device) -> set[str]:

@@ -1,4 +1,4 @@
-from tests.fakes.rooms import card, eight_gpus, held, vf
+from tests.fakes.capacities import card, eight_gpus, held, vf
 
 
 def test_a_card_is_free_unless_some_of_it_is_held() -> None:

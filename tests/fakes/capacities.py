@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import msgspec
 
-from central.ledger.model import CardRoom, NodeRoom, VfRoom
-from central.ledger.room import card_rooms, inventory_of, vf_rooms
+from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
+from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.ledger.usage import Usage
 from central.request.model import (
     ContainerRequest,
@@ -79,7 +79,7 @@ def card(
     dirty: str = "",
     nvlinks: Sequence[NvLink] = (),
     isolations: tuple[str, ...] = (),
-) -> CardRoom:
+) -> CardCapacity:
     """Free, unless less than all of it is; then one container of one pod holds the rest."""
     mib = usable_mib if free_mib is None else free_mib
     core = 100 if free_core is None else free_core
@@ -99,7 +99,7 @@ def card(
         dirty=dirty,
     )
     usable = usable and not gpu.unhealthy and not used_by and not dirty
-    return CardRoom(
+    return CardCapacity(
         gpu=gpu,
         free_mib=mib,
         free_core=core,
@@ -110,7 +110,7 @@ def card(
     )
 
 
-def held(number: int, *, usable_mib: int = CARD_MIB, switch: int | None = -1, model: str = MODEL) -> CardRoom:
+def held(number: int, *, usable_mib: int = CARD_MIB, switch: int | None = -1, model: str = MODEL) -> CardCapacity:
     """Whole, by another pod."""
     return card(number, usable_mib=usable_mib, free_mib=0, free_core=0, switch=switch, model=model)
 
@@ -126,7 +126,7 @@ def mig_card(
     usable: bool = True,
     model: str = MODEL,
     switch: int | None = -1,
-) -> CardRoom:
+) -> CardCapacity:
     """In MIG mode, with an instance of each profile, by slot; those held by one pod each. "2g.20gb" has 20 GiB."""
     plain = card(number, model=model, switch=switch, mig_enabled=True, usable=usable)
     instances = tuple(
@@ -156,15 +156,15 @@ def port(number: int, *, switch: int | None = -1, behind: Sequence[int] = ()) ->
     return Pf(bdf=pf_bdf(number), driver="mlx5_core", ibdev=f"mlx5_{number}", place=at)
 
 
-def vf(number: int, *, pf: int | Pf = 0, held: bool = False, usable: bool = True) -> VfRoom:
+def vf(number: int, *, pf: int | Pf = 0, held: bool = False, usable: bool = True) -> VfCapacity:
     of = port(pf) if isinstance(pf, int) else pf
     bdf = vf_bdf(number, pf=int(of.bdf[5:7], 16) - 0x60)
-    return VfRoom(vf=Vf(bdf=bdf, driver="mlx5_core"), pf=of, usable=usable, free=usable and not held)
+    return VfCapacity(vf=Vf(bdf=bdf, driver="mlx5_core"), pf=of, usable=usable, free=usable and not held)
 
 
-def room(
-    *cards: CardRoom,
-    vfs: Sequence[VfRoom] = (),
+def capacity(
+    *cards: CardCapacity,
+    vfs: Sequence[VfCapacity] = (),
     name: str = "n1",
     version: int = 1,
     reported: bool = True,
@@ -172,8 +172,8 @@ def room(
     reachable: bool = True,
     rebooted: bool = False,
     isolations: tuple[IsolationName, ...] = (),
-) -> NodeRoom:
-    return NodeRoom(
+) -> NodeCapacity:
+    return NodeCapacity(
         name=name,
         version=version,
         cards=cards,
@@ -186,23 +186,23 @@ def room(
     )
 
 
-def eight_gpus(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = (), name: str = "n1") -> NodeRoom:
+def eight_gpus(*, held_cards: Collection[int] = (), held_vfs: Collection[int] = (), name: str = "n1") -> NodeCapacity:
     """Four switches, each with two cards and one PF of four VFs. VF n is of PF n // 4."""
     cards = [held(number) if number in held_cards else card(number) for number in range(8)]
     ports = [port(number) for number in range(4)]
     vfs = [vf(number % 4, pf=ports[number // 4], held=number in held_vfs) for number in range(16)]
-    return room(*cards, vfs=vfs, name=name)
+    return capacity(*cards, vfs=vfs, name=name)
 
 
-def reported_room(status: Status, name: str = "n1") -> NodeRoom:
+def reported_capacity(status: Status, name: str = "n1") -> NodeCapacity:
     """Return the free capacity of a node with this report and no pods, as the ledger makes it."""
     usage = Usage()
     inventory = inventory_of(NodeDevices(metadata=Metadata(name=name), status=status))
-    return NodeRoom(
+    return NodeCapacity(
         name=name,
         version=1,
-        cards=card_rooms(inventory, usage, None, ()),
-        vfs=vf_rooms(inventory, usage, None, ()),
+        cards=card_capacities(inventory, usage, None, ()),
+        vfs=vf_capacities(inventory, usage, None, ()),
         partitions=inventory.partitions,
         isolations=inventory.isolations,
     )

@@ -18,7 +18,7 @@ HELD_S: Final = 120.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _Room:
+class _GangReservation:
     namespace: str
     until: float
     admitted: bool = False
@@ -31,18 +31,18 @@ def place_uid(workload: str, pod_set: str, index: int) -> PodUid:
     return PodUid(f"workload/{workload}/{pod_set}/{index}")
 
 
-class WorkloadRooms:
+class WorkloadPlaces:
     def __init__(self, ledger: Ledger, *, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._rooms: dict[str, _Room] = {}  # keys are uids of Workloads
+        self._capacities: dict[str, _GangReservation] = {}  # keys are uids of Workloads
 
     def __contains__(self, workload: str) -> bool:
-        return workload in self._rooms
+        return workload in self._capacities
 
     def workloads(self) -> Collection[str]:
         """Return the uids of the Workloads with reserved places."""
-        return {*self._rooms}
+        return {*self._capacities}
 
     def hold(self, workload: str, holder: Holder, places: Mapping[str, Sequence[OwnClaim]]) -> Conflict | None:
         """Reserve the places of each pod set. Return the conflict if there is one; then nothing is reserved."""
@@ -50,24 +50,29 @@ class WorkloadRooms:
         conflict = self._ledger.claims.plan([claim for claims in places.values() for claim in claims])
         if conflict is None:
             left = {pod_set: [*claims] for pod_set, claims in places.items()}
-            self._rooms[workload] = _Room(namespace=holder.namespace, until=self._clock() + HELD_S, left=left)
+            self._capacities[workload] = _GangReservation(namespace=holder.namespace, until=self._clock() + HELD_S, left=left)
         return conflict
 
     def admit(self, workload: str) -> None:
         """Restart the time limit of the Workload's places, because Kueue starts the job now."""
-        room = self._rooms.get(workload)
-        if room is not None and not room.admitted:
-            room.admitted, room.until = True, self._clock() + HELD_S
+        capacity = self._capacities.get(workload)
+        if capacity is not None and not capacity.admitted:
+            capacity.admitted, capacity.until = True, self._clock() + HELD_S
 
     def give(self, pod: Holder, mark: str, *, bound: bool) -> None:
         """Give a new pod a place of its pod set; a repeated call for the pod does nothing. A bound pod needs no place, so that
         one place of its set is released."""
         workload, _, pod_set = mark.partition("/")
-        room = self._rooms.get(workload)
-        if room is None or room.namespace != pod.namespace or pod.pod in room.came or not room.left.get(pod_set):
+        capacity = self._capacities.get(workload)
+        if (
+            capacity is None
+            or capacity.namespace != pod.namespace
+            or pod.pod in capacity.came
+            or not capacity.left.get(pod_set)
+        ):
             return
-        room.came.add(pod.pod)
-        place = room.left[pod_set].pop(0)
+        capacity.came.add(pod.pod)
+        place = capacity.left[pod_set].pop(0)
         self._ledger.claims.forget_plan(place.holder.pod)
         if not bound:
             until = self._clock() + HELD_S
@@ -77,12 +82,12 @@ class WorkloadRooms:
 
     def release(self, workload: str) -> None:
         """Release the places that no pod used."""
-        room = self._rooms.pop(workload, None)
-        for claims in room.left.values() if room is not None else ():
+        capacity = self._capacities.pop(workload, None)
+        for claims in capacity.left.values() if capacity is not None else ():
             for claim in claims:
                 self._ledger.claims.forget_plan(claim.holder.pod)
 
     def expire(self) -> None:
         now = self._clock()
-        for workload in [workload for workload, room in self._rooms.items() if now >= room.until]:
+        for workload in [workload for workload, capacity in self._capacities.items() if now >= capacity.until]:
             self.release(workload)

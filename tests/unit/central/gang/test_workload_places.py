@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from central.gang.workload_rooms import HELD_S, WorkloadRooms, place_uid
+from central.gang.workload_places import HELD_S, WorkloadPlaces, place_uid
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Holder, OwnClaim
 from central.request.model import CpuMemory
@@ -14,12 +14,12 @@ NEEDS = CpuMemory(1000, 64)
 
 
 @dataclass
-class Rooms:
+class Capacities:
     ledger: Ledger = field(default_factory=lambda: ledger_of(report(gpus=map(gpu, range(4)))))
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.rooms = WorkloadRooms(self.ledger, clock=lambda: self.now)
+        self.capacities = WorkloadPlaces(self.ledger, clock=lambda: self.now)
 
     def hold(self, *cards: int) -> bool:
         """One pod for each card."""
@@ -27,21 +27,21 @@ class Rooms:
             OwnClaim(holder=Holder(pod=place_uid(TRAIN, "worker", n)), node="n1", taken=whole(card), cpu_memory=NEEDS)
             for n, card in enumerate(cards)
         ]
-        return self.rooms.hold(TRAIN, Holder(pod=PodUid(TRAIN), namespace="default"), {"worker": claims}) is None
+        return self.capacities.hold(TRAIN, Holder(pod=PodUid(TRAIN), namespace="default"), {"worker": claims}) is None
 
     def give(self, name: str, mark: str = f"{TRAIN}/worker", *, namespace: str = "default", bound: bool = False) -> None:
-        self.rooms.give(Holder(pod=uid(name), namespace=namespace, name=name), mark, bound=bound)
+        self.capacities.give(Holder(pod=uid(name), namespace=namespace, name=name), mark, bound=bound)
 
     def nominated(self, name: str) -> OwnClaim | None:
         return self.ledger.own_claim(uid(name), Claim.NOMINATED)
 
     @property
     def free(self) -> int:
-        return sum(card.free for card in self.ledger.room("n1").cards)
+        return sum(card.free for card in self.ledger.capacity("n1").cards)
 
 
 def test_a_pod_gets_one_place_of_its_set_with_cpu_and_memory_whatever_is_heard_of_it() -> None:
-    one = Rooms()
+    one = Capacities()
     assert one.hold(0, 1)
     for _ in range(3):
         one.give("a")
@@ -55,7 +55,7 @@ def test_a_pod_gets_one_place_of_its_set_with_cpu_and_memory_whatever_is_heard_o
 
 
 def test_pods_of_other_namespaces_workloads_and_sets_get_nothing() -> None:
-    one = Rooms()
+    one = Capacities()
     one.hold(0)
     one.give("a", namespace="other")
     for mark in ("", "/", TRAIN, f"{TRAIN}/", f"{TRAIN}/ps", "uid-other/worker", "x" * 100_000):
@@ -64,29 +64,29 @@ def test_pods_of_other_namespaces_workloads_and_sets_get_nothing() -> None:
 
 
 def test_a_pod_that_is_bound_already_leaves_its_place_to_others() -> None:
-    one = Rooms()
+    one = Capacities()
     one.hold(0, 1)
     one.give("a", bound=True)
     assert (one.nominated("a"), one.free) == (None, 3)
 
 
 def test_a_plan_that_is_not_free_holds_nothing() -> None:
-    one = Rooms()
+    one = Capacities()
     one.ledger.facts.set_pod(pod("other", node="n1", takes=whole(1)))
     assert not one.hold(0, 1)
-    assert (one.free, one.rooms.workloads()) == (3, set())
+    assert (one.free, one.capacities.workloads()) == (3, set())
 
 
 def test_room_ends_in_time_and_the_time_begins_again_once_with_the_admission() -> None:
-    one = Rooms()
+    one = Capacities()
     one.hold(0, 1)
     one.give("a")
     one.now = HELD_S - 1
-    one.rooms.admit(TRAIN)
+    one.capacities.admit(TRAIN)
     one.now = 2 * HELD_S - 2
-    one.rooms.admit(TRAIN)
-    one.rooms.expire()
+    one.capacities.admit(TRAIN)
+    one.capacities.expire()
     assert one.free == 2
     one.now = 2 * HELD_S
-    one.rooms.expire()
-    assert (one.free, TRAIN in one.rooms, one.nominated("a") is not None) == (3, False, True)
+    one.capacities.expire()
+    assert (one.free, TRAIN in one.capacities, one.nominated("a") is not None) == (3, False, True)

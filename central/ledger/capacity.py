@@ -1,4 +1,4 @@
-"""Build a node's free capacity (`NodeRoom`) from its devices and their use, and check requested devices against it.
+"""Build a node's free capacity (`NodeCapacity`) from its devices and their use, and check requested devices against it.
 
 Search and reservation use this one definition of *free*.
 """
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from central.assignment.model import Part, Taken
-from central.ledger.model import CardRoom, NodeRoom, VfRoom
+from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.ledger.usage import UNUSED, CardUse, Usage
 from lading.cordon import Cordon
 from lading.devices.isolation import IsolationName, known_isolations, most_containers
@@ -43,34 +43,39 @@ def inventory_of(report: NodeDevices) -> ReportedDevices:
     )
 
 
-def card_rooms(
-    inventory: ReportedDevices, usage: Usage, last: NodeRoom | None, changed: Collection[str]
-) -> tuple[CardRoom, ...]:
-    """Return the cards. Unchanged cards are taken from an earlier `NodeRoom` of the same inventory (`last`)."""
+def card_capacities(
+    inventory: ReportedDevices, usage: Usage, last: NodeCapacity | None, changed: Collection[str]
+) -> tuple[CardCapacity, ...]:
+    """Return the cards. Unchanged cards are taken from an earlier `NodeCapacity` of the same inventory (`last`)."""
     cards = usage.cards
     if last is None:
-        return tuple(_card_room(gpu, cards.get(gpu.uuid, UNUSED), inventory) for gpu in inventory.gpus)
+        return tuple(_card_capacity(gpu, cards.get(gpu.uuid, UNUSED), inventory) for gpu in inventory.gpus)
     return tuple(
-        _card_room(room.gpu, cards.get(room.gpu.uuid, UNUSED), inventory) if room.gpu.uuid in changed else room
-        for room in last.cards
+        _card_capacity(capacity.gpu, cards.get(capacity.gpu.uuid, UNUSED), inventory)
+        if capacity.gpu.uuid in changed
+        else capacity
+        for capacity in last.cards
     )
 
 
-def vf_rooms(inventory: ReportedDevices, usage: Usage, last: NodeRoom | None, changed: Collection[str]) -> tuple[VfRoom, ...]:
+def vf_capacities(
+    inventory: ReportedDevices, usage: Usage, last: NodeCapacity | None, changed: Collection[str]
+) -> tuple[VfCapacity, ...]:
     held = usage.vfs
     if last is None:
-        return tuple(_vf_room(pf, vf, vf.bdf in held, inventory) for pf in inventory.pfs for vf in pf.vfs)
+        return tuple(_vf_capacity(pf, vf, vf.bdf in held, inventory) for pf in inventory.pfs for vf in pf.vfs)
     return tuple(
-        _vf_room(room.pf, room.vf, room.vf.bdf in held, inventory) if room.vf.bdf in changed else room for room in last.vfs
+        _vf_capacity(capacity.pf, capacity.vf, capacity.vf.bdf in held, inventory) if capacity.vf.bdf in changed else capacity
+        for capacity in last.vfs
     )
 
 
-def _card_room(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> CardRoom:
+def _card_capacity(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> CardCapacity:
     isolations = use.isolations
     most = min((most_containers(isolation, gpu.max_shares) for isolation in isolations), default=gpu.max_shares)
     in_parts = not gpu.mig_enabled and not use.whole and not use.mig and use.containers < most
     free = left_of_card(gpu.usable_mib, Amounts(use.memory_mib, use.core_percent)) if in_parts else Amounts()
-    return CardRoom(
+    return CardCapacity(
         gpu=gpu,
         free_mib=free.memory_mib,
         free_core=free.core_percent,
@@ -83,14 +88,14 @@ def _card_room(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> CardRoom:
     )
 
 
-def emptied(room: NodeRoom, *, healthy: bool = False) -> NodeRoom:
+def emptied(capacity: NodeCapacity, *, healthy: bool = False) -> NodeCapacity:
     """Return the free capacity as if no pod held a device; with `healthy`, as if all devices were in order too."""
-    vfs = tuple(replace(vf, usable=True, free=True) if healthy else replace(vf, free=vf.usable) for vf in room.vfs)
-    cards = tuple(_emptied_card(card) if healthy or card.usable else card for card in room.cards)
-    return replace(room, cards=cards, vfs=vfs)
+    vfs = tuple(replace(vf, usable=True, free=True) if healthy else replace(vf, free=vf.usable) for vf in capacity.vfs)
+    cards = tuple(_emptied_card(card) if healthy or card.usable else card for card in capacity.cards)
+    return replace(capacity, cards=cards, vfs=vfs)
 
 
-def _emptied_card(card: CardRoom) -> CardRoom:
+def _emptied_card(card: CardCapacity) -> CardCapacity:
     return replace(card, usable=True, pods=0, containers=0, free_mib=card.gpu.usable_mib, free_core=FULL_CORE)
 
 
@@ -103,22 +108,22 @@ def _free_instances(gpu: Gpu, use: CardUse, inventory: ReportedDevices) -> tuple
     )
 
 
-def _vf_room(pf: Pf, vf: Vf, held: bool, inventory: ReportedDevices) -> VfRoom:
+def _vf_capacity(pf: Pf, vf: Vf, held: bool, inventory: ReportedDevices) -> VfCapacity:
     usable = not vf.unhealthy and not pf.unhealthy and not inventory.cordon.covers(vf.bdf, pf.bdf)
-    return VfRoom(vf=vf, pf=pf, usable=usable, free=usable and not held)
+    return VfCapacity(vf=vf, pf=pf, usable=usable, free=usable and not held)
 
 
-def lacking(room: NodeRoom, taken: Taken) -> str | None:
+def lacking(capacity: NodeCapacity, taken: Taken) -> str | None:
     """Return a device that cannot be taken as requested; None if all can. The caller checks whether the node serves."""
-    cards = {card.gpu.uuid: card for card in room.cards if card.gpu.uuid in taken.gpus}
+    cards = {card.gpu.uuid: card for card in capacity.cards if card.gpu.uuid in taken.gpus}
     for uuid, part in taken.gpus.items():
-        if uuid not in cards or not _has_room(cards[uuid], part) or not set(part.isolation).issubset(room.isolations):
+        if uuid not in cards or not _has_room(cards[uuid], part) or not set(part.isolation).issubset(capacity.isolations):
             return uuid
-    free = {vf.vf.bdf for vf in room.vfs if vf.free} if taken.vfs else frozenset()
+    free = {vf.vf.bdf for vf in capacity.vfs if vf.free} if taken.vfs else frozenset()
     return min(taken.vfs - free, default=None)
 
 
-def _has_room(card: CardRoom, part: Part) -> bool:
+def _has_room(card: CardCapacity, part: Part) -> bool:
     if part.whole:
         return card.free
     if not part.mig <= set(card.free_mig):
@@ -128,11 +133,11 @@ def _has_room(card: CardRoom, part: Part) -> bool:
     return card.has_free(part.memory_mib, part.core_percent)
 
 
-def _joins(card: CardRoom, part: Part) -> bool:
+def _joins(card: CardCapacity, part: Part) -> bool:
     return all(card.joins(isolation) for isolation in part.isolation or (IsolationName.NONE,))
 
 
-def gained(before: NodeRoom, after: NodeRoom) -> bool:
+def gained(before: NodeCapacity, after: NodeCapacity) -> bool:
     """Return whether a pod that did not fit before might fit now."""
     if not after.serving:
         return False
@@ -146,7 +151,7 @@ def gained(before: NodeRoom, after: NodeRoom) -> bool:
     )
 
 
-def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
+def _is_described_otherwise(before: NodeCapacity, after: NodeCapacity) -> bool:
     """Return whether a device moved or is of another kind, or a constraint on other devices ended, so that a refused pod may
     fit now."""
     if after.isolations != before.isolations:
@@ -160,7 +165,7 @@ def _is_described_otherwise(before: NodeRoom, after: NodeRoom) -> bool:
         return True
     if any(places.get(vf.vf.bdf, vf.pf.place) != vf.pf.place for vf in after.vfs):
         return True
-    ports, ports_now = ({vf.pf.bdf for vf in room.vfs if vf.usable} for room in (before, after))
+    ports, ports_now = ({vf.pf.bdf for vf in capacity.vfs if vf.usable} for capacity in (before, after))
     # The policy per-pf requests one VF of every PF, so that fewer PFs make a request possible.
     return bool(ports_now) and not ports <= ports_now
 
@@ -172,7 +177,7 @@ def _is_another(before: Gpu, after: Gpu) -> bool:
     return was != now or any(profiles.get(mig.uuid, mig.profile) != mig.profile for mig in after.mig)
 
 
-def _more(before: CardRoom | None, after: CardRoom) -> bool:
+def _more(before: CardCapacity | None, after: CardCapacity) -> bool:
     if before is None:
         return True
     return (
