@@ -47,8 +47,8 @@ def is_ours(check: AdmissionCheck) -> bool:
 class Queued:
     """Hold Kueue's objects that concern central."""
 
-    def __init__(self, capacities: WorkloadPlaces) -> None:
-        self.capacities = capacities
+    def __init__(self, places: WorkloadPlaces) -> None:
+        self.places = places
         self.checks: dict[str, AdmissionCheck] = {}  # checks of central's controller, by name
         self.workloads: dict[str, Workload] = {}  # Workloads that wait for a check, by uid
         self.flavors: dict[str, ResourceFlavor] = {}
@@ -72,13 +72,13 @@ class Queued:
         else:
             self.workloads.pop(uid, None)
         if not may_hold(workload, self.ours):
-            self.capacities.release(uid)
+            self.places.release(uid)
         elif workload.admitted:
-            self.capacities.admit(uid)
+            self.places.admit(uid)
 
     def remove(self, uid: str) -> None:
         self.workloads.pop(uid, None)
-        self.capacities.release(uid)
+        self.places.release(uid)
 
 
 class NamedFeed(Generic[Kept]):
@@ -109,7 +109,7 @@ class WorkloadFeed:
         self._queued = queued
 
     def replaced(self, objects: Sequence[Workload | Unreadable], version: str) -> None:
-        known = self._queued.workloads.keys() | self._queued.capacities.workloads()
+        known = self._queued.workloads.keys() | self._queued.places.workloads()
         for uid in known - {one.metadata.uid for one in objects}:
             self._queued.remove(uid)
         for one in objects:
@@ -126,8 +126,8 @@ class WorkloadFeed:
 class PlaceFeed:
     """Hand a Workload's reservation to its pods when they are observed. The ledger must receive each event first."""
 
-    def __init__(self, capacities: WorkloadPlaces) -> None:
-        self._capacities = capacities
+    def __init__(self, places: WorkloadPlaces) -> None:
+        self._places = places
 
     def replaced(self, objects: Sequence[Pod | Unreadable], version: str) -> None:
         for one in objects:
@@ -139,7 +139,7 @@ class PlaceFeed:
         metadata = obj.metadata
         if not obj.ended and metadata.deletion_timestamp is None:
             holder = Holder(pod=metadata.uid, namespace=metadata.namespace, name=metadata.name)
-            self._capacities.give(holder, metadata.annotations[WORKLOAD], bound=bool(obj.spec.node_name))
+            self._places.give(holder, metadata.annotations[WORKLOAD], bound=bool(obj.spec.node_name))
 
     def removed(self, gone: Ident, version: str) -> None:
         """Do nothing: the ledger releases the pod's devices."""
@@ -202,7 +202,7 @@ class AdmissionChecks:
 
     async def look(self) -> None:
         """Activate the checks, and answer each waiting Workload."""
-        self._queued.capacities.expire()
+        self._queued.places.expire()
         if not self._ready():
             return
         for check in [*self._queued.checks.values()]:
@@ -229,19 +229,17 @@ class AdmissionChecks:
         return current and self._answered.get(uid) != workload.metadata.resource_version and self._may_write(uid)
 
     async def _answer(self, workload: Workload) -> None:
-        uid, capacities = workload.metadata.uid, self._queued.capacities
+        uid, places = workload.metadata.uid, self._queued.places
         found = await result_in_slices(self._planner.planning(workload), self._clock)
         if not self._waits(workload):
             return
         if isinstance(found, AdmissionAnswer):
-            capacities.release(uid)
+            places.release(uid)
             if found.state is not State.RETRY or self._has_settled(uid):
                 await self._say(workload, found, ())
             return
         holder = Holder(pod=PodUid(uid), namespace=workload.metadata.namespace, name=workload.metadata.name)
-        if (
-            capacities.hold(uid, holder, found) is None
-        ):  # else another pod took devices meanwhile, and the next scan plans again
+        if places.hold(uid, holder, found) is None:  # else another pod took devices meanwhile, and the next scan plans again
             count = sum(map(len, found.values()))
             message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
             await self._say(workload, AdmissionAnswer(state=State.READY, message=message), [*found])

@@ -1,7 +1,7 @@
 """Free devices for waiting gangs: evict pods of lower priority, and reserve released devices for the first gang in the queue.
 
 Once the first gang has waited for `patience_s`, devices for all of its members are reserved as pods end. Only one gang has a
-reservation at a time. scheduling/gang_room.py searches the nodes; scheduling/kept_room.py decides when a node is abandoned.
+reservation at a time. scheduling/gang_room.py searches the nodes; scheduling/reservation.py decides when a node is abandoned.
 """
 
 import math
@@ -24,8 +24,8 @@ from central.request.gang import GangKey
 from central.request.reasons import OfPod
 from central.scheduling.gang_room import Kept, Made, evicting, keeping, taking_back
 from central.scheduling.gangs import GangPlanner
-from central.scheduling.kept_room import Stay, Tries
 from central.scheduling.line import gang_place
+from central.scheduling.reservation import Attempts, NodeReservation
 from central.scheduling.scheduler import Scheduler
 from central.scheduling.victims import Protection
 from lading.log import Event, Log
@@ -52,22 +52,22 @@ class _GangReservation:
     """Hold the nodes with a reservation for a gang."""
 
     gang: GangKey
-    tries: Tries
+    attempts: Attempts
     nodes: dict[PodUid, str] = field(default_factory=dict)  # node by member
-    stays: dict[str, Stay] = field(default_factory=dict)  # current attempt by node
+    reservations: dict[str, NodeReservation] = field(default_factory=dict)  # current attempt by node
     until: float = -math.inf  # end of the reservation unless it is renewed
 
-    def look(self, found: Kept, now: float) -> None:
+    def update(self, found: Kept, now: float) -> None:
         """Reserve these nodes. Record other nodes as abandoned: pods do not end there, or the gang cannot fit there now."""
         self.nodes = {uid: planned.node for uid, planned in found.where.items()}
         self.until = now + KEPT_S
-        for node in self.stays.keys() - found.in_the_way.keys():
-            self.tries.leave(node, math.inf)
-            del self.stays[node]
+        for node in self.reservations.keys() - found.in_the_way.keys():
+            self.attempts.abandon(node, math.inf)
+            del self.reservations[node]
         for node, pods in found.in_the_way.items():
-            if node not in self.stays:
-                self.stays[node] = self.tries.begin(now)
-            self.stays[node].look(pods, now)
+            if node not in self.reservations:
+                self.reservations[node] = self.attempts.begin(now)
+            self.reservations[node].observe(pods, now)
 
 
 class RoomMaker:
@@ -150,24 +150,24 @@ class RoomMaker:
         """Reserve free and released devices on nodes where the members could fit. Return the reservation."""
         now, kept = self._clock(), self._kept
         if kept is None or kept.gang != gang.key:
-            kept = _GangReservation(gang=gang.key, tries=Tries(patience_s=self._patience_s))
-        before, left = {*kept.stays}, kept.tries.left
-        staying = [node for node, stay in kept.stays.items() if not stay.is_seen(now)]
-        over = {node for node, stay in kept.stays.items() if stay.is_over(now)}
-        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*left, *over}))
-        if found is None and (left or over):  # all other nodes were tried, or cannot fit the gang
-            left.clear()
+            kept = _GangReservation(gang=gang.key, attempts=Attempts(patience_s=self._patience_s))
+        before, abandoned = {*kept.reservations}, kept.attempts.abandoned
+        staying = [node for node, reservation in kept.reservations.items() if not reservation.is_seen(now)]
+        over = {node for node, reservation in kept.reservations.items() if reservation.is_over(now)}
+        found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, {*abandoned, *over}))
+        if found is None and (abandoned or over):  # all other nodes were tried, or cannot fit the gang
+            abandoned.clear()
             found = await self._in_slices(keeping(self._planner, gang, kept.nodes, staying, ()))
         current = self._current(gang)
         if current is None:
             return None
         if found is None:  # nodes with Bindings under way may fit soon
             return kept if now < kept.until else None
-        kept.look(found, now)
-        if not before >= kept.stays.keys():
+        kept.update(found, now)
+        if not before >= kept.reservations.keys():
             self._log.info(Event.ROOM_KEPT, "room is kept for a gang", gang=str(gang.key), members=len(kept.nodes))
         self._nominate(current, found.where, kept.until, evicts=False)
-        message = f"room for {len(kept.nodes)} members is kept on {len(kept.stays)} nodes as pods end"
+        message = f"room for {len(kept.nodes)} members is kept on {len(kept.reservations)} nodes as pods end"
         self._scheduler.gangs.note(current, reason=OfPod.GANG_NO_ROOM, message=message)
         return kept
 

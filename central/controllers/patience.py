@@ -10,13 +10,13 @@ reservations are nominations in the ledger, renewed with every scan.
 Pods with devices also hold cpu and memory, and kube-scheduler names no node that lacks these. So every node counts that was
 named since the patience ended. Nodes that lack cpu or memory count too, if the pod's node rules allow them. Rules that only
 kube-scheduler evaluates may forbid such a node. If kube-scheduler leaves out the reserved node although cpu and memory suffice
-there, the node is abandoned and excluded for `patience_s`. After MOST_LEFT exclusions only named nodes are chosen. If
+there, the node is abandoned and excluded for `patience_s`. After MOST_ABANDONED exclusions only named nodes are chosen. If
 kube-scheduler finds no node at all, it sends no request; then the pod's condition PodScheduled shows the refusal.
 
 At most MOST_KEPT of the nodes are reserved, for the first pods in the queue. While a pod of higher priority is refused, pods of
 lower priority get no reservation. Pods that can preempt use preemption instead. The node with the fewest missing GPUs and VFs
-is chosen, and stays while the pod can fit and pods end there (scheduling/kept_room.py). Pods must also end there until cpu and
-memory suffice. A pod that is not bound within NOMINATION_S after its reservation is complete waits for `patience_s` again.
+is chosen, and stays while the pod can fit and pods end there (scheduling/reservation.py). Pods must also end there until cpu
+and memory suffice. A pod that is not bound within NOMINATION_S after its reservation is complete waits for `patience_s` again.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ from central.ledger.model import Claim, NodeCapacity
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.request.model import CpuMemory
-from central.scheduling.kept_room import SEEN_S, Stay, Tries
 from central.scheduling.preempt import can_preempt
+from central.scheduling.reservation import SEEN_S, Attempts, NodeReservation
 from central.scheduling.scheduler import Scheduler
 from central.state.nodes import Nodes
 from central.state.pending import Pending
@@ -47,7 +47,7 @@ MOST_KEPT: Final = 0.03  # maximum part of the nodes with a reservation; at leas
 REMEMBERED: Final = 64  # maximum pods with remembered nodes, and pods for which one scan searches a node
 TRIED: Final = 8  # maximum nodes tried for one pod in one scan
 VAIN_S: Final = 60.0  # pause in seconds after a search without a possible node, unless the pod is refused again before
-MOST_LEFT: Final = 3  # excluded nodes of one pod, after which only nodes named for it are chosen
+MOST_ABANDONED: Final = 3  # excluded nodes of one pod, after which only nodes named for it are chosen
 _PLANS: Final = (Claim.PREDICTED, Claim.PLANNED, Claim.RESERVED)
 
 
@@ -66,7 +66,7 @@ class _Kept:
     """Hold the node with a reservation for a pod."""
 
     node: str
-    stay: Stay
+    reservation: NodeReservation
     enough_at: float = math.inf  # time since which cpu and memory suffice there
     complete_at: float = math.inf  # time since which devices, cpu and memory suffice there
     guessed: bool = False  # kube-scheduler's last request named only one other node
@@ -94,7 +94,7 @@ class Patience:
         self._named: dict[PodUid, _Named] = {}
         self._vain: dict[PodUid, float] = {}  # time of the next search for a pod that fits no node
         self._kept: dict[PodUid, _Kept] = {}
-        self._tries: dict[PodUid, Tries] = {}
+        self._attempts: dict[PodUid, Attempts] = {}
         self._again: dict[PodUid, float] = {}  # time when a pod that did not use its reservation is due again
 
     def refused(self, pod: Pending, names: Sequence[str]) -> None:
@@ -110,7 +110,7 @@ class Patience:
         kept = self._kept.get(pod.uid)
         if kept is not None and kept.node not in names and self._clock() - kept.enough_at >= SEEN_S:
             if len(names) > 1 or kept.guessed:
-                self._tries_of(pod.uid).leave(kept.node, self._clock() + self._patience_s)
+                self._attempts_of(pod.uid).abandon(kept.node, self._clock() + self._patience_s)
             kept.guessed = True  # a single name may be kube-scheduler's guess; its next request then names all nodes
 
     async def run(self) -> None:
@@ -131,16 +131,16 @@ class Patience:
             if self._faults.sets_aside(Work.PATIENCE, pod.shown):
                 continue
             with self._faults.handling(Work.PATIENCE, pod.shown):
-                capacity = await self._keep(pod, {one.node for one in kept.values()}, slices)
-                if capacity is None:
+                reserved = await self._keep(pod, {one.node for one in kept.values()}, slices)
+                if reserved is None:
                     self._vain[pod.uid] = self._clock() + VAIN_S
-                elif self._clock() - capacity.complete_at > NOMINATION_S:
+                elif self._clock() - reserved.complete_at > NOMINATION_S:
                     self._again[pod.uid] = self._clock() + self._patience_s
-                    self._tries_of(pod.uid).leave(capacity.node, self._clock() + self._patience_s)
+                    self._attempts_of(pod.uid).abandon(reserved.node, self._clock() + self._patience_s)
                 else:
-                    kept[pod.uid] = capacity
-        for uid, capacity in self._kept.items():
-            if (uid not in kept or kept[uid].node != capacity.node) and self._scheduler.room_for(uid) == ("", capacity.node):
+                    kept[pod.uid] = reserved
+        for uid, reserved in self._kept.items():
+            if (uid not in kept or kept[uid].node != reserved.node) and self._scheduler.room_for(uid) == ("", reserved.node):
                 self._scheduler.ledger.claims.forget_nomination(uid)
         self._kept = kept
 
@@ -149,37 +149,37 @@ class Patience:
         possible."""
         await slices.pause()
         before = self._kept.get(pod.uid)
-        stays = before is not None and before.node not in taken and self._may_stay(pod, before.node)
-        if before is None or not stays or self._keep_on(pod.uid, before) is None:
+        keeps = before is not None and before.node not in taken and self._may_stay(pod, before.node)
+        if before is None or not keeps or self._keep_on(pod.uid, before) is None:
             return await self._choose(pod, taken, slices)
-        if not before.stay.is_over(self._clock()):
+        if not before.reservation.is_over(self._clock()):
             return before
         other = await self._choose(pod, {*taken, before.node}, slices)
         if other is None:
-            before.stay = self._tries_of(pod.uid).begin(self._clock())
+            before.reservation = self._attempts_of(pod.uid).begin(self._clock())
             return before
-        self._tries_of(pod.uid).leave(before.node, self._clock())
+        self._attempts_of(pod.uid).abandon(before.node, self._clock())
         return other
 
     async def _choose(self, pod: Pending, taken: Collection[str], slices: Slices) -> _Kept | None:
         """Reserve another node for the pod. None: no node is possible."""
-        tries, demand, missing = self._tries_of(pod.uid), self._scheduler.demand(pod.request), []
+        attempts, demand, missing = self._attempts_of(pod.uid), self._scheduler.demand(pod.request), []
         named = dict.fromkeys(self._named.get(pod.uid, _NOT_NAMED).nodes)
-        for name in dict.fromkeys((*named, *(() if self._left_many(tries) else self._scheduler.ledger.nodes()))):
-            left = tries.left.get(name, -math.inf)
-            if name not in taken and left <= self._clock():
+        for name in dict.fromkeys((*named, *(() if self._abandoned_many(attempts) else self._scheduler.ledger.nodes()))):
+            abandoned = attempts.abandoned.get(name, -math.inf)
+            if name not in taken and abandoned <= self._clock():
                 lacking = self._missing(pod, demand, name, named=name in named)
                 if lacking is not None:
-                    missing.append((left, lacking, name not in named, name))
+                    missing.append((abandoned, lacking, name not in named, name))
             await slices.pause()
         for *_, name in nsmallest(TRIED, missing):
             await slices.pause()
-            capacity = _Kept(node=name, stay=tries.begin(self._clock()))
-            holders = self._keep_on(pod.uid, capacity)
+            reserved = _Kept(node=name, reservation=attempts.begin(self._clock()))
+            holders = self._keep_on(pod.uid, reserved)
             if holders is not None:
                 fields = {"namespace": pod.namespace, "pod": pod.name, "pod_uid": pod.uid, "node": name}
                 self._log.info(Event.ROOM_KEPT, f"waiting for {holders} pods on this node to end", **fields)
-                return capacity
+                return reserved
         return None
 
     # ---- the pods
@@ -198,7 +198,7 @@ class Patience:
         not wait any more."""
         pending, now = self._scheduler.pending, self._clock()
         self._named = {uid: names for uid, names in self._named.items() if pending.get_refused(uid)}
-        self._tries = {uid: tries for uid, tries in self._tries.items() if pending.get_refused(uid)}
+        self._attempts = {uid: attempts for uid, attempts in self._attempts.items() if pending.get_refused(uid)}
         self._again = {uid: due for uid, due in self._again.items() if due > now}
         self._vain = {uid: until for uid, until in self._vain.items() if until > now}
         waiting = [pod for pod in pending if pod.refused_at is not None]
@@ -225,15 +225,15 @@ class Patience:
 
     # ---- the node
 
-    def _tries_of(self, uid: PodUid) -> Tries:
-        return self._tries.setdefault(uid, Tries(patience_s=self._patience_s))
+    def _attempts_of(self, uid: PodUid) -> Attempts:
+        return self._attempts.setdefault(uid, Attempts(patience_s=self._patience_s))
 
-    def _left_many(self, tries: Tries) -> bool:
-        return sum(until > self._clock() for until in tries.left.values()) >= MOST_LEFT
+    def _abandoned_many(self, attempts: Attempts) -> bool:
+        return sum(until > self._clock() for until in attempts.abandoned.values()) >= MOST_ABANDONED
 
     def _may_stay(self, pod: Pending, name: str) -> bool:
-        left = self._tries_of(pod.uid).left.get(name, -math.inf) > self._clock()
-        return not left and self._nodes.allow(pod.node_rules, name) is not False
+        abandoned = self._attempts_of(pod.uid).abandoned.get(name, -math.inf) > self._clock()
+        return not abandoned and self._nodes.allow(pod.node_rules, name) is not False
 
     def _missing(self, pod: Pending, demand: Demand, name: str, *, named: bool) -> int | None:
         """Return the number of missing GPUs and VFs on the node. None: the pod cannot fit there, whichever pods end."""
@@ -279,6 +279,6 @@ class Patience:
                     uid, name, placement.taken, until, pod.holder, cpu_memory=pod.cpu_memory, evicts=False
                 )
                 kept.complete_at = min(kept.complete_at, self._clock()) if len(gone) == 1 else math.inf
-                kept.stay.look(len(gone) - 1, self._clock())
+                kept.reservation.observe(len(gone) - 1, self._clock())
                 return len(gone) - 1
         return None

@@ -206,9 +206,7 @@ class Leadership:
             client,
             PODS,
             Pod,
-            Sinks(
-                feed, GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s), PlaceFeed(queued.capacities), self.seen
-            ),
+            Sinks(feed, GangFeed(self.scheduler.starts, self.ledger, finish_s=finish_s), PlaceFeed(queued.places), self.seen),
             log=log,
             read=lambda pod: without_annotations(pod, foreign),
             prepare=feed.verify,

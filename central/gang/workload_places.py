@@ -18,7 +18,7 @@ HELD_S: Final = 120.0
 
 
 @dataclass(slots=True, kw_only=True)
-class _GangReservation:
+class _Reserved:
     namespace: str
     until: float
     admitted: bool = False
@@ -35,14 +35,14 @@ class WorkloadPlaces:
     def __init__(self, ledger: Ledger, *, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._capacities: dict[str, _GangReservation] = {}  # keys are uids of Workloads
+        self._reserved: dict[str, _Reserved] = {}  # keys are uids of Workloads
 
     def __contains__(self, workload: str) -> bool:
-        return workload in self._capacities
+        return workload in self._reserved
 
     def workloads(self) -> Collection[str]:
         """Return the uids of the Workloads with reserved places."""
-        return {*self._capacities}
+        return {*self._reserved}
 
     def hold(self, workload: str, holder: Holder, places: Mapping[str, Sequence[OwnClaim]]) -> Conflict | None:
         """Reserve the places of each pod set. Return the conflict if there is one; then nothing is reserved."""
@@ -50,29 +50,29 @@ class WorkloadPlaces:
         conflict = self._ledger.claims.plan([claim for claims in places.values() for claim in claims])
         if conflict is None:
             left = {pod_set: [*claims] for pod_set, claims in places.items()}
-            self._capacities[workload] = _GangReservation(namespace=holder.namespace, until=self._clock() + HELD_S, left=left)
+            self._reserved[workload] = _Reserved(namespace=holder.namespace, until=self._clock() + HELD_S, left=left)
         return conflict
 
     def admit(self, workload: str) -> None:
         """Restart the time limit of the Workload's places, because Kueue starts the job now."""
-        capacity = self._capacities.get(workload)
-        if capacity is not None and not capacity.admitted:
-            capacity.admitted, capacity.until = True, self._clock() + HELD_S
+        reserved = self._reserved.get(workload)
+        if reserved is not None and not reserved.admitted:
+            reserved.admitted, reserved.until = True, self._clock() + HELD_S
 
     def give(self, pod: Holder, mark: str, *, bound: bool) -> None:
         """Give a new pod a place of its pod set; a repeated call for the pod does nothing. A bound pod needs no place, so that
         one place of its set is released."""
         workload, _, pod_set = mark.partition("/")
-        capacity = self._capacities.get(workload)
+        reserved = self._reserved.get(workload)
         if (
-            capacity is None
-            or capacity.namespace != pod.namespace
-            or pod.pod in capacity.came
-            or not capacity.left.get(pod_set)
+            reserved is None
+            or reserved.namespace != pod.namespace
+            or pod.pod in reserved.came
+            or not reserved.left.get(pod_set)
         ):
             return
-        capacity.came.add(pod.pod)
-        place = capacity.left[pod_set].pop(0)
+        reserved.came.add(pod.pod)
+        place = reserved.left[pod_set].pop(0)
         self._ledger.claims.forget_plan(place.holder.pod)
         if not bound:
             until = self._clock() + HELD_S
@@ -82,12 +82,12 @@ class WorkloadPlaces:
 
     def release(self, workload: str) -> None:
         """Release the places that no pod used."""
-        capacity = self._capacities.pop(workload, None)
-        for claims in capacity.left.values() if capacity is not None else ():
+        reserved = self._reserved.pop(workload, None)
+        for claims in reserved.left.values() if reserved is not None else ():
             for claim in claims:
                 self._ledger.claims.forget_plan(claim.holder.pod)
 
     def expire(self) -> None:
         now = self._clock()
-        for workload in [workload for workload, capacity in self._capacities.items() if now >= capacity.until]:
+        for workload in [workload for workload, reserved in self._reserved.items() if now >= reserved.until]:
             self.release(workload)

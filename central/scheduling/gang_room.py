@@ -4,7 +4,7 @@ Take a gang without a plan. Return the place of each member that starts together
 evicted here.
 
 To *keep* room, each member gets the node where the fewest devices are missing. The member keeps this node as long as the node
-suits it and is not abandoned because pods do not end there (scheduling/kept_room.py).
+suits it and is not abandoned because pods do not end there (scheduling/reservation.py).
 
 To *evict*, all evictable pods of lower priority (scheduling/victims.py) count as deleted at first, and claims for unbound pods
 of lower priority count as free. If the gang then fits, pods are put back, the most important first, as long as it still fits.
@@ -52,7 +52,7 @@ class Kept:
 
 
 def keeping(
-    planner: GangPlanner, gang: Gang, before: Mapping[PodUid, str], staying: Collection[str], left: Collection[str]
+    planner: GangPlanner, gang: Gang, before: Mapping[PodUid, str], staying: Collection[str], abandoned: Collection[str]
 ) -> Generator[None, None, Kept | None]:
     """Search nodes to reserve, one node in each step. `before`: the reserved nodes so far, by member. `staying`: reserved nodes
     that count although kube-scheduler does not name them. `left`: abandoned nodes. Return None if a member has no suitable
@@ -62,7 +62,7 @@ def keeping(
         return None
     wants, topology, state = asked
     for domain in _domains(wants, state, topology, frozenset(before.values())):
-        allowed = domain.difference(left)
+        allowed = domain.difference(abandoned)
         where: dict[PodUid, Planned] = {}
         in_the_way: Counter[str] = Counter()
         now = state

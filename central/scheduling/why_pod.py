@@ -89,7 +89,7 @@ def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
 
 
 def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
-    capacities = (scheduler.ledger.own_claim(member, Claim.NOMINATED) for member in gang.members)
+    nominations = (scheduler.ledger.own_claim(member, Claim.NOMINATED) for member in gang.members)
     return GangWhy(
         name=str(gang.key),
         phase=gang.phase,
@@ -98,7 +98,7 @@ def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
         bound=dict(gang.bound()),
         reason="" if gang.plan else gang.search.reason.value,
         said="" if gang.plan else gang.search.message,
-        nodes=sorted(gang.life.nodes or {claim.node for claim in capacities if claim is not None}),
+        nodes=sorted(gang.life.nodes or {claim.node for claim in nominations if claim is not None}),
         line=line,
     )
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from central.controllers.patience import LOOK_S, MOST_LEFT, REMEMBERED, TRIED
+from central.controllers.patience import LOOK_S, MOST_ABANDONED, REMEMBERED, TRIED
 from central.ledger.claims import NOMINATION_S
-from central.scheduling.kept_room import PATIENCES, SEEN_S
+from central.scheduling.reservation import PATIENCES, SEEN_S
 from central.scheduling.why_pod import why_pending
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
@@ -367,13 +367,13 @@ def test_one_other_name_alone_may_be_a_guess(tmp_path: Path) -> None:
 
 def test_after_some_such_nodes_only_those_that_were_named_are_taken(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        nodes = [f"n{number}" for number in range(MOST_LEFT + 1)]
+        nodes = [f"n{number}" for number in range(MOST_ABANDONED + 1)]
         for name in nodes:
             await full_of_cpu(one, name, 3)
         for name in ("small-1", "small-2"):
             await one.put_node(name, 1, allocatable=CAPACITY)
         await cannot_be_placed(one, "large", 3)
-        for name in nodes[:MOST_LEFT]:
+        for name in nodes[:MOST_ABANDONED]:
             await vetoes(one, name, "small-1", "small-2")
         assert kept_on(one, "large") == ""
         assert one.filter("large", nodes[-1], "small-1") == []

@@ -16,7 +16,7 @@ from central.gang.gang import Gang
 from central.request.gang import Terms
 from central.scheduling.gang_room import Made, evicting
 from central.scheduling.gangs import GangPlanner
-from central.scheduling.kept_room import SEEN_S
+from central.scheduling.reservation import SEEN_S
 from central.scheduling.victims import Protection
 from lading.vocabulary import GANG, GANG_MIN, GANG_REQUIRED_TOPOLOGY, RESOURCE_GPU, PodUid
 from tests.fakes.kube_scheduler import KubeScheduler

@@ -1,4 +1,4 @@
-"""When a node is left on which room is kept, and for how long the next one is tried."""
+"""Tests of when a reserved node is abandoned, and how long the next node is tried."""
 
 import random
 import statistics
@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from central.scheduling.kept_room import PATIENCES, Tries, factor
+from central.scheduling.reservation import PATIENCES, Attempts, factor
 
 LEAST_S = 10.0
 
 
 def test_the_factors_are_those_of_the_paper() -> None:
-    assert [factor(stay) for stay in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
+    assert [factor(reservation) for reservation in range(1, 16)] == [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]
 
 
 @pytest.mark.parametrize(
@@ -25,19 +25,19 @@ def test_the_factors_are_those_of_the_paper() -> None:
     ],
 )
 def test_a_node_is_left_once_no_pod_ended_for_long(ends: list[int], over_at: int | None) -> None:
-    stay = Tries(patience_s=LEAST_S / PATIENCES).begin(0.0)
+    reservation = Attempts(patience_s=LEAST_S / PATIENCES).begin(0.0)
     over = []
     for now in range(100):
-        stay.look(4 - sum(end <= now for end in ends), now)
-        over.append(stay.is_over(now))
+        reservation.observe(4 - sum(end <= now for end in ends), now)
+        over.append(reservation.is_over(now))
     assert (over.index(True) if True in over else None) == over_at
 
 
 def test_more_pods_in_the_way_than_before_are_no_progress() -> None:
-    stay = Tries(patience_s=LEAST_S / PATIENCES).begin(0.0)
+    reservation = Attempts(patience_s=LEAST_S / PATIENCES).begin(0.0)
     for now in range(20):
-        stay.look(2 + now % 2, now)
-    assert stay.is_over(20.0)
+        reservation.observe(2 + now % 2, now)
+    assert reservation.is_over(20.0)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_room_becomes_complete_whatever_the_nodes_are_like(draw: Callable[[rando
     that were known."""
     waits = []
     for seed in range(200):
-        dice, tries, now = random.Random(seed), Tries(patience_s=LEAST_S / PATIENCES), 0.0  # noqa: S311
-        while (ends := draw(dice)) > (stay := tries.begin(now)).least_s:
-            now += stay.least_s
-            tries.leave(f"n{tries.stays}", now)
+        dice, attempts, now = random.Random(seed), Attempts(patience_s=LEAST_S / PATIENCES), 0.0  # noqa: S311
+        while (ends := draw(dice)) > (reservation := attempts.begin(now)).least_s:
+            now += reservation.least_s
+            attempts.abandon(f"n{attempts.count}", now)
         waits.append(now + ends)
     assert statistics.median(waits) <= 14 * best_s
     assert max(waits) <= 30 * best_s

@@ -19,7 +19,7 @@ SEEN_S: Final = 5.0  # seconds until kube-scheduler has observed that a node has
 
 
 @dataclass(slots=True, kw_only=True)
-class Stay:
+class NodeReservation:
     """Represent a reservation on one node."""
 
     least_s: float  # minimum seconds without an end of a pod in the way, until the node is abandoned
@@ -27,7 +27,7 @@ class Stay:
     fewer_at: float
     in_the_way: float = math.inf  # smallest number of pods in the way so far
 
-    def look(self, in_the_way: int, now: float) -> None:
+    def observe(self, in_the_way: int, now: float) -> None:
         """Record the number of pods that have to end until the reservation is complete."""
         if in_the_way < self.in_the_way:
             self.in_the_way, self.fewer_at = in_the_way, now
@@ -43,23 +43,23 @@ class Stay:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tries:
+class Attempts:
     """Keep the nodes that one pod or gang reserved and abandoned."""
 
     patience_s: float
-    left: dict[str, float] = field(default_factory=dict)  # end of each node's exclusion, by node
-    stays: int = 0
+    abandoned: dict[str, float] = field(default_factory=dict)  # end of each node's exclusion, by node
+    count: int = 0
 
-    def begin(self, now: float) -> Stay:
-        return Stay(least_s=PATIENCES * self.patience_s * factor(self.stays + 1), since=now, fewer_at=now)
+    def begin(self, now: float) -> NodeReservation:
+        return NodeReservation(least_s=PATIENCES * self.patience_s * factor(self.count + 1), since=now, fewer_at=now)
 
-    def leave(self, node: str, until: float) -> None:
-        self.stays += 1
-        self.left[node] = until
+    def abandon(self, node: str, until: float) -> None:
+        self.count += 1
+        self.abandoned[node] = until
 
 
-def factor(stay: int) -> int:
+def factor(attempt: int) -> int:
     """Return the factor by which the attempt with this number (from 1) is longer than the shortest: 1, 1, 2, 1, 1, 2, 4, …."""
-    while stay & (stay + 1):
-        stay -= (1 << (stay.bit_length() - 1)) - 1
-    return (stay + 1) // 2
+    while attempt & (attempt + 1):
+        attempt -= (1 << (attempt.bit_length() - 1)) - 1
+    return (attempt + 1) // 2
