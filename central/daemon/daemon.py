@@ -37,17 +37,17 @@ from lading.vocabulary import CENTRAL, PodUid
 USER_AGENT: Final = f"lading-central/{__version__}"
 LOOK_S: Final = 0.5  # seconds until the tasks of a new leadership are watched too
 # This process waits so long before it leads again: the last Binding of its former leadership is over by then.
-AFTER_TERM_S: Final = BIND_TIMEOUT_S + 1.0
+AFTER_LEADERSHIP_S: Final = BIND_TIMEOUT_S + 1.0
 
 
 class Replica:
     """Begin a leadership when the lease is gained, and end it when the lease is lost. The verbs are answered by the current
     leadership."""
 
-    def __init__(self, make_term: Callable[[], Leadership], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
-        self.term: Leadership | None = None
+    def __init__(self, make_leadership: Callable[[], Leadership], log: Log, *, clock: Callable[[], float] = boot_time) -> None:
+        self.leadership: Leadership | None = None
         self.election: Election | None = None
-        self._make_term = make_term
+        self._make_leadership = make_leadership
         self._ending: set[asyncio.Task[bool]] = set()
         self._clock = clock
         self._begins_at = float("-inf")  # earliest begin of the next leadership
@@ -56,22 +56,22 @@ class Replica:
     def leads(self) -> bool:
         """Return whether this replica leads and has read everything. Called before every verb: only the clock decides about the
         lease, because a callback may be late."""
-        return self.term is not None and self.term.ready and self.election is not None and self.election.is_leader()
+        return self.leadership is not None and self.leadership.ready and self.election is not None and self.election.is_leader()
 
     def gained(self) -> None:
         """Begin a leadership. A replica that could not renew in time may lead again at once, without the lease duration that
         another replica waits. So it waits for its own former Bindings."""
-        self.term = self._make_term().begin(after_s=max(0.0, self._begins_at - self._clock()))
+        self.leadership = self._make_leadership().begin(after_s=max(0.0, self._begins_at - self._clock()))
 
     def lost(self) -> None:
-        if self.term is not None:
+        if self.leadership is not None:
             self._log.warning(Event.LEADER_STOPPED)
-            self._begins_at = self._clock() + AFTER_TERM_S
-            self.term.stop()
-            ending = asyncio.get_running_loop().create_task(self.term.end())
+            self._begins_at = self._clock() + AFTER_LEADERSHIP_S
+            self.leadership.stop()
+            ending = asyncio.get_running_loop().create_task(self.leadership.end())
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
-            self.term = None
+            self.leadership = None
 
     async def close(self) -> bool:
         """End all leaderships. Return whether the outcome of every Binding is known, so that another replica may lead at
@@ -86,9 +86,9 @@ class Replica:
 
     @property
     def _now(self) -> Leadership:
-        if self.term is None:
-            raise RuntimeError("no term: `leads` was not asked in this turn of the loop")
-        return self.term
+        if self.leadership is None:
+            raise RuntimeError("this replica does not lead: call `leads` first, in the same turn of the loop")
+        return self.leadership
 
     def why_unknown(self, uid: PodUid) -> str:
         return self._now.scheduler.why_unknown(uid)
@@ -103,8 +103,8 @@ class Replica:
         return self._now.scheduler.decide(pod, names)
 
     def apply(self, decision: Decision) -> None:
-        if self.term is not None:
-            self.term.scheduler.apply(decision)
+        if self.leadership is not None:
+            self.leadership.scheduler.apply(decision)
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
         return self._now.scheduler.prioritize(pod, names)
@@ -140,7 +140,7 @@ async def run(settings: Settings, log: Log) -> None:
     clients = KubeClient(access, user_agent=USER_AGENT), KubeClient(access, user_agent=USER_AGENT)
     async with tracing, clients[0] as client, clients[1] as leases:
 
-        def begin_term() -> Leadership:
+        def make_leadership() -> Leadership:
             return Leadership(
                 client,
                 signer,
@@ -166,19 +166,19 @@ async def run(settings: Settings, log: Log) -> None:
             )
 
         counts = Counts()
-        leadership = Replica(begin_term, log)
+        replica = Replica(make_leadership, log)
         # The election has a client of its own, so that a renewal never waits behind a list.
         election = Election(
             KubeLease(leases, namespace=settings.lease_namespace, name=settings.lease_name),
             name=settings.name,
             terms=Terms(),
-            gained=leadership.gained,
-            lost=leadership.lost,
+            gained=replica.gained,
+            lost=replica.lost,
             log=log,
         )
-        leadership.election = election
+        replica.election = election
         metrics = Metrics(
-            counts, term=lambda: leadership.term, leads=leadership.leads, transitions=lambda: election.transitions
+            counts, leadership=lambda: replica.leadership, leads=replica.leads, transitions=lambda: election.transitions
         )
         # Two listeners, so that clients that fill the one for metrics do not block kubelet's probes.
         health = [
@@ -186,21 +186,21 @@ async def run(settings: Settings, log: Log) -> None:
                 parse_address(address),
                 registry=registry,
                 silence=_never_silent,
-                conditions=lambda: _conditions(leadership, election),
+                conditions=lambda: _conditions(replica, election),
                 log=log,
             )
             for address, registry in ((settings.metrics, metrics.registry), (settings.probes, None))
         ]
         people = PageServer(
-            leadership,
-            leads=leadership.leads,
+            replica,
+            leads=replica.leads,
             answered=metrics.answered,
-            page=PageRoutes(leadership.live) if settings.page else None,
+            page=PageRoutes(replica.live) if settings.page else None,
             tracing=tracing,
         )
         server = ExtenderServer(
-            leadership,
-            leads=leadership.leads,
+            replica,
+            leads=replica.leads,
             answered=metrics.answered,
             log=log,
             faults=Faults(clock=time.monotonic, log=log, counts=counts.exceptions),
@@ -231,12 +231,12 @@ async def run(settings: Settings, log: Log) -> None:
                 service=settings.service,
                 address=address,
                 page_port=page_address.port if page_address else None,
-                leads=leadership.leads,
+                leads=replica.leads,
                 log=log,
             )
             running.append(asyncio.create_task(announcer.run()))
         try:
-            await _asked_or_failed(stop, running, leadership)
+            await _asked_or_failed(stop, running, replica)
         finally:
             notify("STOPPING=1")
             log.info(Event.DAEMON_STOPPING)
@@ -245,7 +245,7 @@ async def run(settings: Settings, log: Log) -> None:
             await asyncio.gather(*running, return_exceptions=True)
             await server.close()
             await people.close()
-            if await leadership.close():
+            if await replica.close():
                 await election.release()  # else another replica waits until no Binding can be under way
             for listener in health:
                 await listener.close()
@@ -257,19 +257,19 @@ async def _never_silent() -> str:
     return ""
 
 
-def _conditions(leadership: Replica, election: Election) -> tuple[Condition, ...]:
+def _conditions(replica: Replica, election: Election) -> tuple[Condition, ...]:
     """Return the readiness conditions. A standby is ready to wait; a leader is ready once it has read everything."""
-    reading = election.is_leader() and not leadership.leads()
+    reading = election.is_leader() and not replica.leads()
     return (Condition.unless("the lists of pods and devices are not read yet" if reading else "", name="lists-read"),)
 
 
-async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], leadership: Replica) -> None:
+async def _asked_or_failed(stop: asyncio.Event, running: Sequence[asyncio.Task[NoReturn]], replica: Replica) -> None:
     """Wait until the daemon is to stop. Background tasks never end by themselves: if one does, raise its error. That ends the
     daemon, and a new process reads everything again."""
     stopped = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            watched = [stopped, *running, *(leadership.term.tasks if leadership.term else ())]
+            watched = [stopped, *running, *(replica.leadership.tasks if replica.leadership else ())]
             done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED, timeout=LOOK_S)
             for task in done:
                 if task is not stopped and not task.cancelled():

@@ -45,7 +45,7 @@ class Metrics:
         self,
         counts: Counts,
         *,
-        term: Callable[[], Leadership | None],
+        leadership: Callable[[], Leadership | None],
         leads: Callable[[], bool],
         transitions: Callable[[], int],
     ) -> None:
@@ -62,7 +62,7 @@ class Metrics:
             "lading_central_requests", "Requests by verb and HTTP status.", ["verb", "status"], registry=self.registry
         )
         ProcessCollector(registry=self.registry)
-        self.registry.register(_State(counts, term, leads, transitions))
+        self.registry.register(_State(counts, leadership, leads, transitions))
 
     def answered(self, verb: str, status: int, seconds: float) -> None:
         self._requests.labels(verb, str(status)).inc()
@@ -72,11 +72,15 @@ class Metrics:
 
 class _State(Collector):
     def __init__(
-        self, counts: Counts, term: Callable[[], Leadership | None], leads: Callable[[], bool], transitions: Callable[[], int]
+        self,
+        counts: Counts,
+        leadership: Callable[[], Leadership | None],
+        leads: Callable[[], bool],
+        transitions: Callable[[], int],
     ) -> None:
         self._counts = counts
         self._transitions = transitions
-        self._term = term
+        self._leadership = leadership
         self._leads = leads
 
     def describe(self) -> Iterable[Metric]:
@@ -91,21 +95,21 @@ class _State(Collector):
             "lading_central_lease_transitions", "Changes of leader, as the lease counts them.", self._transitions()
         )
         yield from _of_counts(self._counts)
-        term = self._term()
-        if term is None:
+        leadership = self._leadership()
+        if leadership is None:
             return
-        yield from _of_watches(term)
-        yield from _of_faults(term.faults)
+        yield from _of_watches(leadership)
+        yield from _of_faults(leadership.faults)
         if self._leads():
-            yield from _of_pods(term.pending)
-            yield from _of_gangs(term.gang_phases)
-            yield from _of_bindings(term)
-            yield from _of_workload(term.scheduler.forecast)
-            if overview := term.statistics.overview:
+            yield from _of_pods(leadership.pending)
+            yield from _of_gangs(leadership.gang_phases)
+            yield from _of_bindings(leadership)
+            yield from _of_workload(leadership.scheduler.forecast)
+            if overview := leadership.statistics.overview:
                 yield from _of_cluster(overview)
                 yield from _of_fragmentation(overview)
-            yield from _of_namespaces(term.gpu_hours)
-            yield from _of_quotas(term.quotas)
+            yield from _of_namespaces(leadership.gpu_hours)
+            yield from _of_quotas(leadership.quotas)
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
@@ -137,14 +141,14 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     yield CounterMetricFamily("lading_central_wakes", "Refused pods that were requeued.", counts.woken)
 
 
-def _of_watches(term: Leadership) -> Iterator[Metric]:
+def _of_watches(leadership: Leadership) -> Iterator[Metric]:
     silent = GaugeMetricFamily(
         "lading_central_watch_silent_seconds",
         "Seconds since the API server last sent anything about these.",
         labels=["resource"],
     )
     failures = CounterMetricFamily("lading_central_watch_failures", "Lists and watches that failed.", labels=["resource"])
-    for watch in term.watches:
+    for watch in leadership.watches:
         silent.add_metric([watch.resource], watch.silent_s)
         failures.add_metric([watch.resource], watch.failures)
     yield silent
@@ -183,14 +187,14 @@ def _of_gangs(phases: Mapping[Phase, int]) -> Iterator[Metric]:
     yield family
 
 
-def _of_bindings(term: Leadership) -> Iterator[Metric]:
+def _of_bindings(leadership: Leadership) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "lading_central_bindings_open",
         "Bindings under way, with an unclear outcome, or not shown by the watch yet.",
-        value=len(term.ledger.reservations()),
+        value=len(leadership.ledger.reservations()),
     )
     yield GaugeMetricFamily(
-        "lading_central_bindings_unclear", "Bindings whose outcome is not known yet.", value=term.unclear_bindings
+        "lading_central_bindings_unclear", "Bindings whose outcome is not known yet.", value=leadership.unclear_bindings
     )
 
 

@@ -126,8 +126,8 @@ class Live:
 
     def since(self, revision: str) -> Snapshot | None:
         """Return the changes since a revision; None if the revision is not from this leadership."""
-        term, _, number = revision.partition(".")
-        if term != self._name or not _NUMBER.fullmatch(number) or int(number) > self._changes.version:
+        leadership, _, number = revision.partition(".")
+        if leadership != self._name or not _NUMBER.fullmatch(number) or int(number) > self._changes.version:
             return None
         names = self._changes.since(int(number))
         gone = [name for name in names if name and name not in self._nodes]

@@ -76,12 +76,12 @@ class KubeScheduler:
         names = list(self._possible(name))
         if not names:  # then it asks no extender
             return REFUSED
-        found = self._one.term.scheduler.filter(self._one.shown(name), names)
+        found = self._one.leadership.scheduler.filter(self._one.shown(name), names)
         fits = list(found.fitting)
         if not fits:
             self.refusals[name] = [*found.fails.values(), *found.never.values()]
             return REFUSED
-        best = self._one.term.scheduler.prioritize(self._one.shown(name), fits) if len(fits) > 1 else fits[0]
+        best = self._one.leadership.scheduler.prioritize(self._one.shown(name), fits) if len(fits) > 1 else fits[0]
         assert best is not None
         if name not in self.ignores:
             self._binding[name] = asyncio.get_running_loop().create_task(self._bind(name, best))

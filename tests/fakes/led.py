@@ -62,7 +62,7 @@ class Led:
     finish_s: float = FINISH_S
     policy: Policy = Policy.BINPACK
 
-    def make_term(self) -> Leadership:
+    def make_leadership(self) -> Leadership:
         clock = asyncio.get_running_loop().time
         return Leadership(
             self.client,
@@ -81,9 +81,9 @@ class Led:
 
     async def begin(self) -> None:
         """A new leadership, as a new process would have it."""
-        self.term = self.make_term().begin()
+        self.leadership = self.make_leadership().begin()
         async with asyncio.timeout(60):  # a machine that does much else is slower
-            while not self.term.ready:
+            while not self.leadership.ready:
                 await self.pause()
 
     async def pause(self, seconds: float = 0.01) -> None:
@@ -146,16 +146,16 @@ class Led:
         return self.shown(name).metadata.uid
 
     def filter(self, name: str, *names: str) -> list[str]:
-        found = self.term.scheduler.filter(self.shown(name), list(names or self.node_names()))
+        found = self.leadership.scheduler.filter(self.shown(name), list(names or self.node_names()))
         return list(found.fitting)
 
     async def bind(self, name: str, node: str) -> str:
-        return await self.term.bind(self.uid(name), node)
+        return await self.leadership.bind(self.uid(name), node)
 
     async def schedule(self, name: str) -> str:
         """Filter, prioritize (of several), bind: empty, or why not."""
         fits = self.filter(name)
-        best = self.term.scheduler.prioritize(self.shown(name), fits) if len(fits) > 1 else next(iter(fits), None)
+        best = self.leadership.scheduler.prioritize(self.shown(name), fits) if len(fits) > 1 else next(iter(fits), None)
         return await self.bind(name, best) if best else REFUSED
 
     # ---- what there is then
@@ -173,7 +173,7 @@ class Led:
         return str(self.json(name)["spec"].get("nodeName", ""))
 
     def free_cards(self, node: str = "n1") -> int:
-        return sum(card.free for card in self.term.ledger.capacity(node).cards)
+        return sum(card.free for card in self.leadership.ledger.capacity(node).cards)
 
     def sent(self, ending: str) -> list[Request]:
         return [request for request in self.server.requests if request.path.endswith(ending) and request.method != "GET"]
@@ -231,7 +231,7 @@ async def led(
             try:
                 yield one
             finally:
-                await one.term.end()
+                await one.leadership.end()
 
 
 def play(

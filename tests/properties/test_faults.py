@@ -158,15 +158,15 @@ async def put_poison(one: Led, kueue: Kueue) -> None:
 
 async def check_that_others_go_on(one: Led) -> None:
     """A node with a card comes, and a pod is placed on it."""
-    assert not [task for task in one.term.tasks if task.done()]
-    assert one.term.ready
+    assert not [task for task in one.leadership.tasks if task.done()]
+    assert one.leadership.ready
     await one.put_node("n2")
     await one.put_pod("good")
     await one.pause(3)
     assert one.filter("good", "n1", "n2")
     assert await one.schedule("good") == ""
     assert one.bound_to("good") in {"n1", "n2"}
-    assert not [task for task in one.term.tasks if task.done()]
+    assert not [task for task in one.leadership.tasks if task.done()]
 
 
 def live(story: Callable[[Led], Any], policy: Policy) -> None:
@@ -184,7 +184,7 @@ def test_an_exception_at_any_entry_is_about_one_object(entry: tuple[type, str], 
             if not listed:
                 await put_poison(one, Kueue(one))
             else:
-                await one.term.end()
+                await one.leadership.end()
                 await put_poison(one, Kueue(one))
                 await one.begin()
             for name in ("poison", "poison-0", "poison-1", "poison-lone"):
@@ -193,7 +193,7 @@ def test_an_exception_at_any_entry_is_about_one_object(entry: tuple[type, str], 
             await one.pause(5)
             await one.server.remove(pod_path("poison-bound"))
             await check_that_others_go_on(one)
-            counts = one.term.faults.counts
+            counts = one.leadership.faults.counts
             assert (counts.total() > 0) == (raised.total() > 0)
             logged = [fields for event, fields in one.records.seen if event is Event.HANDLING_FAILED]
             assert all("Injected" in fields["traceback"] for fields in logged)
@@ -204,7 +204,7 @@ def test_an_exception_at_any_entry_is_about_one_object(entry: tuple[type, str], 
             await one.pause(130)
             before = counts.total()
             await one.pause(130)
-        assert (counts.total(), one.term.faults.set_aside().total()) == (before, 0)
+        assert (counts.total(), one.leadership.faults.set_aside().total()) == (before, 0)
 
     live(story, Policy.FRAGMENTATION)
 
@@ -276,7 +276,7 @@ def test_odd_objects_stop_nothing(
     async def story(one: Led) -> None:
         with injected(entries, Counter()):
             if listed:
-                await one.term.end()
+                await one.leadership.end()
             for path, made in objects:
                 await one.server.put(path, made)
                 await asyncio.sleep(0)

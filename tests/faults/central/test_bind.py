@@ -21,7 +21,7 @@ LATE_S = BIND_TIMEOUT_S + 2.0  # the sender has given up by then
 
 
 def reserved(one: Led) -> int:
-    return len(one.term.ledger.reservations())
+    return len(one.leadership.ledger.reservations())
 
 
 def test_one_binding_carries_everything(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_refusal_releases(tmp_path: Path, status: int) -> None:
         assert OfBinding.BINDING_REFUSED in await one.bind("a", "n1")
         assert (reserved(one), one.free_cards(), one.sent("/status")) == (0, 1, [])
         assert await one.schedule("a") == ""
-        assert one.term.scheduler.counts.bound == {BindOutcome.REFUSED: 1, BindOutcome.BOUND: 1}
+        assert one.leadership.scheduler.counts.bound == {BindOutcome.REFUSED: 1, BindOutcome.BOUND: 1}
 
     play(story, tmp_path)
 
@@ -98,7 +98,7 @@ def test_an_api_server_that_is_away_was_not_reached(tmp_path: Path) -> None:
         await one.put_pod("a")
         uid = one.uid("a")
         await one.server._runner.cleanup()
-        assert await one.term.bind(uid, "n1") != ""
+        assert await one.leadership.bind(uid, "n1") != ""
         assert reserved(one) == 0
 
     play(story, tmp_path)
@@ -129,7 +129,7 @@ def test_a_pod_that_is_not_there_any_more(tmp_path: Path, meanwhile: str) -> Non
         else:
             ending = {"deletionTimestamp": "2026-11-21T00:00:00Z", "resourceVersion": "999"}
             one.server.objects[pod_path("a")] = {**found, "metadata": {**found["metadata"], **ending}}
-        assert await one.term.bind(uid, "n1") != ""
+        assert await one.leadership.bind(uid, "n1") != ""
         assert (reserved(one), len(one.sent("/binding"))) == (0, 1)
 
     play(story, tmp_path)
@@ -161,7 +161,7 @@ def test_a_pod_that_changes_all_the_time_is_given_up_after_some_tries(tmp_path: 
     async def story(one: Led) -> None:
         await one.put_pod("a")
         uid = one.uid("a")
-        binding = asyncio.create_task(one.term.bind(uid, "n1"))
+        binding = asyncio.create_task(one.leadership.bind(uid, "n1"))
         one.server.slowness = lambda request: (0.1, 0.0) if is_binding(request) else (0.0, 0.0)
         for number in range(16):
             await one.server.put(pod_path("a"), pod("a", annotations={"n": str(number)}))
@@ -204,7 +204,7 @@ def test_it_had_succeeded(tmp_path: Path, fault: Fault) -> None:
         assert await one.bind("a", "n1") == ""
         assert (one.free_cards(), reserved(one), one.assigned("a")) == (0, 0, [gpu_uuid("n1", 0)])
         assert len(one.sent("/binding")) == 1
-        assert one.term.scheduler.counts.bound[BindOutcome.UNCLEAR] == 1
+        assert one.leadership.scheduler.counts.bound[BindOutcome.UNCLEAR] == 1
 
     play(story, tmp_path)
 
@@ -216,15 +216,15 @@ def test_it_was_lost(tmp_path: Path, fault: Fault) -> None:
         one.server.fail(fault, when=is_binding)
         one.server.fail(Fault(status=500), when=is_touch, times=3)
         assert OfBinding.BINDING_UNCLEAR in await one.bind("a", "n1")
-        assert (reserved(one), one.free_cards(), one.term.unclear_bindings) == (1, 0, 1)
+        assert (reserved(one), one.free_cards(), one.leadership.unclear_bindings) == (1, 0, 1)
         assert OfBinding.BINDING_UNCLEAR in await one.bind("a", "n1")  # it may be under way
         assert len(one.sent("/binding")) == 1
         await one.pause(60)
         assert (reserved(one), one.free_cards(), len(one.sent("/status"))) == (0, 1, 4)
         assert await one.schedule("a") == ""
-        outcomes = one.term.scheduler.counts.bound
+        outcomes = one.leadership.scheduler.counts.bound
         assert (outcomes[BindOutcome.UNCLEAR], outcomes[BindOutcome.FOUND_NOT_BOUND], outcomes[BindOutcome.BOUND]) == (1, 1, 1)
-        assert one.term.unclear_bindings == 0
+        assert one.leadership.unclear_bindings == 0
 
     play(story, tmp_path)
 
@@ -237,7 +237,7 @@ def test_a_binding_that_arrives_after_the_touch_fails(tmp_path: Path) -> None:
         assert await one.bind("a", "n1") != ""
         await one.pause(1)  # settled: the pod was touched, and is not bound
         assert (reserved(one), one.server.late) == (0, [])
-        one.term.ledger.claims.forget_prediction(one.uid("a"))
+        one.leadership.ledger.claims.forget_prediction(one.uid("a"))
         assert await one.schedule("b") == ""
         await one.pause(LATE_S)
         assert one.server.late == [409]
@@ -340,7 +340,7 @@ def test_lost_between_two_tries(tmp_path: Path) -> None:
 def test_a_term_that_is_over_sends_nothing_though_the_process_leads_again(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
-        one.term.stop()
+        one.leadership.stop()
         assert await one.bind("a", "n1") != ""
         assert one.sent("/binding") == []
 
@@ -353,10 +353,10 @@ def test_a_term_that_ends_while_it_binds(tmp_path: Path) -> None:
         one.server.fail(LOST, when=is_binding)
         binding = asyncio.create_task(one.bind("a", "n1"))
         await one.pause(1)
-        assert not await one.term.end()  # what became of it, no one knows
+        assert not await one.leadership.end()  # what became of it, no one knows
         assert await binding == OfBinding.NOT_LEADING.shown
         await one.pause(60)
-        assert one.sent("/status") == []  # nothing is written by a term that is over
+        assert one.sent("/status") == []  # nothing is written by a leadership that is over
 
     play(story, tmp_path)
 
@@ -367,12 +367,12 @@ def test_a_term_that_ends_with_an_outcome_open(tmp_path: Path) -> None:
         assert await one.bind("a", "n1") == ""
         await one.pause()
         await one.put_pod("b")
-        assert await one.make_term().end()
+        assert await one.make_leadership().end()
         await one.put_node("n2")
         one.server.fail(Fault(status=500), when=is_binding)
         one.server.fail(Fault(status=500), when=is_touch, times=9)
         assert await one.bind("b", "n2") != ""
-        assert not await one.term.end()
+        assert not await one.leadership.end()
 
     play(story, tmp_path)
 
@@ -388,7 +388,7 @@ def test_killed_while_it_binds(tmp_path: Path, carried_out: bool) -> None:
         one.server.fail(LOST_ANSWER if carried_out else LOST, when=is_binding)
         binding = asyncio.create_task(one.bind("a", "n1"))
         await one.pause(1)
-        await one.term.end()
+        await one.leadership.end()
         await binding
         await one.begin()
         assert reserved(one) == 0
@@ -405,8 +405,8 @@ def test_killed_between_reserve_and_binding(tmp_path: Path) -> None:
         await one.put_pod("a")
         await one.put_pod("b")
         one.filter("a")
-        one.term.scheduler.reserve(one.uid("a"), "n1")
-        await one.term.end()
+        one.leadership.scheduler.reserve(one.uid("a"), "n1")
+        await one.leadership.end()
         await one.begin()
         assert await one.schedule("b") == ""
         assert await one.schedule("a") == REFUSED

@@ -130,19 +130,19 @@ def test_a_storm(tmp_path: Path, seed: int) -> None:
         bound = [name for name in left if one.bound_to(name)]
         assert len(bound) == min(len(left), SLOTS)  # every card is full, or no one waits
         assert max(used_mib(one).values()) == CARD_MIB
-        assert one.term.ledger.reservations() == ()
+        assert one.leadership.ledger.reservations() == ()
         for name in bound:
             shown = one.shown(name)
             own = parse_own(shown.metadata.annotations[ASSIGNMENT], [], namespace="default")
             assert isinstance(own, OwnAssignment)
-            held = {held.holder.pod: held for held in one.term.ledger.holders(shown.spec.node_name)}[shown.metadata.uid]
+            held = {held.holder.pod: held for held in one.leadership.ledger.holders(shown.spec.node_name)}[shown.metadata.uid]
             assert (set(held.claims), held.taken, own.node) == ({Claim.BOUND}, own.taken, shown.spec.node_name)
         for name in left:
             await one.remove_pod(name)
         await one.pause(10)  # predictions are over
         assert [one.free_cards(node) for node in one.node_names()] == [CARDS] * NODES
-        snapshot = one.term.ledger.snapshot()
-        assert (snapshot.pods, snapshot.own, len(one.term.pending)) == ({}, {}, 0)
+        snapshot = one.leadership.ledger.snapshot()
+        assert (snapshot.pods, snapshot.own, len(one.leadership.pending)) == ({}, {}, 0)
         assert all(not node.claims for node in snapshot.nodes.values())
 
     play(story, tmp_path)

@@ -56,8 +56,10 @@ def _read(registry: CollectorRegistry, into: Names) -> None:
 async def _of_central(folder: Path, into: Names) -> None:
     async with led(folder) as one:
         await _wait_for_room(one)
-        counts = one.term.scheduler.counts
-        metrics = central.daemon.metrics.Metrics(counts, term=lambda: one.term, leads=lambda: True, transitions=lambda: 1)
+        counts = one.leadership.scheduler.counts
+        metrics = central.daemon.metrics.Metrics(
+            counts, leadership=lambda: one.leadership, leads=lambda: True, transitions=lambda: 1
+        )
         metrics.answered("filter", 200, 0.1)
         _read(metrics.registry, into)
 
@@ -68,9 +70,9 @@ async def _wait_for_room(one: Led) -> None:
     await one.put_pod("b", {"lading.dev/gpu": "1"})
     await one.schedule("b")
     await one.pause()
-    await one.term.statistics.look()
+    await one.leadership.statistics.look()
     for _ in range(2):
-        await one.term.gpu_hours.look()
+        await one.leadership.gpu_hours.look()
 
 
 async def _of_hooks(folder: Path, log: Log, into: Names) -> None:

@@ -123,11 +123,11 @@ def test_a_new_leader_repeats_nothing_and_says_what_changed_meanwhile(tmp_path: 
         await bound(one, "b")
         await ill_card(one)
         await one.pause(SOON)
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         await one.pause(QUIET_S)
         assert told(one) == [("a", UNHEALTHY)]
-        await one.term.end()
+        await one.leadership.end()
         await ill_card(one, "b")
         await one.begin()
         await one.pause(SOON)

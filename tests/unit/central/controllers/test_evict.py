@@ -40,7 +40,7 @@ def told(one: Led) -> list[tuple[str, str]]:
 
 
 def nominated(one: Led, name: str) -> str:
-    return one.term.scheduler.nominated_node(one.uid(name))
+    return one.leadership.scheduler.nominated_node(one.uid(name))
 
 
 async def bound(one: Led, name: str, limits: Mapping[str, str] = WHOLE, **words: Any) -> None:
@@ -72,7 +72,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
         assert len(one.sent(f"{pod_path('high')}/status")) == 1  # woken
         assert await one.schedule("high") == ""
         await one.pause()
-        assert one.term.ledger.nominations() == ()
+        assert one.leadership.ledger.nominations() == ()
 
     play(story, tmp_path)
 
@@ -83,10 +83,10 @@ def test_a_pod_that_waits_for_its_victims_is_let_wait(tmp_path: Path) -> None:
         await one.put_pod("high", priority=9)
         assert await one.schedule("high") == REFUSED
         await one.pause(1)
-        held = one.term.ledger.nominations()
+        held = one.leadership.ledger.nominations()
         assert await one.schedule("high") == REFUSED
         await one.pause(1)
-        assert (evicted(one), one.term.ledger.nominations()) == (["low"], held)
+        assert (evicted(one), one.leadership.ledger.nominations()) == (["low"], held)
 
     play(story, tmp_path)
 
@@ -173,7 +173,7 @@ def test_what_a_budget_spares(tmp_path: Path) -> None:
         await one.pause(1)
         assert (evicted(one), nominated(one, "high")) == (["dear"], one.bound_to("dear"))
         assert told(one) == [("dear", PREEMPTED)]
-        counts = one.term.scheduler.counts
+        counts = one.leadership.scheduler.counts
         assert counts.evicted == {(PREEMPTED, EvictOutcome.SPARED): 1, (PREEMPTED, EvictOutcome.EVICTED): 1}
         assert counts.nominated == 2
 
@@ -285,7 +285,7 @@ def test_without_the_right_to_read_budgets_pods_are_placed_and_none_is_evicted(t
         return request.path.endswith("/poddisruptionbudgets")
 
     async def story(one: Led) -> None:
-        await one.term.end()
+        await one.leadership.end()
         one.server.fail(Fault(status=403, reason="Forbidden"), when=is_budgets, times=1000)
         await one.begin()
         await bound(one, "low", priority=1)
@@ -323,7 +323,7 @@ def test_room_that_appears_while_it_is_planned_needs_no_victims(tmp_path: Path, 
         await one.put_pod("high", priority=9)
         assert await one.schedule("high") == REFUSED
         await asyncio.sleep(0)
-        end_pod(one.term.ledger, one.uid("low2"))
+        end_pod(one.leadership.ledger, one.uid("low2"))
         await one.pause(1)
         assert (evicted(one), nominated(one, "high")) == ([], "")
 
@@ -342,7 +342,7 @@ def test_a_victim_that_ends_while_it_is_planned_is_not_enough_any_more(tmp_path:
         await one.put_pod("higher", priority=10)
         assert await one.schedule("high") == REFUSED
         await asyncio.sleep(0)
-        ledger = one.term.ledger
+        ledger = one.leadership.ledger
         taken = ledger.pod(one.uid("low1")).taken  # type: ignore[union-attr]
         assert taken is not None
         end_pod(ledger, one.uid("low1"))
@@ -377,7 +377,7 @@ def test_the_first_in_line_is_planned_for_first(tmp_path: Path) -> None:
         for name in ("a", "b", "c"):  # in one turn of the loop
             assert one.filter(name) == []
         await one.pause(1)
-        assert [claim.holder.name for claim in one.term.ledger.nominations()] == ["b"]
+        assert [claim.holder.name for claim in one.leadership.ledger.nominations()] == ["b"]
 
     play(story, tmp_path)
 
@@ -410,9 +410,9 @@ def test_equal_priorities_cost_no_plan(tmp_path: Path) -> None:
         await one.put_pod("b")
         assert await one.schedule("b") == REFUSED
         await one.pause(60)
-        assert (evicted(one), one.term.ledger.lowest_priority()) == ([], 0)
+        assert (evicted(one), one.leadership.ledger.lowest_priority()) == ([], 0)
         await one.remove_pod("a")
-        assert one.term.ledger.lowest_priority() is None
+        assert one.leadership.ledger.lowest_priority() is None
 
     play(story, tmp_path)
 
@@ -475,7 +475,7 @@ def test_an_assignment_is_verified_in_the_list_and_when_it_changes(tmp_path: Pat
 
     async def story(one: Led) -> None:
         await bound(one, "a")
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         assert one.free_cards() == 0
         pod = one.json("a")
@@ -483,7 +483,7 @@ def test_an_assignment_is_verified_in_the_list_and_when_it_changes(tmp_path: Pat
         await one.server.put(pod_path("a"), pod)
         await one.pause()
         assert one.free_cards() == 1
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         assert one.free_cards() == 1
 

@@ -44,7 +44,7 @@ def test_no_one_is_evicted_of_another_quota_and_room_is_kept_instead(tmp_path: P
         assert await one.schedule("high") == REFUSED
         await one.pause(3)
         assert evicted(one) == []
-        assert one.term.scheduler.room_for(one.uid("high")) == ("", "n1")
+        assert one.leadership.scheduler.room_for(one.uid("high")) == ("", "n1")
 
     play(story, tmp_path, patience_s=50.0)
 

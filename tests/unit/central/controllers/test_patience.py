@@ -59,7 +59,7 @@ async def end(one: Led, name: str) -> None:
 
 
 def kept_on(one: Led, name: str) -> str:
-    making, keeping = one.term.scheduler.room_for(one.uid(name))
+    making, keeping = one.leadership.scheduler.room_for(one.uid(name))
     assert making == ""
     return keeping
 
@@ -148,7 +148,7 @@ def test_it_is_woken_when_its_room_is_there_and_nothing_is_kept_afterwards(tmp_p
         assert woken(one, "large")
         assert await one.schedule("large") == ""
         await one.pause(2 * LOOK_S)
-        assert one.term.ledger.nominations() == ()
+        assert one.leadership.ledger.nominations() == ()
 
     play(story, tmp_path, patience_s=PATIENCE_S)
 
@@ -419,7 +419,7 @@ def test_room_is_complete_when_the_cpu_suffices_too(tmp_path: Path) -> None:
         assert kept_on(one, "large") == "n1"
         await end(one, "small-1")
         assert kept_on(one, "large") == "n1"
-        assert one.term.ledger.capacity("n1").cpu_milli == 4000  # the other half is kept, too
+        assert one.leadership.ledger.capacity("n1").cpu_milli == 4000  # the other half is kept, too
         await one.pause(NOMINATION_S + 2 * LOOK_S)
         assert kept_on(one, "large") == ""
 
@@ -500,9 +500,9 @@ def test_a_node_that_is_too_small_is_not_kept(tmp_path: Path) -> None:
 def test_why_says_where(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await large_waits_for_small(one)
-        pod = one.term.pending.get(one.uid("large"))
+        pod = one.leadership.pending.get(one.uid("large"))
         assert pod is not None
-        why = why_pending(one.term.scheduler, pod, 0.0)
+        why = why_pending(one.leadership.scheduler, pod, 0.0)
         assert (why.making_room_on, why.keeping_room_on) == ("", "n1")
 
     play(story, tmp_path, patience_s=PATIENCE_S)

@@ -84,7 +84,7 @@ def test_nothing_is_written_that_is_there(tmp_path: Path) -> None:
         await written(one)
         assert len(patches(one)) == 1
         await one.pause(10 * LOOK_S)
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         await written(one)
         assert len(patches(one)) == 1

@@ -26,7 +26,7 @@ def is_of_quotas(request: Request) -> bool:
 
 async def anew(one: Led) -> None:
     """A new leader."""
-    await one.term.end()
+    await one.leadership.end()
     await one.begin()
 
 
@@ -45,7 +45,7 @@ def test_a_quota_holds_from_the_first_question_on(tmp_path: Path, flat: bool) ->
         await anew(one)
         await one.put_pod("b")
         assert await one.schedule("b") == REFUSED
-        assert one.term.scheduler.counts.refused == {OfPod.QUOTA_EXCEEDED: 1}
+        assert one.leadership.scheduler.counts.refused == {OfPod.QUOTA_EXCEEDED: 1}
 
     play(story, tmp_path)
 
@@ -57,7 +57,7 @@ def test_a_new_leader_places_no_pod_before_it_knows_the_quotas(tmp_path: Path) -
         await one.put_pod("a")
         assert await one.schedule("a") == ""
         await one.put_pod("b")
-        await one.term.end()
+        await one.leadership.end()
         one.server.fail(Fault(status=500), when=is_of_quotas, times=4)
         await one.begin()
         assert one.filter("b") == []
@@ -111,7 +111,7 @@ def test_without_the_kind_or_the_right_pods_are_placed(tmp_path: Path, status: i
         asked = [request for request in one.server.requests[before:] if is_of_quotas(request)]
         assert len(asked) == 6  # two kinds, at the start and then each minute
         assert one.records.count(Event.WATCH_FAILED) == warned + (2 if status == 403 else 0)
-        names = [watch.resource for watch in one.term.watches]
+        names = [watch.resource for watch in one.leadership.watches]
         assert ("elasticquotas.scheduling.sigs.k8s.io" in names) == (status == 403)
         await one.put_quota("team", most=0)  # now it is there
         await one.pause(ABSENT_S)
@@ -127,7 +127,7 @@ def test_a_quota_that_cannot_be_read_refuses_its_pods(tmp_path: Path) -> None:
         await one.server.put(quota_path("team"), {"metadata": {"name": "team", "namespace": "default"}, "spec": {"max": 7}})
         await one.pause(2 * LOOK_S)
         await one.put_pod("a", labels=TEAM)
-        found = one.term.scheduler.filter(one.shown("a"), one.node_names())
+        found = one.leadership.scheduler.filter(one.shown("a"), one.node_names())
         (why,) = found.never.values()
         assert why.startswith("quota team is refused: its object cannot be read: ")
         assert why.endswith(f"({OfPod.QUOTA_INVALID})")
@@ -139,11 +139,11 @@ def test_a_quota_in_the_status_of_which_something_changes_is_the_same(tmp_path: 
     async def story(one: Led) -> None:
         await one.put_quota("team", most=1)
         await one.pause(2 * LOOK_S)
-        tree = (snapshot := one.term.quotas.snapshot()) and snapshot.tree
+        tree = (snapshot := one.leadership.quotas.snapshot()) and snapshot.tree
         made = one.server.objects[quota_path("team")]
         await one.server.put(quota_path("team"), made | {"status": {"used": {"cpu": "1"}}})
         await one.pause(2 * LOOK_S)
-        assert (again := one.term.quotas.snapshot()) is not None
+        assert (again := one.leadership.quotas.snapshot()) is not None
         assert again.tree is tree
 
     play(story, tmp_path)

@@ -44,7 +44,7 @@ async def ended(one: Led, *names: str) -> None:
 
 
 def runtime(one: Led, team: str) -> float:
-    snapshot = one.term.quotas.snapshot()
+    snapshot = one.leadership.quotas.snapshot()
     assert snapshot is not None
     return snapshot.runtime[RESOURCE_GPU][next(quota for quota in snapshot.tree.quotas if quota == team)] / 1000
 
@@ -66,7 +66,7 @@ def test_lend_and_take_back(tmp_path: Path) -> None:
         await one.pause()
         assert one.free_cards() == 2
         assert await run(one, "a4", "a", 4) == REFUSED
-        pod = one.term.pending.get(one.uid("a4"))
+        pod = one.leadership.pending.get(one.uid("a4"))
         assert pod is not None
         assert pod.quota is not None
         assert pod.quota.why == "quota a: 12 of 10 GPUs: what it may use now"
@@ -183,7 +183,7 @@ def test_a_pod_that_was_let_in_to_borrow_takes_nothing_back(tmp_path: Path) -> N
         await one.put_pod("c", {RESOURCE_GPU: "8"}, labels=of("c"))
         assert await run(one, "b", "b", 8) == REFUSED
         assert (runtime(one, "a"), runtime(one, "b")) == (6, 5)
-        pod = one.term.pending.get(one.uid("b"))
+        pod = one.leadership.pending.get(one.uid("b"))
         assert pod is not None
         assert pod.quota is None  # only devices are missing
         await one.pause(2 * DELAY_S)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from central.controllers.binder import BIND_TIMEOUT_S
-from central.daemon.daemon import AFTER_TERM_S, Replica
+from central.daemon.daemon import AFTER_LEADERSHIP_S, Replica
 from tests.fakes.kube_server import Fault
 from tests.fakes.led import REFUSED, Led, is_binding, is_touch, play
 
@@ -22,56 +22,56 @@ class Lease:
 
 
 async def lead(one: Led) -> tuple[Replica, Lease]:
-    await one.term.end()
-    leadership, lease = Replica(one.make_term, one.records.log, clock=asyncio.get_running_loop().time), Lease()
-    leadership.election = lease  # type: ignore[assignment]
-    leadership.gained()
-    assert leadership.term is not None
-    one.term = leadership.term
-    return leadership, lease
+    await one.leadership.end()
+    replica, lease = Replica(one.make_leadership, one.records.log, clock=asyncio.get_running_loop().time), Lease()
+    replica.election = lease  # type: ignore[assignment]
+    replica.gained()
+    assert replica.leadership is not None
+    one.leadership = replica.leadership
+    return replica, lease
 
 
-def again(one: Led, leadership: Replica) -> None:
-    leadership.lost()
-    leadership.gained()
-    assert leadership.term is not None
-    one.term = leadership.term
+def again(one: Led, replica: Replica) -> None:
+    replica.lost()
+    replica.gained()
+    assert replica.leadership is not None
+    one.leadership = replica.leadership
 
 
 def played(story: Callable[[Led, Replica, Lease], Any], folder: Path) -> None:
     async def whole(one: Led) -> None:
-        leadership, lease = await lead(one)
-        await story(one, leadership, lease)
-        await leadership.close()
+        replica, lease = await lead(one)
+        await story(one, replica, lease)
+        await replica.close()
 
     play(whole, folder)
 
 
 def test_it_answers_when_it_has_read_and_while_it_holds_the_lease(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
-        assert not leadership.leads()
+    async def story(one: Led, replica: Replica, lease: Lease) -> None:
+        assert not replica.leads()
         await one.pause()
-        assert leadership.leads()
+        assert replica.leads()
         lease.held = False
-        assert not leadership.leads()
+        assert not replica.leads()
         lease.held = True
-        leadership.lost()
-        assert not leadership.leads()
-        leadership.lost()  # may be told again
+        replica.lost()
+        assert not replica.leads()
+        replica.lost()  # may be told again
 
     played(story, tmp_path)
 
 
 def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
+    async def story(one: Led, replica: Replica, lease: Lease) -> None:
         await one.put_pod("a")
-        decision = leadership.decide(one.shown("a"), ["n1"])
+        decision = replica.decide(one.shown("a"), ["n1"])
         assert list(decision.answer.fitting) == ["n1"]
-        leadership.apply(decision)
-        assert await leadership.preempt(one.shown("a"), {}) == []
-        assert leadership.prioritize(one.shown("a"), ["n1"]) == "n1"
-        assert await leadership.why("default", "a") is not None
-        assert await leadership.bind(one.uid("a"), "n1") == ""
+        replica.apply(decision)
+        assert await replica.preempt(one.shown("a"), {}) == []
+        assert replica.prioritize(one.shown("a"), ["n1"]) == "n1"
+        assert await replica.why("default", "a") is not None
+        assert await replica.bind(one.uid("a"), "n1") == ""
 
     played(story, tmp_path)
 
@@ -79,18 +79,18 @@ def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
 def test_a_process_that_leads_again_waits_for_its_own_last_binding(tmp_path: Path) -> None:
     """The API server was slow, so that the lease ran out, and a Binding hangs in it; then it answers everybody."""
 
-    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
+    async def story(one: Led, replica: Replica, lease: Lease) -> None:
         await one.put_pod("a")
         await one.put_pod("b")
         one.server.fail(Fault(hang=True, late_s=BIND_TIMEOUT_S), when=is_binding)
         binding = asyncio.create_task(one.bind("a", "n1"))
         await one.pause(0.1)
-        again(one, leadership)
+        again(one, replica)
         await one.pause()
-        assert not leadership.leads()
+        assert not replica.leads()
         await binding
-        await one.pause(AFTER_TERM_S)
-        assert (leadership.leads(), one.server.late) == (True, [200])
+        await one.pause(AFTER_LEADERSHIP_S)
+        assert (replica.leads(), one.server.late) == (True, [200])
         assert await one.schedule("b") == REFUSED
         assert one.bound_to("a") == "n1"
 
@@ -98,29 +98,29 @@ def test_a_process_that_leads_again_waits_for_its_own_last_binding(tmp_path: Pat
 
 
 def test_who_waited_long_enough_reads_at_once(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
-        leadership.lost()
-        await one.pause(AFTER_TERM_S)
-        leadership.gained()
+    async def story(one: Led, replica: Replica, lease: Lease) -> None:
+        replica.lost()
+        await one.pause(AFTER_LEADERSHIP_S)
+        replica.gained()
         await one.pause()
-        assert leadership.leads()
+        assert replica.leads()
 
     played(story, tmp_path)
 
 
 def test_another_may_lead_at_once_only_if_nothing_is_unclear(tmp_path: Path) -> None:
-    async def story(one: Led, leadership: Replica, lease: Lease) -> None:
+    async def story(one: Led, replica: Replica, lease: Lease) -> None:
         await one.put_pod("a")
         one.server.fail(Fault(status=500), when=is_binding)
         one.server.fail(Fault(status=500), when=is_touch, times=9)
         await one.bind("a", "n1")
-        assert not await leadership.close()
+        assert not await replica.close()
 
     played(story, tmp_path)
 
-    async def clear(one: Led, leadership: Replica, lease: Lease) -> None:
+    async def clear(one: Led, replica: Replica, lease: Lease) -> None:
         await one.put_pod("a")
         assert await one.bind("a", "n1") == ""
-        assert await leadership.close()
+        assert await replica.close()
 
     played(clear, tmp_path)

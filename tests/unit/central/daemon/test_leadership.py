@@ -19,30 +19,30 @@ from tests.fakes.led import Led, play
 def test_ready_when_every_list_is_there(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         for kind in ("pods", "nodes", "nodedevices"):
-            await one.term.end()
+            await one.leadership.end()
 
             def is_list(request: Request, kind: str = kind) -> bool:
                 return request.path.endswith(f"/{kind}") and "watch" not in request.query
 
             one.server.fail(Fault(status=500), when=is_list)
-            one.term = one.make_term().begin()
+            one.leadership = one.make_leadership().begin()
             await one.pause()
-            assert not one.term.ready
+            assert not one.leadership.ready
             await one.pause(2)
-            assert one.term.ready
+            assert one.leadership.ready
 
     play(story, tmp_path)
 
 
 def test_a_term_may_have_to_wait_before_it_reads(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        await one.term.end()
+        await one.leadership.end()
         one.server.requests.clear()
-        one.term = one.make_term().begin(after_s=5.0)
+        one.leadership = one.make_leadership().begin(after_s=5.0)
         await one.pause(4.9)
-        assert (one.term.ready, one.server.requests) == (False, [])
+        assert (one.leadership.ready, one.server.requests) == (False, [])
         await one.pause(0.2)
-        assert one.term.ready
+        assert one.leadership.ready
 
     play(story, tmp_path)
 
@@ -62,11 +62,11 @@ def test_a_pod_without_its_assignment_is_told_once(tmp_path: Path) -> None:
 def test_why_of_who_waits_and_of_no_one_else(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a")
-        said = await one.term.why("default", "a")
+        said = await one.leadership.why("default", "a")
         assert said is not None
         assert msgspec.json.decode(said)["uid"] == one.uid("a")
-        assert await one.term.why("default", "b") is None
-        assert await one.term.why("other", "a") is None
+        assert await one.leadership.why("default", "b") is None
+        assert await one.leadership.why("other", "a") is None
 
     play(story, tmp_path)
 
@@ -87,7 +87,7 @@ def test_others_have_their_turn_while_all_nodes_are_looked_at(tmp_path: Path, mo
                 await asyncio.sleep(0)
 
         task = asyncio.create_task(other())
-        said = await one.term.why("default", "a")
+        said = await one.leadership.why("default", "a")
         task.cancel()
         assert said is not None
         assert turns >= len(msgspec.json.decode(said)["nodes"]) == 8
@@ -109,11 +109,11 @@ def test_a_pod_whose_amounts_are_zero_is_bound_without_an_assignment(tmp_path: P
 def test_a_key_of_another_system_is_not_read(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.put_pod("a", annotations={"lading.dev/billing": "x"})
-        assert one.term.pending.get(one.uid("a")) is None
-        await one.term.end()
+        assert one.leadership.pending.get(one.uid("a")) is None
+        await one.leadership.end()
         one.foreign = frozenset({"lading.dev/billing"})
         await one.begin()
-        assert one.term.pending.get(one.uid("a")) is not None
+        assert one.leadership.pending.get(one.uid("a")) is not None
 
     play(story, tmp_path)
 
@@ -158,8 +158,8 @@ def test_policy_fragmentation_from_the_watch_to_the_binding(tmp_path: Path) -> N
             await one.pause()
         assert one.bound_to("a") == one.bound_to("b")
         assert one.assigned("a") == one.assigned("b") != one.assigned("c")  # two halves are a whole card
-        assert one.term.ledger.capacity(one.bound_to("a")).cpu_milli <= 8000
-        assert one.term.scheduler.forecast.learned == 3
+        assert one.leadership.ledger.capacity(one.bound_to("a")).cpu_milli <= 8000
+        assert one.leadership.scheduler.forecast.learned == 3
 
     play(story, tmp_path)
 
@@ -172,14 +172,14 @@ def test_a_launcher_without_devices_waits_through_a_change_of_leader(tmp_path: P
         await one.put_pod("launcher", {RESOURCE_GANG_MEMBER: "1"}, annotations={GANG: "mpi", GANG_MIN: "3"})
         await one.put_pod("small", share("10Gi"))
         for _ in range(2):
-            await one.term.end()
+            await one.leadership.end()
             await one.begin()
             await one.pause(2)
-            assert not [task for task in one.term.tasks if task.done()]
-        assert not one.term.faults.counts
+            assert not [task for task in one.leadership.tasks if task.done()]
+        assert not one.leadership.faults.counts
         assert await one.schedule("small") == ""
         await one.remove_pod("small")
         await one.pause(2)
-        assert not one.term.faults.counts
+        assert not one.leadership.faults.counts
 
     play(story, tmp_path, policy=Policy.FRAGMENTATION)

@@ -1,4 +1,4 @@
-"""What central counts, and the gauges that it reads from the term."""
+"""What central counts, and the gauges that it reads from the leadership."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def alone(counts: Counts | None = None) -> Metrics:
     """Of a replica that waits."""
-    return Metrics(counts or Counts(), term=lambda: None, leads=lambda: False, transitions=lambda: 7)
+    return Metrics(counts or Counts(), leadership=lambda: None, leads=lambda: False, transitions=lambda: 7)
 
 
 def test_requests_by_verb_and_status() -> None:
@@ -80,12 +80,12 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
         await one.put_pod("c", {"lading.dev/gpu": "7"})
         await one.schedule("c")
         await one.pause()
-        await one.term.statistics.look()
+        await one.leadership.statistics.look()
         for _ in range(2):
-            await one.term.gpu_hours.look()
+            await one.leadership.gpu_hours.look()
             await asyncio.sleep(0.01)
-        counts = one.term.scheduler.counts
-        metrics = Metrics(counts, term=lambda: one.term, leads=lambda: leads, transitions=lambda: 0)
+        counts = one.leadership.scheduler.counts
+        metrics = Metrics(counts, leadership=lambda: one.leadership, leads=lambda: leads, transitions=lambda: 0)
         assert sample(metrics, "lading_central_watch_failures_total", resource="pods") == 0
         silent_s = sample(metrics, "lading_central_watch_silent_seconds", resource="nodedevices")
         assert silent_s is not None
@@ -126,7 +126,7 @@ def test_gauges_of_the_term(tmp_path: Path, leads: bool) -> None:
 
 def test_quotas(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        metrics = Metrics(Counts(), term=lambda: one.term, leads=lambda: True, transitions=lambda: 0)
+        metrics = Metrics(Counts(), leadership=lambda: one.leadership, leads=lambda: True, transitions=lambda: 0)
         assert b"quota_gpus" not in generate_latest(metrics.registry)
         await one.put_node("n1", 4)
         await one.put_quota("team", least=2, most=3)

@@ -40,7 +40,9 @@ def nodes_of(one: Led, *names: str) -> list[str]:
 
 def claims(one: Led) -> int:
     """How many plans of any kind the ledger holds."""
-    return sum(len([kind for kind in own if kind is not Claim.RESERVED]) for own in one.term.ledger.snapshot().own.values())
+    return sum(
+        len([kind for kind in own if kind is not Claim.RESERVED]) for own in one.leadership.ledger.snapshot().own.values()
+    )
 
 
 def bindings(one: Led) -> int:

@@ -176,7 +176,7 @@ def test_a_new_leader_begins_a_gang_anew_of_which_no_member_is_bound(tmp_path: P
         await scheduler.run(1)
         assert claims(one) == 4
         await scheduler.end()
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         assert claims(one) == 0
         scheduler.ignores.clear()
@@ -197,7 +197,7 @@ def test_a_new_leader_finishes_a_gang_before_an_older_one_begins(tmp_path: Path)
         await scheduler.run(2)
         assert bound(one) == ["g0", "g1"]
         await scheduler.end()
-        await one.term.end()
+        await one.leadership.end()
         await put_gang(one, "older", 2, age=0)
         await one.begin()
         one.server._faults.clear()
@@ -218,7 +218,7 @@ def test_a_gang_of_which_the_only_bound_member_goes_holds_nothing_for_the_others
         await scheduler.run(2)
         assert bound(one) == ["g0"]
         await scheduler.end()
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         await one.pause(1)
         assert claims(one) == 2
@@ -239,7 +239,7 @@ def test_a_gang_that_ran_for_long_is_not_ended_by_a_new_leader_for_a_member_that
             pod["status"] |= {"startTime": created(0), "phase": "Running"}
             await one.server.put(pod_path(name), pod)
         await one.remove_pod("g1")
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         await scheduler.run(2 * FINISH_S)
         assert bound(one) == ["g0", "g2"]
@@ -361,7 +361,7 @@ def test_members_that_have_a_place_keep_it_when_a_gang_is_planned_again(tmp_path
         await one.put_node("n2", 1)
         await scheduler.run(5)
         assert bound(one) == ["g0", "g1"]
-        gang, _ = one.term.gangs.of(one.uid("g0")) or (None, None)
+        gang, _ = one.leadership.gangs.of(one.uid("g0")) or (None, None)
         assert gang is not None
         before = gang.plan[one.uid("g2")]
         await one.remove_pod("g3")

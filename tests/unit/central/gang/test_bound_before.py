@@ -28,7 +28,7 @@ async def join(one: Led, name: str, least: int) -> None:
 
 
 def gang_of(one: Led, name: str) -> Gang:
-    found = one.term.gangs.of(one.uid(name))
+    found = one.leadership.gangs.of(one.uid(name))
     assert found is not None
     return found[0]
 
@@ -43,7 +43,7 @@ def test_a_pod_that_was_bound_before_it_named_a_gang_is_not_evicted_for_it(tmp_p
         assert bound(one) == ["runs"]
         await join(one, "runs", 99)
         if leader == "a new leader":
-            await one.term.end()
+            await one.leadership.end()
             await one.begin()
         await scheduler.run(2 * FINISH_S)
         assert bound(one) == ["runs"]
@@ -119,7 +119,7 @@ def test_a_new_leader_knows_which_members_were_bound_with_their_gang(tmp_path: P
             assert said.pop("gang") == "lading:default/g"
             if not written:
                 await annotate(one, name, {ASSIGNMENT: msgspec.json.encode(said).decode()})
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         assert gang_of(one, "g0").phase is Phase.BINDING
         await scheduler.run(FINISH_S + 10)

@@ -373,7 +373,7 @@ def test_room_is_planned_on_the_nodes_of_the_flavor_and_of_the_selector(tmp_path
         await kueue.submit("train", {"worker": (2, 1)}, flavor="h100")
         await one.pause(1)
         assert kueue.state("train") == "Ready"
-        held = [claim.node for own in one.term.ledger.snapshot().own.values() for claim in own.values()]
+        held = [claim.node for own in one.leadership.ledger.snapshot().own.values() for claim in own.values()]
         assert sorted(held) == ["n2", "n3"]
         await kueue.submit("more", {"worker": (3, 1)}, flavor="h100")
         await one.pause(1)
@@ -414,7 +414,7 @@ def test_a_new_leader_holds_nothing_and_the_pods_of_an_admitted_workload_start(t
         kueue.makes_pods = False
         await kueue.submit("train", TRAIN)
         await kueue.run(1)
-        await one.term.end()
+        await one.leadership.end()
         await one.begin()
         assert (kueue.is_true("train", "Admitted"), claims(one)) == (True, 0)
         kueue.make_pods("train")
@@ -427,14 +427,14 @@ def test_a_new_leader_holds_nothing_and_the_pods_of_an_admitted_workload_start(t
 
 def test_a_cluster_without_kueue_costs_one_question_a_minute(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        await one.term.end()
+        await one.leadership.end()
         kueues = [request for request in one.server.requests if "kueue" in request.path]
         one.server.fail(Fault(status=404), when=lambda request: "kueue" in request.path, times=1000)
         await one.begin()
         await one.pause(150)
         assert len([request for request in one.server.requests if "kueue" in request.path]) - len(kueues) == 9
         assert claims(one) == 0
-        assert all(Claim.PLANNED not in own for own in one.term.ledger.snapshot().own.values())
+        assert all(Claim.PLANNED not in own for own in one.leadership.ledger.snapshot().own.values())
 
     play(story, tmp_path)
 
@@ -459,7 +459,7 @@ def test_whatever_happens_in_any_order_no_card_is_given_twice_and_nothing_stays_
                 case "fail":
                     one.server.fail(Fault(status=500, done=dice.random() < 0.5), when=is_answer)
                 case "lead":
-                    await one.term.end()
+                    await one.leadership.end()
                     await one.begin()
                 case _:
                     pass

@@ -39,11 +39,11 @@ async def put_pod_group(one: Led, name: str, least: int, **annotations: str) -> 
 
 def check_plans(one: Led) -> None:
     """Each planned claim is that of a member whose plan names it, and no plan is without an end."""
-    own = one.term.ledger.snapshot().own
-    planned = {uid for gang in one.term.gangs for uid in gang.plan}
-    kept = {uid for gang in one.term.gangs for uid in gang.life.kept}
+    own = one.leadership.ledger.snapshot().own
+    planned = {uid for gang in one.leadership.gangs for uid in gang.plan}
+    kept = {uid for gang in one.leadership.gangs for uid in gang.life.kept}
     assert {uid for uid, its in own.items() if Claim.PLANNED in its} == planned | kept
-    assert all(gang.life.until < math.inf for gang in one.term.gangs if gang.phase is Phase.PLANNED)
+    assert all(gang.life.until < math.inf for gang in one.leadership.gangs if gang.phase is Phase.PLANNED)
 
 
 async def own_words(one: Led) -> None:
@@ -118,8 +118,8 @@ def test_a_plan_ends_with_a_member_that_it_needs(tmp_path: Path, begin: Change, 
         await scheduler.run(1)
         assert claims(one) == 2
         await change(one)
-        held = [uid for uid, own in one.term.ledger.snapshot().own.items() if Claim.PLANNED in own]
-        assert (held, [gang.phase for gang in one.term.gangs if gang.plan]) == ([], [])
+        held = [uid for uid, own in one.leadership.ledger.snapshot().own.items() if Claim.PLANNED in own]
+        assert (held, [gang.phase for gang in one.leadership.gangs if gang.plan]) == ([], [])
         await scheduler.run(2)
         check_plans(one)
         await scheduler.run(PLAN_S + 10)
@@ -194,11 +194,11 @@ def test_a_member_whose_plan_ended_on_its_way_to_be_bound_is_not_bound_alone(tmp
         names = await put_gang(one, "a", 2)
         await scheduler.run(1)
         assert {scheduler.ask(name) for name in names} == {"n1"}
-        keeper = one.term._gang_keeper
+        keeper = one.leadership._gang_keeper
         assert [keeper.enter(one.uid(name), "n1") == "" for name in names] == [False, True]
         a0 = one.uid("a0")
         await one.remove_pod("a1")
-        reserved = one.term.scheduler.reserve(a0, "n1")
+        reserved = one.leadership.scheduler.reserve(a0, "n1")
         assert "gang-incomplete" in str(reserved)
         assert claims(one) == 0
         assert scheduler.ask("a0") == REFUSED

@@ -54,7 +54,7 @@ def test_gangs_that_wait_are_not_looked_at_while_nothing_changes(tmp_path: Path,
         visits.clear()
         await one.pause(QUEUED_S)
         assert visits.total() <= 3 * GANGS
-        assert set(one.term.gang_phases) == {Phase.QUEUED}
+        assert set(one.leadership.gang_phases) == {Phase.QUEUED}
 
     play(story, tmp_path)
 
@@ -104,11 +104,11 @@ def test_what_becomes_of_a_gang_is_forgotten_with_it(tmp_path: Path) -> None:
         await one.put_node("n2")
         names = await put_gang(one, "g", 2)
         await one.pause(1)
-        assert len(one.term.gang_phases.values()) == 1
+        assert len(one.leadership.gang_phases.values()) == 1
         for name in names:
             await one.remove_pod(name)
         await one.pause(1)
-        assert (one.term.gang_phases, bound(one)) == (Counter(), [])
+        assert (one.leadership.gang_phases, bound(one)) == (Counter(), [])
 
     play(story, tmp_path)
 
@@ -158,16 +158,16 @@ def test_node_names_of_waiting_members_take_little_memory(tmp_path: Path) -> Non
                 raw = msgspec.Raw(msgspec.json.encode(names[number:]))
                 said = Names.read(raw)
                 assert said is not None
-                one.term.scheduler.filter(one.shown(f"g{number}"), said)
+                one.leadership.scheduler.filter(one.shown(f"g{number}"), said)
                 await one.pause(0.2)
                 held.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()
-        gang = one.term.gangs.get(GangKey(GangDialect.LADING, "default", "g"))
+        gang = one.leadership.gangs.get(GangKey(GangDialect.LADING, "default", "g"))
         assert gang is not None
         members = [*gang.members.values()]
         for number, member in enumerate(members):
-            assert sorted(one.term.gangs.calls.names(member.uid)[""]) == names[number:]
+            assert sorted(one.leadership.gangs.calls.names(member.uid)[""]) == names[number:]
         assert held[-1] - held[9] < 10 * 20_000  # the first ones had the names numbered, once for all
 
     play(story, tmp_path)

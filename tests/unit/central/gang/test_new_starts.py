@@ -46,7 +46,7 @@ def test_a_job_whose_pods_are_replaced_while_they_end_starts_whole(tmp_path: Pat
         await delete(one, names)
         made = await replace(one, names)
         if leader == "a new leader":
-            await one.term.end()
+            await one.leadership.end()
             await one.begin()
         await scheduler.run(10)
         assert bound(one) == []
@@ -93,9 +93,9 @@ def test_a_gang_that_is_evicted_member_by_member_starts_whole(tmp_path: Path) ->
         names = await put_gang(one, "g", 4)
         await scheduler.run(5)
         for name in names:
-            record = one.term.ledger.pod(one.uid(name))
+            record = one.leadership.ledger.pod(one.uid(name))
             assert record is not None
-            await one.term._evictor.evict(record, "Test", "drained")
+            await one.leadership._evictor.evict(record, "Test", "drained")
         await one.pause()
         assert bound(one) == []
         made = await replace(one, names)
@@ -136,7 +136,7 @@ def test_a_start_whose_first_members_are_gone_begins_anew(tmp_path: Path) -> Non
         scheduler.ignores.update({"g2", "g3"})
         names = await put_gang(one, "g", 4)
         await scheduler.run(1)
-        keeper = one.term._gang_keeper
+        keeper = one.leadership._gang_keeper
         for name in names:
             scheduler.ask(name)
             keeper.enter(one.uid(name), "n1")

@@ -64,19 +64,19 @@ async def take(one: Led, scheduler: KubeScheduler, name: str, node: str, limits:
 def rails(one: Led, *names: str) -> list[set[int]]:
     found = []
     for name in names:
-        record = one.term.ledger.pod(one.uid(name))
+        record = one.leadership.ledger.pod(one.uid(name))
         assert record is not None
         assert record.taken is not None
-        found.append({*rails_of(one.term.ledger.capacity(record.node), record.taken.vfs)})
+        found.append({*rails_of(one.leadership.ledger.capacity(record.node), record.taken.vfs)})
     return found
 
 
 def beside(one: Led, name: str) -> bool:
     """Return whether each card of the pod has a VF of its own switch."""
-    record = one.term.ledger.pod(one.uid(name))
+    record = one.leadership.ledger.pod(one.uid(name))
     assert record is not None
     assert record.taken is not None
-    capacity = one.term.ledger.capacity(record.node)
+    capacity = one.leadership.ledger.capacity(record.node)
     cards = {card.gpu.place.path for card in capacity.cards if card.gpu.uuid in record.taken.gpus}
     return cards == {vf.pf.place.path for vf in capacity.vfs if vf.vf.bdf in record.taken.vfs}
 

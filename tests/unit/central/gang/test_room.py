@@ -79,7 +79,7 @@ def test_a_stream_of_small_pods_holds_a_gang_up_no_longer_than_its_patience(tmp_
             small.begin(now)
             if names:
                 waited += 5
-                assert len({name[:3] for name in map(holder_of, one.term.ledger.nominations())}) <= 1
+                assert len({name[:3] for name in map(holder_of, one.leadership.ledger.nominations())}) <= 1
                 if set(names) <= set(bound(one)):
                     break
         assert (set(names) <= set(bound(one))) == bool(patience_s)
@@ -136,7 +136,7 @@ def test_room_is_kept_for_a_gang_where_other_pods_hold_the_cpu(tmp_path: Path, a
         (hog,) = await singles(one, scheduler, "n1", 1, requests={"cpu": "6"})
         names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=not asked)
         await scheduler.run(PATIENCE_S + 5)
-        assert {claim.node for claim in one.term.ledger.nominations()} == {"n1"}
+        assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n1"}
         await one.put_pod("late", {RESOURCE_GPU: "3"})
         await scheduler.run(2)
         assert bound(one) == [hog]  # one of the three free cards is kept, and the one of the pod
@@ -160,10 +160,10 @@ def test_a_node_that_kube_scheduler_does_not_name_once_it_has_room_is_left(tmp_p
         first, second = [(await singles(one, scheduler, node, 1, requests={"cpu": "6"}))[0] for node in ("n1", "n2")]
         names = await put_gang(one, "g", 2, requests={"cpu": "3"}, unschedulable=True)
         await scheduler.run(PATIENCE_S + 5)
-        assert {claim.node for claim in one.term.ledger.nominations()} == {"n1"}
+        assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n1"}
         await one.remove_pod(first)
         await scheduler.run(2 * SEEN_S)
-        assert {claim.node for claim in one.term.ledger.nominations()} == {"n2"}
+        assert {claim.node for claim in one.leadership.ledger.nominations()} == {"n2"}
         await one.remove_pod(second)
         await scheduler.run(10)
         assert set(nodes_of(one, *names)) == {"n2"}
@@ -178,7 +178,7 @@ def test_a_gang_that_fits_no_empty_cluster_keeps_no_room(tmp_path: Path) -> None
         scheduler = KubeScheduler(one)
         await put_gang(one, "big", 5)
         await scheduler.run(PATIENCE_S + 5)
-        assert (one.term.ledger.nominations(), reasons(scheduler, "big0")) == ((), {"gang-too-large"})
+        assert (one.leadership.ledger.nominations(), reasons(scheduler, "big0")) == ((), {"gang-too-large"})
         await one.put_pod("single")
         assert scheduler.ask("single") == "n1"
         await scheduler.end()
@@ -235,7 +235,7 @@ def test_no_pod_is_evicted_for_a_gang_that_would_not_fit_then(tmp_path: Path) ->
         await put_gang(one, "high", 3, gpus=8, priority=100)
         await scheduler.run(5)
         assert await end_evicted(one) == []
-        assert one.term.ledger.nominations() == ()
+        assert one.leadership.ledger.nominations() == ()
         await scheduler.end()
 
     play(story, tmp_path)
@@ -326,7 +326,7 @@ def test_one_member_that_cannot_go_protects_its_gang_and_why_says_so(tmp_path: P
         await one.put_pod("high", {RESOURCE_GPU: "2"}, priority=1000, annotations=says)
         await scheduler.run(5)
         assert await end_evicted(one) == []
-        said = msgspec.json.decode(await one.term.why("default", "high") or b"{}")["protected"]
+        said = msgspec.json.decode(await one.leadership.why("default", "high") or b"{}")["protected"]
         if protects == "a budget":
             assert said == {
                 "gang default/low goes only as a whole: PodDisruptionBudget careful lets no more of its pods go now": 4
@@ -359,7 +359,7 @@ def test_preemption_by_a_gang_is_counted_as_such(tmp_path: Path) -> None:
         await singles(one, scheduler, "n1", 2)
         await put_member(one, "high", "high", "1", gpus=2, priority=100)
         await scheduler.run(3)
-        assert {reason for reason, _ in one.term.scheduler.counts.evicted} == {PREEMPTED}
+        assert {reason for reason, _ in one.leadership.scheduler.counts.evicted} == {PREEMPTED}
         await scheduler.end()
 
     play(story, tmp_path)
@@ -382,13 +382,13 @@ def test_nothing_is_evicted_for_a_gang_whose_members_changed_during_the_search(
             terms = replace(member.membership.terms or Terms(), least={"": 3})
             says = replace(member.membership, terms=terms)
             oldest = replace(member, uid=PodUid("oldest"), name="oldest", created="2001-01-01T00:00:00Z", node="n1")
-            one.term.scheduler.gangs.put(replace(oldest, membership=says))
+            one.leadership.scheduler.gangs.put(replace(oldest, membership=says))
             return made
 
         monkeypatch.setattr(make_room, "evicting", joined)
         await put_gang(one, "high", 2, priority=10)
         await scheduler.run(5)
-        assert one.term.scheduler.gangs.of(PodUid("oldest")) is not None
+        assert one.leadership.scheduler.gangs.of(PodUid("oldest")) is not None
         assert await end_evicted(one) == []
         await scheduler.end()
 

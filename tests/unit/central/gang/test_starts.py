@@ -65,7 +65,7 @@ def test_a_gang_is_not_planned_on_a_node_that_its_own_rules_forbid(tmp_path: Pat
             one.filter(name)
         await one.put_node("n1", 4, **{"labels": {"pool": "gpu"}, **how})
         await one.pause(1)
-        gang, _ = one.term.gangs.of(one.uid(names[0])) or (None, None)
+        gang, _ = one.leadership.gangs.of(one.uid(names[0])) or (None, None)
         assert gang is not None
         assert gang.life.nodes == {"n2", "n3"}
 
@@ -94,7 +94,7 @@ def test_no_pod_is_evicted_for_a_member_without_a_plan(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
         await one.report("n1", 2)
         await put_member(one, "g0", "g", "2")
-        found = one.term.scheduler.filter(one.shown("g0"), ["n1"])
+        found = one.leadership.scheduler.filter(one.shown("g0"), ["n1"])
         assert (found.fails, list(found.never)) == ({}, ["n1"])
 
     play(story, tmp_path)
@@ -198,7 +198,7 @@ def test_room_is_kept_for_a_member_that_is_gone_until_the_time_of_the_gang_is_ov
         await scheduler.run(FINISH_S)
         if mode == "strict":
             assert bound(one) == ["single"]
-            assert one.term.scheduler.counts.evicted
+            assert one.leadership.scheduler.counts.evicted
         else:
             assert bound(one) == ["g0", "g1", "single"]
         await scheduler.end()

@@ -39,7 +39,11 @@ def trial(one: Led, rack: str, *without: str) -> list[str]:
 
 
 def held(one: Led) -> object:
-    return one.term.ledger.version, one.term.ledger.snapshot().own, [one.term.pending.get_refused(one.uid(n)) for n in NAMES]
+    return (
+        one.leadership.ledger.version,
+        one.leadership.ledger.snapshot().own,
+        [one.leadership.pending.get_refused(one.uid(n)) for n in NAMES],
+    )
 
 
 def plans(one: Led) -> int:
@@ -129,6 +133,6 @@ def test_a_gang_that_no_rack_holds_has_nothing_and_is_told_so(tmp_path: Path) ->
             assert [trial(one, rack) for rack in RACKS] == [[], [], []]
             await one.pause(PLANNED)
             assert (claims(one), plans(one)) == (0, 0)
-        assert one.term.gangs.of(one.uid("g0"))[0].search.reason.value == "gang-too-large"  # type: ignore[index]
+        assert one.leadership.gangs.of(one.uid("g0"))[0].search.reason.value == "gang-too-large"  # type: ignore[index]
 
     play(story, tmp_path)

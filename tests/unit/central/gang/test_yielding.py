@@ -100,7 +100,7 @@ def test_a_pod_takes_no_more_than_it_needs_and_the_lowest_first(tmp_path: Path) 
         assert claims(one) == 4
         await one.put_pod("high", priority=9)
         assert scheduler.ask("high") == "n1"
-        left = {gang.key.name for gang in one.term.gangs if gang.plan}
+        left = {gang.key.name for gang in one.leadership.gangs if gang.plan}
         assert left == {"middle"}
         await scheduler.end()
 
@@ -133,7 +133,7 @@ def test_a_pod_of_higher_priority_takes_room_that_is_kept_for_a_gang_that_waits_
         await scheduler.run(1)
         await put_gang(one, "big", 4, age=9)
         await scheduler.run(15)
-        assert len(one.term.ledger.nominations()) == 4
+        assert len(one.leadership.ledger.nominations()) == 4
         await one.put_pod("single")
         assert scheduler.ask("single") == REFUSED
         await one.put_pod("high", priority=9)
@@ -293,7 +293,7 @@ def test_the_operator_bounds_how_long_a_gang_is_waited_for(tmp_path: Path) -> No
         await scheduler.run(5)
         assert one.free_cards() == 8
         await scheduler.run(2)
-        assert one.term.scheduler.counts.evicted  # the launcher: its gang is strict
+        assert one.leadership.scheduler.counts.evicted  # the launcher: its gang is strict
         await scheduler.end()
 
     play(story, tmp_path, finish_s=5.0)
@@ -341,7 +341,7 @@ def test_a_member_that_is_not_sent_to_bind_after_the_first_binding_holds_its_pla
         await scheduler.run(2)
         assert bound(one) == ["g0"]
         await scheduler.run(ARRIVED_S + 1)
-        assert len([claim for claim in one.term.ledger.snapshot().own.values() if "planned" in claim]) == 0
+        assert len([claim for claim in one.leadership.ledger.snapshot().own.values() if "planned" in claim]) == 0
         await scheduler.end()
 
     play(story, tmp_path)

@@ -1,4 +1,4 @@
-"""The page in a term: it shows what the watches say, is the present term's, and is left out where it is not wanted."""
+"""The page in a leadership: it shows what the watches say, is the present one's, and is left out where it is not wanted."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from tests.fakes.led import Led, play
 from tests.unit.central.page.shown import names, said
 
 
-def make_term(one: Led) -> Leadership:
+def make_leadership(one: Led) -> Leadership:
     clock = asyncio.get_running_loop().time
     return Leadership(
         one.client, None, policy=Policy.BINPACK, leads=lambda: one.leads, clock=clock, log=one.records.log, page=True
@@ -24,14 +24,14 @@ def make_term(one: Led) -> Leadership:
 
 def test_what_the_watches_say_is_shown(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        await one.term.end()
-        one.term = make_term(one).begin()
+        await one.leadership.end()
+        one.leadership = make_leadership(one).begin()
         await one.pause()
         await one.put_node("n2", 2)
         await one.put_pod("a")
         assert await one.bind("a", "n1") == ""
         await one.pause(2 * EVERY_S)
-        live = one.term.live
+        live = one.leadership.live
         assert live is not None
         await live.catch_up()
         whole = said(live.whole())
@@ -54,25 +54,25 @@ def test_it_is_the_present_terms_and_only_of_who_leads(tmp_path: Path) -> None:
     one_leads = [True]
 
     async def story(one: Led) -> None:
-        await one.term.end()
-        leadership = Replica(lambda: make_term(one), one.records.log, clock=asyncio.get_running_loop().time)
-        leadership.election = Lease()  # type: ignore[assignment]
-        assert leadership.live() is None
-        leadership.gained()
-        one.term = leadership.term  # type: ignore[assignment]
-        assert leadership.live() is None  # nothing is read yet
+        await one.leadership.end()
+        replica = Replica(lambda: make_leadership(one), one.records.log, clock=asyncio.get_running_loop().time)
+        replica.election = Lease()  # type: ignore[assignment]
+        assert replica.live() is None
+        replica.gained()
+        one.leadership = replica.leadership  # type: ignore[assignment]
+        assert replica.live() is None  # nothing is read yet
         await one.pause()
-        assert leadership.live() is one.term.live is not None
+        assert replica.live() is one.leadership.live is not None
         one_leads[0] = False
-        assert leadership.live() is None
-        await leadership.close()
+        assert replica.live() is None
+        await replica.close()
 
     play(story, tmp_path)
 
 
 def test_where_it_is_not_wanted_nothing_is_kept(tmp_path: Path) -> None:
     async def story(one: Led) -> None:
-        assert one.term.live is None
+        assert one.leadership.live is None
 
     play(story, tmp_path)
 
@@ -81,7 +81,7 @@ def test_where_it_is_not_wanted_nothing_is_kept(tmp_path: Path) -> None:
 def test_what_was_read_is_not_looked_at_by_every_collection(tmp_path: Path, ends: bool) -> None:
     async def story(one: Led) -> None:
         if ends:
-            await one.term.end()
+            await one.leadership.end()
         assert (gc.get_freeze_count() == 0) is ends
 
     play(story, tmp_path)
