@@ -50,6 +50,7 @@ lint: setup
 	$(VENV)/bin/lint-imports
 	$(PY) -m lint.cycles
 	$(PY) -m lint.words
+	$(PY) -m lint.classes
 	$(PY) -m protos.generate --check
 
 fmt: setup

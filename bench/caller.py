@@ -18,7 +18,7 @@ from hpack import Encoder
 from lading.errors import HostError
 from lading.http2 import frames
 from lading.http2.headers import HeaderLane
-from lading.http2.messages import Status, parse_status, prefixed
+from lading.http2.messages import GrpcStatus, parse_status, prefixed
 
 WINDOW: Final = 4 << 20  # the window that grpc-go and C-core reach by themselves for answers of some megabytes
 _READ: Final = 1 << 18
@@ -86,7 +86,7 @@ class Caller:
                 case frames.HEADERS:
                     fields = self._lane.decode(frames.block_fragment(buffer, flags, payload, end))
                     if flags & frames.END_STREAM:
-                        if parse_status(fields) != Status.OK:
+                        if parse_status(fields) != GrpcStatus.OK:
                             raise HostError(f"cannot measure {self._method}: it answered {fields}")
                         took.append(now - self._began.pop(stream))
                 case frames.SETTINGS | frames.PING if not flags & frames.ACK:

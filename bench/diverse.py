@@ -55,7 +55,7 @@ Limits = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class DiverseFigures:
     first_ms: float
     first_fits: int
     first_not_reached: int
@@ -122,7 +122,7 @@ def pods() -> Iterator[Pod]:
 # ---- one pod
 
 
-async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
+async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> DiverseFigures:
     names, request = list(ledger.nodes()), parse_request(pod)
     if not isinstance(request, DeviceRequest):
         raise ValueError(f"{pod.metadata.name} asks for no device")  # noqa: TRY004  a mistake in `pods`
@@ -146,7 +146,7 @@ async def measure(ledger: Ledger, pod: Pod, policy: Policy) -> Figures:
                 await asyncio.sleep(0.05)
         all_s = time.monotonic() - began
     ledger.claims.forget_prediction(pod.metadata.uid)
-    return Figures(
+    return DiverseFigures(
         first_ms=first_s * 1e3,
         first_fits=len(decision.answer.fitting),
         first_not_reached=not_reached,

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from bench.gangs import Rig
+from bench.gangs import GangRig
 from central.api.pod_groups import GangObject
 from central.controllers.gangs import GangKeeper
 from central.controllers.make_room import Evictions
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(gangs: int, members: int) -> dict[str, float]:
-    rig = Rig(NODES)
+    rig = GangRig(NODES)
     for name in rig.names:
         rig.report(name, "broken")
     keeper = GangKeeper(

@@ -42,7 +42,7 @@ MODEL: Final = {"model": "NVIDIA H100 80GB HBM3", "memoryMiB": 81920}
 ASKED: Final = 200  # questions for a median
 
 
-class Rig:
+class GangRig:
     def __init__(self, nodes: int) -> None:
         self.version = 0
         self.ledger, pending = Ledger(), PendingPods()
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(nodes: int) -> dict[str, float]:
-    rig = Rig(nodes)
+    rig = GangRig(nodes)
     rig.fill(nodes // 5)
     alone = rig.show("alone", 1)
     before = _microseconds(lambda: rig.scheduler.decide(alone, rig.names))

@@ -43,7 +43,7 @@ _LINKS: Final = 4  # NVLinks of a bridge
 
 
 @dataclass(slots=True)
-class Figures:
+class LinkFigures:
     pods: int = 0
     apart: int = 0
     avoidable: int = 0
@@ -115,10 +115,10 @@ class Fleet:
         self._ledger.facts.set_pod(replace(record, version=2, terminal=True))
 
 
-def replay(status: Status, policy: Policy, seed: int, *, nodes: int = NODES, pods: int = PODS) -> Figures:
+def replay(status: Status, policy: Policy, seed: int, *, nodes: int = NODES, pods: int = PODS) -> LinkFigures:
     """Replay the pods on so many nodes that report this."""
     chance = random.Random(seed)  # noqa: S311  a simulation
-    fleet, figures = Fleet(status, policy, nodes), Figures()
+    fleet, figures = Fleet(status, policy, nodes), LinkFigures()
     for number in range(pods):
         while fleet.held > MOST_HELD:
             fleet.end_one(chance)
@@ -141,7 +141,7 @@ def run(seeds: Sequence[int]) -> dict[str, dict[str, dict[str, int]]]:
     }
 
 
-def _sum(figures: Sequence[Figures]) -> dict[str, int]:
+def _sum(figures: Sequence[LinkFigures]) -> dict[str, int]:
     every = [asdict(one) for one in figures]
     return {key: sum(one[key] for one in every) for key in every[0]}
 

@@ -182,7 +182,7 @@ class Isolation(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class RuntimeLists:
     """The runtime's lists, as preparers need them: both were requested after `Preparer.under_way` was called."""
 
     sandboxes: frozenset[SandboxId]  # all
@@ -233,7 +233,7 @@ class Preparer(Protocol):
         """Return numbers of what is done or begun now, for the `reconcile` that follows."""
         return frozenset()
 
-    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Undo what has lost its sandbox. Return whether a device came back."""
         return False
 

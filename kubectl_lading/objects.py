@@ -320,7 +320,7 @@ class Owner(Wire, frozen=True):
     controller: bool = False
 
 
-class PodMetadata(request.Metadata, frozen=True):
+class PodMetadata(request.PodMetadata, frozen=True):
     owner_references: tuple[Owner, ...] = ()
 
 
@@ -369,7 +369,7 @@ class ContainerStatus(request.Actual, frozen=True):
     state: ContainerState = ContainerState()
 
 
-class FullSpec(request.Spec, frozen=True):
+class FullSpec(request.PodSpec, frozen=True):
     volumes: tuple[Volume, ...] = ()
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from lading.devices.isolation import MPS_CLIENTS
-from lading.devices.mig import Span
+from lading.devices.mig import MemorySpan
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 
 GROUP: Final = "devices.lading.dev"
@@ -51,8 +51,8 @@ class MigInstance(_Wire, frozen=True):
     slices: int = 0  # memory slices of the card that a position takes; 0: an existing instance
 
     @property
-    def span(self) -> Span | None:
-        return Span(self.gpu_instance, self.slices) if self.slices else None
+    def span(self) -> MemorySpan | None:
+        return MemorySpan(self.gpu_instance, self.slices) if self.slices else None
 
     def overlaps(self, other: "MigInstance") -> bool:
         """Return whether both are positions that take the same memory: only one has an instance at a time."""

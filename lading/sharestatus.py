@@ -12,7 +12,7 @@ SOCKET_PATH: Final = "/run/lading/shares.sock"
 _MAX_BYTES: Final = 16 << 20
 
 
-class ContainerUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ShareUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Represent the use of one card by one container."""
 
     namespace: str
@@ -31,7 +31,7 @@ class ContainerUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     process_ids: tuple[int, ...] | None = msgspec.field(name="processIDs", default=None)  # host's ids; None: an older server
 
 
-def ask(path: Path) -> list[ContainerUse]:
+def ask(path: Path) -> list[ShareUse]:
     """Return the use of all shares, from the share server at this socket. Raises HostError."""
     said = bytearray()
     try:
@@ -40,7 +40,7 @@ def ask(path: Path) -> list[ContainerUse]:
             connection.connect(str(path))
             while (data := connection.recv(1 << 16)) and len(said) < _MAX_BYTES:
                 said += data
-        return msgspec.json.decode(said, type=list[ContainerUse])
+        return msgspec.json.decode(said, type=list[ShareUse])
     except OSError as e:
         raise HostError(f"cannot ask {path}: {e.strerror or e}", hint="systemctl status lading-shares") from e
     except msgspec.MsgspecError as e:

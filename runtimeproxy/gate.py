@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from lading.errors import RuntimeUnavailableError, place_of
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.tracing import OFF, Span, Tracing
@@ -148,7 +148,7 @@ class Gate:
         stage, screening, cache = method.stage, self._screening, self.cache
         if stage is None:
             return
-        done = status == Status.OK
+        done = status == GrpcStatus.OK
         if done:
             context = context_made(context, stage, reply)
         if done and stage in MAKES and cache.sandbox(context.sandbox.id) is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
 from runtimeproxy.call.call_context import CallContext
@@ -104,7 +104,7 @@ def _given_up(method: Method) -> Outcome:
     """Return the outcome of a call whose decision was given up: teardown is forwarded, any other call is refused."""
     if method.teardown:
         return Forward()
-    return Refuse(Status.INTERNAL, "lading: internal: the call was given up", Reason.INTERNAL)
+    return Refuse(GrpcStatus.INTERNAL, "lading: internal: the call was given up", Reason.INTERNAL)
 
 
 class Link:
@@ -308,7 +308,7 @@ class Link:
     def _observed(self, event: CallEnded) -> None:
         method, context = self._observing.pop(event.stream)
         reply = b""
-        if event.status == Status.OK:
+        if event.status == GrpcStatus.OK:
             try:
                 reply = unpack(event.reply, b"", MAX_MESSAGE)
             except UnreadableMessageError as e:  # a compressed reply, which containerd does not send

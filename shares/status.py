@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from lading import __version__
-from lading.sharestatus import ContainerUse
+from lading.sharestatus import ShareUse
 from lading.sockets import serve
 from shares.server import Usage
 
@@ -26,9 +26,9 @@ def render(usage: Iterable[Usage]) -> bytes:
     return msgspec.json.encode([_use(one) for one in usage])
 
 
-def _use(one: Usage) -> ContainerUse:
+def _use(one: Usage) -> ShareUse:
     (gpu,) = (gpu for gpu in one.grant.gpus if gpu.uuid == one.uuid)
-    return ContainerUse(
+    return ShareUse(
         namespace=one.grant.namespace,
         pod=one.grant.pod_name,
         pod_uid=one.grant.pod,
@@ -61,7 +61,7 @@ class _Answer(asyncio.Protocol):
         writer.close()
 
 
-def render_table(uses: Sequence[ContainerUse]) -> str:
+def render_table(uses: Sequence[ShareUse]) -> str:
     head = ("POD", "CONTAINER", "GPU", "COMPUTE", "HELD", "TURN", "MEMORY", "PROCESSES")
     rows = [
         (

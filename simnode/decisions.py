@@ -36,7 +36,7 @@ class GivenVf(msgspec.Struct, frozen=True, kw_only=True):
     pf: str
 
 
-class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DecidedContainer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     asks: str  # the request as text
     init: bool = False
@@ -52,7 +52,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     refines: Mapping[str, str] = {}  # the pod's annotations for central
     node: str = ""
-    containers: tuple[Container, ...] = ()
+    containers: tuple[DecidedContainer, ...] = ()
 
 
 def read_decision(pod: Mapping[str, Any]) -> Decision:
@@ -67,7 +67,7 @@ def read_decision(pod: Mapping[str, Any]) -> Decision:
         refines={k.removeprefix(PREFIX): v for k, v in annotations.items() if k.startswith(PREFIX) and "assignment" not in k},
         node=spec.get("nodeName", ""),
         containers=tuple(
-            msgspec.convert({"name": one["name"], "asks": asks, "init": init, **given.get(one["name"], {})}, Container)
+            msgspec.convert({"name": one["name"], "asks": asks, "init": init, **given.get(one["name"], {})}, DecidedContainer)
             for one, init in containers
             if (asks := asks_in_words(one.get("resources", {}).get("limits", {})))
         ),

@@ -93,7 +93,7 @@ def start() -> int:
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
-    Daemon(pipe, multiuser="-multiuser-server" in sys.argv).serve()
+    MpsDaemon(pipe, multiuser="-multiuser-server" in sys.argv).serve()
     return 0
 
 
@@ -128,7 +128,7 @@ class Server:
         self.process.wait()
 
 
-class Daemon:
+class MpsDaemon:
     def __init__(self, pipe: Path, *, multiuser: bool) -> None:
         self.pipe = pipe
         self.multiuser = multiuser

@@ -26,7 +26,7 @@ from central.page.live import Live
 from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.quota.amounts import CARD
-from central.quota.model import ROOT, Dialect, Quota, QuotaId
+from central.quota.model import ROOT, Quota, QuotaDialect, QuotaId
 from central.request.model import Policy
 from central.request.pod import Pod
 from central.scheduling.configuration import effective_configuration
@@ -71,7 +71,7 @@ def gpu_quota(name: str, least: int, most: int, *, parent: str = ROOT, is_parent
     """Return a quota of cards, for the namespace of its name."""
     return Quota(
         id=QuotaId(name),
-        dialect=Dialect.KOORDINATOR,
+        dialect=QuotaDialect.KOORDINATOR,
         namespace="quotas",
         name=name,
         parent=QuotaId(parent),

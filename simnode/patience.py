@@ -25,7 +25,7 @@ _PROC: Final = Path("/proc")
 _LINES: Final = 15
 
 
-class Part(Protocol):
+class WaitedPart(Protocol):
     """A process that a wait needs."""
 
     @property
@@ -49,7 +49,9 @@ def tail(log: Path, lines: int = _LINES) -> str:
         return ""
 
 
-def wait_until(holds: Callable[[], object], what: str, *parts: Part, idle_s: float = IDLE_S, logs: Sequence[Path] = ()) -> None:
+def wait_until(
+    holds: Callable[[], object], what: str, *parts: WaitedPart, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
+) -> None:
     """Wait until it holds. Raise HostError, with the last lines of the parts' logs, and of `logs`, when it cannot be expected
     any more."""
     wait = Wait(what, parts, idle_s=idle_s, logs=logs)
@@ -58,7 +60,7 @@ def wait_until(holds: Callable[[], object], what: str, *parts: Part, idle_s: flo
 
 
 async def await_until(
-    holds: Callable[[], object], what: str, *parts: Part, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
+    holds: Callable[[], object], what: str, *parts: WaitedPart, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
 ) -> None:
     """Wait likewise, on an event loop."""
     wait = Wait(what, parts, idle_s=idle_s, logs=logs)
@@ -69,7 +71,9 @@ async def await_until(
 class Wait:
     """The state of one wait. The caller looks, sleeps for the time that is returned, and checks its condition again."""
 
-    def __init__(self, what: str, parts: Sequence[Part] = (), *, idle_s: float = IDLE_S, logs: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, what: str, parts: Sequence[WaitedPart] = (), *, idle_s: float = IDLE_S, logs: Sequence[Path] = ()
+    ) -> None:
         self._what = what
         self._parts = parts
         self._idle_s = idle_s

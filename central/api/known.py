@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 
-class Metadata(Protocol):
+class AnyMetadata(Protocol):
     @property
     def namespace(self) -> str: ...
     @property
@@ -53,7 +53,7 @@ class Known:
     def __len__(self) -> int:
         return len(self._uids)
 
-    def listed(self, objects: Iterable[Metadata], resource_version: str) -> None:
+    def listed(self, objects: Iterable[AnyMetadata], resource_version: str) -> None:
         """Replace all cached objects. The version may be lower than before, because a store restored from a backup counts
         anew."""
         self._uids = {(o.namespace, o.name): o.uid for o in objects}
@@ -63,7 +63,7 @@ class Known:
         if _is_newer(resource_version, self.reached):
             self.reached = resource_version
 
-    def event(self, metadata: Metadata, *, deleted: bool) -> News:
+    def event(self, metadata: AnyMetadata, *, deleted: bool) -> News:
         if not _is_newer(metadata.resource_version, self.reached):
             return _NO_NEWS
         self.reached = metadata.resource_version

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from central.request.pod import Metadata, Pod, Spec
+from central.request.pod import Pod, PodMetadata, PodSpec
 
 CONTROLLER: Final = "lading.dev/fits"  # `controllerName` of the AdmissionChecks that central answers
 
@@ -17,12 +17,12 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Configure the decoding of all parts of an object."""
 
 
-class Condition(_Wire, frozen=True):
+class WorkloadCondition(_Wire, frozen=True):
     type: str = ""
     status: str = ""  # True, False, Unknown
 
 
-def is_true(conditions: tuple[Condition, ...], kind: str) -> bool:
+def is_true(conditions: tuple[WorkloadCondition, ...], kind: str) -> bool:
     return any(condition.type == kind and condition.status == "True" for condition in conditions)
 
 
@@ -30,14 +30,14 @@ class CheckSpec(_Wire, frozen=True):
     controller_name: str = ""
 
 
-class Conditions(_Wire, frozen=True):
-    conditions: tuple[Condition, ...] = ()
+class WorkloadConditions(_Wire, frozen=True):
+    conditions: tuple[WorkloadCondition, ...] = ()
 
 
 class AdmissionCheck(_Wire, frozen=True):
-    metadata: Metadata
+    metadata: PodMetadata
     spec: CheckSpec = CheckSpec()
-    status: Conditions = Conditions()
+    status: WorkloadConditions = WorkloadConditions()
 
 
 class FlavorSpec(_Wire, frozen=True):
@@ -45,13 +45,13 @@ class FlavorSpec(_Wire, frozen=True):
 
 
 class ResourceFlavor(_Wire, frozen=True):
-    metadata: Metadata
+    metadata: PodMetadata
     spec: FlavorSpec = FlavorSpec()
 
 
 class Template(_Wire, frozen=True):
-    metadata: Metadata = Metadata()
-    spec: Spec = Spec()
+    metadata: PodMetadata = PodMetadata()
+    spec: PodSpec = PodSpec()
 
 
 class PodSet(_Wire, frozen=True):
@@ -89,13 +89,13 @@ class CheckState(_Wire, frozen=True):
 
 
 class WorkloadStatus(_Wire, frozen=True):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[WorkloadCondition, ...] = ()
     admission: Admission | None = None
     admission_checks: tuple[CheckState, ...] = ()
 
 
 class Workload(_Wire, frozen=True):
-    metadata: Metadata
+    metadata: PodMetadata
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
 

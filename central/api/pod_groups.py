@@ -32,7 +32,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Configure the decoding of all parts of an object."""
 
 
-class Metadata(_Wire, frozen=True):
+class GangMetadata(_Wire, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -63,7 +63,7 @@ class GroupOfWorkload(_Wire, frozen=True):
     policy: SchedulingPolicy = SchedulingPolicy()
 
 
-class Spec(_Wire, frozen=True):
+class GangSpec(_Wire, frozen=True):
     """Hold the fields of all four kinds."""
 
     min_member: int = 0
@@ -74,8 +74,8 @@ class Spec(_Wire, frozen=True):
 
 
 class PodGroup(_Wire, frozen=True):
-    metadata: Metadata
-    spec: Spec = Spec()
+    metadata: GangMetadata
+    spec: GangSpec = GangSpec()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

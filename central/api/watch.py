@@ -24,8 +24,7 @@ from typing import Final, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from central.api.known import Ident, Known
-from central.api.known import Metadata as AnyMetadata
+from central.api.known import AnyMetadata, Ident, Known
 from central.api.objects import Metadata
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices

@@ -115,16 +115,16 @@ def _render_container(
 ) -> schema.Container:
     return schema.Container(
         gpus=[_render_gpu(gpu, *at_once.get(gpu.uuid, (None, None))) for gpu in container.gpus],
-        vfs=[schema.Vf(bdf=vf.bdf, pf=vf.pf, ifname=named[vf.bdf]) for vf in container.vfs],
+        vfs=[schema.AssignedVf(bdf=vf.bdf, pf=vf.pf, ifname=named[vf.bdf]) for vf in container.vfs],
     )
 
 
-def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: int | None) -> schema.Gpu:
+def _render_gpu(gpu: PlacedGpu, pod_memory_mib: int | None, pod_core_percent: int | None) -> schema.AssignedGpu:
     if gpu.mig_uuid:
-        return schema.Gpu(uuid=gpu.mig_uuid, bdf=gpu.bdf, card=gpu.uuid)
+        return schema.AssignedGpu(uuid=gpu.mig_uuid, bdf=gpu.bdf, card=gpu.uuid)
     if gpu.whole:
-        return schema.Gpu(uuid=gpu.uuid, bdf=gpu.bdf)
-    return schema.Gpu(
+        return schema.AssignedGpu(uuid=gpu.uuid, bdf=gpu.bdf)
+    return schema.AssignedGpu(
         uuid=gpu.uuid,
         bdf=gpu.bdf,
         memory_mib=gpu.memory_mib,
@@ -166,7 +166,7 @@ def _sharing(namespace: str, found: schema.Sharing) -> Sharing:
     return Sharing(namespace=namespace, affinity=found.affinity, anti_affinity=found.anti_affinity, exclusion=found.exclusion)
 
 
-def _placed_gpu(gpu: schema.Gpu) -> PlacedGpu:
+def _placed_gpu(gpu: schema.AssignedGpu) -> PlacedGpu:
     mig = gpu.uuid.startswith("MIG-")
     return PlacedGpu(
         uuid=GpuUuid(gpu.card if mig else gpu.uuid),

@@ -49,7 +49,7 @@ class VfNetwork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
+class UnreadableNetworks:
     """Hold the reason why the pod's annotation cannot be read, for the pod's events."""
 
     why: str
@@ -69,11 +69,13 @@ def parse_vf_network(text: str) -> VfNetwork | None:
     return network
 
 
-def add_networks(own: str, pod_namespace: str, vfs: Iterable[tuple[PciAddress, str]], network: VfNetwork) -> str | Unreadable:
+def add_networks(
+    own: str, pod_namespace: str, vfs: Iterable[tuple[PciAddress, str]], network: VfNetwork
+) -> str | UnreadableNetworks:
     """Return the new annotation; `own` unchanged if no network is added or removed. `vfs`: each VF with its name in the pod.
     The same arguments give the same text."""
     there = _parse(own)
-    if isinstance(there, Unreadable):
+    if isinstance(there, UnreadableNetworks):
         return there
     others = [one for one in there if not network.names(one.get("namespace") or pod_namespace, one["name"])]
     ours = [_render(vf, interface, network) for vf, interface in vfs]
@@ -86,7 +88,7 @@ def _render(vf: PciAddress, interface: str, network: VfNetwork) -> dict[str, Any
     return {"name": network.of(vf), "namespace": network.namespace, "interface": interface, "deviceID": vf}
 
 
-def _parse(text: str) -> list[dict[str, Any]] | Unreadable:
+def _parse(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
     """Parse the annotation: as JSON if it has one of the characters `[{"`, else as names separated by commas."""
     if not text:
         return []
@@ -95,21 +97,25 @@ def _parse(text: str) -> list[dict[str, Any]] | Unreadable:
     try:
         found = msgspec.json.decode(text, type=list[dict[str, Any]])
     except (msgspec.MsgspecError, ValueError, RecursionError) as e:  # ValueError: half of a surrogate pair
-        return Unreadable(why=f"cannot add VFs to the pod's {NETWORKS}: {e}")
+        return UnreadableNetworks(why=f"cannot add VFs to the pod's {NETWORKS}: {e}")
     for i, one in enumerate(found):
         if not isinstance(one.get("name"), str) or not isinstance(one.get("namespace", ""), str | None):
-            return Unreadable(why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has no name")
+            return UnreadableNetworks(why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has no name")
         # Go also reads `Name` as `name`, and the last key wins. Such keys are refused, so that all readers see one network.
         if alike := [key for key in one if key not in _KEYS and key.casefold() in _KEYS]:
-            return Unreadable(why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has {alike[0]!r:.80}: write it in lower case")
+            return UnreadableNetworks(
+                why=f"cannot add VFs to the pod's {NETWORKS}: [{i}] has {alike[0]!r:.80}: write it in lower case"
+            )
     return found
 
 
-def _parse_list(text: str) -> list[dict[str, Any]] | Unreadable:
+def _parse_list(text: str) -> list[dict[str, Any]] | UnreadableNetworks:
     found = []
     for item in text.split(","):
         said = _LISTED.fullmatch(item.strip())
         if said is None:
-            return Unreadable(why=f"cannot add VFs to the pod's {NETWORKS}: {item.strip()!r:.80} is no network as ns/name@eth1")
+            return UnreadableNetworks(
+                why=f"cannot add VFs to the pod's {NETWORKS}: {item.strip()!r:.80} is no network as ns/name@eth1"
+            )
         found.append({key: value for key, value in said.groupdict().items() if value is not None})
     return found

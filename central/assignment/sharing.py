@@ -20,15 +20,15 @@ Claimed = TypeVar("Claimed", Sharing, str)
 UNLABELLED: Labels = ()
 
 
-class Group(NamedTuple):
+class AffinityGroup(NamedTuple):
     """Identify the pods of one namespace with one affinity label."""
 
     namespace: str
     affinity: str
 
 
-def groups_of(labels: Iterable[Sharing]) -> tuple[Group, ...]:
-    return tuple(Group(one.namespace, one.affinity) for one in labels if one.affinity)
+def groups_of(labels: Iterable[Sharing]) -> tuple[AffinityGroup, ...]:
+    return tuple(AffinityGroup(one.namespace, one.affinity) for one in labels if one.affinity)
 
 
 def together(one: Labels, other: Labels) -> bool:

@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 from central.api.known import Ident
 from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload, is_true
 from central.api.watch import Unreadable
-from central.gang.admission import AdmissionAnswer, State, in_line, is_due, may_hold, render_active, render_answer
+from central.gang.admission import AdmissionAnswer, AnswerState, in_line, is_due, may_hold, render_active, render_answer
 from central.gang.workload_places import WorkloadPlaces
 from central.ledger.model import Holder
 from central.loop.faults import Faults, Work
@@ -67,7 +67,7 @@ class Queued:
 
     def put(self, workload: Workload) -> None:
         uid = workload.metadata.uid
-        if workload.has_quota and any(check.state == State.PENDING for check in workload.status.admission_checks):
+        if workload.has_quota and any(check.state == AnswerState.PENDING for check in workload.status.admission_checks):
             self.workloads[uid] = workload
         else:
             self.workloads.pop(uid, None)
@@ -235,14 +235,14 @@ class AdmissionChecks:
             return
         if isinstance(found, AdmissionAnswer):
             places.release(uid)
-            if found.state is not State.RETRY or self._has_settled(uid):
+            if found.state is not AnswerState.RETRY or self._has_settled(uid):
                 await self._say(workload, found, ())
             return
         holder = Holder(pod=PodUid(uid), namespace=workload.metadata.namespace, name=workload.metadata.name)
         if places.hold(uid, holder, found) is None:  # else another pod took devices meanwhile, and the next scan plans again
             count = sum(map(len, found.values()))
             message = f"there is room for all of {count} pods" if count else "no pod asks for a device"
-            await self._say(workload, AdmissionAnswer(state=State.READY, message=message), [*found])
+            await self._say(workload, AdmissionAnswer(state=AnswerState.READY, message=message), [*found])
 
     def _has_settled(self, uid: str) -> bool:
         """Return whether the Workload has waited SETTLE_S for released devices; if not, it is planned again soon."""

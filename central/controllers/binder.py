@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from central.assignment.networks import Unreadable, VfNetwork, add_networks
+from central.assignment.networks import UnreadableNetworks, VfNetwork, add_networks
 from central.controllers.signer import Signer
 from central.loop.faults import Faults, Work
 from central.request.pod import Pod
@@ -172,7 +172,7 @@ class Binder:
         version, networks = newest.resource_version, newest.networks
         for _ in range(TRIES):
             annotations = self._annotations(reserved, networks)
-            if isinstance(annotations, Unreadable):
+            if isinstance(annotations, UnreadableNetworks):
                 self._scheduler.release(reserved)
                 self._say(Event.BIND_REFUSED, reserved, annotations.why)
                 return OfPod.REQUEST_MALFORMED.about(annotations.why)
@@ -202,7 +202,7 @@ class Binder:
                 return ""
         raise refused
 
-    def _annotations(self, reserved: Reservation, networks: str) -> dict[str, str] | Unreadable:
+    def _annotations(self, reserved: Reservation, networks: str) -> dict[str, str] | UnreadableNetworks:
         """Return the annotations that the API server merges into the pod's. `networks`: the pod's annotation in the version
         that is bound."""
         annotations = {ASSIGNMENT: reserved.assignment}
@@ -210,7 +210,7 @@ class Binder:
             annotations[ASSIGNMENT_SIGNATURE] = self._signer.sign(reserved.assignment)
         if self._network:
             wanted = add_networks(networks, reserved.pod.namespace, reserved.vfs, self._network)
-            if isinstance(wanted, Unreadable):
+            if isinstance(wanted, UnreadableNetworks):
                 return wanted
             if wanted != networks:
                 annotations[NETWORKS] = wanted

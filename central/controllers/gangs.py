@@ -43,7 +43,7 @@ from central.request.model import MalformedRequest
 from central.request.parse import mentions_devices
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
-from central.scheduling.gangs import Found, GangPlanner, NotFound
+from central.scheduling.gangs import FoundPlan, GangPlanner, NoPlan
 from central.scheduling.line import gang_place
 from central.scheduling.scheduler import Scheduler
 from lading.log import Event, Log
@@ -490,7 +490,7 @@ class GangKeeper:
             self._requeue(member.uid for member in gang.waiting())
         return gang
 
-    def apply(self, gang: Gang, result: Found | NotFound) -> bool:
+    def apply(self, gang: Gang, result: FoundPlan | NoPlan) -> bool:
         """Hold the plan of a search until its deadline, and requeue its members. Return whether a plan is held."""
         now, until, finishing = self._clock(), gang.life.until, gang.finishing
         if not finishing or until == math.inf:

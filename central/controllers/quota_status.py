@@ -14,7 +14,7 @@ import msgspec
 from central.controllers.quotas import QUOTA_RESOURCES, QuotaFeed
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
-from central.quota.model import Dialect, Quota
+from central.quota.model import Quota, QuotaDialect
 from central.quota.objects import ElasticQuota
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.status import QuotaStatus, read_status, render_status
@@ -33,7 +33,7 @@ class QuotaWriter:
     def __init__(
         self,
         quotas: Quotas,
-        feeds: Mapping[Dialect, QuotaFeed],
+        feeds: Mapping[QuotaDialect, QuotaFeed],
         client: KubeClient,
         *,
         leads: Callable[[], bool],
@@ -109,7 +109,7 @@ class QuotaWriter:
         resource = QUOTA_RESOURCES[quota.dialect]
         metadata: dict[str, object] = {"uid": uid}
         used = {"status": {"used": dict.fromkeys(said.used) | dict(status.used)}}
-        if quota.dialect is Dialect.KOORDINATOR:
+        if quota.dialect is QuotaDialect.KOORDINATOR:
             body = {"metadata": metadata | {"annotations": status.annotations}, **used}
             answer = await self._client.merge(resource.path(quota.namespace, quota.name), body, timeout_s=TIMEOUT_S)
             if read_status(msgspec.json.decode(answer, type=ElasticQuota)).used == status.used:

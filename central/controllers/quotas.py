@@ -10,20 +10,20 @@ from typing import Final
 from central.api.known import Ident
 from central.api.watch import Unreadable
 from central.loop.slices import in_slices
-from central.quota.model import Dialect, Quota
+from central.quota.model import Quota, QuotaDialect
 from central.quota.objects import ElasticQuota, read_quota, unreadable_quota
 from central.quota.status import NOTHING_SAID, QuotaStatus, read_status
 from central.state.quotas import Quotas
 from lading.kube.resource import ELASTIC_QUOTAS, NAMESPACE_QUOTAS
 
-QUOTA_RESOURCES: Final = {Dialect.KOORDINATOR: ELASTIC_QUOTAS, Dialect.SCHEDULER_PLUGINS: NAMESPACE_QUOTAS}
+QUOTA_RESOURCES: Final = {QuotaDialect.KOORDINATOR: ELASTIC_QUOTAS, QuotaDialect.SCHEDULER_PLUGINS: NAMESPACE_QUOTAS}
 LOOK_S: Final = 1.0  # seconds until a new node counts
 
 
 class QuotaFeed:
     """Handle the ElasticQuotas of one dialect."""
 
-    def __init__(self, quotas: Quotas, dialect: Dialect) -> None:
+    def __init__(self, quotas: Quotas, dialect: QuotaDialect) -> None:
         self._quotas = quotas
         self._dialect = dialect
         self._said: dict[str, QuotaStatus] = {}

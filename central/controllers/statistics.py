@@ -15,7 +15,7 @@ import numpy as np
 from central.fit.columns import ANY_MODEL, BARE, CORE, ISOLATION, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
 from central.fit.forecast import Forecast
 from central.fit.interner import Interner
-from central.fit.unusable import Free, read_free, unusable_milli
+from central.fit.unusable import FreeColumns, read_free, unusable_milli
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeCapacity
 from central.loop.faults import Faults, Work
@@ -148,7 +148,7 @@ class ClusterStatistics:
         self._parts.append(_Part(columns=Columns(numbers=self._numbers)))
         return self._parts[-1]
 
-    async def _unusable(self, free: Sequence[Free], slices: Slices) -> float:
+    async def _unusable(self, free: Sequence[FreeColumns], slices: Slices) -> float:
         """Return the mean unusable milli-GPUs over the expected pods that request GPUs."""
         total, mass = 0, 0
         for kind, weight in self._forecast.workload.kinds:
@@ -170,7 +170,7 @@ def _vfs(capacity: NodeCapacity) -> Amounts:
     return Amounts(free, held, len(capacity.vfs) - free - held)
 
 
-def _count(part: _Part, free: Free) -> _Counts:
+def _count(part: _Part, free: FreeColumns) -> _Counts:
     columns, vfs = part.columns, part.vfs.values()
     rows = np.fromiter(columns.row_of.values(), np.int64, len(columns.row_of))
     cards, serving = columns.cards[rows], columns.serving[rows]

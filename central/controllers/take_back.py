@@ -25,7 +25,7 @@ from central.loop.slices import result_in_slices
 from central.loop.steps import result
 from central.quota.amounts import total_of
 from central.quota.checks import check
-from central.quota.giving import Enough, Piece, Unit, beyond, choosing, importance, uids_of
+from central.quota.giving import Enough, Piece, QuotaUnit, beyond, choosing, importance, uids_of
 from central.quota.model import QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.scheduling.gang_units import Holding, units_of
@@ -107,7 +107,7 @@ class TakeBack:
 
     def units_for(
         self, pods: Sequence[Pending], names: Collection[str], protection: Protection
-    ) -> tuple[QuotaSnapshot, list[Unit]] | None:
+    ) -> tuple[QuotaSnapshot, list[QuotaUnit]] | None:
         """Return the pods that other quotas have to give back on these nodes, the most important first. Return None if `pods`,
         which start together, would borrow themselves."""
         snapshot = self._quotas.snapshot()
@@ -187,7 +187,9 @@ class TakeBack:
         ordered = sorted(victims, key=lambda victim: (victim.priority, -victim.created, victim.uid))
         return Plan(node=found.node, victims=tuple(ordered), placement=placement)
 
-    def _on_nodes(self, names: Collection[str], due: AbstractSet[QuotaId], protection: Protection) -> dict[str, list[Unit]]:
+    def _on_nodes(
+        self, names: Collection[str], due: AbstractSet[QuotaId], protection: Protection
+    ) -> dict[str, list[QuotaUnit]]:
         """Return the units of these quotas by node, without units that contain a protected pod. A unit may be on several
         nodes."""
         by_quota: dict[QuotaId, list[Holding]] = {}
@@ -195,7 +197,7 @@ class TakeBack:
             for quota in counted.quotas:
                 if quota in due:
                     by_quota.setdefault(quota, []).append((record, counted))
-        wanted, found = set(names), dict[str, list[Unit]]()
+        wanted, found = set(names), dict[str, list[QuotaUnit]]()
         for quota, holding in by_quota.items():
             record_of = {record.uid: record for record, _ in holding}
             for unit in self._units(quota, holding):

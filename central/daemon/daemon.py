@@ -11,7 +11,7 @@ from central.assignment.networks import parse_vf_network
 from central.controllers.binder import BIND_TIMEOUT_S
 from central.daemon.announce import Announcer
 from central.daemon.leadership import Leadership
-from central.daemon.lease import Election, KubeLease, Terms, boot_time
+from central.daemon.lease import Election, KubeLease, LeaseTerms, boot_time
 from central.daemon.metrics import Metrics
 from central.daemon.settings import Settings, advertised, listen_address, read_page_tls, read_prior, read_signer, read_tls
 from central.extender.server import ExtenderServer
@@ -171,7 +171,7 @@ async def run(settings: Settings, log: Log) -> None:
         election = Election(
             KubeLease(leases, namespace=settings.lease_namespace, name=settings.lease_name),
             name=settings.name,
-            terms=Terms(),
+            terms=LeaseTerms(),
             gained=replica.gained,
             lost=replica.lost,
             log=log,

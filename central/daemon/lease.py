@@ -45,7 +45,7 @@ def boot_time() -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class LeaseTerms:
     """Hold the intervals of the election, by default those of client-go where it has the same. If the replicas differ, the
     longest duration counts."""
 
@@ -132,7 +132,7 @@ class Election:
         store: Store,
         *,
         name: str,
-        terms: Terms,
+        terms: LeaseTerms,
         gained: Callable[[], None],
         lost: Callable[[], None],
         log: Log,

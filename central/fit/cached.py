@@ -26,14 +26,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Found(NamedTuple):
+class ScoredNode(NamedTuple):
     """Hold the search's result for a node on which the pod fits."""
 
     score: Score
     left: tuple[int, ...] = ()  # remaining milli of the cards, in any order, if a score depends on them
 
 
-Search = Callable[[NodeCapacity, bool], Found | Missing]  # True requests a brief search: NOT_REACHED if undecided
+Search = Callable[[NodeCapacity, bool], ScoredNode | Missing]  # True requests a brief search: NOT_REACHED if undecided
 
 
 class CachedVerdicts(ABC):
@@ -47,7 +47,7 @@ class CachedVerdicts(ABC):
         self._equivalence = equivalence
         self._open: dict[str, NodeCapacity] = {}  # changed nodes that are not judged yet
         self._hard: dict[str, NodeCapacity] = {}  # nodes about which a brief search was undecided
-        self._by_class: dict[int, Found | Missing] = {}
+        self._by_class: dict[int, ScoredNode | Missing] = {}
 
     @property
     def complete(self) -> bool:
@@ -121,7 +121,7 @@ class CachedVerdicts(ABC):
             self._decided(name, verdict)
 
     @abstractmethod
-    def _decided(self, name: str, verdict: Found | Missing) -> None:
+    def _decided(self, name: str, verdict: ScoredNode | Missing) -> None:
         """Store the search's verdict about a node."""
 
 

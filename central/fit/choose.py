@@ -143,19 +143,19 @@ MISSING_OF: Final[Mapping[Bond, tuple[Missing, Missing]]] = {
 }
 
 
-class Bound(NamedTuple):
+class BoundDemand(NamedTuple):
     """Represent a container that does not fit because its devices are bound to a place."""
 
     demand: Demand  # the demand of this container alone
     bonds: Sequence[Bond]  # the smallest set of bonds without which the container would fit
 
 
-def find_bound(capacity: NodeCapacity, demand: Demand, policy: Policy, *, steps: int) -> Bound | None:
+def find_bound(capacity: NodeCapacity, demand: Demand, policy: Policy, *, steps: int) -> BoundDemand | None:
     """Return the first container that fits by counting, but not in its required place; None if each container fits alone."""
     for wanted in demand.wanted if demand.bound else ():
         of_one = replace(demand, wanted=(wanted,))
         if not _may_fit(capacity, of_one, policy, steps):
-            return Bound(of_one, _in_the_way(capacity, of_one, policy, steps))
+            return BoundDemand(of_one, _in_the_way(capacity, of_one, policy, steps))
     return None
 
 

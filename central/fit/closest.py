@@ -8,7 +8,7 @@ whatever else is held there.
 import numpy as np
 
 from central.fit.columns import Bools, Columns, Ints
-from central.fit.joint import Query, State, find
+from central.fit.joint import DeviceMasks, Query, find
 from central.fit.topology import FARTHEST, Layout
 from central.request.model import PartitionPolicy
 
@@ -31,5 +31,5 @@ def levels_of(columns: Columns, rows: Ints, cards: Bools, count: int, partition:
 def _level(layout: Layout, cards: bytes, query: Query) -> int:
     topology = layout.topology
     mask = sum(cards[slot] << number for number, slot in enumerate(layout.cards))
-    found = find(topology, query, State((1 << query.cards) - 1 if topology.even else mask)).found
+    found = find(topology, query, DeviceMasks((1 << query.cards) - 1 if topology.even else mask)).found
     return FARTHEST if found is None else found.apart.level  # None: the search reached its limit, on a very large node

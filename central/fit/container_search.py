@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from central.fit.cards import Card, CardState
 from central.fit.demand import Demand, Wanted
-from central.fit.joint import Found, Query, State, alternatives, find, sites_of
+from central.fit.joint import DeviceMasks, JointChoice, Query, alternatives, find, sites_of
 from central.fit.mig import best_instances, instance_ranks, splits, with_vfs
 from central.fit.model import Missing
 from central.fit.prefer import preference, ranks
@@ -81,7 +81,7 @@ class SearchDevices:
         self._vfs = vfs  # VFs that no other pod holds
         self._use: dict[int, int] = {}  # VF → phases in which this pod uses it
 
-    def state(self, wanted: Wanted, having: Sequence[Card], rank: Mapping[int, int], kinds: bool) -> State:
+    def state(self, wanted: Wanted, having: Sequence[Card], rank: Mapping[int, int], kinds: bool) -> DeviceMasks:
         """Return the state of the devices as the search for one container needs it. `having` are the cards on which the
         container's request fits."""
         numbers = self.topology.cards
@@ -92,7 +92,7 @@ class SearchDevices:
             beyond = card.beyond(wanted)
             again |= (beyond == 0) << card.number
             partly |= (beyond == 1) << card.number
-        return State(
+        return DeviceMasks(
             cards=sum([1 << card.number for card in having]),
             again=again,
             partly=partly,
@@ -241,7 +241,7 @@ class _Search:
                 tried.add(kind)
                 yield choice
 
-    def _by_kind(self, query: Query, state: State) -> Sequence[Found]:
+    def _by_kind(self, query: Query, state: DeviceMasks) -> Sequence[JointChoice]:
         """Return one choice for each way to divide the cards among their kinds, the best first. A choice has the cards with the
         lowest ranks of each kind, and their best VFs. MIG instances form too many sets to try each one."""
         topology = self._devices.topology
@@ -259,7 +259,7 @@ class _Search:
                     found.append(one)
         return sorted(found, key=lambda one: one.order)
 
-    def _kind(self, state: State, choice: Chosen) -> CardState:
+    def _kind(self, state: DeviceMasks, choice: Chosen) -> CardState:
         cards = sorted(state.kinds[card.number] for card in choice.cards)
         return *cards, -1, *sorted(map(self._devices.place, bits(choice.vfs)))
 
@@ -271,7 +271,7 @@ class _Search:
         rdma = demand.rdma if wanted.vfs else RdmaPolicy.NEAREST
         return Query(wanted.count, wanted.vfs, rdma, demand.scope, demand.partition if whole else None, self._first)
 
-    def _state(self, wanted: Wanted, having: Sequence[Card], *, kinds: bool = False) -> State:
+    def _state(self, wanted: Wanted, having: Sequence[Card], *, kinds: bool = False) -> DeviceMasks:
         if self._is_of_instances(wanted):
             rank: Mapping[int, int] = instance_ranks(self._policy, having)
         else:
@@ -281,7 +281,7 @@ class _Search:
     def _is_of_instances(self, wanted: Wanted) -> bool:
         return bool(self._demand.mig_profile) and wanted.count > 0
 
-    def _chosen(self, wanted: Wanted, found: Found) -> Chosen:
+    def _chosen(self, wanted: Wanted, found: JointChoice) -> Chosen:
         cards = [card for card in self._devices.cards if found.cards >> card.number & 1]
         return Chosen(wanted, cards, found.vfs, found.apart)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from central.fit.cached import VERDICTS, CachedVerdicts, Found
+from central.fit.cached import VERDICTS, CachedVerdicts, ScoredNode
 from central.fit.closest import levels_of
 from central.fit.columns import Bools, Columns, Ints, left_of
 from central.fit.demand import Limits, read_demand
@@ -34,7 +34,7 @@ class CountedVerdicts(CachedVerdicts):
     def __init__(self, request: DeviceRequest, columns: Columns, limits: Limits) -> None:
         demand = read_demand(request, Policy.FRAGMENTATION, limits)
 
-        def search(capacity: NodeCapacity, brief: bool) -> Found | Missing:
+        def search(capacity: NodeCapacity, brief: bool) -> ScoredNode | Missing:
             found = fit(capacity, request, policy=Policy.FRAGMENTATION, limits=limits, brief=brief)
             return found.missing if isinstance(found, NoFit) else _found(capacity, found)
 
@@ -183,7 +183,7 @@ class CountedVerdicts(CachedVerdicts):
                 self._missing[row] = NUMBER_OF[Missing.NOT_REACHED]
                 self._leave_open(capacity.name, capacity)
 
-    def _decided(self, name: str, verdict: Found | Missing) -> None:
+    def _decided(self, name: str, verdict: ScoredNode | Missing) -> None:
         row = self._columns.row_of.get(name, _UNSEEN)
         if not 0 <= row < len(self._missing):
             return  # the node was deleted since; the next catch-up drops it
@@ -207,6 +207,6 @@ class CountedVerdicts(CachedVerdicts):
             self._say(name, REASONS[missing])
 
 
-def _found(capacity: NodeCapacity, placed: Placement) -> Found:
+def _found(capacity: NodeCapacity, placed: Placement) -> ScoredNode:
     left = tuple(left_of(card, placed.taken.gpus.get(card.gpu.uuid)) for card in capacity.cards)
-    return Found((placed.apart.level,), left)
+    return ScoredNode((placed.apart.level,), left)

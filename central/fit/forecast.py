@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 from central.fit.turnover import TurnoverShare
-from central.fit.workload import MOST_KINDS, PodKind, Workload, kind_of, workload_of
+from central.fit.workload import MOST_KINDS, ExpectedWorkload, PodKind, kind_of, workload_of
 from central.request.model import Shape
 from lading.vocabulary import PodUid
 
@@ -66,7 +66,7 @@ class Forecast:
         self.turnover = TurnoverShare()
 
     @classmethod
-    def settled(cls, workload: Workload | None, turnover: int) -> Self:
+    def settled(cls, workload: ExpectedWorkload | None, turnover: int) -> Self:
         """Return a fixed forecast with the results of another one. A `workload` of None means the built-in one; `turnover` is
         in steps of TurnoverShare."""
         forecast = cls(learns=False)
@@ -101,7 +101,7 @@ class Forecast:
             self._weights = {kind: weight / self._weight for kind, weight in kept}
             self._weight = 1.0
 
-    def _now(self) -> Workload:
+    def _now(self) -> ExpectedWorkload:
         weights = {kind: weight / self._weight for kind, weight in self._weights.items()}
         whole = sum(self._prior.values())
         for kind, weight in self._prior.items():
@@ -109,13 +109,13 @@ class Forecast:
         return workload_of(weights)
 
 
-def _difference(one: Workload, other: Workload) -> float:
+def _difference(one: ExpectedWorkload, other: ExpectedWorkload) -> float:
     """Return the part of the pods that differs in kind between the two workloads (total variation distance). If the differing
     part of their requested cards is higher, return that: a few pods of eight cards request more than many shares."""
     return max(_distance(one, other, lambda kind: 1.0), _distance(one, other, lambda kind: kind.cards))
 
 
-def _distance(one: Workload, other: Workload, size: Callable[[PodKind], float]) -> float:
+def _distance(one: ExpectedWorkload, other: ExpectedWorkload, size: Callable[[PodKind], float]) -> float:
     had, has = ({kind: mass * size(kind) for kind, mass in workload.kinds} for workload in (one, other))
     all_had, all_has = sum(had.values()) or 1.0, sum(has.values()) or 1.0
     return sum(abs(had.get(kind, 0.0) / all_had - has.get(kind, 0.0) / all_has) for kind in had.keys() | has.keys()) / 2

@@ -36,9 +36,9 @@ from typing import Final, Protocol
 import numpy as np
 
 from central.fit.columns import FULL, Columns, Ints, States, joined
-from central.fit.scarcity import Factors, Groups, differ
+from central.fit.scarcity import Factors, WorkloadGroups, differ
 from central.fit.turnover import STEPS
-from central.fit.workload import MASS, Workload
+from central.fit.workload import MASS, ExpectedWorkload
 from central.fit.worth import Tables, Weights
 
 _PARTS: Final = 40  # parts of a milli, the unit of worth, so that the weights are whole numbers
@@ -65,11 +65,11 @@ class Scoring(Protocol):
 class Fragmentation:
     """Score placements for one workload and one turnover."""
 
-    def __init__(self, workload: Workload, columns: Columns, turnover: int = 0) -> None:
+    def __init__(self, workload: ExpectedWorkload, columns: Columns, turnover: int = 0) -> None:
         """Create the scoring. `columns` provides the kinds of nodes, the number of cards of each kind, and their free capacity.
         They are read when the tables are made: before the first score, and when there is a new kind. `turnover` is in STEPS."""
         self._workload = workload
-        self._groups = Groups(workload)
+        self._groups = WorkloadGroups(workload)
         self._columns = columns
         self._turnover = turnover
         self._tables: Tables | None = None

@@ -1,7 +1,7 @@
 """Choose cards and VFs together for one container, by an exact search for one stated objective.
 
-Take a node's topology, the container's request, and the free devices. Return the best choice (`Found`), or none. The objective,
-with the most important criterion first; less is better:
+Take a node's topology, the container's request, and the free devices. Return the best choice (`JointChoice`), or none. The
+objective, with the most important criterion first; less is better:
 
     cards that are new to the pod, because it does not have them at another time; of its other cards, those it takes more of
     whether the cards are no NVSwitch partition (a refusal where that is demanded, and the node has any)
@@ -55,7 +55,7 @@ class Query(NamedTuple):
     first: bool = False  # accept the first choice instead of the best
 
 
-class State(NamedTuple):
+class DeviceMasks(NamedTuple):
     """Hold the state of one node's devices. Bit masks are by the topology's numbers."""
 
     cards: int  # available cards
@@ -67,7 +67,7 @@ class State(NamedTuple):
     kinds: tuple[int, ...] = ()  # equivalence class of each card
 
 
-class Found(NamedTuple):
+class JointChoice(NamedTuple):
     """Represent a choice of cards and VFs for one container. Choices compare as the objective does."""
 
     key: tuple[int, ...]
@@ -83,13 +83,13 @@ class Found(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    found: Found | None
+    found: JointChoice | None
     sets: int  # number of tried sets of cards, the cost of the search
     ended: bool = False  # True if none of the first MOST_SETS sets does, and there are more
 
 
 @lru_cache(maxsize=REMEMBERED)
-def find(topology: NodeTopology, query: Query, state: State) -> SearchResult:
+def find(topology: NodeTopology, query: Query, state: DeviceMasks) -> SearchResult:
     searches = [_Search(topology, site, query, state) for site in sites_of(topology, query.scope)]
     found = [best for search in searches if (best := search.best())]
     sets, ended = sum(search.sets for search in searches), not found and any(search.ended for search in searches)
@@ -97,14 +97,14 @@ def find(topology: NodeTopology, query: Query, state: State) -> SearchResult:
 
 
 class Alternatives(NamedTuple):
-    found: Sequence[Found]
+    found: Sequence[JointChoice]
     sets: int  # number of tried sets of cards
 
 
-def alternatives(topology: NodeTopology, query: Query, state: State, most: int) -> Alternatives | None:
+def alternatives(topology: NodeTopology, query: Query, state: DeviceMasks, most: int) -> Alternatives | None:
     """Return all choices that are not equivalent for the following containers, the best first; None if there are more than
     `most` sets."""
-    found: list[Found] = []
+    found: list[JointChoice] = []
     sets = 0
     for site in sites_of(topology, query.scope):
         for one in _Search(topology, site, query, state).every():
@@ -123,7 +123,7 @@ def sites_of(topology: NodeTopology, scope: Scope) -> Sequence[Site]:
 class _Search:
     """Search within one site. `_best` is the best choice so far."""
 
-    def __init__(self, topology: NodeTopology, site: Site, query: Query, state: State) -> None:
+    def __init__(self, topology: NodeTopology, site: Site, query: Query, state: DeviceMasks) -> None:
         self._topology = topology
         self._links = topology.links
         self._site = site
@@ -138,11 +138,11 @@ class _Search:
         groups = topology.groups
         within = (level for level in range(self._farthest) if self._vfs.could_be_within(groups[level], self._cards))
         self._nearest = next(within, self._farthest)
-        self._best: Found | None = None
+        self._best: JointChoice | None = None
         self.sets = 0  # number of tried sets
         self.ended = False  # True once MOST_SETS is reached
 
-    def best(self) -> Found | None:
+    def best(self) -> JointChoice | None:
         if not self._query.cards:
             self._judge(0, 0, 0, (0, 0, 0))
             return self._best
@@ -156,7 +156,7 @@ class _Search:
                     break
         return self._best
 
-    def every(self) -> Iterator[Found | None]:
+    def every(self) -> Iterator[JointChoice | None]:
         """Yield the best choice for each set of cards; None for a set without one."""
         if not self._query.cards:
             yield self.best()
@@ -263,7 +263,7 @@ class _Search:
         key = *but_last, broken, vfs.load(compared)
         if best is None or key < best.key:
             split = first[-1] if self._query.cards > 1 else 0
-            self._best = Found(key, cards, vfs.vfs(cost), Apart(split, link, level))
+            self._best = JointChoice(key, cards, vfs.vfs(cost), Apart(split, link, level))
 
     def _closest(self, cards: int, farthest: int) -> tuple[int, int | None]:
         """Return the smallest worst distance, and the cost with it; a greater distance only if it takes fewer new VFs. The cost
@@ -302,7 +302,7 @@ class _Level(NamedTuple):
     ideal: tuple[int, ...] | None = None
 
 
-def _alike(topology: NodeTopology, cards: int, state: State) -> Sequence[int]:
+def _alike(topology: NodeTopology, cards: int, state: DeviceMasks) -> Sequence[int]:
     """Return, for each card, a bit mask of the equivalent cards: those with a lower address that differ only in their
     address."""
     return _alike_cards(topology, cards, state.again, state.partly, state.untouched, state.ranks, state.kinds)

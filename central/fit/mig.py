@@ -28,7 +28,7 @@ import msgspec
 from central.assignment.model import PlacedGpu
 from central.fit.cards import Card
 from central.fit.demand import Demand
-from central.fit.joint import Found, Query, State, sites_of
+from central.fit.joint import DeviceMasks, JointChoice, Query, sites_of
 from central.fit.model import Missing, PlacedDevices
 from central.fit.topology import Apart, Distance, NodeTopology, bits
 from central.fit.vfs import Choice
@@ -80,10 +80,10 @@ def instance_ranks(policy: Policy, having: Sequence[Card]) -> dict[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def best_instances(topology: NodeTopology, query: Query, state: State) -> State:
+def best_instances(topology: NodeTopology, query: Query, state: DeviceMasks) -> DeviceMasks:
     """Return `state` with only the best instances: in each site of the scope no more than the query needs, chosen so that
     enough is left for following containers where possible."""
-    picked, found = 0, list[Found]()
+    picked, found = 0, list[JointChoice]()
     for site in sites_of(topology, query.scope):
         vfs = Choice(topology, site, query.rdma, query.cards, query.vfs, state.vfs)
         useful = state.cards & site.cards & ~vfs.useless_cards()
@@ -98,8 +98,8 @@ def best_instances(topology: NodeTopology, query: Query, state: State) -> State:
 
 
 def _best_by_place(
-    topology: NodeTopology, query: Query, state: State, useful: int, vfs: Choice, levels: Sequence[int]
-) -> Found | None:
+    topology: NodeTopology, query: Query, state: DeviceMasks, useful: int, vfs: Choice, levels: Sequence[int]
+) -> JointChoice | None:
     """Return the best choice among all ways to divide the instances among the switches; below each switch, the preferred ones
     are taken. Return None if no way has VFs, or if there are more than MOST_WAYS."""
     heaps: list[list[int]] = []
@@ -118,7 +118,7 @@ def _best_by_place(
     return min(found, key=lambda one: one.order, default=None)
 
 
-def _picked(topology: NodeTopology, query: Query, state: State, cards: int, ports: Sequence[int]) -> int:
+def _picked(topology: NodeTopology, query: Query, state: DeviceMasks, cards: int, ports: Sequence[int]) -> int:
     """Return a bit mask of instances chosen one by one, each beside a VF of its own while VFs are left."""
     nearest = query.vfs > 0 and query.rdma is RdmaPolicy.NEAREST
     free = Counter(topology.port_of[vf] for vf in bits(state.vfs.free)) if nearest else Counter[int]()
@@ -202,7 +202,9 @@ def _state(card: CardCapacity) -> str:
     return "free" if card.free else "held"
 
 
-def with_vfs(topology: NodeTopology, state: State, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]) -> Found | None:
+def with_vfs(
+    topology: NodeTopology, state: DeviceMasks, numbers: Sequence[int], vfs: Choice, levels: Iterable[int]
+) -> JointChoice | None:
     """Return these cards with their best VFs, or None without a choice of VFs. The key has the criteria of joint.py that decide
     among instances."""
     cards = sum(1 << number for number in numbers)
@@ -218,7 +220,7 @@ def with_vfs(topology: NodeTopology, state: State, numbers: Sequence[int], vfs: 
     fresh = len(numbers) - partly - (cards & state.again).bit_count()
     key = fresh, partly, vfs.new(compared), level, sum(state.ranks[n] for n in numbers), compared
     links = (topology.links[a][b] for a in numbers for b in numbers if a < b)
-    return Found(key, cards, vfs.vfs(cost), Apart(0, max(links, default=0), level))
+    return JointChoice(key, cards, vfs.vfs(cost), Apart(0, max(links, default=0), level))
 
 
 def splits(sizes: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:

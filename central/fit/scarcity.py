@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
 from central.fit.columns import FULL
-from central.fit.workload import MASS, Workload
+from central.fit.workload import MASS, ExpectedWorkload
 from central.request.model import NO_CPU_MEMORY, CpuMemory
 
 OFTEN: Final = MASS // 40
@@ -34,16 +34,16 @@ MOST_TOLD: Final = 32  # maximum kinds of pods of several cards grouped by cpu a
 APART: Final = 2.0
 
 
-class Group(NamedTuple):
+class PodGroupKind(NamedTuple):
     gpus: int  # number of cards; 1: one card, or a share of one
     models: tuple[str, ...] = ()  # accepted models; empty: all
     cpu_memory: CpuMemory = NO_CPU_MEMORY
 
 
-Factors = Mapping[Group, float]
+Factors = Mapping[PodGroupKind, float]
 
 
-class Free(Protocol):
+class FreeCapacity(Protocol):
     """Report the free capacity of the cluster."""
 
     def free_milli(self, models: tuple[str, ...] = ()) -> int:
@@ -53,19 +53,19 @@ class Free(Protocol):
         """Return how many pods with this request could be placed, one after the other."""
 
 
-class Groups:
+class WorkloadGroups:
     """Hold the groups of the pods of a workload."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: ExpectedWorkload) -> None:
         """Read the workload. Of the kinds of pods with several cards, only the MOST_TOLD most frequent ones are grouped by cpu
         and memory."""
         several = [one for one, _ in workload.kinds if one.gpus > 1]
         told = {one: one.cpu_memory for one in several[:MOST_TOLD]}
         self.of_kind = [
-            Group(one.gpus, one.models, told.get(one, NO_CPU_MEMORY)) if one.gpus > 1 else Group(1, one.models)
+            PodGroupKind(one.gpus, one.models, told.get(one, NO_CPU_MEMORY)) if one.gpus > 1 else PodGroupKind(1, one.models)
             for one, _ in workload.kinds
         ]
-        self.mass: Counter[Group] = Counter()
+        self.mass: Counter[PodGroupKind] = Counter()
         self.of_number: Counter[int] = Counter()
         self._cards = 0.0  # mean number of cards that a pod takes, times MASS
         for (one, mass), group in zip(workload.kinds, self.of_kind, strict=True):
@@ -73,7 +73,7 @@ class Groups:
             self.mass[group] += mass
             self.of_number[group.gpus] += mass
 
-    def weigh(self, free: Free) -> Factors:
+    def weigh(self, free: FreeCapacity) -> Factors:
         """Return the factor of each group."""
         all_free = free.free_milli()
         return {
@@ -81,14 +81,14 @@ class Groups:
             for group in self.mass
         }
 
-    def _of_several(self, group: Group, all_free: int, free: Free) -> float:
+    def _of_several(self, group: PodGroupKind, all_free: int, free: FreeCapacity) -> float:
         mass = self.mass[group]
         needed = mass / self._cards * all_free / FULL
         scarce = NEEDED * (needed + 0.5) / max(1, free.places(*group))
         return min(MOST, max(LEAST * mass / self.of_number[group.gpus], scarce))
 
 
-def _of_models(group: Group, all_free: int, free: Free) -> float:
+def _of_models(group: PodGroupKind, all_free: int, free: FreeCapacity) -> float:
     return min(RAREST, max(FULL, all_free) / max(FULL, free.free_milli(group.models))) if group.models else 1.0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from central.fit.cached import CachedVerdicts, Found, Score
+from central.fit.cached import CachedVerdicts, Score, ScoredNode
 from central.fit.columns import Capacities
 from central.fit.demand import Limits, policy_of, read_demand
 from central.fit.equivalence import equivalence_for
@@ -26,11 +26,11 @@ class SearchedVerdicts(CachedVerdicts):
     version of the ledger, with their current `NodeCapacity` or None for a deleted node, and the new version."""
 
     def __init__(self, request: DeviceRequest, capacities: Capacities, *, policy: Policy, limits: Limits) -> None:
-        def search(capacity: NodeCapacity, brief: bool) -> Found | Missing:
+        def search(capacity: NodeCapacity, brief: bool) -> ScoredNode | Missing:
             found = fit(capacity, request, policy=policy, limits=limits, brief=brief)
             if isinstance(found, NoFit):
                 return found.missing
-            return Found(score_placed(capacity, request, found, policy=policy, limits=limits))
+            return ScoredNode(score_placed(capacity, request, found, policy=policy, limits=limits))
 
         super().__init__(search, equivalence_for(read_demand(request, policy_of(request, policy), limits)))
         self._capacities = capacities
@@ -45,7 +45,7 @@ class SearchedVerdicts(CachedVerdicts):
             else:
                 self._leave_open(name, capacity)
 
-    def _decided(self, name: str, verdict: Found | Missing) -> None:
+    def _decided(self, name: str, verdict: ScoredNode | Missing) -> None:
         if isinstance(verdict, Missing):
             self._say(name, verdict)
         else:

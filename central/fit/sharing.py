@@ -14,7 +14,7 @@ A `NodeCapacity` is one node: scheduler.py checks whether the affinity group is 
 from collections.abc import Callable
 from dataclasses import replace
 
-from central.assignment.sharing import Group, groups_of
+from central.assignment.sharing import AffinityGroup, groups_of
 from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import Policy, Sharing
@@ -43,7 +43,7 @@ def group_cards(capacity: NodeCapacity, sharing: Sharing | None) -> tuple[CardCa
     """Return the cards of this node on which the pod's affinity group has shares."""
     if sharing is None or not sharing.affinity:
         return ()
-    group = Group(sharing.namespace, sharing.affinity)
+    group = AffinityGroup(sharing.namespace, sharing.affinity)
     return tuple(card for card in capacity.cards if any(group in groups_of(labels) for labels in card.sharers))
 
 

@@ -19,7 +19,7 @@ from central.fit.demand import mib_of_share
 from central.fit.workload import PodKind
 
 
-class Free(NamedTuple):
+class FreeColumns(NamedTuple):
     """Hold the free capacity at one moment, unaffected by later changes of the columns. The arrays are by row (node), and
     except for the first two also by slot (card)."""
 
@@ -42,14 +42,14 @@ class Free(NamedTuple):
         return count
 
 
-def read_free(columns: Columns) -> Free:
+def read_free(columns: Columns) -> FreeColumns:
     """Return the free capacity of the serving nodes that have any free."""
     rows = np.flatnonzero((columns.serving == 0) & (columns.free > 0))
     planes = columns.cards[rows]
-    return Free(*columns.left[:, rows], *(planes[:, at] for at in (FREE, MIB, CORE, SIZE, MODEL)))
+    return FreeColumns(*columns.left[:, rows], *(planes[:, at] for at in (FREE, MIB, CORE, SIZE, MODEL)))
 
 
-def unusable_milli(free: Free, kind: PodKind, models: Bools | None) -> int:
+def unusable_milli(free: FreeColumns, kind: PodKind, models: Bools | None) -> int:
     """Return how much of the free capacity a pod of this kind could not use, in milli of cards; 0 for a pod without GPUs.
     `models` has, for each model number, whether the kind accepts the model (Columns.models_of); None: any model."""
     if kind.cpu_only:

@@ -45,18 +45,18 @@ class PodKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class ExpectedWorkload:
     kinds: tuple[tuple[PodKind, int], ...] = ()  # kinds of pods, each with its mass
 
 
-def workload_of(weights: Mapping[PodKind, float]) -> Workload:
+def workload_of(weights: Mapping[PodKind, float]) -> ExpectedWorkload:
     """Return the workload of these weights. The order of the weights has no effect."""
     total = sum(weights.values())
     if total <= 0:
-        return Workload()
+        return ExpectedWorkload()
     kept = sorted(weights.items(), key=lambda one: (-one[1], repr(one[0])))[:MOST_KINDS]
     masses = [(kind, int(weight / total * MASS)) for kind, weight in kept]
-    return Workload(kinds=tuple((kind, mass) for kind, mass in masses if mass))
+    return ExpectedWorkload(kinds=tuple((kind, mass) for kind, mass in masses if mass))
 
 
 def kind_of(shape: Shape) -> PodKind:

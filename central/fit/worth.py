@@ -30,8 +30,8 @@ import numpy as np
 
 from central.fit.columns import FULL, Ints, Kind, States, milli_requested
 from central.fit.cutting import WHOLE, worth_of_rests
-from central.fit.scarcity import NUMBERS, OFTEN, Factors, Groups
-from central.fit.workload import MASS, PodKind, Workload
+from central.fit.scarcity import NUMBERS, OFTEN, Factors, WorkloadGroups
+from central.fit.workload import MASS, ExpectedWorkload, PodKind
 
 MOST_CARDS: Final = 64  # maximum number of cards of a node that the tables distinguish
 MOST_AMOUNTS: Final = 64  # maximum distinct amounts of cpu, memory or a card; others are rounded up to the next
@@ -59,7 +59,7 @@ _ONE_EACH: Final = Weights()
 class Tables:
     def __init__(
         self,
-        workload: Workload,
+        workload: ExpectedWorkload,
         kinds: Sequence[Kind],
         cards: Sequence[int],
         factors: Factors,
@@ -158,13 +158,15 @@ class Tables:
         return np.rint(worth * FULL * MASS).astype(np.int64)
 
 
-def _weights(workload: Workload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors, turnover: float) -> list[int]:
+def _weights(
+    workload: ExpectedWorkload, kinds: Sequence[Kind], cards: Sequence[int], factors: Factors, turnover: float
+) -> list[int]:
     """Return the weight of each kind of pods in the usable term: its mass, raised if few places are left for such pods.
 
     Every number of cards above one counts as if pods with it had a mass of at least OFTEN. Without a turnover, pods have the
     factors of scarcity.py. With a turnover t, these factors are raised to the power of 1 - t. The ratio of all cards to the
     cards of a pod's models is raised to the power of t."""
-    groups = Groups(workload)
+    groups = WorkloadGroups(workload)
     weights = []
     for (one, mass), group in zip(workload.kinds, groups.of_kind, strict=True):
         weight, factor = float(mass), factors[group]

@@ -30,7 +30,7 @@ LONGEST_RETRY_S: Final = 300
 _LONGEST: Final = 1024  # maximum characters of a message
 
 
-class State(StrEnum):
+class AnswerState(StrEnum):
     PENDING = "Pending"
     READY = "Ready"
     RETRY = "Retry"
@@ -39,21 +39,21 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionAnswer:
-    state: State
+    state: AnswerState
     message: str
 
 
 def is_due(workload: Workload, ours: Collection[str]) -> bool:
     """Return whether central has to answer the Workload. `ours`: the names of central's checks."""
     checks = workload.status.admission_checks
-    pending = any(check.name in ours and check.state == State.PENDING for check in checks)
-    return pending and workload.has_quota and all(check.name in ours or check.state == State.READY for check in checks)
+    pending = any(check.name in ours and check.state == AnswerState.PENDING for check in checks)
+    return pending and workload.has_quota and all(check.name in ours or check.state == AnswerState.READY for check in checks)
 
 
 def may_hold(workload: Workload, ours: Collection[str]) -> bool:
     """Return whether devices may be reserved for the Workload: it has quota, and no check of central is Retry or Rejected."""
     states = {check.state for check in workload.status.admission_checks if check.name in ours}
-    return workload.has_quota and bool(states) and not states & {State.RETRY, State.REJECTED}
+    return workload.has_quota and bool(states) and not states & {AnswerState.RETRY, AnswerState.REJECTED}
 
 
 def in_line(workloads: Iterable[Workload]) -> list[Workload]:
@@ -78,8 +78,8 @@ def render_answer(
     updates = [{"name": name, "annotations": {WORKLOAD: mark(workload, name)}} for name in pod_sets]
     states = [
         {"name": check.name, "state": answer.state, "lastTransitionTime": at, "message": answer.message[:_LONGEST]}
-        | ({"podSetUpdates": updates} if answer.state is State.READY and updates else {})
-        | ({"requeueAfterSeconds": retry_s(check.retry_count or 0)} if answer.state is State.RETRY else {})
+        | ({"podSetUpdates": updates} if answer.state is AnswerState.READY and updates else {})
+        | ({"requeueAfterSeconds": retry_s(check.retry_count or 0)} if answer.state is AnswerState.RETRY else {})
         for check in said
     ]
     named = {"namespace": metadata.namespace, "name": metadata.name}

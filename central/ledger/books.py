@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from central.assignment.model import Taken
-from central.assignment.sharing import Group
+from central.assignment.sharing import AffinityGroup
 from central.ledger.capacity import gained
 from central.ledger.changes import Changes
 from central.ledger.gone import Gone
@@ -75,7 +75,7 @@ class Books:
             held_by(uid, node, self.claims_of(uid, node), self.pods.get(uid), self.own.of(uid).values()) for uid in node.holds
         )
 
-    def group_members(self, group: Group, card: CardOf) -> tuple[Holder, ...]:
+    def group_members(self, group: AffinityGroup, card: CardOf) -> tuple[Holder, ...]:
         """Return the holders on this card that belong to the affinity group."""
         uids = self.groups.members(group, card)
         return tuple(held.holder for held in self.holders(card.node) if held.holder.pod in uids)

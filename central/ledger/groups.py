@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from central.assignment.model import Taken
-from central.assignment.sharing import Group, groups_of
+from central.assignment.sharing import AffinityGroup, groups_of
 from lading.vocabulary import GpuUuid, PodUid
 
 
@@ -20,8 +20,8 @@ class CardOf(NamedTuple):
 
 class Groups:
     def __init__(self) -> None:
-        self._cards: dict[Group, dict[CardOf, set[PodUid]]] = {}
-        self._moved: dict[Group, None] = {}
+        self._cards: dict[AffinityGroup, dict[CardOf, set[PodUid]]] = {}
+        self._moved: dict[AffinityGroup, None] = {}
 
     def move(self, uid: PodUid, node: str, before: Taken | None, after: Taken | None) -> None:
         """Record that what the pod holds on the node changed."""
@@ -37,27 +37,27 @@ class Groups:
         for group, card in has - had:
             self._cards.setdefault(group, {}).setdefault(card, set()).add(uid)
 
-    def cards(self, group: Group, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
+    def cards(self, group: AffinityGroup, without: Collection[PodUid] = ()) -> frozenset[CardOf]:
         """Return the group's cards as if these pods held nothing. Empty: the group's next pod may open any card."""
         found = self._cards.get(group)
         if not found:
             return frozenset()
         return frozenset(card for card, uids in found.items() if not uids.issubset(without))
 
-    def members(self, group: Group, card: CardOf) -> frozenset[PodUid]:
+    def members(self, group: AffinityGroup, card: CardOf) -> frozenset[PodUid]:
         return frozenset(self._cards.get(group, {}).get(card, ()))
 
-    def take_moved(self) -> frozenset[Group]:
+    def take_moved(self) -> frozenset[AffinityGroup]:
         """Return the groups that left a card since the last call."""
         moved = frozenset(self._moved)
         self._moved.clear()
         return moved
 
-    def all(self) -> dict[Group, dict[CardOf, frozenset[PodUid]]]:
+    def all(self) -> dict[AffinityGroup, dict[CardOf, frozenset[PodUid]]]:
         return {group: {card: frozenset(uids) for card, uids in cards.items()} for group, cards in self._cards.items()}
 
 
-def cards_in_groups(node: str, taken: Taken | None) -> Iterator[tuple[Group, CardOf]]:
+def cards_in_groups(node: str, taken: Taken | None) -> Iterator[tuple[AffinityGroup, CardOf]]:
     for uuid, part in taken.gpus.items() if taken is not None else ():
         for group in groups_of(part.sharing) if part.sharing else ():
             yield group, CardOf(node, uuid)

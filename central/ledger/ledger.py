@@ -24,7 +24,7 @@ No await between reading a node's free capacity and the reservation.
 from collections.abc import Iterator
 
 from central.assignment.model import Taken
-from central.assignment.sharing import Group
+from central.assignment.sharing import AffinityGroup
 from central.ledger.books import Books
 from central.ledger.claims import Claims
 from central.ledger.facts import Facts
@@ -61,7 +61,7 @@ class Ledger:
         """Return which pods hold something of this node, and by which claims."""
         return self._books.holders(name)
 
-    def group_members(self, group: Group, card: CardOf) -> tuple[Holder, ...]:
+    def group_members(self, group: AffinityGroup, card: CardOf) -> tuple[Holder, ...]:
         """Return the holders on this card that belong to the affinity group."""
         return self._books.group_members(group, card)
 
@@ -128,7 +128,7 @@ class Ledger:
         service."""
         return self._books.changes.take_freed()
 
-    def take_moved_groups(self) -> frozenset[Group]:
+    def take_moved_groups(self) -> frozenset[AffinityGroup]:
         """Return affinity groups that left a card since the last call: their pods may go where they could not before."""
         return self._books.groups.take_moved()
 

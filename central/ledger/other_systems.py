@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from central.request.other_systems import Named, OtherClaim
+from central.request.other_systems import NamedCards, OtherClaim
 from lading.nodedevices import Gpu
 from lading.vocabulary import GpuUuid, PodUid
 
@@ -73,7 +73,7 @@ def _with_user(gpu: Gpu, user: str) -> Gpu:
     return gpu if gpu.used_by == user else msgspec.structs.replace(gpu, used_by=user)
 
 
-def _find(ordered: Sequence[Gpu], named: Named, *, most: int) -> list[GpuUuid]:
+def _find(ordered: Sequence[Gpu], named: NamedCards, *, most: int) -> list[GpuUuid]:
     """Return the named cards; none if the annotation names more than the pod's resources count."""
     if named.number > most:
         return []

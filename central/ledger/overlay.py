@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from central.assignment.sharing import Group
+from central.assignment.sharing import AffinityGroup
 from central.ledger.books import Books
 from central.ledger.groups import CardOf, cards_in_groups
 from central.ledger.model import NodeCapacity
@@ -63,7 +63,7 @@ class Overlay:
     def _capacity(self, name: str, put: Sequence[tuple[Hold, CpuMemory]]) -> NodeCapacity:
         return self.books.capacity_as_if(name, self.gone, put)
 
-    def group_cards(self, group: Group) -> frozenset[CardOf]:
+    def group_cards(self, group: AffinityGroup) -> frozenset[CardOf]:
         """Return the cards of an affinity group; if empty, the group's next pod may open any card."""
         every = (one for put in self.put.values() for one in put)
         put = (card for one in every for its, card in cards_in_groups(one.node, one.hold.taken) if its == group)

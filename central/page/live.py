@@ -38,7 +38,7 @@ _NONE: Final = (0,) * len(_FIELDS)
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
-class Snapshot(NamedTuple):
+class PageSnapshot(NamedTuple):
     """Hold one JSON object in parts, to be joined."""
 
     revision: str
@@ -120,11 +120,11 @@ class Live:
         that pods wait."""
         return self.revision, self._waited_at
 
-    def whole(self) -> Snapshot:
+    def whole(self) -> PageSnapshot:
         head = {"revision": self.revision, "version": __version__, "totals": self._totals(), "sentences": SENTENCES}
         return self._joined(head | self._pending(), self._nodes.values())
 
-    def since(self, revision: str) -> Snapshot | None:
+    def since(self, revision: str) -> PageSnapshot | None:
         """Return the changes since a revision; None if the revision is not from this leadership."""
         leadership, _, number = revision.partition(".")
         if leadership != self._name or not _NUMBER.fullmatch(number) or int(number) > self._changes.version:
@@ -143,7 +143,7 @@ class Live:
         """Return the pending pods, with `refused_s` as of the last reading."""
         return {"pending": self._waiting.pods, "pending_count": self._waiting.total}
 
-    def _joined(self, head: dict[str, object], nodes: Iterable[bytes]) -> Snapshot:
+    def _joined(self, head: dict[str, object], nodes: Iterable[bytes]) -> PageSnapshot:
         start = _encode(head)[:-1] + b',"nodes":['
         commas = [part for node in nodes for part in (b",", node)][1:]
-        return Snapshot(self.revision, [start, *commas, b"]}"])
+        return PageSnapshot(self.revision, [start, *commas, b"]}"])

@@ -24,7 +24,7 @@ from central.quota.quota_snapshot import QuotaSnapshot
 from lading.vocabulary import PodUid
 
 
-class Member(NamedTuple):
+class UnitMember(NamedTuple):
     """Represent a pod of a unit."""
 
     uid: PodUid
@@ -33,11 +33,11 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class QuotaUnit:
     """Represent pods that start and end together: a single pod, or a gang."""
 
     quota: QuotaId
-    members: tuple[Member, ...]
+    members: tuple[UnitMember, ...]
     least: int = 1  # minimum number of members that can run together; further members are surplus
     priority: int = 0
     started: float = 0.0  # Unix seconds
@@ -47,8 +47,8 @@ class Unit:
 class Piece(NamedTuple):
     """Represent a possible victim: one surplus member alone, or a whole unit."""
 
-    unit: Unit
-    members: tuple[Member, ...]
+    unit: QuotaUnit
+    members: tuple[UnitMember, ...]
     whole: bool
 
 
@@ -74,7 +74,7 @@ def beyond(snapshot: QuotaSnapshot, quota: Quota) -> dict[str, int]:
     return excess
 
 
-def choosing(snapshot: QuotaSnapshot, units: Iterable[Unit], enough: Enough) -> Choosing:
+def choosing(snapshot: QuotaSnapshot, units: Iterable[QuotaUnit], enough: Enough) -> Choosing:
     """Choose the victims, in steps. The result has the least important first; it is empty if no victim is needed, or if all of
     them are not enough."""
     taken: list[Piece] = []
@@ -93,12 +93,12 @@ def choosing(snapshot: QuotaSnapshot, units: Iterable[Unit], enough: Enough) -> 
     return ()
 
 
-def importance(unit: Unit) -> tuple[int, float]:
+def importance(unit: QuotaUnit) -> tuple[int, float]:
     """Return the sort key of a unit; the least important unit comes first."""
     return unit.priority, -unit.started
 
 
-def _in_order(units: Iterable[Unit]) -> Iterator[Piece]:
+def _in_order(units: Iterable[QuotaUnit]) -> Iterator[Piece]:
     ordered = sorted((unit for unit in units if unit.preemptible), key=importance)
     for unit in ordered:
         for member in _surplus(unit):
@@ -107,7 +107,7 @@ def _in_order(units: Iterable[Unit]) -> Iterator[Piece]:
         yield Piece(unit, unit.members, whole=True)
 
 
-def _surplus(unit: Unit) -> list[Member]:
+def _surplus(unit: QuotaUnit) -> list[UnitMember]:
     youngest = sorted(unit.members, key=lambda member: (-member.created, member.uid))
     return youngest[: max(0, len(unit.members) - unit.least)]
 

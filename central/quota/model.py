@@ -24,7 +24,7 @@ BUILT_IN: Final = frozenset({ROOT, SYSTEM, DEFAULT})
 FLAT: Final = QuotaId("scheduling.x-k8s.io")  # the group of scheduler-plugins' quotas, which have no parent
 
 
-class Dialect(StrEnum):
+class QuotaDialect(StrEnum):
     KOORDINATOR = "scheduling.sigs.k8s.io"
     SCHEDULER_PLUGINS = "scheduling.x-k8s.io"
 
@@ -32,7 +32,7 @@ class Dialect(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
     id: QuotaId
-    dialect: Dialect
+    dialect: QuotaDialect
     namespace: str  # namespace of the quota object
     name: str
     created: str = ""  # RFC 3339, in UTC: of two contradicting quotas, the older one is valid

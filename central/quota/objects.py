@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from central.quota.amounts import parse_amounts
-from central.quota.model import BUILT_IN, FLAT, KOORDINATOR_PREFIX, ROOT, Amounts, Dialect, Quota, QuotaId
-from central.request.pod import Amount, Metadata
+from central.quota.model import BUILT_IN, FLAT, KOORDINATOR_PREFIX, ROOT, Amounts, Quota, QuotaDialect, QuotaId
+from central.request.pod import Amount, PodMetadata
 
 PARENT: Final = f"{KOORDINATOR_PREFIX}parent"
 IS_PARENT: Final = f"{KOORDINATOR_PREFIX}is-parent"
@@ -41,38 +41,38 @@ class QuotaSpec(_Wire, frozen=True):
     max: dict[str, Amount] | None = None
 
 
-class QuotaStatus(_Wire, frozen=True):
+class WireStatus(_Wire, frozen=True):
     used: dict[str, Amount] | None = None
 
 
 class ElasticQuota(_Wire, frozen=True):
     """Hold the fields that both kinds of objects have in common."""
 
-    metadata: Metadata
+    metadata: PodMetadata
     spec: QuotaSpec = QuotaSpec()
-    status: QuotaStatus = QuotaStatus()
+    status: WireStatus = WireStatus()
 
 
 class _ProblemError(Exception):
     """Report an unreadable object; its text becomes the quota's problem."""
 
 
-def read_quota(dialect: Dialect, obj: ElasticQuota) -> Quota:
+def read_quota(dialect: QuotaDialect, obj: ElasticQuota) -> Quota:
     quota = _named(dialect, obj.metadata)
     try:
         quota = _with_amounts(quota, obj.spec)
-        return quota if dialect is Dialect.SCHEDULER_PLUGINS else _with_annotations(quota, obj.metadata)
+        return quota if dialect is QuotaDialect.SCHEDULER_PLUGINS else _with_annotations(quota, obj.metadata)
     except _ProblemError as e:
         return replace(quota, problem=str(e))
 
 
-def unreadable_quota(dialect: Dialect, namespace: str, name: str, why: str) -> Quota:
+def unreadable_quota(dialect: QuotaDialect, namespace: str, name: str, why: str) -> Quota:
     """Return a quota with a problem, for an object that cannot be decoded."""
-    return replace(_named(dialect, Metadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}")
+    return replace(_named(dialect, PodMetadata(namespace=namespace, name=name)), problem=f"its object cannot be read: {why}")
 
 
-def _named(dialect: Dialect, metadata: Metadata) -> Quota:
-    flat = dialect is Dialect.SCHEDULER_PLUGINS
+def _named(dialect: QuotaDialect, metadata: PodMetadata) -> Quota:
+    flat = dialect is QuotaDialect.SCHEDULER_PLUGINS
     labels = metadata.labels
     return Quota(
         id=QuotaId(f"{metadata.namespace}/{metadata.name}" if flat else metadata.name),
@@ -93,7 +93,7 @@ def _with_amounts(quota: Quota, spec: QuotaSpec) -> Quota:
     return replace(quota, min=least, max=most, uncounted=tuple(sorted({*uncounted, *uncounted_too})))
 
 
-def _with_annotations(quota: Quota, metadata: Metadata) -> Quota:
+def _with_annotations(quota: Quota, metadata: PodMetadata) -> Quota:
     annotations = metadata.annotations
     weights, _ = _amounts(WEIGHT, _json(annotations, WEIGHT, dict[str, Amount], {}))
     namespaces = tuple(_json(annotations, NAMESPACES, list[str], []))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from central.quota.amounts import in_words
-from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId
+from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Amounts, Owner, Quota, QuotaDialect, QuotaId
 
 SYSTEM_NAMESPACE: Final = "kube-system"
 MOST_LEVELS: Final = 16  # maximum levels of a tree: the cost of a pod grows with them, and organisations have five
@@ -153,7 +153,7 @@ class _Building:
 
     def tree(self) -> Tree:
         by_namespace: dict[str, QuotaId] = {}
-        koordinator = [quota for quota in self._known.values() if quota.dialect is Dialect.KOORDINATOR]
+        koordinator = [quota for quota in self._known.values() if quota.dialect is QuotaDialect.KOORDINATOR]
         for quota in koordinator:
             for namespace in quota.namespaces:
                 by_namespace.setdefault(namespace, quota.id)
@@ -174,7 +174,7 @@ TOO_DEEP: Final = f"it has more than {MOST_LEVELS - 1} quotas above it; a tree h
 
 def _own_problem(quota: Quota) -> str:
     for key, amount in sorted(quota.min.items()):
-        if quota.dialect is Dialect.KOORDINATOR and key not in quota.max:
+        if quota.dialect is QuotaDialect.KOORDINATOR and key not in quota.max:
             return f"min has {key}, and max does not; add it to max"
         if key in quota.max and amount > quota.max[key]:
             return f"min {in_words(key, amount)} is more than max {in_words(key, quota.max[key])}"

@@ -32,7 +32,7 @@ GPUSHARE: Final = "scheduler.framework.gpushare.allocation"
 GPUSHARE_OLD: Final = "ALIYUN_COM_GPU_MEM_IDX"
 
 
-class Named(NamedTuple):
+class NamedCards(NamedTuple):
     """Hold the cards that an annotation names."""
 
     uuids: frozenset[GpuUuid] = frozenset()
@@ -49,7 +49,7 @@ class OtherClaim(NamedTuple):
     node: str
     pod: str  # namespace/name
     amounts: tuple[tuple[str, int], ...]  # pairs of resource and amount, sorted
-    named: Named = Named()
+    named: NamedCards = NamedCards()
 
     def count_cards(self, offered: Collection[str]) -> int:
         """Return the number of claimed cards. `offered`: the node's resources of other systems. Several resources of one system
@@ -100,7 +100,7 @@ def _cards(resource: str, amount: int) -> int:
     return -(-amount // 100) if resource in _HUNDRED_EACH else 1
 
 
-def _named(annotations: Mapping[str, str]) -> Named:
+def _named(annotations: Mapping[str, str]) -> NamedCards:
     for key, read in _READERS.items():
         text = annotations.get(key, "")
         if text and len(text) <= MAX_ANNOTATION:
@@ -108,31 +108,31 @@ def _named(annotations: Mapping[str, str]) -> Named:
                 return read(text)
             except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError):
                 continue  # an unreadable annotation names no cards: the pod's cards count by number
-    return Named()
+    return NamedCards()
 
 
-def _hami(text: str) -> Named:
+def _hami(text: str) -> NamedCards:
     """Parse `GPU-…,NVIDIA,2000,0:` for each device, with `;` after each container."""
     names = (device.partition(",")[0] for container in text.split(";") for device in container.split(":"))
-    return Named(frozenset(GpuUuid(name) for name in names if _GPU_UUID.fullmatch(name)))
+    return NamedCards(frozenset(GpuUuid(name) for name in names if _GPU_UUID.fullmatch(name)))
 
 
-def _koordinator(text: str) -> Named:
+def _koordinator(text: str) -> NamedCards:
     allocated: Any = msgspec.json.decode(text)
     ids = [str(one.get("id", "")) for one in allocated.get("gpu", ())]
-    return Named(frozenset(GpuUuid(name) for name in ids if _GPU_UUID.fullmatch(name)))
+    return NamedCards(frozenset(GpuUuid(name) for name in ids if _GPU_UUID.fullmatch(name)))
 
 
-def _gpushare(text: str) -> Named:
+def _gpushare(text: str) -> NamedCards:
     allocated: Any = msgspec.json.decode(text)
-    return Named(positions=frozenset(int(position) for container in allocated.values() for position in container))
+    return NamedCards(positions=frozenset(int(position) for container in allocated.values() for position in container))
 
 
-def _gpushare_old(text: str) -> Named:
-    return Named(positions=frozenset({int(text)} - {-1}))
+def _gpushare_old(text: str) -> NamedCards:
+    return NamedCards(positions=frozenset({int(text)} - {-1}))
 
 
-_READERS: Final[Mapping[str, Callable[[str], Named]]] = {
+_READERS: Final[Mapping[str, Callable[[str], NamedCards]]] = {
     HAMI: _hami,
     KOORDINATOR: _koordinator,
     GPUSHARE: _gpushare,

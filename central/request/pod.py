@@ -30,7 +30,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, gc=False, rename="camel")
     """Configure the decoding of all parts of a pod."""
 
 
-class Metadata(_Wire, frozen=True):
+class PodMetadata(_Wire, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: PodUid = PodUid("")
@@ -103,7 +103,7 @@ class Toleration(_Wire, frozen=True):
     effect: str = ""
 
 
-class Spec(_Wire, frozen=True):
+class PodSpec(_Wire, frozen=True):
     """Hold the spec, without ephemeral containers, which cannot have resources."""
 
     containers: tuple[Container, ...] = ()
@@ -192,8 +192,8 @@ def _says_unschedulable(condition: Condition) -> bool:
 
 
 class Pod(_Wire, frozen=True):
-    metadata: Metadata
-    spec: Spec = Spec()
+    metadata: PodMetadata
+    spec: PodSpec = PodSpec()
     status: Status = Status()
 
     @property

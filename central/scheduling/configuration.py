@@ -11,7 +11,7 @@ import msgspec
 from central.fit.demand import DEFAULT_LIMITS, Limits
 from central.fit.forecast import Forecast
 from central.fit.turnover import STEPS
-from central.fit.workload import PodKind, Workload, WrittenPod, kinds_written
+from central.fit.workload import ExpectedWorkload, PodKind, WrittenPod, kinds_written
 from central.ledger.ledger import Ledger
 from central.request.model import PartitionPolicy, Policy
 from central.scheduling.scheduler import Domains, Scheduler
@@ -51,11 +51,11 @@ def effective_configuration(scheduler: Scheduler, foreign: Iterable[str] = ()) -
     )
 
 
-def _read(workload: tuple[WrittenPod, ...]) -> Workload:
-    return Workload(kinds=tuple((kind, int(mass)) for kind, mass in kinds_written(workload).items()))
+def _read(workload: tuple[WrittenPod, ...]) -> ExpectedWorkload:
+    return ExpectedWorkload(kinds=tuple((kind, int(mass)) for kind, mass in kinds_written(workload).items()))
 
 
-def _written(workload: Workload) -> tuple[WrittenPod, ...]:
+def _written(workload: ExpectedWorkload) -> tuple[WrittenPod, ...]:
     return tuple(_written_kind(kind, mass) for kind, mass in workload.kinds)
 
 

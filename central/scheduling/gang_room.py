@@ -22,8 +22,7 @@ from central.gang.gang import Gang
 from central.gang.life import Planned
 from central.gang.plan import GangTopology, find_plan
 from central.ledger.overlay import Overlay
-from central.quota.giving import Unit as QuotaUnit
-from central.quota.giving import choosing
+from central.quota.giving import QuotaUnit, choosing
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.scheduling.gangs import GangPlanner
 from central.scheduling.victims import Protection, Unit, Victims, pods_of

@@ -37,7 +37,7 @@ Names = Mapping[PodUid, frozenset[str] | None]  # allowed nodes of each member; 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundPlan:
     """Hold a plan that a search found."""
 
     where: Where
@@ -46,7 +46,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotFound:
+class NoPlan:
     """Hold why a search found no plan."""
 
     reason: OfPod
@@ -68,16 +68,16 @@ class GangPlanner:
         ledger, calls = self.scheduler.ledger, self.scheduler.gangs.calls.count(gang.members)
         return ledger.version, ledger.loads_version, gang.version, calls, self.for_singles
 
-    def planning(self, gang: Gang) -> Generator[None, None, Found | NotFound]:
+    def planning(self, gang: Gang) -> Generator[None, None, FoundPlan | NoPlan]:
         """Search a plan in steps. The gang may have changed by the last step, so ask can_start before the plan is used."""
         topology = self.topology(gang.terms)
         if isinstance(topology, str):
-            return NotFound(reason=OfPod.REQUEST_MALFORMED, message=topology)
+            return NoPlan(reason=OfPod.REQUEST_MALFORMED, message=topology)
         pods, names = yield from self._waiting(gang)
         first, surplus = self._split(gang, names)
         if first is None:
             message = "kube-scheduler has not asked about all of its members yet"
-            return NotFound(reason=OfPod.GANG_WAITS_FOR_MEMBERS, message=message)
+            return NoPlan(reason=OfPod.GANG_WAITS_FOR_MEMBERS, message=message)
         starting = [pods[one.uid] for one in first]
         refused = self._refused_by_quota(gang, starting, starts=False)
         refused = refused or (None if gang.finishing else self._beyond_share(gang, starting))
@@ -93,7 +93,7 @@ class GangPlanner:
         if (refused := self._refused_by_quota(gang, starting, starts=True)) is not None:
             return refused
         where = self._within_share(gang, self._within_quota(gang, where, starting, surplus, pods), starting, pods)
-        return Found(where=where, cpu_memory={uid: pods[uid].cpu_memory for uid in where}, takes_lower=bool(lower))
+        return FoundPlan(where=where, cpu_memory={uid: pods[uid].cpu_memory for uid in where}, takes_lower=bool(lower))
 
     def _find(
         self,
@@ -113,7 +113,7 @@ class GangPlanner:
         rails = running_rails(gang, self.scheduler.ledger)
         return (yield from find_plan(wants[: len(first)], wants[len(first) :], state, self.place, topology, rails=rails))
 
-    def _beyond_share(self, gang: Gang, pods: Sequence[Pending]) -> NotFound | None:
+    def _beyond_share(self, gang: Gang, pods: Sequence[Pending]) -> NoPlan | None:
         """Return a refusal if this plan and the other plans without a bound member exceed `plan_share`. A single plan is never
         refused."""
         held = self._planned_beside(gang)
@@ -122,7 +122,7 @@ class GangPlanner:
             return None
         why = f"gangs that are planned and not bound, and this one, are {_percent(part)} of all devices"
         message = f"{why}; {_percent(self._plan_share)} are allowed (gang_plan_share)"
-        return NotFound(reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
+        return NoPlan(reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
 
     def _planned_beside(self, gang: Gang) -> list[Pending]:
         """Return the pods of other gangs' plans without a sent Binding, of the gang's priority or higher."""
@@ -138,9 +138,9 @@ class GangPlanner:
         kept = [*first, *self.scheduler.tenants.within(self._plan_share, counted, more)]
         return {pod.uid: where[pod.uid] for pod in kept}
 
-    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending], *, starts: bool) -> NotFound | None:
+    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending], *, starts: bool) -> NoPlan | None:
         refusal = self.scheduler.quotas.admits(pods, gang=True, starting=starts, given_back=gang.life.kept)
-        return None if refusal is None else NotFound(reason=refusal.code, message=refusal.why)
+        return None if refusal is None else NoPlan(reason=refusal.code, message=refusal.why)
 
     def _within_quota(
         self, gang: Gang, where: Where, first: Sequence[Pending], surplus: Sequence[Member], pods: Mapping[PodUid, Pending]
@@ -254,11 +254,11 @@ class GangPlanner:
         lacking.subtract(placed)
         return where.keys() <= waiting.keys() and not +lacking
 
-    def apply(self, gang: Gang, result: Found | NotFound, *, until: float, counts: bool) -> bool:
+    def apply(self, gang: Gang, result: FoundPlan | NoPlan, *, until: float, counts: bool) -> bool:
         """Hold the plan of a search, or record why there is none. A plan is held if the gang can still start with it and its
         devices are still free; claims of lower priority on its nodes end before that. Return whether the plan is held.
         `until`, `counts`: see Starts.plan."""
-        if isinstance(result, NotFound):
+        if isinstance(result, NoPlan):
             size = result.size or gang.search.size
             self.scheduler.gangs.note(gang, reason=result.reason, message=result.message, size=size)
             return False
@@ -268,12 +268,12 @@ class GangPlanner:
             self.scheduler.end_lower({planned.node for planned in result.where.values()}, gang.priority)
         return self.scheduler.starts.plan(gang, result.where, result.cpu_memory, until=until, counts=counts) is None
 
-    def _why_not(self, gang: Gang) -> Generator[None, None, NotFound]:
+    def _why_not(self, gang: Gang) -> Generator[None, None, NoPlan]:
         """Return the refusal of a gang that does not fit: too few devices are free, or the gang is too large for the
         cluster."""
         asked = yield from self.asked(gang)
         if asked is None:
-            return NotFound(reason=gang.search.reason, message=gang.search.message)
+            return NoPlan(reason=gang.search.reason, message=gang.search.message)
         _, topology, _ = asked
         wants = self._anywhere(asked[0])
         nodes, size = len(self.scheduler.ledger.nodes()), gang.search.size
@@ -286,9 +286,9 @@ class GangPlanner:
             message = f"of {len(wants)} members that start together{within}, {most} would have room on empty nodes"
             size = Size(nodes=nodes, members=len(wants), too_large=fits is None, message=message)
         if size.too_large:
-            return NotFound(reason=OfPod.GANG_TOO_LARGE, message=size.message, size=size)
+            return NoPlan(reason=OfPod.GANG_TOO_LARGE, message=size.message, size=size)
         message = f"{len(wants)} members start together, and there is no room for all of them now"
-        return NotFound(reason=OfPod.GANG_NO_ROOM, message=message, size=size)
+        return NoPlan(reason=OfPod.GANG_NO_ROOM, message=message, size=size)
 
     def _anywhere(self, wants: Sequence[Want]) -> list[Want]:
         """Return these members with all nodes allowed, because kube-scheduler leaves out nodes that lack cpu only now."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from central.api.kueue import PodSet, Workload
-from central.gang.admission import AdmissionAnswer, State
+from central.gang.admission import AdmissionAnswer, AnswerState
 from central.gang.draft import Want, Where
 from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.workload_places import place_uid
@@ -55,11 +55,11 @@ class WorkloadPlanner:
         """Search places for the Workload's pods, in steps."""
         sets = self._sets(workload)
         if isinstance(sets, str):
-            return AdmissionAnswer(state=State.REJECTED, message=sets)
+            return AdmissionAnswer(state=AnswerState.REJECTED, message=sets)
         terms = next((one.terms for one in sets if one.terms is not None), Terms())
         topology = self._planner.topology(terms)
         if isinstance(topology, str):
-            return AdmissionAnswer(state=State.REJECTED, message=topology)
+            return AdmissionAnswer(state=AnswerState.REJECTED, message=topology)
         ledger = self._planner.scheduler.ledger
         places = [uid for one in sets for uid in one.uids]  # held already, if an earlier answer could not be written
         held = [claim.node for uid in places if (claim := ledger.own_claim(uid, Claim.PLANNED)) is not None]
@@ -121,10 +121,10 @@ class WorkloadPlanner:
         less = f"; {away} nodes and {broken} cards are out of service" if away or broken else ""
         empty = ledger.empty_nodes()
         if not capacities or (yield from find_plan(wants, (), empty, place, topology)) is not None:
-            return AdmissionAnswer(state=State.RETRY, message=f"there is no room for all of {len(wants)} pods now{less}")
+            return AdmissionAnswer(state=AnswerState.RETRY, message=f"there is no room for all of {len(wants)} pods now{less}")
         most = yield from count_placeable(wants, empty, place)
         message = f"of {len(wants)} pods that start together, {most} would have room on empty nodes{less}"
-        return AdmissionAnswer(state=State.REJECTED, message=message)
+        return AdmissionAnswer(state=AnswerState.REJECTED, message=message)
 
 
 def _claim(workload: Workload, one: _Set, number: int, where: Where) -> OwnClaim:

@@ -22,7 +22,7 @@ class _Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Set how all parts are decoded: camelCase, unknown fields ignored."""
 
 
-class Metadata(_Wire, frozen=True):
+class BudgetMetadata(_Wire, frozen=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -30,7 +30,7 @@ class Metadata(_Wire, frozen=True):
     generation: int = 0
 
 
-class Requirement(_Wire, frozen=True):
+class BudgetRequirement(_Wire, frozen=True):
     key: str
     operator: str
     values: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Requirement(_Wire, frozen=True):
 
 class Selector(_Wire, frozen=True):
     match_labels: dict[str, str] = {}
-    match_expressions: tuple[Requirement, ...] = ()
+    match_expressions: tuple[BudgetRequirement, ...] = ()
 
 
 class BudgetSpec(_Wire, frozen=True):
@@ -54,7 +54,7 @@ BudgetKey = tuple[str, str]  # namespace and name
 
 
 class Budget(_Wire, frozen=True):
-    metadata: Metadata
+    metadata: BudgetMetadata
     spec: BudgetSpec = BudgetSpec()
     status: BudgetStatus = BudgetStatus()
 
@@ -80,7 +80,7 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
     )
 
 
-def _holds(one: Requirement, labels: Mapping[str, str]) -> bool:
+def _holds(one: BudgetRequirement, labels: Mapping[str, str]) -> bool:
     match one.operator:
         case "In":
             return labels.get(one.key) in one.values

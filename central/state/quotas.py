@@ -22,7 +22,7 @@ from central.loop.steps import Steps
 from central.quota.amounts import CARD, add, asked, held, model_key, total_of
 from central.quota.checks import Key, QuotaRefusal, check, lendable, turn_key
 from central.quota.divided import Divided
-from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Dialect, Owner, Quota, QuotaId, owner_of
+from central.quota.model import DEFAULT, FLAT, NO_OWNER, ROOT, SYSTEM, Amounts, Owner, Quota, QuotaDialect, QuotaId, owner_of
 from central.quota.preemption import Preemption, guaranteed_by, in_words
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.tree import Tree, build
@@ -36,7 +36,7 @@ WOKEN_AT_ONCE: Final = 64  # maximum pods of one quota that are requeued at once
 _AT_ONCE: Final = 64  # pods that are counted in one step
 NONE: Final[Amounts] = MappingProxyType({})
 
-ObjectKey = tuple[Dialect, str]  # the dialect and the object's uid
+ObjectKey = tuple[QuotaDialect, str]  # the dialect and the object's uid
 
 
 class Counted(NamedTuple):
@@ -140,11 +140,11 @@ class Quotas:
             self._quotas[quota.dialect, uid] = quota
             self._stale = True
 
-    def remove_quota(self, dialect: Dialect, uid: str) -> None:
+    def remove_quota(self, dialect: QuotaDialect, uid: str) -> None:
         if self._quotas.pop((dialect, uid), None) is not None:
             self._stale = True
 
-    def replace_quotas(self, dialect: Dialect, quotas: Mapping[str, Quota]) -> None:
+    def replace_quotas(self, dialect: QuotaDialect, quotas: Mapping[str, Quota]) -> None:
         """Replace all quotas of a dialect with these, by uid."""
         for known, uid in [key for key in self._quotas if key[0] is dialect]:
             if uid not in quotas:

@@ -15,15 +15,15 @@ from central.ledger.capacity import ReportedDevices, inventory_of
 from central.ledger.ledger import Ledger
 from central.ledger.model import CardCapacity, Claim, Clash, Held, NodeCapacity
 from central.view.model import (
+    DeviceState,
     GpuView,
-    Group,
-    Holder,
+    GroupView,
+    HolderView,
     MigView,
     NodeState,
     NodeView,
     Past,
     PfView,
-    State,
     Totals,
     Use,
     VfView,
@@ -35,7 +35,7 @@ from lading.devices.share import FULL_CORE
 from lading.nodedevices import Gpu, GrantedGpu, NodeDevices, Pf, Place, Status, Vf
 from lading.vocabulary import CORDON
 
-Holders = Mapping[str, tuple[Holder, ...]]  # holders by device: a GPU's or MIG instance's UUID, or a VF's PCI address
+Holders = Mapping[str, tuple[HolderView, ...]]  # holders by device: a GPU's or MIG instance's UUID, or a VF's PCI address
 
 _UNKNOWN: Final = 1 << 30  # sort key of an unknown socket or NUMA node: the last
 _CLAIMS: Final = tuple(Claim)
@@ -72,8 +72,8 @@ def node_view(ledger: Ledger, report: NodeDevices | None, name: str) -> NodeView
 
 def totals(views: Iterable[NodeView]) -> Totals:
     """Return the totals of these nodes."""
-    gpus: Counter[State] = Counter()
-    vfs: Counter[State] = Counter()
+    gpus: Counter[DeviceState] = Counter()
+    vfs: Counter[DeviceState] = Counter()
     memory_mib = held_mib = held_percent = idle = nodes = not_ready = 0
     for node in views:
         nodes += 1
@@ -87,21 +87,21 @@ def totals(views: Iterable[NodeView]) -> Totals:
             idle += gpu.idle
     return Totals(
         gpus=gpus.total(),
-        gpus_free=gpus[State.FREE],
-        gpus_shared=gpus[State.SHARED],
-        gpus_held=gpus[State.HELD],
-        gpus_withheld=gpus[State.WITHHELD],
-        gpus_unusable=gpus[State.UNUSABLE],
+        gpus_free=gpus[DeviceState.FREE],
+        gpus_shared=gpus[DeviceState.SHARED],
+        gpus_held=gpus[DeviceState.HELD],
+        gpus_withheld=gpus[DeviceState.WITHHELD],
+        gpus_unusable=gpus[DeviceState.UNUSABLE],
         gpus_idle=idle,
         memory_mib=memory_mib,
         held_mib=held_mib,
         core_percent=FULL_CORE * gpus.total(),
         held_percent=held_percent,
         vfs=vfs.total(),
-        vfs_free=vfs[State.FREE],
-        vfs_held=vfs[State.HELD],
-        vfs_withheld=vfs[State.WITHHELD],
-        vfs_unusable=vfs[State.UNUSABLE],
+        vfs_free=vfs[DeviceState.FREE],
+        vfs_held=vfs[DeviceState.HELD],
+        vfs_withheld=vfs[DeviceState.WITHHELD],
+        vfs_unusable=vfs[DeviceState.UNUSABLE],
         nodes=nodes,
         nodes_not_ready=not_ready,
     )
@@ -124,9 +124,9 @@ def _state(capacity: NodeCapacity, *, unschedulable: bool) -> NodeState:
 
 def _holders(held: Iterable[Held], status: Status) -> Holders:
     containers, used = _containers(status), _used(status)
-    found: dict[str, list[Holder]] = {}
+    found: dict[str, list[HolderView]] = {}
     for one in sorted(held, key=lambda one: (one.holder.namespace, one.holder.name, one.holder.pod)):
-        who = Holder(
+        who = HolderView(
             uid=one.holder.pod,
             namespace=one.holder.namespace,
             pod=one.holder.name,
@@ -154,7 +154,7 @@ def _holders(held: Iterable[Held], status: Status) -> Holders:
     return {device: tuple(listed) for device, listed in found.items()}
 
 
-def _replace(holder: Holder, **changes: object) -> Holder:
+def _replace(holder: HolderView, **changes: object) -> HolderView:
     return msgspec.structs.replace(holder, **changes)
 
 
@@ -252,7 +252,7 @@ def _is_unused(use: Use | None) -> bool:
     return not use.busy_percent and (use.memory_mib or 0) < _IDLE_MIB
 
 
-def _held(card: CardCapacity, holders: Sequence[Holder], mig: Sequence[MigView]) -> tuple[int, int]:
+def _held(card: CardCapacity, holders: Sequence[HolderView], mig: Sequence[MigView]) -> tuple[int, int]:
     """Return the held MiB and percent of compute of a card. In MIG mode the percentage is the held instances' part of the
     memory."""
     if not holders:
@@ -267,32 +267,32 @@ def _held(card: CardCapacity, holders: Sequence[Holder], mig: Sequence[MigView])
     return min(usable, mib), min(FULL_CORE, percent)
 
 
-def _card_state(card: CardCapacity, holders: Sequence[Holder], *, gives: bool) -> State:
+def _card_state(card: CardCapacity, holders: Sequence[HolderView], *, gives: bool) -> DeviceState:
     if not card.usable or _lacks_instances(card, holders):
-        return State.UNUSABLE
+        return DeviceState.UNUSABLE
     if not holders:
-        return State.FREE if gives else State.WITHHELD
+        return DeviceState.FREE if gives else DeviceState.WITHHELD
     left = card.free_mig if card.gpu.mig_enabled else card.free_mib  # without memory no share fits, whatever its compute
     if not left or any(holder.whole for holder in holders):
-        return State.HELD
-    return State.SHARED if gives else State.WITHHELD
+        return DeviceState.HELD
+    return DeviceState.SHARED if gives else DeviceState.WITHHELD
 
 
-def _lacks_instances(card: CardCapacity, holders: Sequence[Holder]) -> bool:
+def _lacks_instances(card: CardCapacity, holders: Sequence[HolderView]) -> bool:
     """Return whether the card is in MIG mode, and neither has a free instance nor is held."""
     return card.gpu.mig_enabled and not card.free_mig and not holders
 
 
-def _mig_state(card: CardCapacity, uuid: str, holders: Mapping[str, object], *, gives: bool) -> State:
+def _mig_state(card: CardCapacity, uuid: str, holders: Mapping[str, object], *, gives: bool) -> DeviceState:
     if uuid in card.free_mig and card.usable:
-        return State.FREE if gives else State.WITHHELD
-    return State.HELD if uuid in holders and card.usable else State.UNUSABLE
+        return DeviceState.FREE if gives else DeviceState.WITHHELD
+    return DeviceState.HELD if uuid in holders and card.usable else DeviceState.UNUSABLE
 
 
 def _pf(pf: Pf, holders: Holders, inventory: ReportedDevices, *, gives: bool) -> PfView:
     cordoned = inventory.cordon.covers(pf.bdf)
     why = _why(pf, cordoned=cordoned)
-    free = State.FREE if gives else State.WITHHELD
+    free = DeviceState.FREE if gives else DeviceState.WITHHELD
     vfs = sorted(pf.vfs, key=lambda one: pci_order(one.bdf))
     return PfView(
         bdf=pf.bdf,
@@ -306,10 +306,12 @@ def _pf(pf: Pf, holders: Holders, inventory: ReportedDevices, *, gives: bool) ->
     )
 
 
-def _vf(vf: Vf, why_pf: str, holders: tuple[Holder, ...], inventory: ReportedDevices, free: State) -> VfView:
+def _vf(vf: Vf, why_pf: str, holders: tuple[HolderView, ...], inventory: ReportedDevices, free: DeviceState) -> VfView:
     """Build the view of a VF. `free`: the state of a healthy VF that no pod holds."""
     why = _why(vf, cordoned=inventory.cordon.covers(vf.bdf)) or why_pf
-    return VfView(bdf=vf.bdf, state=State.UNUSABLE if why else State.HELD if holders else free, why=why, holders=holders)
+    return VfView(
+        bdf=vf.bdf, state=DeviceState.UNUSABLE if why else DeviceState.HELD if holders else free, why=why, holders=holders
+    )
 
 
 def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
@@ -328,7 +330,7 @@ def _why(device: Gpu | Pf | Vf, *, cordoned: bool) -> str:
 # ---- groups of devices
 
 
-def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[Group, ...]:
+def _groups(all_gpus: Iterable[Gpu], all_pfs: Iterable[Pf]) -> tuple[GroupView, ...]:
     """Return the GPUs and PFs in groups, one for each root port. `all_pfs` are in the order of their addresses."""
     found: dict[str, tuple[list[Gpu], list[Pf]]] = {}
     for gpu in sorted(all_gpus, key=lambda one: pci_order(one.bdf)):
@@ -346,9 +348,9 @@ def _switch(place: Place) -> str:
     return "" if place.numa is None else f"numa{place.numa}"
 
 
-def _group(name: str, gpus: Sequence[Gpu], pfs: Sequence[Pf]) -> Group:
+def _group(name: str, gpus: Sequence[Gpu], pfs: Sequence[Pf]) -> GroupView:
     places = [*(gpu.place for gpu in gpus), *(pf.place for pf in pfs)]
-    return Group(
+    return GroupView(
         name=name,
         socket=next((place.socket for place in places if place.socket is not None), None),
         numa=next((place.numa for place in places if place.numa is not None), None),
@@ -357,7 +359,7 @@ def _group(name: str, gpus: Sequence[Gpu], pfs: Sequence[Pf]) -> Group:
     )
 
 
-def _where(group: Group) -> tuple[int, int, tuple[int, str]]:
+def _where(group: GroupView) -> tuple[int, int, tuple[int, str]]:
     socket, numa = (_UNKNOWN if number is None else number for number in (group.socket, group.numa))
     return socket, numa, pci_order(group.name)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Counts(NamedTuple):
+class DeviceCounts(NamedTuple):
     """Count devices of one kind, in the same way for every table, the page and `why`. Each device is in one of the three."""
 
     free: int  # usable devices of which no part is held
@@ -22,7 +22,7 @@ class Counts(NamedTuple):
         return self.free + self.held + self.unusable
 
 
-class State(StrEnum):
+class DeviceState(StrEnum):
     """Represent the state of one device."""
 
     FREE = "free"  # no pod holds any part of the device, and it may be given
@@ -45,7 +45,7 @@ class _View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Define the base of all views. Views form no cycles, so the garbage collector need not visit them."""
 
 
-class Holder(_View, frozen=True):
+class HolderView(_View, frozen=True):
     """Represent a pod that holds a device, with its amounts. A VF has no amounts."""
 
     uid: str  # uid of the pod
@@ -87,8 +87,8 @@ class MigView(_View, frozen=True):
     uuid: str
     profile: str = ""
     memory_mib: int = 0
-    state: State = State.FREE
-    holders: tuple[Holder, ...] = ()
+    state: DeviceState = DeviceState.FREE
+    holders: tuple[HolderView, ...] = ()
 
 
 class GpuView(_View, frozen=True):
@@ -97,12 +97,12 @@ class GpuView(_View, frozen=True):
     index: int  # position by PCI address, from 0
     model: str
     memory_mib: int  # memory that can be given: without the driver's own part
-    state: State
+    state: DeviceState
     held_mib: int = 0
     held_percent: int = 0
     why: str = ""  # reason why the card is unusable
     cordoned: bool = False
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[HolderView, ...] = ()
     mig: tuple[MigView, ...] = ()
     mig_positions: tuple[str, ...] = ()  # alternative instances that the node could create on demand, such as "7 x 1g.10gb"
     module_id: int | None = None
@@ -113,9 +113,9 @@ class GpuView(_View, frozen=True):
 
 class VfView(_View, frozen=True):
     bdf: str
-    state: State
+    state: DeviceState
     why: str = ""
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[HolderView, ...] = ()
 
 
 class PfView(_View, frozen=True):
@@ -129,7 +129,7 @@ class PfView(_View, frozen=True):
     vfs: tuple[VfView, ...] = ()
 
 
-class Group(_View, frozen=True):
+class GroupView(_View, frozen=True):
     """Hold the devices below one PCIe root port; devices below no root port are grouped by their host bridge."""
 
     name: str  # PCI address of the bridge
@@ -144,7 +144,7 @@ class NodeView(_View, frozen=True):
     state: NodeState
     gpus: tuple[GpuView, ...] = ()
     pfs: tuple[PfView, ...] = ()
-    groups: tuple[Group, ...] = ()  # sorted by socket, NUMA node and address; every GPU and PF is in one group
+    groups: tuple[GroupView, ...] = ()  # sorted by socket, NUMA node and address; every GPU and PF is in one group
     problems: tuple[str, ...] = ()
     reporter: str = ""  # version of lading-hooks
     driver: str = ""
@@ -191,9 +191,9 @@ class Totals(_View, frozen=True):
     nodes_not_ready: int = 0
 
     @property
-    def gpu_counts(self) -> Counts:
-        return Counts(self.gpus_free, self.gpus_shared + self.gpus_held, self.gpus_withheld + self.gpus_unusable)
+    def gpu_counts(self) -> DeviceCounts:
+        return DeviceCounts(self.gpus_free, self.gpus_shared + self.gpus_held, self.gpus_withheld + self.gpus_unusable)
 
     @property
-    def vf_counts(self) -> Counts:
-        return Counts(self.vfs_free, self.vfs_held, self.vfs_withheld + self.vfs_unusable)
+    def vf_counts(self) -> DeviceCounts:
+        return DeviceCounts(self.vfs_free, self.vfs_held, self.vfs_withheld + self.vfs_unusable)

@@ -1,8 +1,9 @@
 """Sum up the devices that pods, namespaces and nodes hold and use, for `kubectl lading pods` and `top`. Pure.
 
-The inputs are the `NodeView`s of all nodes. The results are a `PodView` for each pod with devices, and a `Share` for any group
-of holders. A card's use counts for a group if all of the card's holders are in the group. For other cards a group's memory
-counts if the node reports memory by pod; drivers report busy time by card only. No holder uses a card that is reported as idle.
+The inputs are the `NodeView`s of all nodes. The results are a `PodView` for each pod with devices, and a `ShareView` for any
+group of holders. A card's use counts for a group if all of the card's holders are in the group. For other cards a group's
+memory counts if the node reports memory by pod; drivers report busy time by card only. No holder uses a card that is reported
+as idle.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from central.ledger.model import Claim
-from central.view.model import GpuView, Holder, NodeView
+from central.view.model import GpuView, HolderView, NodeView
 from lading.amounts import divide
 
 
@@ -22,7 +23,7 @@ class PodState(StrEnum):
     IDLE = "idle"  # holds GPUs, but none of them is in use
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
+class ShareView(msgspec.Struct, frozen=True, kw_only=True):
     """Hold the sums of the devices that some pods hold and use."""
 
     gpus: int = 0  # cards, each counted once
@@ -44,13 +45,13 @@ class PodView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     created: int = 0  # Unix seconds; 0: unknown
     asks: str = ""  # the pod's request as text
-    holds: Share = Share()
+    holds: ShareView = ShareView()
 
 
 def view_pods(views: Sequence[NodeView]) -> list[PodView]:
     """Return the pods with devices, sorted by namespace and name."""
     nodes: dict[str, dict[str, NodeView]] = {}
-    holders: dict[str, list[Holder]] = {}
+    holders: dict[str, list[HolderView]] = {}
     for view in views:
         for holder in _holders(view):
             nodes.setdefault(holder.uid, {})[view.name] = view
@@ -59,7 +60,7 @@ def view_pods(views: Sequence[NodeView]) -> list[PodView]:
     return sorted(made, key=lambda one: (one.namespace, one.pod, one.uid))
 
 
-def share_of(views: Iterable[NodeView], is_mine: Callable[[Holder], bool]) -> Share:
+def share_of(views: Iterable[NodeView], is_mine: Callable[[HolderView], bool]) -> ShareView:
     """Return the sums of the nodes' devices that the holders selected by `is_mine` hold and use."""
     nodes = list(views)
     cards = [gpu for node in nodes for gpu in node.gpus if any(map(is_mine, gpu.holders))]
@@ -69,7 +70,7 @@ def share_of(views: Iterable[NodeView], is_mine: Callable[[Holder], bool]) -> Sh
     used_mib, busy_percent = used(own)
     of_shared = [_used_mib(gpu, is_mine) for gpu in cards if not all(map(is_mine, gpu.holders))]
     memory = [mib for mib in (used_mib, *of_shared) if mib is not None]
-    return Share(
+    return ShareView(
         gpus=len(cards),
         gpus_reported=sum(gpu.use is not None for gpu in cards),
         gpus_idle=sum(gpu.idle for gpu in cards),
@@ -82,13 +83,13 @@ def share_of(views: Iterable[NodeView], is_mine: Callable[[Holder], bool]) -> Sh
     )
 
 
-def _used_mib(gpu: GpuView, is_mine: Callable[[Holder], bool]) -> int | None:
+def _used_mib(gpu: GpuView, is_mine: Callable[[HolderView], bool]) -> int | None:
     """Return the card's memory in use by the selected holders; None unless it is reported for each of them."""
     told = [one.used_mib for one in gpu.holders if is_mine(one)]
     return None if None in told else sum(filter(None, told))
 
 
-def share_of_nodes(views: Sequence[NodeView]) -> Share:
+def share_of_nodes(views: Sequence[NodeView]) -> ShareView:
     """Return the sums of all pods on these nodes, with the use of all cards, also of cards that are used without a grant."""
     used_mib, busy_percent = used([gpu for view in views for gpu in view.gpus])
     of_all = share_of(views, lambda holder: True)
@@ -102,7 +103,7 @@ def used(gpus: Sequence[GpuView]) -> tuple[int | None, int | None]:
     return sum(memory) if memory else None, divide(sum(busy), len(busy)) if busy else None
 
 
-def _holders(view: NodeView) -> Iterable[Holder]:
+def _holders(view: NodeView) -> Iterable[HolderView]:
     for gpu in view.gpus:
         yield from gpu.holders
     for pf in view.pfs:
@@ -110,7 +111,7 @@ def _holders(view: NodeView) -> Iterable[Holder]:
             yield from vf.holders
 
 
-def _pod(holders: Sequence[Holder], nodes: Sequence[NodeView]) -> PodView:
+def _pod(holders: Sequence[HolderView], nodes: Sequence[NodeView]) -> PodView:
     who = holders[0]
     holds = share_of(nodes, lambda one: one.uid == who.uid)
     granted = any(Claim.GRANTED in one.claims for one in holders)
@@ -125,13 +126,13 @@ def _pod(holders: Sequence[Holder], nodes: Sequence[NodeView]) -> PodView:
     )
 
 
-def _state(holds: Share, *, granted: bool) -> PodState:
+def _state(holds: ShareView, *, granted: bool) -> PodState:
     if not granted:
         return PodState.STARTING
     return PodState.IDLE if holds.gpus and holds.gpus_idle == holds.gpus else PodState.HOLDING
 
 
-def _part(gpu: GpuView, holders: Sequence[Holder]) -> tuple[int, int]:
+def _part(gpu: GpuView, holders: Sequence[HolderView]) -> tuple[int, int]:
     """Return the MiB and the percentage of the card that these holders hold."""
     if any(one.whole for one in holders):
         return gpu.memory_mib, 100

@@ -10,43 +10,43 @@ from functools import partial
 from typing import Final, NamedTuple, assert_never
 
 from hooks.attach.kernel import Kernel, KernelError, NameTakenError
-from hooks.attach.plan import Act, Seen, original_mac, parking_name, reset_of
+from hooks.attach.plan import Act, ObservedDevices, original_mac, parking_name, reset_of
 from hooks.model.attachment import Attachment, Link, MacOwner, Netdev, RdmaDevice
 
 _NO_MAC: Final = "00:00:00:00:00:00"
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     doing: str  # operation as text: "moving it into the pod"
     do: Callable[[], object]
 
 
-def calls_of(act: Act, row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
+def calls_of(act: Act, row: Attachment, seen: ObservedDevices, kernel: Kernel) -> Iterator[KernelCall]:
     netns, netns_id, ifname = row.netns, row.netns_id, row.ifname
     match act:
         case Act.NOTHING:
             pass
         case Act.ADDRESS:
             if seen.host is not None and (mac := row.settings.config.mac) is not None:
-                yield Call("setting its MAC by itself", partial(kernel.take_mac, seen.host.name, mac))
+                yield KernelCall("setting its MAC by itself", partial(kernel.take_mac, seen.host.name, mac))
         case Act.CONFIGURE:
             yield from _configure(row, seen.host, kernel)
         case Act.MOVE_IN:
             if (link := seen.host or seen.pod) is not None:  # an interrupted move leaves it in the pod under its host name
-                yield Call("moving it into the pod", partial(kernel.move_in, link.name, netns, netns_id, ifname))
+                yield KernelCall("moving it into the pod", partial(kernel.move_in, link.name, netns, netns_id, ifname))
         case Act.RDMA_MOVE_IN:
             if (ibdev := seen.rdma_host) is not None:
-                yield Call(f"moving {ibdev.name} into the pod", partial(kernel.rdma_move_in, ibdev, netns, netns_id))
+                yield KernelCall(f"moving {ibdev.name} into the pod", partial(kernel.rdma_move_in, ibdev, netns, netns_id))
         case Act.RAISE:
             up = partial(kernel.configure, netns, ifname, addresses=row.settings.addresses, routes=row.settings.routes)
-            yield Call("bringing it up in the pod", up)
+            yield KernelCall("bringing it up in the pod", up)
         case Act.RDMA_MOVE_OUT:
             if (ibdev := seen.rdma_pod) is not None:
-                yield Call(f"moving {ibdev.name} out of the pod", partial(kernel.rdma_move_out, netns, netns_id, ibdev))
+                yield KernelCall(f"moving {ibdev.name} out of the pod", partial(kernel.rdma_move_out, netns, netns_id, ibdev))
         case Act.MOVE_OUT:
             if seen.pod is not None:
                 out = partial(kernel.move_out, netns, netns_id, seen.pod.name, parking_name(row.bdf))
-                yield Call("moving it out of the pod", out)
+                yield KernelCall("moving it out of the pod", out)
         case Act.PARK:
             if seen.host is not None and row.netdev is not None:
                 yield from _park(seen.host, row.netdev, kernel, parking=parking_name(row.bdf))
@@ -56,58 +56,60 @@ def calls_of(act: Act, row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[
             assert_never(act)
 
 
-def _configure(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[Call]:
+def _configure(row: Attachment, host: Link | None, kernel: Kernel) -> Iterator[KernelCall]:
     config, mtu = row.settings.config, row.settings.mtu
     if not config.empty:
-        yield Call("setting it up at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
+        yield KernelCall("setting it up at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
     if host is not None and (config.mac is not None or mtu is not None):
         # Drivers do not pass a MAC from the PF on to a network device that exists already.
-        yield Call("setting its MAC and MTU", partial(kernel.set_link, None, host.name, mac=config.mac, mtu=mtu, up=False))
+        yield KernelCall(
+            "setting its MAC and MTU", partial(kernel.set_link, None, host.name, mac=config.mac, mtu=mtu, up=False)
+        )
 
 
-def _park(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[Call]:
+def _park(link: Link, original: Netdev, kernel: Kernel, *, parking: str) -> Iterator[KernelCall]:
     """Yield the calls that give a returned device its own alternative names and a temporary name. They come before all calls
     that may fail: another VF may be waiting for a name of the device."""
-    yield Call("removing its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
-    yield Call("giving it a temporary name", partial(_rename_to_one_of, kernel, link.name, parking, original.name))
+    yield KernelCall("removing its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
+    yield KernelCall("giving it a temporary name", partial(_rename_to_one_of, kernel, link.name, parking, original.name))
 
 
-def _restore(row: Attachment, seen: Seen, kernel: Kernel) -> Iterator[Call]:
+def _restore(row: Attachment, seen: ObservedDevices, kernel: Kernel) -> Iterator[KernelCall]:
     """Yield the calls that restore the VF. The PF comes first: the device may change its MAC only after the PF stops requiring
     another one."""
     ibdev, host = seen.rdma_host, seen.host
     if ibdev is not None and ibdev.name != row.vf.ibdev:
-        yield Call(f"restoring the name {row.vf.ibdev} of {ibdev.name}", partial(_rename_ibdev, kernel, ibdev, row))
+        yield KernelCall(f"restoring the name {row.vf.ibdev} of {ibdev.name}", partial(_rename_ibdev, kernel, ibdev, row))
     if row.mac_owner is MacOwner.VF:
         # A retry must not release the MAC a second time: the PF would not learn the VF's MAC again.
         done = row.config.mac or ""
-        yield Call("letting it decide its MAC", partial(kernel.release_mac, row.vf.pf, row.vf.index, unless=done))
+        yield KernelCall("letting it decide its MAC", partial(kernel.release_mac, row.vf.pf, row.vf.index, unless=done))
     if not (config := reset_of(row)).empty:
-        yield Call("resetting it at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
+        yield KernelCall("resetting it at its PF", partial(kernel.set_vf, row.vf.pf, row.vf.index, config))
     if host is not None and row.netdev is not None:
         yield from _restore_link(row, host, row.netdev, kernel)
 
 
-def _restore_link(row: Attachment, link: Link, original: Netdev, kernel: Kernel) -> Iterator[Call]:
+def _restore_link(row: Attachment, link: Link, original: Netdev, kernel: Kernel) -> Iterator[KernelCall]:
     # The settings come before the MTU, because a leftover XDP program does not allow every MTU.
-    yield Call("restoring its settings", partial(kernel.restore_kept, row.bdf, link.name, original.kept))
+    yield KernelCall("restoring its settings", partial(kernel.restore_kept, row.bdf, link.name, original.kept))
     # The kernel sets InfiniBand's MAC: it contains the number of a queue pair, which changes with a reload.
     own = original_mac(row)
     mac = own if len(own) == len(_NO_MAC) and own != link.mac else None
     down = partial(kernel.set_link, None, link.name, mac=mac, mtu=original.mtu, up=False)
-    yield Call("restoring its MAC and MTU", down)
+    yield KernelCall("restoring its MAC and MTU", down)
     if set(link.altnames) != set(original.altnames):
-        yield Call("restoring its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
+        yield KernelCall("restoring its alternative names", partial(kernel.set_altnames, link.name, original.altnames))
     if link.name != original.name:
-        yield Call(
+        yield KernelCall(
             f"restoring its name {original.name}", partial(_rename, kernel, link.name, original.name, parking_name(row.bdf))
         )
     if original.up:
-        yield Call("bringing it up again", partial(kernel.set_link, None, original.name, up=True))
+        yield KernelCall("bringing it up again", partial(kernel.set_link, None, original.name, up=True))
     # If the PF now reports another MAC than before, its driver does not report a VF's own MAC. So the recorded MAC was given to
     # the PF, and the PF gets it again.
     if row.mac_owner is MacOwner.VF and row.config.mac not in {None, _NO_MAC}:
-        yield Call("comparing its MAC at its PF", partial(kernel.confirm_mac, row.vf.pf, row.vf.index, row.config.mac))
+        yield KernelCall("comparing its MAC at its PF", partial(kernel.confirm_mac, row.vf.pf, row.vf.index, row.config.mac))
 
 
 def _rename(kernel: Kernel, name: str, to: str, parking: str) -> None:

@@ -73,7 +73,7 @@ class Attacher:
         self._locks: defaultdict[PciAddress, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._attaching: dict[tuple[PciAddress, SandboxId], tuple[Attaching, asyncio.Task[Outcome]]] = {}
         self._releasing: dict[int, asyncio.Task[None]] = {}  # releases in progress, by the attachment's generation
-        self._alive: plan.Alive | None = None
+        self._alive: plan.LiveSandboxes | None = None
         # Each attached VF's state version at its last check, by generation. The caller of an attach may have given up before
         # its end: with an unchanged version, the retry does not begin anew.
         self._verified: dict[int, StateVersion] = {}
@@ -109,7 +109,7 @@ class Attacher:
         """Release the VFs whose sandbox has ended by the runtime's lists, or whose pod gave them up (`unheld`, by generation),
         and retry failed releases. `ready`: sandboxes that are ready; `live`: sandboxes with a live container; `known`:
         generations that existed before the lists were requested. Call only with lists that succeeded."""
-        self._alive = plan.Alive(ready=ready, live=live, at=int(self._clock()), known=known)
+        self._alive = plan.LiveSandboxes(ready=ready, live=live, at=int(self._clock()), known=known)
         rows = self._journal.rows()
         orphans = plan.find_orphans(rows, self._alive, stopped=self._stopped, unheld=unheld, boot_id=self._boot_id)
         # An attach in progress checks itself whether it may go on.

@@ -17,7 +17,7 @@ from hooks.attach.messages import (
     NLA_F_NESTED,
     NLM_F_ACK,
     NLM_F_REQUEST,
-    Message,
+    NetlinkMessage,
     parse_attributes,
     render_attribute,
     render_message,
@@ -119,7 +119,7 @@ def render_get_family() -> bytes:
     return _render(_GENL_ID_CTRL, _CTRL_CMD_GETFAMILY, name)
 
 
-def parse_family(message: Message) -> int:
+def parse_family(message: NetlinkMessage) -> int:
     """Return the number that this kernel gave to ethtool's generic netlink family."""
     return int.from_bytes(_attributes(message)[_CTRL_ATTR_FAMILY_ID], sys.byteorder)
 
@@ -128,7 +128,7 @@ def render_get(family: int, group: Group, index: int) -> bytes:
     return _render(family, group.get, _device(index))
 
 
-def parse_group(group: Group, message: Message) -> dict[str, str]:
+def parse_group(group: Group, message: NetlinkMessage) -> dict[str, str]:
     """Return the values by name: an integer in decimal, a set of bits in hexadecimal."""
     reported = _attributes(message)
     return {
@@ -165,7 +165,7 @@ def _device(index: int) -> bytes:
     return render_attribute(_HEADER | NLA_F_NESTED, number + flags)
 
 
-def _attributes(message: Message) -> dict[int, bytes]:
+def _attributes(message: NetlinkMessage) -> dict[int, bytes]:
     return dict(parse_attributes(message.body[_GENL_HEADER.size :]))
 
 

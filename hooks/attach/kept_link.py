@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from hooks.attach.messages import NLA_F_NESTED, Message, parse_attributes, render_attribute, render_message
+from hooks.attach.messages import NLA_F_NESTED, NetlinkMessage, parse_attributes, render_attribute, render_message
 from hooks.attach.rtnetlink import CHANGE, LINK_HEADER, RTM_NEWLINK, link_attributes, render_link_message
 
 XDP: Final = "xdp"
@@ -55,7 +55,7 @@ _MODES: Final = {"driver": (5, 4), "generic": (6, 2), "offloaded": (7, 8)}
 NAMES: Final = frozenset({XDP, _FLAGS, *_NUMBERS, *_OCTET_NUMBERS, *_OCTETS})
 
 
-def parse_kept(message: Message) -> dict[str, str]:
+def parse_kept(message: NetlinkMessage) -> dict[str, str]:
     """Return the values by name: an integer in decimal, octets in hexadecimal, flags as words, XDP programs as mode and number
     (`generic:12`). An older kernel reports fewer settings."""
     _, _, _, flags, _ = LINK_HEADER.unpack_from(message.body)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hooks.attach.kernel import KernelError
-from hooks.attach.messages import Exchange, Message, RefusedError, errno_name, parse_answer
+from hooks.attach.messages import Exchange, NetlinkMessage, RefusedError, errno_name, parse_answer
 from hooks.attach.rtnetlink import (
     parse_link,
     parse_route,
@@ -46,7 +46,7 @@ def attempting(doing: str) -> Iterator[None]:
         raise KernelError(f"cannot {doing}: {errno_name(e.errno or 0)}: {e.strerror}") from e
 
 
-def ask(exchange: Exchange, request: bytes, doing: str) -> list[Message]:
+def ask(exchange: Exchange, request: bytes, doing: str) -> list[NetlinkMessage]:
     with attempting(doing):
         return parse_answer(exchange(request))
 
@@ -159,7 +159,7 @@ class Links:
         found = (parse_route(message) for message in messages)
         return any(one is not None and one[0] == link.index and same_route(one[1], route) for one in found)
 
-    def _list(self, request: bytes, doing: str) -> list[Message]:
+    def _list(self, request: bytes, doing: str) -> list[NetlinkMessage]:
         for remaining in reversed(range(_TRIES)):
             try:
                 return self._ask(request, doing)
@@ -168,5 +168,5 @@ class Links:
                     raise
         raise AssertionError  # the last try returns or raises
 
-    def _ask(self, request: bytes, doing: str) -> list[Message]:
+    def _ask(self, request: bytes, doing: str) -> list[NetlinkMessage]:
         return ask(self._exchange, request, doing)

@@ -57,7 +57,7 @@ def errno_name(code: int) -> str:
     return "EOPNOTSUPP" if code == errno.EOPNOTSUPP else errno.errorcode.get(code, str(code))
 
 
-class Message(NamedTuple):
+class NetlinkMessage(NamedTuple):
     kind: int
     flags: int
     sequence: int
@@ -80,7 +80,7 @@ def render_attribute(kind: int, payload: bytes) -> bytes:
     return _ATTRIBUTE.pack(length, kind) + payload + bytes(-length % 4)
 
 
-def parse_messages(data: bytes) -> Iterator[Message]:
+def parse_messages(data: bytes) -> Iterator[NetlinkMessage]:
     """Yield the messages. Raise ValueError on truncated data."""
     while data:
         if len(data) < _HEADER.size:
@@ -88,7 +88,7 @@ def parse_messages(data: bytes) -> Iterator[Message]:
         length, kind, flags, sequence, _ = _HEADER.unpack_from(data)
         if not _HEADER.size <= length <= len(data):
             raise ValueError(f"a netlink message says that it has {length} octets, of {len(data)}")
-        yield Message(kind, flags, sequence, data[_HEADER.size : length])
+        yield NetlinkMessage(kind, flags, sequence, data[_HEADER.size : length])
         data = data[length + -length % 4 :]
 
 
@@ -133,9 +133,9 @@ def _end_of_list(data: bytes, inner: int) -> int:
     return end
 
 
-def parse_answer(answer: bytes) -> list[Message]:
+def parse_answer(answer: bytes) -> list[NetlinkMessage]:
     """Return the messages before the end. Raise RefusedError if the end is an error, ValueError if there is no end."""
-    found: list[Message] = []
+    found: list[NetlinkMessage] = []
     for message in parse_messages(answer):
         if message.flags & NLM_F_DUMP_INTR:
             raise RefusedError(errno.EINTR, "the list changed while it was read")
@@ -147,12 +147,12 @@ def parse_answer(answer: bytes) -> list[Message]:
     raise ValueError("a netlink answer without an end")
 
 
-def ends(message: Message) -> bool:
+def ends(message: NetlinkMessage) -> bool:
     """Return whether this is the last message of its exchange."""
     return message.kind in {NLMSG_ERROR, NLMSG_DONE}
 
 
-def _parse_error(message: Message) -> RefusedError | None:
+def _parse_error(message: NetlinkMessage) -> RefusedError | None:
     """Parse `struct nlmsgerr`, or the error number alone at the end of a dump, and the attributes after it if the flags
     announce them."""
     code = -_ERROR.unpack_from(message.body)[0]

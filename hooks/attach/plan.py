@@ -70,7 +70,7 @@ class Stuck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ObservedDevices:
     """Hold where a row's devices are at this moment."""
 
     netns: bool = False  # the pod's network namespace still exists
@@ -81,7 +81,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alive:
+class LiveSandboxes:
     """Hold the sandboxes in the runtime's newest lists."""
 
     ready: frozenset[SandboxId]
@@ -125,7 +125,7 @@ def first_return(row: Attachment) -> Step | None:
             assert_never(row.step)
 
 
-def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
+def decide_act(row: Attachment, seen: ObservedDevices) -> Act | Stuck:
     """Return the act that completes the row's step, or why no act can."""
     attaching = not row.step.releasing and row.step is not Step.RECORDED
     if attaching and not seen.netns:
@@ -165,14 +165,14 @@ def decide_act(row: Attachment, seen: Seen) -> Act | Stuck:
             assert_never(row.step)
 
 
-def is_home(row: Attachment, seen: Seen) -> bool:
+def is_home(row: Attachment, seen: ObservedDevices) -> bool:
     """Return whether all moved devices are in the host's namespace again, restored or not."""
     return (row.netdev is None or seen.host is not None) and (not row.rdma or seen.rdma_host is not None)
 
 
 def find_orphans(
     rows: Iterable[Attachment],
-    alive: Alive,
+    alive: LiveSandboxes,
     *,
     stopped: Callable[[SandboxId], bool],
     unheld: Collection[int] = frozenset(),
@@ -191,7 +191,7 @@ def find_orphans(
     return tuple(found)
 
 
-def has_ended(row: Attachment, alive: Alive | None, *, stopped: bool) -> bool:
+def has_ended(row: Attachment, alive: LiveSandboxes | None, *, stopped: bool) -> bool:
     """Return whether the row's sandbox has ended, so that no process in it can use the VF. Lists from before the row say
     nothing about it."""
     if alive is None or row.generation not in alive.known:
@@ -230,7 +230,7 @@ def find_own_ibdev(row: Attachment, devices: Iterable[RdmaDevice]) -> RdmaDevice
     return next((device for device in devices if device.number == row.ibdev_number), None)
 
 
-def is_undone(row: Attachment, seen: Seen) -> bool:
+def is_undone(row: Attachment, seen: ObservedDevices) -> bool:
     """Return whether an attached VF's network device or RDMA device is the host's again while its pod lives: a driver was
     reloaded, or the VF was created again."""
     netdev = row.netdev is not None and seen.host is not None and seen.pod is None

@@ -23,7 +23,7 @@ from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
-from hooks.ports import Preparer, Seen
+from hooks.ports import Preparer, RuntimeLists
 from lading.vocabulary import ATTACHMENTS, PciAddress, PodUid, SandboxId
 
 # A stop waits at most this many seconds for its VFs. The VFs that are not back by then are in the journal, and are tried again.
@@ -117,7 +117,7 @@ class VfPreparer(Preparer):
                 await self.attacher.detach_sandbox(SandboxId(sandbox.id))
         self.moved(Operation.RELEASE, time.monotonic() - began, not self.has(sandbox))
 
-    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Release VFs by lists that succeeded; return whether an attachment has ended. Lists without a sandbox count only for
         pods that were observed to stop."""
         rows = self.journal.rows()
@@ -135,7 +135,7 @@ class VfPreparer(Preparer):
         held = {(grant.pod, vf.bdf) for grant in grants for vf in grant.devices.vfs}
         return frozenset(row.generation for row in self.journal.rows() if (row.pod, row.bdf) not in held)
 
-    async def _look_for_strays(self, seen: Seen) -> None:
+    async def _look_for_strays(self, seen: RuntimeLists) -> None:
         """Find VFs that another process moved. An inventory may be older than the newest row, so a suspicious VF is read again
         before it counts."""
         if seen.inventory is None:

@@ -18,7 +18,7 @@ from hooks.attach.messages import (
     NLM_F_DUMP,
     NLM_F_REQUEST,
     Exchange,
-    Message,
+    NetlinkMessage,
     RefusedError,
     parse_answer,
     parse_attributes,
@@ -79,7 +79,7 @@ def list_devices(exchange: Exchange) -> frozenset[RdmaDevice]:
     return frozenset(_parse_device(message) for message in parse_answer(exchange(render_list_devices())))
 
 
-def _parse_device(message: Message) -> RdmaDevice:
+def _parse_device(message: NetlinkMessage) -> RdmaDevice:
     """Parse a device. Octets of its name that are not text are escaped as in Python's file names, so that the name equals the
     one from sysfs."""
     told = dict(parse_attributes(message.body))

@@ -18,7 +18,7 @@ from hooks.attach.messages import (
     NLM_F_DUMP,
     NLM_F_EXCL,
     NLM_F_REQUEST,
-    Message,
+    NetlinkMessage,
     parse_attributes,
     parse_attributes_around,
     render_attribute,
@@ -169,12 +169,12 @@ def render_list_routes(version: Literal[4, 6]) -> bytes:
     return render_message(_RTM_GETROUTE, NLM_F_REQUEST | NLM_F_DUMP, header)
 
 
-def link_attributes(message: Message) -> dict[int, bytes]:
+def link_attributes(message: NetlinkMessage) -> dict[int, bytes]:
     """Return the attributes of a link, by type. Raise ValueError on truncated data."""
     return parse_attributes_around(message.body[LINK_HEADER.size :], IFLA_VFINFO_LIST, IFLA_VF_INFO)
 
 
-def parse_link(message: Message) -> Link:
+def parse_link(message: NetlinkMessage) -> Link:
     _, _, index, flags, _ = LINK_HEADER.unpack_from(message.body)
     told = link_attributes(message)
     on_pci = _text(told.get(_IFLA_PARENT_DEV_BUS_NAME, b"")) == "pci"
@@ -192,7 +192,7 @@ def parse_link(message: Message) -> Link:
     )
 
 
-def parse_route(message: Message) -> tuple[int, Route] | None:
+def parse_route(message: NetlinkMessage) -> tuple[int, Route] | None:
     """Return (index of the device, the route); None for anything but a plain route of the main table."""
     family, length, _, _, table, _, _, kind, _ = _ROUTE_HEADER.unpack_from(message.body)
     told = dict(parse_attributes(message.body[_ROUTE_HEADER.size :]))

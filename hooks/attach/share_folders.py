@@ -14,7 +14,7 @@ from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
-from hooks.ports import Preparer, Seen
+from hooks.ports import Preparer, RuntimeLists
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.files import replace_file
@@ -46,7 +46,7 @@ class ShareFolders(Preparer):
                 return Refusal(reason=Reason.LEDGER_UNAVAILABLE, message=message)
         return Adjustment()
 
-    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
         self._stuck.clear()
         for folder in self._unheld(seen.grants):
             try:

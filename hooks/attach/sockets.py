@@ -8,7 +8,7 @@ import struct
 from types import TracebackType
 from typing import Final, Self
 
-from hooks.attach.messages import Message, ends, parse_messages, stamp
+from hooks.attach.messages import NetlinkMessage, ends, parse_messages, stamp
 
 NETLINK_ROUTE: Final = 0
 NETLINK_GENERIC: Final = 16
@@ -61,7 +61,7 @@ class NetlinkSocket:
             if any(ends(message) for message in messages):
                 return answer
 
-    def _receive(self) -> tuple[bytes, list[Message]]:
+    def _receive(self) -> tuple[bytes, list[NetlinkMessage]]:
         """Receive one datagram of the kernel, whatever its size: a PF reports its hundreds of VFs in one datagram."""
         while True:
             size = self._socket.recv_into(bytearray(1), 1, socket.MSG_PEEK | socket.MSG_TRUNC)

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from hooks.attach import plan
 from hooks.attach.acts import calls_of
 from hooks.attach.kernel import Kernel, KernelError, NetnsGoneError
-from hooks.attach.plan import Seen, Stuck
+from hooks.attach.plan import ObservedDevices, Stuck
 from hooks.model.attachment import Attachment, Link, RdmaDevice, Step
 from lading.errors import LadingError
 from lading.vocabulary import PciAddress
@@ -73,7 +73,7 @@ class Steps:
         """Return whether another process undid an attachment that was complete."""
         return plan.is_undone(row, await self.look(work, row))
 
-    async def look(self, work: Work, row: Attachment) -> Seen:
+    async def look(self, work: Work, row: Attachment) -> ObservedDevices:
         look = partial(self.call, work, "looking where its devices are")
         netns = await look(partial(self.kernel.netns_id, row.netns)) == row.netns_id
         host, pod, rdma_host, rdma_pod = None, None, None, None
@@ -83,7 +83,7 @@ class Steps:
         if row.rdma:
             rdma_host = await look(partial(self.kernel.host_ibdev, row.bdf, row.ibdev_number))
             rdma_pod = await look(partial(_find_ibdev_in_pod, self.kernel, row)) if netns else None
-        return Seen(netns=netns, host=host, pod=pod, rdma_host=rdma_host, rdma_pod=rdma_pod)
+        return ObservedDevices(netns=netns, host=host, pod=pod, rdma_host=rdma_host, rdma_pod=rdma_pod)
 
 
 def _find_in_pod(kernel: Kernel, row: Attachment) -> Link | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from hooks.attach.messages import Message, parse_attributes, render_attribute
+from hooks.attach.messages import NetlinkMessage, parse_attributes, render_attribute
 from hooks.attach.rtnetlink import IFLA_VF_INFO, IFLA_VFINFO_LIST, link_attributes, render_link_message
 from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
 
@@ -113,7 +113,7 @@ def describe_change(change: VfConfig) -> str:
             return f"link state {change.link_state}"
 
 
-def parse_vfs(message: Message) -> Mapping[int, VfConfig]:
+def parse_vfs(message: NetlinkMessage) -> Mapping[int, VfConfig]:
     """Return the settings of the VFs in a link message, by index; empty if the driver has no VFs, or reports none."""
     told = link_attributes(message)
     found = {}

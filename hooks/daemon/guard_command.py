@@ -13,7 +13,7 @@ from hooks.daemon.parts import guard_rules, make_vendors
 from hooks.daemon.settings import CONFIG, FrontEndName, Settings, guard_lock
 from hooks.frontends.nri.guard_plugin import GuardLock, GuardPlugin
 from hooks.frontends.nri.launched.program import GUARD, PROGRAM, install, remove
-from hooks.frontends.nri.link import Link
+from hooks.frontends.nri.link import NriLink
 from lading import __version__
 from lading.errors import ConfigError
 from lading.log import Event, Log, open_log
@@ -39,7 +39,7 @@ async def _run(settings: Settings, log: Log) -> None:
     """Run the guard until a signal to stop."""
     with closing(GuardLock(guard_lock(settings))) as lock:
         plugin = GuardPlugin(rules=guard_rules(settings, make_vendors(settings)))
-        link = Link(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=log, changed=lock.show)
+        link = NriLink(socket=parse_endpoint(settings.nri_socket), plugin=plugin, log=log, changed=lock.show)
         stop = stop_asked()
         log.info(Event.DAEMON_STARTED, version=__version__)
         task = asyncio.create_task(link.keep_connected())

@@ -41,7 +41,7 @@ _LOOK_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class GuidOutcome:
     """Hold the result for one VF. `problem` is empty if the VF has the GUID now."""
 
     vf: PciAddress
@@ -79,7 +79,7 @@ def set_guids(argv: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def _describe(outcome: Outcome) -> str:
+def _describe(outcome: GuidOutcome) -> str:
     what = f"VF {outcome.vf} (VF {outcome.index} of PF {outcome.pf})"
     return f"{what}: {outcome.problem}" if outcome.problem else f"{what} has the GUID {outcome.guid}"
 
@@ -93,7 +93,7 @@ def rebind(host_root: Path, vf: Vf) -> None:
 
 def set_missing(
     host_root: Path, kernel: HostKernel, *, granted: frozenset[PciAddress], rebind: Rebind = rebind
-) -> Iterator[Outcome]:
+) -> Iterator[GuidOutcome]:
     """Set the missing GUIDs, and yield the outcome for each InfiniBand VF whose node GUID was 0. Raise HostError where sysfs
     cannot be listed."""
     for pf in _read_pfs(host_root):
@@ -106,7 +106,7 @@ def set_missing(
                 problem = "a container has it: its driver cannot be bound again before the container ends"
             else:
                 problem = _set_one(host_root, kernel, pf, vf, guid, rebind)
-            yield Outcome(vf=vf.bdf, pf=pf.bdf, index=vf.index, guid=guid.to_bytes(8).hex(":"), problem=problem)
+            yield GuidOutcome(vf=vf.bdf, pf=pf.bdf, index=vf.index, guid=guid.to_bytes(8).hex(":"), problem=problem)
 
 
 def derive_guid(pf_guid: str, index: int) -> int:

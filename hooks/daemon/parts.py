@@ -26,7 +26,7 @@ from hooks.frontends.cri_hook.service import ClosedService, HookServer, HookServ
 from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
 from hooks.frontends.nri.guard import GuardRules
 from hooks.frontends.nri.guard_plugin import find_guard
-from hooks.frontends.nri.link import Link
+from hooks.frontends.nri.link import NriLink
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules
 from hooks.grant.dirty import CleanRule
@@ -168,7 +168,7 @@ def _nri(node: Node, host: Host, _: Door) -> FrontEnd | None:
         return None
     rules, is_over = guard_rules(settings, host.vendors), partial(has_ended, host.runtime)
     plugin = LadingPlugin(node=node, rules=rules, netns=host.netns, log=host.log, has_ended=is_over)
-    link = Link(
+    link = NriLink(
         socket=parse_endpoint(settings.nri_socket),
         plugin=plugin,
         log=host.log,

@@ -242,7 +242,9 @@ def _check_shared(containers: Mapping[str, ContainerRequest]) -> None:
 
 
 def _gpu(value: object, path: str) -> GpuRequest:
-    gpu = _read(value, path, schema.Gpu, uuid=lambda text: parse_mig_uuid(text) or parse_gpu_uuid(text), bdf=parse_pci_address)
+    gpu = _read(
+        value, path, schema.AssignedGpu, uuid=lambda text: parse_mig_uuid(text) or parse_gpu_uuid(text), bdf=parse_pci_address
+    )
     whole = gpu.memory_mib is None and gpu.core_percent is None
     if gpu.uuid.startswith("MIG-") and not whole:
         raise _WrongError(f"{path} is a share of a MIG instance; an instance is given whole")
@@ -272,7 +274,7 @@ def _gpu(value: object, path: str) -> GpuRequest:
 
 
 def _vf(value: object, path: str) -> VfRequest:
-    vf = _read(value, path, schema.Vf, bdf=parse_pci_address, pf=parse_pci_address)
+    vf = _read(value, path, schema.AssignedVf, bdf=parse_pci_address, pf=parse_pci_address)
     entry = _object(value, path)
     if vf.ifname is not None and not is_ifname(vf.ifname):
         raise _WrongError(f"{path}.ifname is {shown(vf.ifname)}, no interface name (1 to 15 letters, digits, dots, dashes)")

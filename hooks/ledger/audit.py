@@ -25,7 +25,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class AuditEntry:
     """Represent one device of a period."""
 
     kind: Kind
@@ -53,7 +53,7 @@ def parse_since(text: str, now: int) -> int:
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
 
 
-def list_entries(periods: Iterable[Period], *, devices: frozenset[str] | None = None, pod: str = "") -> tuple[Entry, ...]:
+def list_entries(periods: Iterable[Period], *, devices: frozenset[str] | None = None, pod: str = "") -> tuple[AuditEntry, ...]:
     """List the entries of these devices and this pod, oldest first. `devices`: names, where a card's name includes its MIG
     instances; None: all. `pod`: a uid, a name, or namespace/name; empty: all."""
     ordered = sorted(periods, key=lambda period: period.since)
@@ -65,20 +65,20 @@ def _is_of(period: Period, pod: str) -> bool:
     return pod in {"", period.pod, period.pod_name, f"{period.namespace}/{period.pod_name}"}
 
 
-def _entries(period: Period) -> Iterator[Entry]:
+def _entries(period: Period) -> Iterator[AuditEntry]:
     for gpu in period.devices.gpus:
         kind = Kind.MIG if gpu.mig_uuid else Kind.GPU
-        yield Entry(kind=kind, device=gpu.mig_uuid or gpu.uuid, period=period, gpu=gpu)
+        yield AuditEntry(kind=kind, device=gpu.mig_uuid or gpu.uuid, period=period, gpu=gpu)
     for vf in period.devices.vfs:
-        yield Entry(kind=Kind.VF, device=vf.bdf, period=period)
+        yield AuditEntry(kind=Kind.VF, device=vf.bdf, period=period)
 
 
-def as_json(entries: Iterable[Entry], *, ledger: str, now: int) -> dict[str, Any]:
+def as_json(entries: Iterable[AuditEntry], *, ledger: str, now: int) -> dict[str, Any]:
     """Return the entries as JSON values. An unknown or missing value is null."""
     return {"ledger": ledger, "at": iso(now), "entries": [_entry_json(entry) for entry in entries]}
 
 
-def _entry_json(entry: Entry) -> dict[str, Any]:
+def _entry_json(entry: AuditEntry) -> dict[str, Any]:
     period, gpu, end = entry.period, entry.gpu, entry.period.end
     return {
         "kind": entry.kind.value,
@@ -101,18 +101,18 @@ def _entry_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-def as_text(entries: Iterable[Entry]) -> str:
+def as_text(entries: Iterable[AuditEntry]) -> str:
     return in_columns([_HEAD, *map(_row, entries)])
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _row(entry: AuditEntry) -> tuple[str, ...]:
     period = entry.period
     holder = f"{period.namespace}/{period.pod_name} {period.container}"
     cells = (iso(period.since) or "", iso(period.until) or "", entry.device, holder, _terms(entry), _ended(period))
     return tuple(map(printable, cells))
 
 
-def _terms(entry: Entry) -> str:
+def _terms(entry: AuditEntry) -> str:
     """Describe the amount of the device, and who decided it."""
     period, gpu = entry.period, entry.gpu
     terms = []

@@ -23,7 +23,7 @@ from hooks.model.inventory import Gpu, GpuProcess
 from lading.amounts import first_few
 from lading.cgroups import parse_cgroup
 from lading.devices.isolation import IsolationName
-from lading.sharestatus import ContainerUse
+from lading.sharestatus import ShareUse
 from lading.vocabulary import GpuUuid, PodUid
 
 SUSPECT_S: Final = 3.0
@@ -68,7 +68,7 @@ def shared_cards(grants: Iterable[Grant]) -> frozenset[GpuUuid]:
 def find_share_bypasses(
     gpus: Sequence[Gpu],
     cgroups: Mapping[int, str],
-    known: Collection[ContainerUse],
+    known: Collection[ShareUse],
     grants: Collection[Grant],
     *,
     tolerance_mib: int,
@@ -80,7 +80,7 @@ def find_share_bypasses(
 
 
 def _strangers(
-    gpus: Iterable[Gpu], cgroups: Mapping[int, str], known: Iterable[ContainerUse], grants: Collection[Grant]
+    gpus: Iterable[Gpu], cgroups: Mapping[int, str], known: Iterable[ShareUse], grants: Collection[Grant]
 ) -> Iterator[ShareBypass]:
     connected: dict[str, set[int]] = {}
     for use in known:

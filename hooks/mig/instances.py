@@ -18,7 +18,7 @@ from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory, MigInstance
-from hooks.ports import Preparer, Seen
+from hooks.ports import Preparer, RuntimeLists
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -63,7 +63,7 @@ class MigInstances(Preparer):
     def ending(self, is_stopped: Callable[[SandboxId], bool], grants: Collection[Grant]) -> bool:
         return self._left
 
-    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Remove what no grant has any more. What a process still uses is tried again soon."""
         if seen.inventory is None:
             return False

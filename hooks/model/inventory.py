@@ -9,7 +9,7 @@ from typing import Final
 
 from hooks.model.cdi import Hook
 from lading.devices.isolation import IsolationName
-from lading.devices.mig import Span
+from lading.devices.mig import MemorySpan
 from lading.nodedevices import SHARES_PER_GPU
 from lading.vocabulary import GpuUuid, PciAddress
 
@@ -38,7 +38,7 @@ class MigInstance:
     memory_mib: int
     nodes: tuple[CharDevice, ...] = ()  # device nodes of the instance, besides the card's
     profile: str = ""  # size, such as 1g.10gb; empty if the driver does not report it
-    span: Span | None = None  # memory slices of a position
+    span: MemorySpan | None = None  # memory slices of a position
     made_uuid: str = ""  # driver's UUID of the instance at a position; empty without an instance
 
     @property

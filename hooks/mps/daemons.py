@@ -24,7 +24,7 @@ from hooks.model.grant import Grant
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory
 from hooks.mps.control import Control
-from hooks.ports import CardService, Preparer, Seen
+from hooks.ports import CardService, Preparer, RuntimeLists
 from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.log import Event, Log
@@ -131,7 +131,7 @@ class MpsDaemons(Preparer):
                 return Refusal(reason=Reason.DEVICE_UNHEALTHY, message=f"cannot give a share of {gpu.uuid}: {_FAULT}")
         return Adjustment()
 
-    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
         """Settle each card that has, or needs, a daemon. What takes long, or hangs, keeps no other work waiting."""
         needed = {gpu.uuid for gpu in mps_cards(seen.grants)}
         work = []

@@ -39,7 +39,7 @@ from hooks.node.hand_over import HandOver, name_host_processes
 from hooks.node.life import Life, LifeEvent
 from hooks.node.node_log import NodeLog, owner_fields
 from hooks.node.unreported import EMPTY_S, UnreportedEnds
-from hooks.ports import Preparer, Seen
+from hooks.ports import Preparer, RuntimeLists
 from lading.cgroups import read_cgroups
 from lading.errors import HostError, RuntimeUnavailableError, StateError
 from lading.log import Event, Log
@@ -411,7 +411,7 @@ class Node:
         except StateError as e:  # the ledger may lack a holder: nothing new is granted before it is complete
             self._node_log.once(Event.LEDGER_FAILED, str(e))
             return False
-        seen = Seen(
+        seen = RuntimeLists(
             sandboxes=frozenset(s.id for s in lists.sandboxes),
             ready=frozenset(s.id for s in lists.sandboxes if s.ready),
             live=frozenset(c.sandbox for c in lists.containers if c.live),
@@ -456,7 +456,7 @@ class Node:
         moved = (grant for grant in self.ledger.grants() if any(one.moved_by_others(grant) for one in self.preparers))
         return {grant.pod for grant in moved if grant.pod in stopping}
 
-    async def _reconcile_preparers(self, seen: Seen, under_way: Sequence[frozenset[int]]) -> None:
+    async def _reconcile_preparers(self, seen: RuntimeLists, under_way: Sequence[frozenset[int]]) -> None:
         """Let the preparers compare their work with the lists, after the grants. A grant with a device that is not back yet
         stays, and is checked again as soon as the device is back."""
         for preparer, before in zip(self.preparers, under_way, strict=True):

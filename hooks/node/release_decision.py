@@ -30,7 +30,7 @@ _HINT: Final = "lading-hooks ledger shows what there is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class HeldDevice:
     """Identify a device. Exactly one of the fields is set."""
 
     gpu: GpuUuid | None = None
@@ -77,11 +77,11 @@ class Release:
         return [*(step for row in self.attachments for step in describe_release(row)), *map(describe_freeing, self.grants)]
 
 
-def find_device(text: str, inventory: Inventory, said: LedgerContent) -> Device:
+def find_device(text: str, inventory: Inventory, said: LedgerContent) -> HeldDevice:
     """Return the device with this name. Raise ConfigError if there is none."""
     address = parse_pci_address(text)
     card = next((gpu.uuid for gpu in inventory.gpus if gpu.bdf == address), None)
-    device = Device(gpu=parse_gpu_uuid(text) or card, mig=parse_mig_uuid(text), vf=None if card else address)
+    device = HeldDevice(gpu=parse_gpu_uuid(text) or card, mig=parse_mig_uuid(text), vf=None if card else address)
     if not str(device):
         raise ConfigError(f"cannot release {shown(text)}: no PCI address, GPU UUID or MIG UUID", hint=_HINT)
     there = {*(gpu.uuid for gpu in inventory.gpus), *(mig.uuid for gpu in inventory.gpus for mig in gpu.mig)}
@@ -107,7 +107,7 @@ def find_alive(lists: Lists) -> Alive:
     return Alive(pods=pods, sandboxes=ready, containers=running)
 
 
-def decide_release(device: Device, said: LedgerContent, alive: Alive) -> Release:
+def decide_release(device: HeldDevice, said: LedgerContent, alive: Alive) -> Release:
     holders = [grant for grant in said.grants if device.among(grant.devices)]
     over = [grant for grant in holders if not alive.uses(grant)]
     rows = [row for row in said.attachments if row.bdf == device.vf or _of_any(row, over)]

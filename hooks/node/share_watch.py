@@ -20,7 +20,7 @@ from hooks.node.node import Node
 from hooks.ports import Vendor
 from lading.cgroups import read_cgroups
 from lading.log import Event, Log
-from lading.sharestatus import ContainerUse
+from lading.sharestatus import ShareUse
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid
 
@@ -33,7 +33,7 @@ class ShareWatch:
 
     node: Node
     vendors: Sequence[Vendor]
-    ask: Callable[[], Sequence[ContainerUse]]
+    ask: Callable[[], Sequence[ShareUse]]
     tolerance_mib: int
     log: Log
     clock: Callable[[], float] = time.monotonic

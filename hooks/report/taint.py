@@ -33,7 +33,7 @@ _TRIES: Final = 3  # against others that write the Node: kubelet does so every f
 _TAINT: Final = {"key": NOT_READY, "effect": EFFECT}
 
 
-class Api(Protocol):
+class TaintApi(Protocol):
     """The calls of the API server that are used here (lading.kube.client.KubeClient)."""
 
     async def get(self, path: str) -> bytes: ...
@@ -64,7 +64,7 @@ class Tainter:
         *,
         node_name: str,
         mark: Path,
-        connect: Callable[[], AbstractAsyncContextManager[Api]],
+        connect: Callable[[], AbstractAsyncContextManager[TaintApi]],
         log: Log,
         sleep: Callable[[float], Any] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -89,7 +89,7 @@ class Tainter:
         """Compare until cancelled. Never returns."""
         await keep_looking(self._connect, self.look, self._failed, self._sleep)
 
-    async def look(self, api: Api) -> float:
+    async def look(self, api: TaintApi) -> float:
         """Write the taint, or take it away, if that is due; return after how many seconds to look again."""
         problem = self._find_problem()
         if self._may_pass(problem) or (bool(problem) is self._is and self._clock() < self._renew_at):
@@ -120,7 +120,7 @@ class Tainter:
             self._since = self._clock()
         return not self._is and self._clock() - self._since < PATIENCE_S and self._mark.exists()
 
-    async def _set(self, api: Api, wanted: bool) -> None:
+    async def _set(self, api: TaintApi, wanted: bool) -> None:
         for left in reversed(range(_TRIES)):
             node = msgspec.json.decode(await api.get(self._path), type=_Node)
             taints = change(node.spec.taints, wanted)

@@ -26,7 +26,7 @@ from central.request.node_rules import NodeRules
 from central.request.parse import parse_request
 from central.request.pod import Pod
 from central.request.reasons import OfPod
-from central.scheduling.gangs import Found
+from central.scheduling.gangs import FoundPlan
 from central.scheduling.why_pod import FITS, NodeWhy, Why, describe_request, why_pending
 from central.state.pending import Pending, pending_of
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
@@ -121,7 +121,7 @@ class Trials:
             if (pending := cluster.pending.get(member.uid)) is not None:
                 gangs.calls.record(member.uid, EVERYWHERE, self._able(pending))
         plan = result(cluster.planner.planning(gang)) if gang.complete else gang.search
-        if isinstance(plan, Found) and cluster.planner.apply(gang, plan, until=math.inf, counts=False):
+        if isinstance(plan, FoundPlan) and cluster.planner.apply(gang, plan, until=math.inf, counts=False):
             self._nowhere.clear()
         places = gangs.life(gang.key).places
         for pod in pods:
@@ -134,7 +134,7 @@ class Trials:
                 yield self._placed(blank, place.node, place.placement)
             elif member.wrong:
                 yield msgspec.structs.replace(blank, problem=member.wrong, code=OfPod.REQUEST_MALFORMED.value)
-            elif isinstance(plan, Found):
+            elif isinstance(plan, FoundPlan):
                 problem = "is beyond the members that start together, and there is no room for it"
                 yield msgspec.structs.replace(blank, problem=problem, code=OfPod.GANG_NO_ROOM.value)
             else:

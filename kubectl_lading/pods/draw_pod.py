@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from kubectl_lading.pods.given import GivenGpu
-from kubectl_lading.pods.pod_report import Container, PodReport, ReportedEvent, Signature, SignatureState
+from kubectl_lading.pods.pod_report import ContainerReport, PodReport, ReportedEvent, Signature, SignatureState
 from kubectl_lading.pods.situation import Stand
 from kubectl_lading.terminal.output import Cell, facts, now, table, text
 from kubectl_lading.terminal.words import NONE, age, count, short_bdf, short_uuid
@@ -73,7 +73,7 @@ def _signature(signature: Signature) -> Text:
 # ---- devices
 
 
-def _rows(one: Container, *, wide: bool) -> Iterator[tuple[Cell, ...]]:
+def _rows(one: ContainerReport, *, wide: bool) -> Iterator[tuple[Cell, ...]]:
     name = one.name
     assigned = {gpu.mig or gpu.uuid: gpu for gpu in one.gpus}
     granted = {gpu.mig or gpu.uuid: gpu for gpu in one.granted_gpus}
@@ -107,7 +107,7 @@ def _compared(assigned: GivenGpu | None, granted: GivenGpu | None) -> Text:
     return text("yes", "good")
 
 
-def _distances(one: Container, *, wide: bool) -> Iterator[tuple[Cell, ...]]:
+def _distances(one: ContainerReport, *, wide: bool) -> Iterator[tuple[Cell, ...]]:
     name = one.name
     if len(one.pairs) <= MOST_PAIRS or wide:
         for pair in one.pairs:

@@ -39,7 +39,7 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     key_id: str = ""
 
 
-class Container(msgspec.Struct, frozen=True, omit_defaults=True):
+class ContainerReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Represent a container and its devices, in the order of the assignment. A GPU or VF may be assigned, granted, or both."""
 
     name: str
@@ -79,7 +79,7 @@ class PodReport(msgspec.Struct, frozen=True, omit_defaults=True):
     healthy: str = ""  # status of the health condition, True or False; empty: no such condition, so the devices are healthy
     healthy_said: str = ""
     reported: bool = True  # whether the pod's node reports devices
-    containers: tuple[Container, ...] = ()
+    containers: tuple[ContainerReport, ...] = ()
     events: tuple[ReportedEvent, ...] = ()  # Events, the oldest first
 
 
@@ -150,7 +150,7 @@ def _signature(text: str, written: str | None, keys: Mapping[str, Ed25519PublicK
 # ---- devices
 
 
-def _containers(pod: FullPod, placed: Mapping[str, PlacedContainer], devices: NodeDevices | None) -> Iterator[Container]:
+def _containers(pod: FullPod, placed: Mapping[str, PlacedContainer], devices: NodeDevices | None) -> Iterator[ContainerReport]:
     grants = {grant.container: grant for grant in devices.status.grants if grant.pod == pod.metadata.uid} if devices else {}
     ifnames = name_vfs(placed, roles_of(pod))
     started = [name for name, _ in roles_of(pod)]
@@ -159,7 +159,7 @@ def _containers(pod: FullPod, placed: Mapping[str, PlacedContainer], devices: No
         assigned = given_of(given)
         if grant is None and given == PlacedContainer():
             continue
-        yield Container(
+        yield ContainerReport(
             name=name,
             gpus=assigned.gpus,
             vfs=tuple(vf.bdf for vf in given.vfs),

@@ -11,7 +11,7 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from central.view.pods import PodState, PodView, Share
+from central.view.pods import PodState, PodView, ShareView
 from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, follow, read_cluster
 from kubectl_lading.flags import Choice, Flags, Output, Scope, command
@@ -116,18 +116,18 @@ def _cells(one: PodView, state: str) -> Iterator[Cell]:
     yield age(now() - one.created) if one.created else NONE
 
 
-def idle_in_words(share: Share) -> str | Text:
+def idle_in_words(share: ShareView) -> str | Text:
     if not share.gpus_reported:
         return NONE
     said = f"{share.gpus_idle}/{share.gpus_reported}"
     return text(said, "warn") if share.gpus_idle else said
 
 
-def held_in_words(share: Share) -> str:
+def held_in_words(share: ShareView) -> str:
     return use_in_words(share.held_mib, share.held_percent) if share.gpus else NONE
 
 
-def used_in_words(share: Share) -> str:
+def used_in_words(share: ShareView) -> str:
     shared = f"{count(share.gpus_shared, 'card')} shared" if share.gpus_shared else ""
     known = use_in_words(share.used_mib, share.busy_percent)
     return " + ".join(filter(None, (known if known != NONE or not shared else "", shared)))

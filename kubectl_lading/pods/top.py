@@ -13,8 +13,8 @@ import click
 import msgspec
 from rich.console import RenderableType
 
-from central.view.model import Holder, NodeView
-from central.view.pods import PodState, PodView, Share, share_of, share_of_nodes
+from central.view.model import HolderView, NodeView
+from central.view.pods import PodState, PodView, ShareView, share_of, share_of_nodes
 from kubectl_lading.access import connect, find_scope
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Choice, Flags, Scope, command, refuse
@@ -52,7 +52,7 @@ class TopRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # NAMESPACE/POD, a namespace, or a node
     pods: int = 0  # number of pods that hold devices
     waiting: int = 0  # number of pods that wait for devices
-    share: Share = Share()
+    share: ShareView = ShareView()
 
 
 class TopView(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ def view_top(cluster: Cluster, of: Of, sort: Sort, namespace: str = "") -> TopVi
     return TopView(of=of, rows=tuple(rows), total=_row(_ALL, pods, everything))
 
 
-def _row(name: str, pods: Sequence[PodView], share: Share) -> TopRow:
+def _row(name: str, pods: Sequence[PodView], share: ShareView) -> TopRow:
     waiting = sum(pod.state is PodState.WAITING for pod in pods)
     return TopRow(name=name, pods=len(pods) - waiting, waiting=waiting, share=share)
 
@@ -119,7 +119,7 @@ def _grouped(pairs: Iterable[tuple[str, PodView]]) -> dict[str, list[PodView]]:
     return groups
 
 
-def _is_in(namespace: str, holder: Holder) -> bool:
+def _is_in(namespace: str, holder: HolderView) -> bool:
     return holder.namespace == namespace
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from central.fit.topology import Distance
 from central.view.helps import Ending
-from central.view.model import Counts, Holder, Past, Use
+from central.view.model import DeviceCounts, HolderView, Past, Use
 from central.view.pods import PodView
 from lading.amounts import divide, first_few, format_gib
 
@@ -48,13 +48,13 @@ def percent(part: int, whole: int) -> str:
     return f"{divide(100 * part, whole)}%" if whole else NONE
 
 
-def counts(of: Counts) -> str:
+def counts(of: DeviceCounts) -> str:
     """Write the counts of devices by state, and their total: 3/4/1/8."""
     return "/".join(map(str, (*of, of.total))) if of.total else NONE
 
 
 def counts_in_words() -> str:
-    return "/".join((*Counts._fields, "total"))
+    return "/".join((*DeviceCounts._fields, "total"))
 
 
 def use_in_words(mib: int | None, busy_percent: int | None) -> str:
@@ -93,6 +93,6 @@ def short_bdf(bdf: str) -> str:
     return bdf.removeprefix("0000:")
 
 
-def pod_name(one: Holder | Past | Ending | PodView) -> str:
+def pod_name(one: HolderView | Past | Ending | PodView) -> str:
     """Write a pod as NAMESPACE/NAME, or by its uid if the name is unknown."""
     return f"{one.namespace}/{one.pod}" if one.pod else f"pod {one.uid}"

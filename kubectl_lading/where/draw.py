@@ -11,7 +11,7 @@ from typing import Final
 
 from rich.text import Text
 
-from central.view.model import GpuView, Group, Holder, MigView, NodeView, PfView, State, VfView
+from central.view.model import DeviceState, GpuView, GroupView, HolderView, MigView, NodeView, PfView, VfView
 from kubectl_lading.terminal.output import text
 from kubectl_lading.terminal.words import NONE, count, gib, of_gib, pod_name, short_bdf, short_uuid, use_of
 
@@ -20,7 +20,13 @@ _BAR: Final = 8  # length of a bar, in columns
 _BELOW: Final = 4  # indentation of the holders below a device, in columns
 _LEAST: Final = 20  # minimum columns for the holders, on any terminal
 _BESIDE: Final = 34  # minimum columns for long holders beside the device; with fewer they go below it
-_STYLES: Final = {State.FREE: "good", State.SHARED: "warn", State.HELD: "", State.WITHHELD: "warn", State.UNUSABLE: "bad"}
+_STYLES: Final = {
+    DeviceState.FREE: "good",
+    DeviceState.SHARED: "warn",
+    DeviceState.HELD: "",
+    DeviceState.WITHHELD: "warn",
+    DeviceState.UNUSABLE: "bad",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +102,7 @@ def _rows(view: NodeView, *, wide: bool) -> Iterator[Row]:
                 yield from _device(device, below, last=place == len(devices) - 1, wide=wide)
 
 
-def _branches(group: Group) -> Iterator[tuple[Group | None, tuple[str, ...], tuple[str, ...]]]:
+def _branches(group: GroupView) -> Iterator[tuple[GroupView | None, tuple[str, ...], tuple[str, ...]]]:
     """Yield the branches of a group. A switch with only one device is left out, and its device is drawn directly below the NUMA
     node."""
     if len(group.gpus) + len(group.pfs) > 1 and group.name:
@@ -118,7 +124,7 @@ def _place(socket: int | None, numa: int | None) -> str:
     )
 
 
-def _switch(group: Group) -> str:
+def _switch(group: GroupView) -> str:
     kind = "host bridge" if group.name.startswith("pci") else "switch at"
     return f"{kind} {short_bdf(group.name)}"
 
@@ -142,7 +148,7 @@ def _device(device: GpuView | PfView, before: str, *, last: bool, wide: bool) ->
 
 
 def _gpu_holders(gpu: GpuView) -> Iterator[Text]:
-    shared = gpu.state in (State.SHARED, State.WITHHELD)
+    shared = gpu.state in (DeviceState.SHARED, DeviceState.WITHHELD)
     for one in gpu.holders:
         if one.whole or not gpu.mig:  # MIG instances have their own lines
             amount = f" {gib(one.memory_mib)} {one.core_percent}%" if shared or not one.whole else ""
@@ -183,7 +189,7 @@ def _used(gpu: GpuView) -> Text:
     return text(" ".join(use_of(gpu.use))) if gpu.use else text(NONE, "dim")
 
 
-def _unsure(holder: Holder) -> str:
+def _unsure(holder: HolderView) -> str:
     """Return a remark about a holder without a grant, such as "not granted yet"; empty with one. A grant without a binding is
     normal for devices named by hand."""
     if "granted" in holder.claims:
@@ -207,8 +213,8 @@ def _held_vfs(pf: PfView) -> Text:
     if not pf.vfs:
         return text("no VFs", "bad" if pf.why else "dim")
     held = sum(bool(vf.holders) for vf in pf.vfs)
-    usable = sum(vf.state is not State.UNUSABLE for vf in pf.vfs)
-    free = any(vf.state is State.FREE for vf in pf.vfs)
+    usable = sum(vf.state is not DeviceState.UNUSABLE for vf in pf.vfs)
+    free = any(vf.state is DeviceState.FREE for vf in pf.vfs)
     style = "bad" if not usable else ("good" if not held and free else "")
     return text(f"{_bar(held / len(pf.vfs))} {held}/{len(pf.vfs)} VFs", style)
 

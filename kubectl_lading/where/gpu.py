@@ -11,7 +11,7 @@ from rich.text import Text
 
 from central.fit.topology import Distance, distance
 from central.view.build import node_view
-from central.view.model import GpuView, Holder, Past, State
+from central.view.model import DeviceState, GpuView, HolderView, Past
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, command
@@ -87,7 +87,7 @@ def _near(report: NodeDevices, uuid: str) -> Iterator[NearVf]:
 
 def draw_gpu(found: GpuReport) -> Iterator[RenderableType]:
     gpu = found.gpu
-    style = {State.FREE: "good", State.UNUSABLE: "bad"}.get(gpu.state, "")
+    style = {DeviceState.FREE: "good", DeviceState.UNUSABLE: "bad"}.get(gpu.state, "")
     yield Text.assemble(text(f"GPU {gpu.index} of node {found.node}", "head"), "  ", text(gpu.state.value, style))
     yield facts(_facts(found))
     yield Text()
@@ -118,26 +118,26 @@ def _facts(found: GpuReport) -> Iterator[tuple[str, str]]:
 
 
 def _left(gpu: GpuView) -> str:
-    if gpu.mig_positions and gpu.state is not State.WITHHELD:
+    if gpu.mig_positions and gpu.state is not DeviceState.WITHHELD:
         return f"room for MIG instances, some or others: {', '.join(gpu.mig_positions)}"
     if gpu.mig:
-        free = [one.profile or gib(one.memory_mib) for one in gpu.mig if one.state is State.FREE]
+        free = [one.profile or gib(one.memory_mib) for one in gpu.mig if one.state is DeviceState.FREE]
         return f"MIG instances {', '.join(free)}" if free else "nothing"
-    if gpu.state is State.WITHHELD:
+    if gpu.state is DeviceState.WITHHELD:
         return "nothing for new pods: its node assigns no devices now"
-    if gpu.state in (State.HELD, State.UNUSABLE):
-        return "nothing" + (" for new pods" if gpu.state is State.UNUSABLE else "")
+    if gpu.state in (DeviceState.HELD, DeviceState.UNUSABLE):
+        return "nothing" + (" for new pods" if gpu.state is DeviceState.UNUSABLE else "")
     return f"{gib(gpu.memory_mib - gpu.held_mib)} of memory, {100 - gpu.held_percent}% of compute"
 
 
-def _amount(one: Holder, gpu: GpuView) -> str:
+def _amount(one: HolderView, gpu: GpuView) -> str:
     if one.mig:
         profiles = {instance.uuid: instance.profile or instance.uuid for instance in gpu.mig}
         return ", ".join(profiles.get(uuid, uuid) for uuid in one.mig)
     return "whole" if one.whole else ", ".join(filter(None, (gib(one.memory_mib), f"{one.core_percent}%", one.isolation)))
 
 
-def _row_of_holder(one: Holder, gpu: GpuView) -> tuple[str, str, str, str, str]:
+def _row_of_holder(one: HolderView, gpu: GpuView) -> tuple[str, str, str, str, str]:
     used = NONE if one.used_mib is None else gib(one.used_mib)
     return pod_name(one), ", ".join(one.containers) or NONE, _amount(one, gpu), used, ", ".join(one.claims)
 

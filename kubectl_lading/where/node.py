@@ -9,7 +9,7 @@ from rich.console import Group as Lines
 from rich.text import Text
 
 from central.view.build import node_view, totals
-from central.view.model import Counts, NodeState, NodeView
+from central.view.model import DeviceCounts, NodeState, NodeView
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
 from kubectl_lading.flags import Flags, Output, command
@@ -75,7 +75,7 @@ def draw_node(view: NodeView, width: int, *, wide: bool) -> Iterator[Text]:
         yield from (text(f"! {problem}", "bad") for problem in view.problems)
 
 
-def _counted(of: Counts, *, also: str = "") -> str:
+def _counted(of: DeviceCounts, *, also: str = "") -> str:
     return f"{of.free} free, {of.held} held{also}, {of.unusable} unusable"
 
 

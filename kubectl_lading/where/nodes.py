@@ -10,7 +10,7 @@ from rich.text import Text
 
 from central.request.cpu_memory import allocatable_of
 from central.view.build import node_view, totals
-from central.view.model import NodeState, NodeView, State, Totals
+from central.view.model import DeviceState, NodeState, NodeView, Totals
 from central.view.pods import used
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, read_cluster
@@ -86,8 +86,8 @@ def _row(name: str, views: Sequence[NodeView]) -> Iterator[Cell]:
 def _health(view: NodeView) -> Text:
     if view.state is NodeState.NO_REPORT:
         return text("; ".join(("no report", *view.problems)), "bad")
-    unusable = Counter("GPU" for gpu in view.gpus if gpu.state is State.UNUSABLE and not gpu.cordoned)
-    unusable.update("VF" for pf in view.pfs for vf in pf.vfs if vf.state is State.UNUSABLE and not pf.cordoned)
+    unusable = Counter("GPU" for gpu in view.gpus if gpu.state is DeviceState.UNUSABLE and not gpu.cordoned)
+    unusable.update("VF" for pf in view.pfs for vf in pf.vfs if vf.state is DeviceState.UNUSABLE and not pf.cordoned)
     said = [] if view.state is NodeState.READY else [view.state.value.replace("-", " ")]
     said += [f"{count(number, kind)} unusable" for kind, number in unusable.items()]
     said += [count(len(view.problems), "problem")] if view.problems else []

@@ -24,7 +24,7 @@ Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
 Label = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{LABEL})?\Z")]
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class AssignedGpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     uuid: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE}|{MIG_SHAPE})\Z")]
     bdf: Address | None = None
     memory_mib: Mib | None = None  # memory of a share; if core_percent is None too, the whole card
@@ -36,15 +36,15 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     card: Annotated[str, msgspec.Meta(pattern=rf"\A(?:{GPU_SHAPE})?\Z")] = ""  # card of a MIG instance; the node knows it
 
 
-class Vf(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class AssignedVf(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     bdf: Address
     pf: Address | None = None
     ifname: str | None = None
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    gpus: list[Gpu] = []
-    vfs: list[Vf] = []
+    gpus: list[AssignedGpu] = []
+    vfs: list[AssignedVf] = []
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

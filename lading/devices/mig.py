@@ -11,13 +11,13 @@ from typing import NamedTuple
 from lading.vocabulary import GpuUuid
 
 
-class Span(NamedTuple):
+class MemorySpan(NamedTuple):
     """Represent consecutive memory slices of a card, which are mostly eighths of its memory."""
 
     start: int
     size: int
 
-    def overlaps(self, other: "Span") -> bool:
+    def overlaps(self, other: "MemorySpan") -> bool:
         return self.start < other.start + other.size and other.start < self.start + self.size
 
 

@@ -7,7 +7,7 @@ This reader is for an end of a connection, which needs only the fields of a bloc
 from typing import Final
 
 from lading.http2 import frames
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import Fields, HeaderLane
 
 # A block may have this many bytes, all pieces together. C-core accepts 16 KiB decoded; Lading's have some hundred bytes.
@@ -25,7 +25,7 @@ class BlockReader:
     def meet(self, kind: int, stream: int) -> None:
         """Check the order of frames. Must be called first for every frame."""
         if kind == frames.CONTINUATION if self._block is None else (kind != frames.CONTINUATION or stream != self._stream):
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted, or continued without one")
+            raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted, or continued without one")
 
     def read(self, buffer: bytes, kind: int, flags: int, stream: int, start: int, end: int) -> Fields | None:
         """Read HEADERS or CONTINUATION, whose content is between `start` and `end`. Return the fields, once the block is
@@ -40,7 +40,7 @@ class BlockReader:
             self._block += buffer[start:end]
         block = self._block or b""
         if len(block) > MAX_BLOCK:
-            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_BLOCK} bytes")
+            raise MalformedFrameError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_BLOCK} bytes")
         if not flags & frames.END_HEADERS:
             return None
         self._block = None

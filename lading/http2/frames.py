@@ -59,7 +59,7 @@ class ErrorCode(IntEnum):
     ENHANCE_YOUR_CALM = 0xB
 
 
-class MalformedError(Exception):
+class MalformedFrameError(Exception):
     """Report received bytes that break framing or compression; the connection ends with `code`."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -108,7 +108,9 @@ class FrameReader:
             high, low, kind, flags, stream = unpack(buffer, position)
             length = high << 8 | low
             if length > self.max_frame_size:
-                raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes, {self.max_frame_size} are allowed")
+                raise MalformedFrameError(
+                    ErrorCode.FRAME_SIZE_ERROR, f"frame of {length} bytes, {self.max_frame_size} are allowed"
+                )
             end = position + HEADER_LENGTH + length
             if end > size:
                 if kind == DATA and self._shown_early(stream & 0x7FFF_FFFF):
@@ -118,7 +120,7 @@ class FrameReader:
                 break
             fixed = _FIXED_LENGTH.get(kind)
             if fixed is not None and fixed != length:
-                raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, f"frame of type {kind} with {length} bytes, not {fixed}")
+                raise MalformedFrameError(ErrorCode.FRAME_SIZE_ERROR, f"frame of type {kind} with {length} bytes, not {fixed}")
             yield kind, flags, stream & 0x7FFF_FFFF, position, end
             position = end
         else:
@@ -132,7 +134,7 @@ def read_preface(missing: bytes, data: bytes) -> tuple[bytes, int]:
     of `data`."""
     given = data[: len(missing)]
     if not missing.startswith(given):
-        raise MalformedError(ErrorCode.PROTOCOL_ERROR, "not an HTTP/2 client preface")
+        raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "not an HTTP/2 client preface")
     return missing[len(given) :], len(given)
 
 
@@ -179,13 +181,13 @@ def unsigned(buffer: bytes, position: int) -> int:
 def settings(payload: bytes) -> dict[int, int]:
     """Parse SETTINGS (section 6.5.1); for a setting given twice the last one counts (6.5.3)."""
     if len(payload) % _SETTING.size:
-        raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes, not a multiple of 6")
+        raise MalformedFrameError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes, not a multiple of 6")
     found = dict(_SETTING.iter_unpack(payload))
     if found.get(INITIAL_WINDOW_SIZE, 0) > LARGEST_WINDOW:
-        raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {found[INITIAL_WINDOW_SIZE]}")
+        raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE {found[INITIAL_WINDOW_SIZE]}")
     size = found.get(MAX_FRAME_SIZE, DEFAULT_MAX_FRAME_SIZE)
     if not DEFAULT_MAX_FRAME_SIZE <= size <= LARGEST_MAX_FRAME_SIZE:
-        raise MalformedError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {size}")
+        raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {size}")
     return found
 
 
@@ -194,7 +196,7 @@ def unpadded(buffer: bytes, flags: int, start: int, end: int) -> tuple[int, int]
     if not flags & PADDED:
         return start, end
     if start == end or buffer[start] > end - start - 1:
-        raise MalformedError(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+        raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
     return start + 1, end - buffer[start]
 
 
@@ -204,5 +206,5 @@ def block_fragment(buffer: bytes, flags: int, start: int, end: int) -> bytes:
     if flags & PRIORITY_FIELDS:
         start += 5
     if start > end:
-        raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority fields")
+        raise MalformedFrameError(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority fields")
     return buffer[start:end]

@@ -15,7 +15,7 @@ from typing import Final
 import hpack
 from hpack import NeverIndexedHeaderTuple
 
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 
 Fields = tuple[tuple[bytes, bytes], ...]
 
@@ -52,9 +52,9 @@ class HeaderLane:
         try:
             fields: Fields = tuple(self._decoder.decode(block, raw=True))
         except hpack.OversizedHeaderListError as e:
-            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header list over {MAX_FIELDS_SIZE} bytes") from e
+            raise MalformedFrameError(ErrorCode.ENHANCE_YOUR_CALM, f"header list over {MAX_FIELDS_SIZE} bytes") from e
         except (hpack.HPACKError, UnicodeDecodeError) as e:
-            raise MalformedError(ErrorCode.COMPRESSION_ERROR, f"header block: {e!r}") from e
+            raise MalformedFrameError(ErrorCode.COMPRESSION_ERROR, f"header block: {e!r}") from e
         entries = self._decoder.header_table.dynamic_entries
         resized = bool(block) and block[0] & 0xE0 == 0x20
         if resized or len(entries) != size or (entries[0] if entries else None) is not newest:

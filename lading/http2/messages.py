@@ -20,7 +20,7 @@ _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6,
 REPLY_BEGINS: Final[Fields] = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """Name the status codes of gRPC (google.rpc.Code)."""
 
     OK = 0
@@ -89,8 +89,8 @@ def parse_status(fields: Fields) -> int:
     """Return grpc-status of a reply's last block; UNKNOWN if it is missing or not a number."""
     for name, value in fields:
         if name == b"grpc-status":
-            return int(value) if value.isdigit() and len(value) < 4 else Status.UNKNOWN
-    return Status.UNKNOWN
+            return int(value) if value.isdigit() and len(value) < 4 else GrpcStatus.UNKNOWN
+    return GrpcStatus.UNKNOWN
 
 
 def _percent_encoded(text: str) -> bytes:

@@ -7,7 +7,7 @@ of 0, and windows over 2^31-1, raise MalformedError.
 from collections.abc import Iterable
 
 from lading.http2 import frames
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import HeaderLane
 
 
@@ -71,4 +71,4 @@ class Sender:
         elif outgoing:
             outgoing.room = room = outgoing.room + increment
         if increment == 0 or room > frames.LARGEST_WINDOW:
-            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"WINDOW_UPDATE of {increment} on stream {stream}")
+            raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"WINDOW_UPDATE of {increment} on stream {stream}")

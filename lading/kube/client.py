@@ -29,7 +29,7 @@ import aiohttp
 import msgspec
 
 from lading.errors import ConfigError
-from lading.kube.config import Access, Credentials
+from lading.kube.config import ApiAccess, Credentials
 from lading.kube.depth import limit_depth
 from lading.kube.errors import (
     GoneError,
@@ -95,7 +95,7 @@ class KubeClient:
 
     def __init__(
         self,
-        access: Access,
+        access: ApiAccess,
         *,
         user_agent: str,
         timeout_s: float = TIMEOUT_S,

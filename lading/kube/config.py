@@ -1,7 +1,7 @@
 """Get access to the API server with the credentials of a kubeconfig, or of the service account that every pod has.
 
 `open_access` is for daemons: one kubeconfig by its path, or the service account. `open_access_as_kubectl` is for commands: the
-kubeconfigs, proxies and exceptions that kubectl would use. Both return `Access`: `Credentials` for each call, renewed in the
+kubeconfigs, proxies and exceptions that kubectl would use. Both return `ApiAccess`: `Credentials` for each call, renewed in the
 background. A token file is read again, and an exec plugin runs again when its credentials end. After a 401 or an untrusted
 certificate everything is read again, which finds tokens, client certificates and authorities that were replaced on disk.
 Reading is done in a thread: an exec plugin may take seconds.
@@ -50,7 +50,7 @@ class Credentials:
     proxy: str | None = field(default=None, repr=False)
 
 
-class Access:
+class ApiAccess:
     """Keep credentials valid. Used on one event loop."""
 
     def __init__(self, load: Callable[[], Callable[[], Credentials]], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -116,14 +116,14 @@ class KubectlRules:
         return (Path.home() / ".kube" / "config",)
 
 
-def open_access(kubeconfig: Path | None) -> Access:
+def open_access(kubeconfig: Path | None) -> ApiAccess:
     """Return access by the current context of one kubeconfig, or by this pod's service account. Blocks. Raises ConfigError."""
     if kubeconfig is None:
-        return Access(lambda: _load_service_account({}))
-    return Access(lambda: load_chosen(choose_entries((kubeconfig,), "", explicit=True)))
+        return ApiAccess(lambda: _load_service_account({}))
+    return ApiAccess(lambda: load_chosen(choose_entries((kubeconfig,), "", explicit=True)))
 
 
-def open_access_as_kubectl(rules: KubectlRules) -> Access:
+def open_access_as_kubectl(rules: KubectlRules) -> ApiAccess:
     """Return access to the cluster that kubectl would use. Blocks. Raises ConfigError."""
 
     def load() -> Callable[[], Credentials]:
@@ -133,7 +133,7 @@ def open_access_as_kubectl(rules: KubectlRules) -> Access:
             return _load_service_account(rules.environment)
         return load_chosen(chosen, environment=rules.environment, insecure=True)
 
-    return Access(load)
+    return ApiAccess(load)
 
 
 def read_namespace(rules: KubectlRules) -> str:

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Callable
 from typing import Final, cast
 
-from lading.http2.frames import MalformedError
+from lading.http2.frames import MalformedFrameError
 from runtimeproxy.chain.exchange import Exchange, HookReply
 from runtimeproxy.dial import dial
 
@@ -110,7 +110,7 @@ class _Connection(asyncio.Protocol):
         exchange = self._exchange
         try:
             reply = exchange.receive(data)
-        except MalformedError as e:
+        except MalformedFrameError as e:
             self._fail(ConnectionError(errno.EPROTO, f"not gRPC: {e}"))
             return
         if reply and self._open and self._transport is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log, printable
 from lading.reasons import Reason
 from protos.hook.v1 import hook_pb2 as hook
@@ -25,9 +25,9 @@ RETRY_PAUSE_S: Final = 0.05
 
 _ADJUST: Final = b"/lading.hook.v1.Hook/Adjust"
 _OBSERVE: Final = b"/lading.hook.v1.Hook/Observe"
-_STATUS_NAMES: Final[dict[int, str]] = {status: status.name for status in Status}
+_STATUS_NAMES: Final[dict[int, str]] = {status: status.name for status in GrpcStatus}
 # These statuses may mean a restart: a stopping server cancels its open calls, and the proxy never cancels a call it waits for.
-_OF_A_RESTART: Final = frozenset({Status.UNAVAILABLE, Status.CANCELLED})
+_OF_A_RESTART: Final = frozenset({GrpcStatus.UNAVAILABLE, GrpcStatus.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Endpoint:
             return Failure(reason=Reason.HOOK_UNAVAILABLE, message=f"{self.path} was unregistered while it was asked")
         except OSError as e:
             return _unreachable(self.path, e)
-        return answer.content if answer.status == Status.OK else _failure(self.path, answer, timeout_s)
+        return answer.content if answer.status == GrpcStatus.OK else _failure(self.path, answer, timeout_s)
 
     def _distrust(self) -> Failure | None:
         """Return why the socket must not be used now: it is missing, or may belong to another user."""
@@ -147,15 +147,15 @@ def _unreachable(path: str, error: OSError) -> Failure:
 def _failure(path: str, answer: HookReply, timeout_s: float) -> Failure:
     details = printable(answer.message)[:200]
     match answer.status:
-        case Status.DEADLINE_EXCEEDED:
+        case GrpcStatus.DEADLINE_EXCEEDED:
             return _late(path, timeout_s)
-        case Status.UNIMPLEMENTED:
+        case GrpcStatus.UNIMPLEMENTED:
             message = (
                 f"{path} does not serve lading.hook.v1.Hook; "
                 "koordlet's protocol, runtime.v1alpha1.RuntimeHookService, is not supported yet"
             )
             return Failure(reason=Reason.HOOK_INVALID, message=message)
-        case Status.RESOURCE_EXHAUSTED:
+        case GrpcStatus.RESOURCE_EXHAUSTED:
             return Failure(reason=Reason.HOOK_INVALID, message=f"{path} sent too large an answer: {details}")
         case status:
             return Failure(

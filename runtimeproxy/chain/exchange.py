@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 from lading.http2 import frames, messages
 from lading.http2.blocks import BlockReader
-from lading.http2.frames import ErrorCode, FrameReader, MalformedError
+from lading.http2.frames import ErrorCode, FrameReader, MalformedFrameError
 from lading.http2.headers import CACHED_BLOCK, Fields, HeaderLane
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.http2.sending import Sender
 
 _ENABLE_PUSH: Final = 0x2  # RFC 9113 6.5.2
@@ -27,9 +27,9 @@ _PSEUDO_FIELDS: Final[Fields] = ((b":method", b"POST"), (b":scheme", b"http"), (
 _FIELDS: Final[Fields] = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
 # The status of a call whose stream was reset (PROTOCOL-HTTP2.md, "Errors").
 _STATUS_OF_RESET: Final[dict[int, int]] = {
-    ErrorCode.REFUSED_STREAM: Status.UNAVAILABLE,
-    ErrorCode.CANCEL: Status.CANCELLED,
-    ErrorCode.ENHANCE_YOUR_CALM: Status.RESOURCE_EXHAUSTED,
+    ErrorCode.REFUSED_STREAM: GrpcStatus.UNAVAILABLE,
+    ErrorCode.CANCEL: GrpcStatus.CANCELLED,
+    ErrorCode.ENHANCE_YOUR_CALM: GrpcStatus.RESOURCE_EXHAUSTED,
 }
 
 
@@ -101,7 +101,7 @@ class Exchange:
                     self._answered(dict(fields), fields)
             case frames.RST_STREAM if self._is_open(stream):
                 code = frames.unsigned(buffer, start)
-                self._fail(_STATUS_OF_RESET.get(code, Status.INTERNAL), f"the call was reset with HTTP/2 error {code}")
+                self._fail(_STATUS_OF_RESET.get(code, GrpcStatus.INTERNAL), f"the call was reset with HTTP/2 error {code}")
             case frames.SETTINGS if not flags & frames.ACK:
                 self._out.append(self._sender.announced(buffer[start:end], [self._question]))
                 self._send()
@@ -111,13 +111,13 @@ class Exchange:
                 self.ended = True
                 stream = self._question.stream
                 if end - start >= 8 and self._is_open(stream) and frames.unsigned(buffer, start) < stream:
-                    self._fail(Status.UNAVAILABLE, "the server is going away")
+                    self._fail(GrpcStatus.UNAVAILABLE, "the server is going away")
             case frames.WINDOW_UPDATE:
                 question = self._question if stream == self._question.stream else None
                 self._sender.credited(stream, question, frames.unsigned(buffer, start))
                 self._send()
             case frames.PUSH_PROMISE:
-                raise MalformedError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE, which was not allowed")
+                raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE, which was not allowed")
 
     def _send(self) -> None:
         self._out += self._sender.data(self._question, end_stream=True)
@@ -131,11 +131,11 @@ class Exchange:
         if len(self._content) >= messages.PREFIX_LENGTH:
             _, length = messages.parse_prefix(self._content)
             if length > self._limit:
-                return self._fail(Status.RESOURCE_EXHAUSTED, messages.too_large(length, self._limit))
+                return self._fail(GrpcStatus.RESOURCE_EXHAUSTED, messages.too_large(length, self._limit))
             if len(self._content) > messages.PREFIX_LENGTH + length:
-                return self._fail(Status.INTERNAL, "more than one message")
+                return self._fail(GrpcStatus.INTERNAL, "more than one message")
         if flags & frames.END_STREAM:
-            return self._fail(Status.INTERNAL, "the answer has no status")
+            return self._fail(GrpcStatus.INTERNAL, "the answer has no status")
         return None
 
     def _answered(self, named: dict[bytes, bytes], fields: Fields) -> None:
@@ -143,10 +143,10 @@ class Exchange:
         http = named.get(b":status", b"200")
         if http != b"200" and b"grpc-status" not in named:
             if over or not http.startswith(b"1"):  # a 1xx status is followed by the final one
-                self._fail(Status.UNKNOWN, f"HTTP status {http[:3]!r}", over=over)
+                self._fail(GrpcStatus.UNKNOWN, f"HTTP status {http[:3]!r}", over=over)
         elif over:
             status = messages.parse_status(fields)
-            if status == Status.OK:
+            if status == GrpcStatus.OK:
                 self._complete()
             else:
                 self._fail(status, unquote(named.get(b"grpc-message", b"").decode("ascii", "replace")), over=True)
@@ -154,11 +154,13 @@ class Exchange:
     def _complete(self) -> None:
         content = self._content
         if len(content) < messages.PREFIX_LENGTH:
-            return self._fail(Status.INTERNAL, "the answer has no message", over=True)
+            return self._fail(GrpcStatus.INTERNAL, "the answer has no message", over=True)
         _, length = messages.parse_prefix(content)
         if content[0] or len(content) < messages.PREFIX_LENGTH + length:
-            return self._fail(Status.INTERNAL, "the message is compressed or incomplete", over=True)
-        return self._end(HookReply(status=Status.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])), over=True)
+            return self._fail(GrpcStatus.INTERNAL, "the message is compressed or incomplete", over=True)
+        return self._end(
+            HookReply(status=GrpcStatus.OK, content=bytes(memoryview(content)[messages.PREFIX_LENGTH :])), over=True
+        )
 
     def _fail(self, status: int, message: str, *, over: bool = False) -> None:
         self._end(HookReply(status=status, message=message), over=over)

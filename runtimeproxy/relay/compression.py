@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from lading.http2.messages import PREFIX_LENGTH, Status, parse_prefix, too_large
+from lading.http2.messages import PREFIX_LENGTH, GrpcStatus, parse_prefix, too_large
 from runtimeproxy.relay.received import joined
 
 # A compressed message may have this many members. Clients write one; each further member costs a copy of the bytes after it.
@@ -17,7 +17,7 @@ _MAX_MEMBERS: Final = 64
 class UnreadableMessageError(Exception):
     """Report an unreadable message: of unknown compression, damaged, or larger than allowed when decompressed."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
 
@@ -25,7 +25,7 @@ class UnreadableMessageError(Exception):
 def unpack(buffer: bytes | bytearray, encoding: bytes, limit: int) -> bytes:
     """Return the decompressed content of the first message in `buffer`. Decompression fails beyond `limit` bytes."""
     if len(buffer) < PREFIX_LENGTH:
-        raise UnreadableMessageError(Status.INTERNAL, "there is no message")
+        raise UnreadableMessageError(GrpcStatus.INTERNAL, "there is no message")
     length = parse_prefix(buffer)[1]
     return unpack_parts([buffer[: PREFIX_LENGTH + length]], encoding, limit)
 
@@ -38,7 +38,7 @@ def unpack_parts(parts: Sequence[bytes | bytearray], encoding: bytes, limit: int
         return content
     if encoding not in (b"gzip", b"deflate"):
         name = encoding.decode("ascii", "backslashreplace")
-        raise UnreadableMessageError(Status.UNIMPLEMENTED, f'Decompressor is not installed for grpc-encoding "{name}"')
+        raise UnreadableMessageError(GrpcStatus.UNIMPLEMENTED, f'Decompressor is not installed for grpc-encoding "{name}"')
     return _inflated(content, zlib.MAX_WBITS | 16 if encoding == b"gzip" else zlib.MAX_WBITS, limit)
 
 
@@ -52,10 +52,10 @@ def _inflated(content: bytes, window_bits: int, limit: int) -> bytes:
         try:
             message += inflater.decompress(content, limit + 1 - len(message))
         except zlib.error as e:
-            raise UnreadableMessageError(Status.INTERNAL, f"cannot decompress the request: {e}") from e
+            raise UnreadableMessageError(GrpcStatus.INTERNAL, f"cannot decompress the request: {e}") from e
         if len(message) > limit:
-            raise UnreadableMessageError(Status.RESOURCE_EXHAUSTED, too_large(len(message), limit))
+            raise UnreadableMessageError(GrpcStatus.RESOURCE_EXHAUSTED, too_large(len(message), limit))
         if not inflater.eof:
-            raise UnreadableMessageError(Status.INTERNAL, "cannot decompress the request: it ends early")
+            raise UnreadableMessageError(GrpcStatus.INTERNAL, "cannot decompress the request: it ends early")
         content = inflater.unused_data
-    raise UnreadableMessageError(Status.INTERNAL, f"cannot decompress the request: over {_MAX_MEMBERS} gzip members")
+    raise UnreadableMessageError(GrpcStatus.INTERNAL, f"cannot decompress the request: over {_MAX_MEMBERS} gzip members")

@@ -25,9 +25,9 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from lading.http2 import frames, messages
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import Fields
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.direction import Direction
 from runtimeproxy.relay.events import Broken, CallCancelled, CallEnded, RelayEvent, Side
@@ -112,7 +112,7 @@ class Relay:
                 self._requests.out.append(data[:taken])
                 data = data[taken:]
             self._requests.pump(data)
-        except MalformedError as e:
+        except MalformedFrameError as e:
             self._break(Side.CLIENT, e)
 
     def receive_from_runtime(self, data: bytes) -> None:
@@ -120,7 +120,7 @@ class Relay:
             return
         try:
             self._replies.pump(data)
-        except MalformedError as e:
+        except MalformedFrameError as e:
             self._break(Side.RUNTIME, e)
 
     def to_client(self) -> bytes:
@@ -160,7 +160,7 @@ class Relay:
             return False
         try:
             self._requests.out.append(self._refuse(stream, status, message))
-        except MalformedError as e:
+        except MalformedFrameError as e:
             self._break(Side.CLIENT, e)
         return True
 
@@ -180,12 +180,14 @@ class Relay:
             return
         for stream_id, answered in list(self._open.items()):
             render = messages.trailers if answered else messages.trailers_only
-            self._replies.inject(self._replies.render_block(stream_id, render(Status.UNAVAILABLE, message), end_stream=True))
-        self._break(Side.RUNTIME, MalformedError(ErrorCode.NO_ERROR, message))
+            self._replies.inject(
+                self._replies.render_block(stream_id, render(GrpcStatus.UNAVAILABLE, message), end_stream=True)
+            )
+        self._break(Side.RUNTIME, MalformedFrameError(ErrorCode.NO_ERROR, message))
 
     # ---- the end of the connection
 
-    def _break(self, by: Side, error: MalformedError) -> None:
+    def _break(self, by: Side, error: MalformedFrameError) -> None:
         self.broken = Broken(by, error.code, str(error))
         for stream in list(self._streams.values()):
             if stream.allows(Step.REFUSE) or stream.observe:
@@ -261,7 +263,7 @@ class Relay:
 
     def _receive(self, stream: Stream, payload: bytes, length: int, end_stream: bool) -> bytes:
         if why := self._holding.receive(stream, payload, length, end_stream=end_stream):
-            return self._refuse(stream, Status.RESOURCE_EXHAUSTED, why)
+            return self._refuse(stream, GrpcStatus.RESOURCE_EXHAUSTED, why)
         if stream.whole:
             self.events.append(self._holding.hold(stream))
         elif end_stream:
@@ -384,7 +386,7 @@ class Relay:
 
     def _reply_goaway(self, buffer: bytes, flags: int, stream_id: int, start: int, end: int) -> bytes | None:
         if end - start < frames.HEADER_LENGTH + 8:
-            raise MalformedError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY too short")
+            raise MalformedFrameError(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY too short")
         last = frames.unsigned(buffer, start + frames.HEADER_LENGTH)
         self._goaway_stream = min(self._goaway_stream, last)
         for unprocessed in [s for s in self._open if s > last]:  # the client tries unprocessed calls again elsewhere

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from lading.http2 import frames
-from lading.http2.frames import ErrorCode, FrameReader, MalformedError
+from lading.http2.frames import ErrorCode, FrameReader, MalformedFrameError
 from lading.http2.headers import Fields, HeaderLane
 
 # A header block may have this many bytes, all pieces together.
@@ -68,7 +68,7 @@ class Direction:
         out, passing, end = self.out, 0, 0
         for kind, flags, stream, start, end in self.reader.frames(buffer):
             if self._opening and (kind != frames.CONTINUATION or stream != self._opening[0]):
-                raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
+                raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
             if end > len(buffer):
                 self._left, self._cut = end - len(buffer), (flags & frames.END_STREAM, stream)
                 break
@@ -120,7 +120,7 @@ class Direction:
 
     def _headers(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
         if stream == 0:
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
+            raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
         fragment = frames.block_fragment(buffer, flags, start + frames.HEADER_LENGTH, end)
         if flags & frames.END_HEADERS:
             return self._whole_block(stream, bool(flags & frames.END_STREAM), fragment)
@@ -131,11 +131,11 @@ class Direction:
 
     def _continuation(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
         if self._opening is None:
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
+            raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._block += buffer[start + frames.HEADER_LENGTH : end]
         self._frames += buffer[start:end]
         if len(self._frames) > MAX_BLOCK:
-            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_BLOCK} bytes")
+            raise MalformedFrameError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_BLOCK} bytes")
         if not flags & frames.END_HEADERS:
             return b""
         end_stream, block, whole = bool(self._opening[1] & frames.END_STREAM), bytes(self._block), bytes(self._frames)
@@ -162,4 +162,4 @@ class Direction:
 
     def _push_promise(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> bytes | None:
         # gRPC has no use for PUSH_PROMISE, and to pass its header block unread would desynchronise the HPACK table.
-        raise MalformedError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE")
+        raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE")

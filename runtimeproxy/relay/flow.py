@@ -7,7 +7,7 @@ The client gets the runtime's credit for frames that merely pass, and the relay'
 from typing import Final
 
 from lading.http2 import frames
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 from runtimeproxy.relay.budget import HoldBudget
 from runtimeproxy.relay.direction import Bytes, Direction
 from runtimeproxy.relay.stream import Hold, Stream, Trailers, Waiting
@@ -47,13 +47,13 @@ class Flow:
     def came(self, length: int) -> None:
         self._client_room -= length
         if self._client_room < 0:
-            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
+            raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection's window")
 
     def came_held(self, stream: Stream, length: int) -> None:
         """Count DATA of a held call. Raises MalformedError beyond the stream's window, which bounds a held call's memory."""
         stream.client_room -= length
         if length and stream.client_room < 0:  # an empty frame needs no window (6.9)
-            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
+            raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"DATA beyond the window of stream {stream.id}")
 
     def passes(self, length: int, window: Window | None = None) -> bool:
         """Return whether DATA of this length fit now, and count them. `window`: the stream's, if the relay tracks it."""

@@ -7,9 +7,9 @@ UNAVAILABLE and then sends GOAWAY. A local connection cannot be joined to a runt
 from typing import Final
 
 from lading.http2 import frames, messages
-from lading.http2.frames import ErrorCode, FrameReader, MalformedError
+from lading.http2.frames import ErrorCode, FrameReader, MalformedFrameError
 from lading.http2.headers import HeaderLane
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 
 _MAX_BLOCK: Final = 1 << 20
 
@@ -36,7 +36,7 @@ class LocalAnswer:
             answered = [self._frame(buffer, *frame) for frame in self._reader.frames(buffer)]
             if any(answered):
                 self.end(ErrorCode.NO_ERROR)
-        except MalformedError as e:
+        except MalformedFrameError as e:
             self.end(e.code)
 
     def end(self, code: ErrorCode = ErrorCode.NO_ERROR) -> None:
@@ -54,7 +54,7 @@ class LocalAnswer:
         the answer."""
         content = buffer[start + frames.HEADER_LENGTH : end]
         if self._block_stream and (kind != frames.CONTINUATION or stream != self._block_stream):
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
+            raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "a header block is interrupted")
         match kind:
             case frames.SETTINGS if not flags & frames.ACK:
                 frames.settings(content)
@@ -66,10 +66,10 @@ class LocalAnswer:
                 self._out.append(frames.window_update(0, len(content)))
             case frames.HEADERS | frames.CONTINUATION:
                 if stream == 0:
-                    raise MalformedError(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
+                    raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
                 self._block_size = self._block_size + len(content) if self._block_stream else 0
                 if self._block_size > _MAX_BLOCK:
-                    raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {_MAX_BLOCK} bytes")
+                    raise MalformedFrameError(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {_MAX_BLOCK} bytes")
                 self._block_stream = 0 if flags & frames.END_HEADERS else stream
                 if not self._block_stream and stream > self._last_stream:
                     self._answer(stream)
@@ -78,6 +78,6 @@ class LocalAnswer:
 
     def _answer(self, stream: int) -> None:
         self._last_stream = stream
-        block = self._lane.render(messages.trailers_only(Status.UNAVAILABLE, self._message))
+        block = self._lane.render(messages.trailers_only(GrpcStatus.UNAVAILABLE, self._message))
         self._out.append(frames.header_block(stream, block, end_stream=True))
         self._out.append(frames.rst_stream(stream, ErrorCode.NO_ERROR))

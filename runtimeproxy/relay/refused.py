@@ -8,7 +8,7 @@ ends a connection after a few.) One barrier is open at a time; it covers the cal
 from typing import Final
 
 from lading.http2 import frames
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 from runtimeproxy.relay.direction import Direction
 from runtimeproxy.relay.stream import Stream
 
@@ -28,7 +28,7 @@ class Refused:
         """Add a refused call. Return the frames for the runtime."""
         self.calls.add(stream.id)
         if len(self.calls) > MAX_REFUSED:
-            raise MalformedError(ErrorCode.ENHANCE_YOUR_CALM, f"{MAX_REFUSED} refused calls without an end")
+            raise MalformedFrameError(ErrorCode.ENHANCE_YOUR_CALM, f"{MAX_REFUSED} refused calls without an end")
         reset = frames.rst_stream(stream.id, ErrorCode.CANCEL)
         return reset if self._barrier else reset + self._raise_barrier()
 

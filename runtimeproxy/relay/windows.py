@@ -6,7 +6,7 @@ a `Window` counts the runtime's real window, and the credit for the relay's own 
 the relay sends 100 bytes of its own; of the runtime's next credit of 150 bytes, the client gets 50.
 """
 
-from lading.http2.frames import LARGEST_WINDOW, ErrorCode, MalformedError
+from lading.http2.frames import LARGEST_WINDOW, ErrorCode, MalformedFrameError
 
 
 class Window:
@@ -30,9 +30,9 @@ class Window:
     def credited(self, increment: int) -> int:
         """Add credit from the runtime; return the client's part of it."""
         if increment == 0:
-            raise MalformedError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+            raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
         if self.room + increment > LARGEST_WINDOW:
-            raise MalformedError(ErrorCode.FLOW_CONTROL_ERROR, f"window of {self.room + increment} bytes")
+            raise MalformedFrameError(ErrorCode.FLOW_CONTROL_ERROR, f"window of {self.room + increment} bytes")
         self.room += increment
         withheld = min(increment, self.owed)
         self.owed -= withheld

@@ -12,7 +12,7 @@ import pytest
 
 from central.api.known import Ident
 from central.api.watch import Reflector, Unreadable
-from central.daemon.lease import Election, KubeLease, Terms
+from central.daemon.lease import Election, KubeLease, LeaseTerms
 from central.request.pod import Pod
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
@@ -31,7 +31,7 @@ from tests.fakes.kube_objects import deep_fields
 from tests.fakes.records import Records
 
 NAMESPACE = "api-test"
-TERMS = Terms(duration_s=3, renew_deadline_s=2.0, retry_s=0.3, request_timeout_s=0.8)
+TERMS = LeaseTerms(duration_s=3, renew_deadline_s=2.0, retry_s=0.3, request_timeout_s=0.8)
 
 Story = Callable[[KubeClient], Coroutine[Any, Any, None]]
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 from hooks.model.grant import Grant
 from hooks.model.inventory import Inventory
-from hooks.ports import Seen
+from hooks.ports import RuntimeLists
 
 
 async def _nothing_read() -> None: ...
 
 
-def seen(grants: Iterable[Grant], inventory: Inventory | None = None) -> Seen:
-    return Seen(
+def seen(grants: Iterable[Grant], inventory: Inventory | None = None) -> RuntimeLists:
+    return RuntimeLists(
         sandboxes=frozenset(),
         ready=frozenset(),
         live=frozenset(),

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hooks.forms.annotations import prefixes
-from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
+from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
 from hooks.frontends.nri.guard import GuardRules
 from hooks.frontends.nri.guard_plugin import GuardPlugin
 from hooks.frontends.nri.mux import RUNTIME, MalformedError
-from hooks.frontends.nri.plugin import PLUGIN_SERVICE, RUNTIME_SERVICE, Service
-from lading.http2.messages import Status
+from hooks.frontends.nri.plugin import PLUGIN_SERVICE, RUNTIME_SERVICE, NriService
+from lading.http2.messages import GrpcStatus
 from lading.log import Log
 
 WAIT_S = 20.0
@@ -39,9 +39,9 @@ def said_in(reply: Reply) -> Said:
     return Said(reply.stream, reply.payload) if reply.error is None else _refused(reply.stream, reply.error)
 
 
-def _refused(stream: int, error: CallError) -> Said:
+def _refused(stream: int, error: NriCallError) -> Said:
     """Each guard has its own words for a method that it does not know."""
-    return Said(stream, status=error.status, words="" if error.status == Status.UNIMPLEMENTED else error.message)
+    return Said(stream, status=error.status, words="" if error.status == GrpcStatus.UNIMPLEMENTED else error.message)
 
 
 @contextmanager
@@ -75,9 +75,9 @@ def answers_of(program: Path, data: bytes) -> tuple[list[Said], int, str]:
 
 def read(received: bytes) -> list[Said]:
     """Answers in what it sent, after its registration."""
-    runtime = Conversation(answers_on=RUNTIME)
+    runtime = NriConversation(answers_on=RUNTIME)
     first, *rest = runtime.receive(received)
-    assert isinstance(first, Call)
+    assert isinstance(first, NriCall)
     assert (first.service, first.method) == (RUNTIME_SERVICE, "RegisterPlugin")
     return [said_in(one) for one in rest if isinstance(one, Reply)]
 
@@ -87,15 +87,15 @@ class PythonGuard:
     may lack that."""
 
     def __init__(self, log: Log) -> None:
-        self._service = Service(GuardPlugin(rules=GuardRules(prefixes=prefixes())), log)
-        self._service.answer(Call(stream=1, service=PLUGIN_SERVICE, method="Configure", payload=b""))
+        self._service = NriService(GuardPlugin(rules=GuardRules(prefixes=prefixes())), log)
+        self._service.answer(NriCall(stream=1, service=PLUGIN_SERVICE, method="Configure", payload=b""))
 
     def answers(self, data: bytes) -> list[Said]:
-        conversation = Conversation()
+        conversation = NriConversation()
         found: list[Said] = []
         try:
             for one in conversation.receive(data):
-                if isinstance(one, Call):
+                if isinstance(one, NriCall):
                     found.append(self.answer(one))
                 elif one.error is not None:
                     break
@@ -103,10 +103,10 @@ class PythonGuard:
             pass
         return found
 
-    def answer(self, call: Call) -> Said:
+    def answer(self, call: NriCall) -> Said:
         try:
             payload = self._service.answer(call)
-        except CallError as e:
+        except NriCallError as e:
             return _refused(call.stream, e)
         assert isinstance(payload, bytes)
         return Said(call.stream, payload)

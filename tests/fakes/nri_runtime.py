@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from google.protobuf.message import Message
 
-from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
+from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
 from hooks.frontends.nri.mux import RUNTIME
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
 from protos.nri.v1alpha1 import nri_pb2 as nri
@@ -22,7 +22,7 @@ class Connected:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._conversation = Conversation(answers_on=RUNTIME)
+        self._conversation = NriConversation(answers_on=RUNTIME)
         self._replies: dict[int, asyncio.Future[Reply]] = {}
         self.registered: asyncio.Future[nri.RegisterPluginRequest] = asyncio.get_running_loop().create_future()
         self.refuse_registration = ""
@@ -37,10 +37,10 @@ class Connected:
                     self._called(one)
         self.closed.set()
 
-    def _called(self, call: Call) -> None:
+    def _called(self, call: NriCall) -> None:
         request = nri.RegisterPluginRequest.FromString(call.payload)
         if self.refuse_registration:
-            self._writer.write(self._conversation.refuse(call, CallError(2, self.refuse_registration)))
+            self._writer.write(self._conversation.refuse(call, NriCallError(2, self.refuse_registration)))
         else:
             self._writer.write(self._conversation.answer(call, b""))
             self.registered.set_result(request)

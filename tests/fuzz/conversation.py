@@ -12,8 +12,8 @@ from typing import Final
 
 from hooks.frontends.cri_hook.wire import CallError, Conversation, Later, Method
 from lading.http2 import frames
-from lading.http2.frames import MalformedError
-from lading.http2.messages import Status, prefixed
+from lading.http2.frames import MalformedFrameError
+from lading.http2.messages import GrpcStatus, prefixed
 from tests.fuzz.peer import SIZES, Peer
 from tests.fuzz.reading import Reading, unpadded
 from tests.fuzz.tape import Tape
@@ -23,7 +23,7 @@ KINDS: Final = (b"application/grpc", b"application/grpc", b"application/grpc+pro
 
 
 def fail(message: bytes) -> bytes:
-    raise CallError(Status.INVALID_ARGUMENT, "100 % wrong")
+    raise CallError(GrpcStatus.INVALID_ARGUMENT, "100 % wrong")
 
 
 def break_(message: bytes) -> bytes:
@@ -83,7 +83,7 @@ class Play:
         self.taken += len(data)
         try:
             out = self.server.receive(data)
-        except MalformedError as e:
+        except MalformedFrameError as e:
             self.broken = True
             out = self.server.farewell(e.code)
         else:
@@ -155,14 +155,14 @@ class Play:
         fields = dict(self.client.said.blocks[stream][0])
         path, content = fields.get(b":path", b""), call.content
         if not fields.get(b"content-type", b"").startswith(b"application/grpc"):
-            return Status.INTERNAL, b""
+            return GrpcStatus.INTERNAL, b""
         if path not in METHODS:
-            return Status.UNIMPLEMENTED, b""
+            return GrpcStatus.UNIMPLEMENTED, b""
         if len(content) >= 5 and content[0]:
-            return Status.UNIMPLEMENTED, b""
+            return GrpcStatus.UNIMPLEMENTED, b""
         if len(content) < 5 or len(content) - 5 != int.from_bytes(content[1:5], "big") or path == FAIL:
-            return Status.INVALID_ARGUMENT, b""
-        return (Status.UNKNOWN, b"") if path == BREAK else (Status.OK, prefixed(content[5:]))
+            return GrpcStatus.INVALID_ARGUMENT, b""
+        return (GrpcStatus.UNKNOWN, b"") if path == BREAK else (GrpcStatus.OK, prefixed(content[5:]))
 
     # ---- what the client does of its own
 

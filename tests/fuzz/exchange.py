@@ -8,8 +8,8 @@ more than the limit is kept of one. A proper reply to a fresh call is its answer
 from typing import Final
 
 from lading.http2 import frames
-from lading.http2.frames import MalformedError
-from lading.http2.messages import Status, prefixed
+from lading.http2.frames import MalformedFrameError
+from lading.http2.messages import GrpcStatus, prefixed
 from runtimeproxy.chain.exchange import Exchange, HookReply
 from tests.fuzz.peer import SIZES, Peer
 from tests.fuzz.reading import Reading, unpadded
@@ -60,7 +60,7 @@ class Play:
         self.taken += len(data)
         try:
             out = self.exchange.receive(data)
-        except MalformedError:
+        except MalformedFrameError:
             self.broken = True
             return
         for frame in self.server.said.feed(data):
@@ -84,7 +84,7 @@ class Play:
         ends = bool(flags & frames.END_STREAM) if kind == frames.DATA else self.server.said.ended_block
         self.over = self.over or kind == frames.RST_STREAM or (ends and kind in (0, frames.HEADERS, frames.CONTINUATION))
         answer = self.exchange.answer
-        if self.over and self.answer is None and answer and answer.status == Status.OK:
+        if self.over and self.answer is None and answer and answer.status == GrpcStatus.OK:
             assert self.content == prefixed(answer.content)
             assert dict(self.server.said.blocks[stream][-1])[b"grpc-status"].strip() == b"0"
 
@@ -153,7 +153,7 @@ class Play:
         if self.fresh and self.answer is None and self.server.proper:
             self.say(said)
             assert self.answer
-            assert self.answer.status == (Status.OK if size <= LIMIT else Status.RESOURCE_EXHAUSTED)
+            assert self.answer.status == (GrpcStatus.OK if size <= LIMIT else GrpcStatus.RESOURCE_EXHAUSTED)
             assert len(self.answer.content) == (size if size <= LIMIT else 0)
             return b""
         return said

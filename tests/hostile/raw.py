@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import h2.exceptions
 
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from tests.fakes.wire import Headers, Peer
 
 TIMEOUT_S = 20.0
@@ -45,7 +45,7 @@ def send(path: Path, method: str, pieces: Iterable[bytes], *, headers: Headers =
         while not _over(peer, stream):
             _exchange(connection, peer)
     seen = peer.streams[stream]
-    return Answer(int(seen.last(b"grpc-status") or Status.UNKNOWN), seen.last(b"grpc-message") or b"", seen.data[5:])
+    return Answer(int(seen.last(b"grpc-status") or GrpcStatus.UNKNOWN), seen.last(b"grpc-message") or b"", seen.data[5:])
 
 
 def _send(connection: socket.socket, peer: Peer, stream: int, data: bytes) -> None:

@@ -14,7 +14,7 @@ from hooks.ledger.reconcile import ProblemKind, reconcile
 from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices, GrantedGpu
 from hooks.model.grant import render_annotation
 from hooks.model.lists import Lists
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.reasons import Reason
 from lading.vocabulary import ATTACHMENTS, GRANT, GpuUuid
 from protos.cri.runtime.v1 import api_pb2 as cri
@@ -107,7 +107,7 @@ def test_a_restore_hidden_behind_an_empty_gzip_member(by_hand: Front) -> None:
     hidden = gzip.compress(b"") + gzip.compress(guarded)
     before = len(by_hand.runtime.requests("RestorePod"))
     answer = raw.call(by_hand.lading.cri_socket, RESTORE, hidden, flag=1, headers=[(b"grpc-encoding", b"gzip")])
-    assert answer.status == Status.FAILED_PRECONDITION
+    assert answer.status == GrpcStatus.FAILED_PRECONDITION
     assert len(by_hand.runtime.requests("RestorePod")) == before
 
 

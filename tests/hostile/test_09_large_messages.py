@@ -19,7 +19,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.hostile import raw
 from tests.hostile.front import Front
@@ -195,7 +195,7 @@ def _refused_at(path: Path) -> grpc.StatusCode:
 def test_a_request_of_500_kilobytes_that_is_500_megabytes(by_hand: Front) -> None:
     with memory_growth(by_hand.lading.proxy.pid) as growth:
         answer = by_hand_call(by_hand.lading.cri_socket, bomb(500))
-    assert answer.status == Status.RESOURCE_EXHAUSTED
+    assert answer.status == GrpcStatus.RESOURCE_EXHAUSTED
     assert growth.bytes < GROWTH_HELD
 
 
@@ -223,7 +223,7 @@ def test_a_request_of_many_gzip_members(by_hand: Front, member: bytes, times: in
     began = time.monotonic()
     with memory_growth(by_hand.lading.proxy.pid) as growth:
         answer = by_hand_call(by_hand.lading.cri_socket, member * times)
-    assert answer.status != Status.OK
+    assert answer.status != GrpcStatus.OK
     assert time.monotonic() - began < 2.0
     assert growth.bytes < GROWTH_HELD
 

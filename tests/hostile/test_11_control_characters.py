@@ -19,7 +19,7 @@ import pytest
 from hooks.daemon.readiness import decide_ready
 from hooks.main import main
 from hooks.node.bypass import Bypassed
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Event
 from lading.reasons import Reason
 from lading.vocabulary import ContainerId, PodUid
@@ -224,14 +224,14 @@ def test_everybody_elses_goes_on_as_it_came(short_folder: Path) -> None:
                 message = create.SerializeToString().replace(b"PLACE", INVALID[0])
                 answer = raw.call(proxy.socket, "/runtime.v1.RuntimeService/CreateContainer", message)
                 assert runtime.requests("CreateContainer")[-1] == message
-                assert answer.status == Status.OK
+                assert answer.status == GrpcStatus.OK
         finally:
             proxy.stop()
 
 
 def refused(path: Path, method: str, message: bytes) -> str:
     answer = raw.call(path, f"/runtime.v1.RuntimeService/{method}", message)
-    assert answer.status == Status.INVALID_ARGUMENT
+    assert answer.status == GrpcStatus.INVALID_ARGUMENT
     text = unquote_to_bytes(answer.text).decode()
     assert harmless(text)
     assert answer.text.isascii()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from central.assignment.model import Part, Taken
-from central.assignment.sharing import Group, groups_of
+from central.assignment.sharing import AffinityGroup, groups_of
 from central.ledger.facts import LINGER_S
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, NodeFacts, PodRecord
@@ -342,7 +342,9 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def groups_are_where_their_pods_are(self) -> None:
         on = sharers({name: node.claims for name, node in self.ledger.snapshot().nodes.items()})
-        for group in {Group(label.namespace, label.affinity) for pods in on.values() for label in set().union(*pods.values())}:
+        for group in {
+            AffinityGroup(label.namespace, label.affinity) for pods in on.values() for label in set().union(*pods.values())
+        }:
             cards = {card for card, pods in on.items() if any(group in groups_of(said) for said in pods.values())}
             assert self.ledger.without().group_cards(group) == cards
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lading.http2 import frames
 from lading.http2.frames import ErrorCode
-from lading.http2.messages import Status, prefixed
+from lading.http2.messages import GrpcStatus, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld
 from tests.depth import repeats
 from tests.fakes.crossing import Crossing, Pipe, settled_window
@@ -259,8 +259,8 @@ class RelayMachine(RuleBasedStateMachine):
     @rule(which=any_number)
     def refuse(self, which: int) -> None:
         call = pick(self.undecided(), which)
-        assert self.wire.relay.refuse(call.stream, Status.FAILED_PRECONDITION, "no")
-        call.refused = Status.FAILED_PRECONDITION
+        assert self.wire.relay.refuse(call.stream, GrpcStatus.FAILED_PRECONDITION, "no")
+        call.refused = GrpcStatus.FAILED_PRECONDITION
 
     @rule(pipe=st.sampled_from(Pipe), size=st.one_of(st.integers(1, 30), st.integers(1, 40_000)))
     def move(self, pipe: Pipe, size: int) -> None:
@@ -446,7 +446,7 @@ class RelayMachine(RuleBasedStateMachine):
         """Return the status of a refusal: the test's own, or the relay's, of a message that is too large or for which there is
         no room beside the others."""
         if call.refused is None and call.held and not call.was_held and self.relay_refused(call):
-            return Status.RESOURCE_EXHAUSTED
+            return GrpcStatus.RESOURCE_EXHAUSTED
         return call.refused
 
     def relay_refused(self, call: Call) -> bool:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
-from lading.sharestatus import ContainerUse, ask
+from lading.sharestatus import ShareUse, ask
 from shares.policy.model import Policy
 from simnode.child import Block, Child
 from simnode.daemons import Daemon
@@ -107,10 +107,10 @@ class Served:
     server: Child
     socket: Path  # the socket for the server's status
 
-    def uses(self) -> list[ContainerUse]:
+    def uses(self) -> list[ShareUse]:
         return ask(self.socket)
 
-    def use(self, container: str) -> ContainerUse:
+    def use(self, container: str) -> ShareUse:
         return next(use for use in self.uses() if use.container == container)
 
     def held(self) -> dict[str, float]:

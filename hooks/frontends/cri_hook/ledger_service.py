@@ -14,7 +14,7 @@ from hooks.ledger.period import End, Ended
 from hooks.node.node import Node
 from hooks.node.release import Attachments, Outcome, carry_out, look, said_by
 from lading.errors import ConfigError, RuntimeUnavailableError
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log, printable
 from lading.sockets import Peer
 from protos.hook.v1 import hook_pb2
@@ -35,7 +35,7 @@ class LedgerService:
             try:
                 request = hook_pb2.ReleaseRequest.FromString(message)
             except DecodeError as e:
-                raise CallError(Status.INVALID_ARGUMENT, "the message is no ReleaseRequest") from e
+                raise CallError(GrpcStatus.INVALID_ARGUMENT, "the message is no ReleaseRequest") from e
             return self._release(request, peer())
 
         return {f"/{SERVICE}/Release".encode(): release}
@@ -43,14 +43,14 @@ class LedgerService:
     async def _release(self, request: hook_pb2.ReleaseRequest, peer: Peer) -> bytes:
         node = self._node
         if (inventory := node.inventory) is None:
-            raise CallError(Status.UNAVAILABLE, "the devices have not been read yet")
+            raise CallError(GrpcStatus.UNAVAILABLE, "the devices have not been read yet")
         try:
             release = await look(request.device, inventory, lambda: said_by(node.ledger), node.lists)
         except ConfigError as e:
-            raise CallError(Status.NOT_FOUND, e.message) from e
+            raise CallError(GrpcStatus.NOT_FOUND, e.message) from e
         except RuntimeUnavailableError as e:
             raise CallError(
-                Status.UNAVAILABLE, f"nothing is released while the running containers are not known: {e.message}"
+                GrpcStatus.UNAVAILABLE, f"nothing is released while the running containers are not known: {e.message}"
             ) from e
         outcome = Outcome(done=tuple(release.steps))
         if request.force:

@@ -17,8 +17,8 @@ from hooks.model.assignment import Refusal
 from hooks.model.container import Sandbox
 from hooks.ports import NodePort
 from lading.errors import place_of
-from lading.http2.frames import MalformedError
-from lading.http2.messages import Status
+from lading.http2.frames import MalformedFrameError
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.sockets import Listener, Peer, peer_credentials, serve
@@ -47,7 +47,7 @@ class HookService:
         try:
             request = hook_pb2.AdjustRequest.FromString(message)
         except DecodeError as e:
-            raise CallError(Status.INVALID_ARGUMENT, "the message is no AdjustRequest") from e
+            raise CallError(GrpcStatus.INVALID_ARGUMENT, "the message is no AdjustRequest") from e
         span = self._tracing.begin(
             f"Adjust {_STAGES.get(request.stage, f'unknown stage {request.stage}')}", parent=request.traceparent
         )
@@ -74,8 +74,8 @@ class HookService:
         try:
             request = hook_pb2.ObserveRequest.FromString(message)
         except DecodeError as e:
-            raise CallError(Status.INVALID_ARGUMENT, "the message is no ObserveRequest") from e
-        if request.grpc_status == Status.OK:
+            raise CallError(GrpcStatus.INVALID_ARGUMENT, "the message is no ObserveRequest") from e
+        if request.grpc_status == GrpcStatus.OK:
             self._observed(request)
         return b""
 
@@ -115,7 +115,7 @@ class ClosedService:
 
     def _refuse(self, _: bytes) -> bytes:
         raise CallError(
-            Status.FAILED_PRECONDITION,
+            GrpcStatus.FAILED_PRECONDITION,
             "containers of this node get devices by NRI (front_end = nri); have kubelet use the runtime's own socket",
         )
 
@@ -202,7 +202,7 @@ class _Connection(asyncio.Protocol):
             return
         try:
             answer = self._conversation.receive(data)
-        except MalformedError as e:
+        except MalformedFrameError as e:
             self._transport.write(self._conversation.farewell(e.code))
             self._transport.close()
             return
@@ -243,7 +243,7 @@ class _Connection(asyncio.Protocol):
         try:
             result = await work
         except asyncio.CancelledError:
-            result = CallError(Status.UNAVAILABLE, "the hook server is stopping")
+            result = CallError(GrpcStatus.UNAVAILABLE, "the hook server is stopping")
         except Exception as e:  # noqa: BLE001  as of a method that answers at once
             result = e
         answer = self._conversation.answer_later(stream, result)

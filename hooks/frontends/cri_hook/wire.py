@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from lading.http2 import frames, messages
 from lading.http2.blocks import BlockReader
-from lading.http2.frames import ErrorCode, FrameReader, MalformedError
+from lading.http2.frames import ErrorCode, FrameReader, MalformedFrameError
 from lading.http2.headers import Fields, HeaderLane
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.http2.sending import Outgoing, Sender
 
 MAX_MESSAGE: Final = 16 << 20  # bytes; kubelet's own limit. A hook request is much smaller than kubelet's CRI request
@@ -37,7 +37,7 @@ Method = Callable[[bytes], bytes | Later]
 class CallError(Exception):
     """Hold the gRPC status and message of an error answer. A method raises it."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -139,28 +139,28 @@ class Conversation:
                 self._sender.credited(stream, call.reply if call else None, frames.unsigned(buffer, start))
                 self._send_all()
             case frames.PUSH_PROMISE:
-                raise MalformedError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE by a client")
+                raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE by a client")
 
     def _data(self, buffer: bytes, flags: int, stream: int, start: int, end: int) -> None:
         self._uncredited += end - start
         call = self._calls.get(stream)
         if call is None or call.asked:
             if stream == 0 or stream > self.last_stream:
-                raise MalformedError(ErrorCode.PROTOCOL_ERROR, "DATA of no call")
+                raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, "DATA of no call")
             return  # the stream is closed
         start, end = frames.unpadded(buffer, flags, start, end)
         call.content += memoryview(buffer)[start:end]
         if flags & frames.END_STREAM:
             self._ask(stream, call)
         elif len(call.content) > MAX_MESSAGE + messages.PREFIX_LENGTH:
-            self._error(stream, Status.RESOURCE_EXHAUSTED, messages.too_large(len(call.content), MAX_MESSAGE))
+            self._error(stream, GrpcStatus.RESOURCE_EXHAUSTED, messages.too_large(len(call.content), MAX_MESSAGE))
             self._out.append(frames.rst_stream(stream, ErrorCode.NO_ERROR))
 
     def _called(self, stream: int, fields: Fields) -> None:
         call = self._calls.get(stream)
         if call is None:
             if stream % 2 == 0 or stream <= self.last_stream:
-                raise MalformedError(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {stream}")
+                raise MalformedFrameError(ErrorCode.PROTOCOL_ERROR, f"HEADERS on stream {stream}")
             self.last_stream = stream
             if len(self._calls) >= _MAX_CALLS:
                 self._out.append(frames.rst_stream(stream, ErrorCode.REFUSED_STREAM))
@@ -194,29 +194,29 @@ class Conversation:
     def _answer_error(self, stream: int, error: Exception, *, given_up: bool = False) -> None:
         if not isinstance(error, CallError):
             self._failed(error)
-            error = CallError(Status.UNKNOWN, "an error in the hook server, see its log")
+            error = CallError(GrpcStatus.UNKNOWN, "an error in the hook server, see its log")
         if not given_up:
             self._error(stream, error.status, error.message)
 
     def _method(self, fields: Mapping[bytes, bytes]) -> Method:
         path = fields.get(b":path", b"")
         if not fields.get(b"content-type", b"").startswith(b"application/grpc"):
-            raise CallError(Status.INTERNAL, "no gRPC call: its content-type is not application/grpc")
+            raise CallError(GrpcStatus.INTERNAL, "no gRPC call: its content-type is not application/grpc")
         if path not in self._methods:
-            raise CallError(Status.UNIMPLEMENTED, f"no method {path.decode('ascii', 'backslashreplace'):.100}")
+            raise CallError(GrpcStatus.UNIMPLEMENTED, f"no method {path.decode('ascii', 'backslashreplace'):.100}")
         return self._methods[path]
 
     def _message(self, content: bytearray) -> bytes:
         if len(content) < messages.PREFIX_LENGTH:
-            raise CallError(Status.INVALID_ARGUMENT, "no request")
+            raise CallError(GrpcStatus.INVALID_ARGUMENT, "no request")
         _, length = messages.parse_prefix(content)
         if content[0]:
-            raise CallError(Status.UNIMPLEMENTED, "compressed messages are not taken")
+            raise CallError(GrpcStatus.UNIMPLEMENTED, "compressed messages are not taken")
         if len(content) != messages.PREFIX_LENGTH + length:
-            raise CallError(Status.INVALID_ARGUMENT, "the request is not one whole message")
+            raise CallError(GrpcStatus.INVALID_ARGUMENT, "the request is not one whole message")
         return bytes(memoryview(content)[messages.PREFIX_LENGTH :])
 
-    def _error(self, stream: int, status: Status, message: str) -> None:
+    def _error(self, stream: int, status: GrpcStatus, message: str) -> None:
         """Answer a call with trailers only: an error without a message."""
         self._calls.pop(stream, None)
         block = HeaderLane().render(messages.trailers_only(status, message))

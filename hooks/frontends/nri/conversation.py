@@ -15,12 +15,12 @@ from google.protobuf.message import DecodeError
 from hooks.frontends.nri.mux import PLUGIN, RUNTIME, MalformedError, PieceReader, render_pieces
 from hooks.frontends.nri.needed import request_sieve, response_sieve
 from hooks.frontends.nri.sieve import ExcessError
-from hooks.frontends.nri.ttrpc import MAX_SENT, Arrived, Kind, Message, MessageReader, render_message
-from lading.http2.messages import MAX_STATUS_MESSAGE, Status
+from hooks.frontends.nri.ttrpc import MAX_SENT, Arrived, MessageKind, MessageReader, TtrpcMessage, render_message
+from lading.http2.messages import MAX_STATUS_MESSAGE, GrpcStatus
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
 
-class CallError(Exception):
+class NriCallError(Exception):
     """Hold the status and message of a call's error answer, for received and for sent calls."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -30,14 +30,14 @@ class CallError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class NriCall:
     """Hold a received call, which is to be answered."""
 
     stream: int
     service: str = ""
     method: str = ""
     payload: bytes = b""  # serialized request; for Synchronize only the needed fields
-    problem: CallError | None = None  # why the call cannot be read
+    problem: NriCallError | None = None  # why the call cannot be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class Reply:
 
     stream: int
     payload: bytes = b""
-    error: CallError | None = None
+    error: NriCallError | None = None
 
 
-class Conversation:
+class NriConversation:
     def __init__(self, *, answers_on: int = PLUGIN) -> None:
         self._answers_on = answers_on
         self._calls_on = RUNTIME if answers_on == PLUGIN else PLUGIN
@@ -57,7 +57,7 @@ class Conversation:
         self._messages = {self._answers_on: MessageReader(request_sieve), self._calls_on: MessageReader(response_sieve)}
         self._next = 1
 
-    def receive(self, data: bytes) -> Iterator[Call | Reply]:
+    def receive(self, data: bytes) -> Iterator[NriCall | Reply]:
         """Yield the calls and replies that these bytes complete. Raise MalformedError."""
         for connection, piece in self._pieces.feed(data):
             reader = self._messages.get(connection)
@@ -70,40 +70,42 @@ class Conversation:
         """Return the stream number, which the reply will carry, and the bytes to send."""
         stream, self._next = self._next, self._next + 2
         request = nri.TtrpcRequest(service=service, method=method, payload=payload)
-        return stream, self._render(self._calls_on, Message(stream, Kind.REQUEST, request.SerializeToString()))
+        return stream, self._render(self._calls_on, TtrpcMessage(stream, MessageKind.REQUEST, request.SerializeToString()))
 
-    def answer(self, call: Call, payload: bytes) -> bytes:
+    def answer(self, call: NriCall, payload: bytes) -> bytes:
         """Return the bytes that answer a call; an error if the answer is larger than ttrpc allows."""
         body = nri.TtrpcResponse(payload=payload).SerializeToString()
         if len(body) > MAX_SENT:
-            return self.refuse(call, CallError(Status.RESOURCE_EXHAUSTED, f"the answer has {len(body)} bytes"))
-        return self._render(self._answers_on, Message(call.stream, Kind.RESPONSE, body))
+            return self.refuse(call, NriCallError(GrpcStatus.RESOURCE_EXHAUSTED, f"the answer has {len(body)} bytes"))
+        return self._render(self._answers_on, TtrpcMessage(call.stream, MessageKind.RESPONSE, body))
 
-    def refuse(self, call: Call, error: CallError) -> bytes:
+    def refuse(self, call: NriCall, error: NriCallError) -> bytes:
         status = nri.TtrpcStatus(code=error.status, message=error.message[:MAX_STATUS_MESSAGE])
         body = nri.TtrpcResponse(status=status).SerializeToString()
-        return self._render(self._answers_on, Message(call.stream, Kind.RESPONSE, body))
+        return self._render(self._answers_on, TtrpcMessage(call.stream, MessageKind.RESPONSE, body))
 
-    def _read(self, connection: int, message: Arrived) -> Call | Reply:
-        expected = Kind.REQUEST if connection == self._answers_on else Kind.RESPONSE
+    def _read(self, connection: int, message: Arrived) -> NriCall | Reply:
+        expected = MessageKind.REQUEST if connection == self._answers_on else MessageKind.RESPONSE
         if message.kind is not expected:
             raise MalformedError(
                 f"cannot read a {message.kind.name} on connection {connection}: only a {expected.name} comes there"
             )
-        return _read_call(message) if message.kind is Kind.REQUEST else _read_reply(message)
+        return _read_call(message) if message.kind is MessageKind.REQUEST else _read_reply(message)
 
-    def _render(self, connection: int, message: Message) -> bytes:
+    def _render(self, connection: int, message: TtrpcMessage) -> bytes:
         return render_pieces(connection, render_message(message))
 
 
-def _read_call(message: Arrived) -> Call:
+def _read_call(message: Arrived) -> NriCall:
     try:
         request = nri.TtrpcRequest.FromString(message.body.kept())
     except ExcessError as e:
-        return Call(stream=message.stream, problem=CallError(Status.RESOURCE_EXHAUSTED, f"the message is too large: {e}"))
+        return NriCall(
+            stream=message.stream, problem=NriCallError(GrpcStatus.RESOURCE_EXHAUSTED, f"the message is too large: {e}")
+        )
     except (MalformedError, DecodeError):
-        return Call(stream=message.stream, problem=CallError(Status.INVALID_ARGUMENT, "the message is no request"))
-    return Call(stream=message.stream, service=request.service, method=request.method, payload=request.payload)
+        return NriCall(stream=message.stream, problem=NriCallError(GrpcStatus.INVALID_ARGUMENT, "the message is no request"))
+    return NriCall(stream=message.stream, service=request.service, method=request.method, payload=request.payload)
 
 
 def _read_reply(message: Arrived) -> Reply:
@@ -111,6 +113,6 @@ def _read_reply(message: Arrived) -> Reply:
         response = nri.TtrpcResponse.FromString(message.body.kept())
     except (MalformedError, DecodeError) as e:
         raise MalformedError(f"cannot read an answer of the runtime: {e}") from e
-    if not response.HasField("status") or response.status.code == Status.OK:
+    if not response.HasField("status") or response.status.code == GrpcStatus.OK:
         return Reply(stream=message.stream, payload=response.payload)
-    return Reply(stream=message.stream, error=CallError(response.status.code, response.status.message))
+    return Reply(stream=message.stream, error=NriCallError(response.status.code, response.status.message))

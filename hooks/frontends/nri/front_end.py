@@ -19,10 +19,10 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
-from hooks.frontends.nri.conversation import CallError
+from hooks.frontends.nri.conversation import NriCallError
 from hooks.frontends.nri.guard import GuardRules, check_container
-from hooks.frontends.nri.link import BUDGET_S, Link
-from hooks.frontends.nri.messages import Node, Runtime, read_container, read_netns, read_sandbox, render_answer
+from hooks.frontends.nri.link import BUDGET_S, NriLink
+from hooks.frontends.nri.messages import NriDevice, Runtime, read_container, read_netns, read_sandbox, render_answer
 from hooks.frontends.nri.plugin import Handler, Request, log_internal
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
@@ -45,7 +45,7 @@ _BEING_PREPARED: Final = Refusal(
 )
 
 
-def look_at_node(path: str) -> Node:
+def look_at_node(path: str) -> NriDevice:
     """Return the numbers, mode and owner of a device node; symlinks are not followed. Raise HostError."""
     try:
         found = os.lstat(path)
@@ -53,7 +53,7 @@ def look_at_node(path: str) -> Node:
         raise HostError(f"cannot give {path}: {e.strerror}") from e
     if not stat.S_ISCHR(found.st_mode):
         raise HostError(f"cannot give {path}: it is no character device")
-    return Node(os.major(found.st_rdev), os.minor(found.st_rdev), stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+    return NriDevice(os.major(found.st_rdev), os.minor(found.st_rdev), stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class LadingPlugin:
 
     def _render(self, sandbox: Sandbox, container: Container, answer: Answer | Refusal) -> Message:
         if isinstance(answer, Refusal):
-            raise CallError(*render_refusal(answer.reason, answer.message))
+            raise NriCallError(*render_refusal(answer.reason, answer.message))
         try:
             result = render_answer(answer, self.runtime, look_at_node)
         except HostError as e:
@@ -125,15 +125,15 @@ class LadingPlugin:
             raise self._refused(sandbox, container, result)
         return nri.CreateContainerResponse(adjust=result)
 
-    def _refused(self, sandbox: Sandbox, container: Container, refusal: Refusal) -> CallError:
+    def _refused(self, sandbox: Sandbox, container: Container, refusal: Refusal) -> NriCallError:
         self.node.refused(sandbox, container, refusal)
-        return CallError(*render_refusal(refusal.reason, refusal.message))
+        return NriCallError(*render_refusal(refusal.reason, refusal.message))
 
     def _start(self, request: Request) -> Message:
         """Refuse a container that the runtime created without calling this plugin or a guard."""
         refusal = check_container(read_sandbox(request.pod), request.container.annotations, self.rules)
         if refusal is not None:
-            raise CallError(*render_refusal(refusal.reason, refusal.message))
+            raise NriCallError(*render_refusal(refusal.reason, refusal.message))
         return nri.Empty()
 
     def _validate(self, request: Request) -> Message:
@@ -202,7 +202,7 @@ class LadingPlugin:
 class NriFrontEnd:
     """Run the plugin and its connection to the runtime."""
 
-    link: Link
+    link: NriLink
     plugin: LadingPlugin
     find_guard: Callable[[], str]  # returns an error if no guard is connected; empty if one is
     _task: asyncio.Task[None] | None = None

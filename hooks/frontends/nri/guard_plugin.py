@@ -14,7 +14,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from hooks.frontends.nri.conversation import CallError
+from hooks.frontends.nri.conversation import NriCallError
 from hooks.frontends.nri.guard import GuardRules, check_container, hide_cards
 from hooks.frontends.nri.messages import Runtime, read_container, read_sandbox
 from hooks.frontends.nri.plugin import Handler, Request
@@ -52,7 +52,7 @@ class GuardPlugin:
     def _check(self, request: Request) -> None:
         refusal = check_container(read_sandbox(request.pod), request.container.annotations, self.rules)
         if refusal is not None:
-            raise CallError(*render_refusal(refusal.reason, refusal.message))
+            raise NriCallError(*render_refusal(refusal.reason, refusal.message))
 
 
 class GuardLock:

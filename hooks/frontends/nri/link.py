@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
+from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
 from hooks.frontends.nri.mux import MalformedError
-from hooks.frontends.nri.plugin import METHODS, RUNTIME_SERVICE, Plugin, Service
+from hooks.frontends.nri.plugin import METHODS, RUNTIME_SERVICE, NriService, Plugin
 from lading.log import Event, Log
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
@@ -26,7 +26,7 @@ _SPEAKS_S: Final = 10.0  # seconds to wait for the runtime's first calls; a sock
 
 
 @dataclass(slots=True, kw_only=True)
-class Link:
+class NriLink:
     """Keep one plugin connected to one runtime. `changed` gets True when the runtime begins to call the plugin, and False when
     it ceases. `answered` gets the method and the seconds of each call."""
 
@@ -50,7 +50,7 @@ class Link:
                     self._lost("the runtime closed the connection")
             except OSError as e:  # also a TimeoutError, which has no strerror
                 self._lost(f"{self.socket}: {e.strerror or 'nothing speaks NRI there'}")
-            except (MalformedError, CallError) as e:
+            except (MalformedError, NriCallError) as e:
                 self._lost(str(e))
             await asyncio.sleep(_RETRY_S)
 
@@ -61,7 +61,7 @@ class Link:
 
     async def _be_asked(self) -> None:
         reader, writer = await asyncio.open_unix_connection(self.socket)
-        connection = _Connection(Service(self.plugin, self.log), writer, self)
+        connection = _Connection(NriService(self.plugin, self.log), writer, self)
         try:
             connection.register()
             async with asyncio.timeout(_SPEAKS_S) as silence:
@@ -75,7 +75,7 @@ class Link:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _connected(self, service: Service) -> None:
+    def _connected(self, service: NriService) -> None:
         self.problem = ""
         self.log.info(Event.NRI_CONNECTED, runtime=service.runtime, plugin=f"{self.plugin.index}-{self.plugin.name}")
         self.changed(True)
@@ -96,9 +96,9 @@ class Link:
 
 
 class _Connection:
-    def __init__(self, service: Service, writer: asyncio.StreamWriter, link: Link) -> None:
+    def __init__(self, service: NriService, writer: asyncio.StreamWriter, link: NriLink) -> None:
         self.service = service
-        self._conversation = Conversation()
+        self._conversation = NriConversation()
         self._writer = writer
         self._link = link
 
@@ -113,15 +113,15 @@ class _Connection:
         for one in self._conversation.receive(data):
             if isinstance(one, Reply):
                 if one.error is not None:
-                    raise CallError(one.error.status, f"the runtime refused the plugin: {one.error.message}"[:500])
+                    raise NriCallError(one.error.status, f"the runtime refused the plugin: {one.error.message}"[:500])
             else:
                 self._asked(one)
 
-    def _asked(self, call: Call) -> None:
+    def _asked(self, call: NriCall) -> None:
         began = time.monotonic()
         try:
             answer = self.service.answer(call)
-        except CallError as e:
+        except NriCallError as e:
             self._send(call, self._conversation.refuse(call, e), began)
             return
         if isinstance(answer, bytes):
@@ -129,14 +129,14 @@ class _Connection:
         else:
             self._link.run(self._later(call, answer, began))
 
-    async def _later(self, call: Call, answer: Awaitable[bytes], began: float) -> None:
+    async def _later(self, call: NriCall, answer: Awaitable[bytes], began: float) -> None:
         try:
             data = self._conversation.answer(call, await answer)
-        except CallError as e:
+        except NriCallError as e:
             data = self._conversation.refuse(call, e)
         self._send(call, data, began)
 
-    def _send(self, call: Call, data: bytes, began: float) -> None:
+    def _send(self, call: NriCall, data: bytes, began: float) -> None:
         if not self._writer.is_closing():
             self._writer.write(data)
         took_s = time.monotonic() - began

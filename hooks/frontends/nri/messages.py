@@ -53,7 +53,7 @@ class Runtime:
         return printable(f"{self.name} {self.version}")[:100]
 
 
-class Node(NamedTuple):
+class NriDevice(NamedTuple):
     """Hold the numbers, mode and owner of a device node on the host."""
 
     major: int
@@ -98,7 +98,7 @@ def _opens_every_device(rule: nri.LinuxDeviceCgroup) -> bool:
     return rule.allow and rule.type in {"", "a"} and not rule.HasField("major")
 
 
-def render_answer(answer: Answer, runtime: Runtime, look: Callable[[str], Node]) -> nri.ContainerAdjustment | Refusal:
+def render_answer(answer: Answer, runtime: Runtime, look: Callable[[str], NriDevice]) -> nri.ContainerAdjustment | Refusal:
     """Return the adjustment in NRI's form. `look` reads a device node of the host, or raises HostError."""
     adjustment = answer.adjustment
     if lost := _find_lost(adjustment, runtime):
@@ -118,7 +118,7 @@ def render_answer(answer: Answer, runtime: Runtime, look: Callable[[str], Node])
     return message
 
 
-def _add_device(message: nri.ContainerAdjustment, path: str, node: Node) -> None:
+def _add_device(message: nri.ContainerAdjustment, path: str, node: NriDevice) -> None:
     device = message.linux.devices.add(path=path, type="c", major=node.major, minor=node.minor)
     device.file_mode.value, device.uid.value, device.gid.value = node.mode, node.uid, node.gid
 

@@ -13,10 +13,10 @@ from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
-from hooks.frontends.nri.conversation import Call, CallError
+from hooks.frontends.nri.conversation import NriCall, NriCallError
 from hooks.frontends.nri.messages import Runtime
 from lading.errors import place_of
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
 from protos.nri.v1alpha1 import nri_pb2 as nri
@@ -62,7 +62,7 @@ class Plugin(Protocol):
 
 
 @dataclass(slots=True)
-class Service:
+class NriService:
     """Answer the runtime's calls on one connection."""
 
     plugin: Plugin
@@ -72,15 +72,15 @@ class Service:
     _handlers: Mapping[nri.Event, Handler] = field(default_factory=dict)
     _pods: list[nri.PodSandbox] = field(default_factory=list)
 
-    def answer(self, call: Call) -> bytes | Awaitable[bytes]:
+    def answer(self, call: NriCall) -> bytes | Awaitable[bytes]:
         """Return the answer to a call. This function and the returned awaitable raise CallError."""
         if call.problem is not None:
             raise call.problem
         try:
             response = self._respond(call)
         except DecodeError as e:
-            raise CallError(Status.INVALID_ARGUMENT, f"the message is no request of {call.method}") from e
-        except CallError:
+            raise NriCallError(GrpcStatus.INVALID_ARGUMENT, f"the message is no request of {call.method}") from e
+        except NriCallError:
             raise
         except Exception as e:
             raise self._failed(e) from e
@@ -89,12 +89,12 @@ class Service:
     async def _later(self, response: Awaitable[Message]) -> bytes:
         try:
             return (await response).SerializeToString()
-        except CallError:
+        except NriCallError:
             raise
         except Exception as e:
             raise self._failed(e) from e
 
-    def _respond(self, call: Call) -> Response:
+    def _respond(self, call: NriCall) -> Response:
         match call.method if call.service == PLUGIN_SERVICE else "":
             case "Configure":
                 return self._configure(nri.ConfigureRequest.FromString(call.payload))
@@ -110,7 +110,7 @@ class Service:
             case method if method in _EVENTS:
                 return self._handle(_EVENTS[method], nri.ContainerRequest.FromString(call.payload))
             case _:
-                raise CallError(Status.UNIMPLEMENTED, f"no method {call.service}.{call.method}"[:200])
+                raise NriCallError(GrpcStatus.UNIMPLEMENTED, f"no method {call.service}.{call.method}"[:200])
 
     def _configure(self, request: nri.ConfigureRequest) -> Message:
         self.runtime = Runtime(name=request.runtime_name, version=request.runtime_version)
@@ -130,9 +130,9 @@ class Service:
         handler = self._handlers.get(event)
         return nri.Empty() if handler is None else handler(request)
 
-    def _failed(self, error: Exception) -> CallError:
+    def _failed(self, error: Exception) -> NriCallError:
         log_internal(self.log, error)
-        return CallError(Status.INTERNAL, f"lading: {Reason.INTERNAL}: an error in Lading's plugin, see its log")
+        return NriCallError(GrpcStatus.INTERNAL, f"lading: {Reason.INTERNAL}: an error in Lading's plugin, see its log")
 
 
 def log_internal(log: Log, error: BaseException) -> None:

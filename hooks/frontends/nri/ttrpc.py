@@ -22,14 +22,14 @@ MAX_RECEIVED: Final = 1 << 30
 _HEADER: Final = Struct(">IIBB")
 
 
-class Kind(IntEnum):
+class MessageKind(IntEnum):
     REQUEST = 1
     RESPONSE = 2
 
 
-class Message(NamedTuple):
+class TtrpcMessage(NamedTuple):
     stream: int
-    kind: Kind
+    kind: MessageKind
     body: bytes  # serialized TtrpcRequest or TtrpcResponse
 
 
@@ -37,7 +37,7 @@ class Arrived(NamedTuple):
     """Hold a message that has arrived completely."""
 
     stream: int
-    kind: Kind
+    kind: MessageKind
     body: Sieve  # was fed the whole body
 
 
@@ -73,10 +73,10 @@ class MessageReader:
         self._header.clear()
         if self._left > MAX_RECEIVED:
             raise MalformedError(f"cannot read a message of {self._left} bytes: {MAX_RECEIVED} are the most")
-        if kind not in Kind.__members__.values():
+        if kind not in MessageKind.__members__.values():
             raise MalformedError(f"cannot read a ttrpc message of type {kind}: NRI has requests and responses only")
-        self._message = Arrived(stream, Kind(kind), self._sieve())
+        self._message = Arrived(stream, MessageKind(kind), self._sieve())
 
 
-def render_message(message: Message) -> bytes:
+def render_message(message: TtrpcMessage) -> bytes:
     return _HEADER.pack(len(message.body), message.stream, message.kind, 0) + message.body

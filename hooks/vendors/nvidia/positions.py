@@ -21,7 +21,7 @@ import pynvml
 
 from hooks.vendors.nvidia.mig import name_profile
 from hooks.vendors.nvidia.session import UNKNOWN, ask
-from lading.devices.mig import Span, position_name
+from lading.devices.mig import MemorySpan, position_name
 from lading.vocabulary import GpuUuid
 
 _NAMED: Final = "MIG "
@@ -34,7 +34,7 @@ class Position:
     profile: str
     profile_id: int
     slices: int  # number of compute slices
-    span: Span
+    span: MemorySpan
     memory_mib: int
 
 
@@ -64,10 +64,10 @@ def read_positions(card: Any, uuid: GpuUuid, *, card_mib: int) -> dict[str, Posi
     return found
 
 
-def _read_spans(card: Any, profile_id: int) -> list[Span]:
+def _read_spans(card: Any, profile_id: int) -> list[MemorySpan]:
     positions, count = (pynvml.c_nvmlGpuInstancePlacement_t * _MOST)(), ctypes.c_uint(_MOST)
     pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(card, profile_id, positions, ctypes.byref(count))
-    return [Span(position.start, position.size) for position in positions[: count.value]]
+    return [MemorySpan(position.start, position.size) for position in positions[: count.value]]
 
 
 def find_position(card: Any, gpu_instance: int, positions: Mapping[str, Position]) -> Position | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiohttp
 
-from central.daemon.lease import Terms
+from central.daemon.lease import LeaseTerms
 from lading.kube.resource import LEASES
 from simnode.control_plane import free_port
 from tests.fakes.kube_objects import Json, devices, devices_path, node, node_path, pod, pod_path
@@ -103,7 +103,7 @@ async def cluster() -> AsyncIterator[FakeKubeServer]:
 
 def test_a_stopped_leader(tmp_path: Path) -> None:
     async def story() -> None:
-        terms = Terms()
+        terms = LeaseTerms()
         async with cluster() as server, central(tmp_path, server, "first") as first:
             await first.until(LEADS, 20)
             async with central(tmp_path, server, "second") as second:
@@ -133,7 +133,7 @@ def test_a_leader_that_stops_in_order_hands_over_at_once(tmp_path: Path) -> None
             async with central(tmp_path, server, "second") as second:
                 await second.until(WAITS, 20)
                 first.signal(signal.SIGTERM)
-                await second.until(LEADS, 2 * Terms().retry_s + 2)
+                await second.until(LEADS, 2 * LeaseTerms().retry_s + 2)
                 assert await asyncio.wait_for(first.process.wait(), 5) == 0
 
     asyncio.run(story())

@@ -6,7 +6,7 @@ from pathlib import Path
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Mount, Sandbox
-from hooks.ports import Preparer, Seen
+from hooks.ports import Preparer, RuntimeLists
 
 
 class Scratch(Preparer):
@@ -27,7 +27,7 @@ class Scratch(Preparer):
     async def undo(self, sandbox: Sandbox) -> None:
         (self._root / sandbox.id).rmdir()
 
-    async def reconcile(self, seen: Seen, under_way: frozenset[int]) -> bool:
+    async def reconcile(self, seen: RuntimeLists, under_way: frozenset[int]) -> bool:
         for folder in self._root.glob("*"):
             if folder.name not in seen.ready | seen.live:
                 folder.rmdir()

@@ -12,7 +12,7 @@ from central.controllers.requeue import LOOK_S as WAKE_LOOK_S
 from central.controllers.share_bypass import BYPASSED
 from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import NO_ASSIGNMENT
-from central.daemon.lease import Terms
+from central.daemon.lease import LeaseTerms
 from central.fit.model import Missing
 from central.ledger.claims import NOMINATION_S
 from central.request.reasons import OfBinding, OfPod
@@ -45,7 +45,7 @@ def test_events_on_pods() -> None:
 
 
 def test_numbers() -> None:
-    terms = Terms()
+    terms = LeaseTerms()
     seconds = {terms.retry_s, terms.renew_deadline_s, terms.duration_s, terms.request_timeout_s}
     assert {float(number) for number in re.findall(r"([\d.]+) s\b", section(PAGE, "## Replicas").split("\n\n- ")[0])} == seconds
     assert f"{PREDICTION_S:g} s" in section(PAGE, "## What it decides")

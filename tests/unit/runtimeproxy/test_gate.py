@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lading.errors import RuntimeUnavailableError
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import MAX_KEYS
@@ -217,7 +217,7 @@ def test_a_guarded_container_that_no_one_answers_for_is_refused(log: Log, regist
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
     assert reason(outcome) == Reason.NO_REGISTRATION
     assert isinstance(outcome, Refuse)
-    assert outcome.status == Status.UNAVAILABLE
+    assert outcome.status == GrpcStatus.UNAVAILABLE
     assert "lading.dev/gpus" in outcome.message
 
 
@@ -258,7 +258,7 @@ def test_an_invalid_answer_under_policy_ignore_is_forgiven_but_not_for_a_guarded
 def test_a_hooks_refusal_reaches_the_caller(log: Log, records: Records) -> None:
     gate = gate_with(log, Scripted(log, CallRefusal(reason="device-held", message="by ns/x", hook="10.json")), registration())
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
-    assert outcome == Refuse(Status.FAILED_PRECONDITION, "lading: device-held: by ns/x", "device-held")
+    assert outcome == Refuse(GrpcStatus.FAILED_PRECONDITION, "lading: device-held: by ns/x", "device-held")
     fields = records.fields(Event.CALL_REFUSED)[0]
     assert (fields["hook"], fields["reason"], fields["container"]) == ("10.json", "device-held", "c")
 
@@ -316,7 +316,7 @@ def test_a_guarded_request_that_cannot_be_read_is_refused(log: Log, name: str) -
     outcome = outcome_of(gate_with(log, Scripted(log)), name, b"\xff lading.dev/gpus")
     assert isinstance(outcome, Refuse)
     assert reason(outcome) == Reason.REQUEST_UNREADABLE
-    assert outcome.status == Status.INVALID_ARGUMENT
+    assert outcome.status == GrpcStatus.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("missing", ["sandbox_config", "metadata"])
@@ -518,7 +518,7 @@ def test_an_error_of_lading_refuses_a_guarded_pod_and_forwards_any_other(log: Lo
     gate = gate_with(log, Scripted(log, ValueError("secret-value")), registration(prefixes=("lading.dev/", "other.dev/")))
     outcome = outcome_of(gate, "CreateContainer", create(GUARDED))
     assert isinstance(outcome, Refuse)
-    assert outcome.status == Status.INTERNAL
+    assert outcome.status == GrpcStatus.INTERNAL
     assert forwarded(outcome_of(gate, "CreateContainer", create({"other.dev/x": ""}, sandbox_id="s2"))) == (None, False)
     assert "secret-value" not in records.text() + outcome.message
 
@@ -532,7 +532,7 @@ def test_an_error_while_judging_an_error_counts_as_guarded(log: Log, monkeypatch
     monkeypatch.setattr(gate.cache, "sandbox", broken)
     outcome = outcome_of(gate, "CreateContainer", create())
     assert isinstance(outcome, Refuse)
-    assert outcome.status == Status.INTERNAL
+    assert outcome.status == GrpcStatus.INTERNAL
 
 
 def test_a_cancelled_call_is_cancelled_and_said(log: Log, records: Records) -> None:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from lading.errors import ConfigError, HostError
-from lading.sharestatus import ContainerUse, ask
+from lading.sharestatus import ShareUse, ask
 from lading.sockets import listen
 from shares.main import check, main
 from shares.server import Usage
@@ -35,7 +35,7 @@ def path(sockets: Path) -> Path:
     return sockets / "status.sock"
 
 
-async def asked(path: Path, *uses: Usage) -> list[ContainerUse]:
+async def asked(path: Path, *uses: Usage) -> list[ShareUse]:
     with listen(path) as listener:
         server = await answer(listener, lambda: uses)
         try:

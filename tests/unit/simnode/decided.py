@@ -2,7 +2,7 @@
 
 from lading.nodedevices import Gpu, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
-from simnode.decisions import Container, Decision, GivenGpu, GivenVf
+from simnode.decisions import DecidedContainer, Decision, GivenGpu, GivenVf
 
 CARDS = ("GPU-00000001", "GPU-00000002")
 PLACE = Place(path=("pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:00.0"), numa=1)
@@ -21,4 +21,4 @@ def card(number: int = 0, **amounts: int) -> GivenGpu:
 
 def decision(pod: str, *gpus: GivenGpu, vfs: tuple[int, ...] = ()) -> Decision:
     given = tuple(GivenVf(bdf=f"0000:20:00.{n}", pf="0000:20:00.0") for n in vfs)
-    return Decision(pod=pod, uid=pod, node="n1", containers=(Container(name="c", asks="", gpus=gpus, vfs=given),))
+    return Decision(pod=pod, uid=pod, node="n1", containers=(DecidedContainer(name="c", asks="", gpus=gpus, vfs=given),))

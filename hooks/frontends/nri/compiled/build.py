@@ -15,7 +15,7 @@ from hooks.model.container import Sandbox
 from lading import __version__
 from lading.compiling import WARNINGS, run_compiler
 from lading.files import replace_file
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.refusals import render_refusal
 from lading.vocabulary import ATTACHMENTS, GRANT
 
@@ -61,7 +61,7 @@ def render_texts(more: Mapping[str, str | int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _refused(key: str) -> tuple[Status, str]:
+def _refused(key: str) -> tuple[GrpcStatus, str]:
     """Return the guard's refusal of a container without a grant, in a pod with this annotation: status and message."""
     refusal = check_container(Sandbox(annotations={key: ""}), {}, GuardRules(prefixes=prefixes()))
     assert refusal is not None  # noqa: S101  the guard refuses both keys, or nothing is built

@@ -9,7 +9,7 @@ from hooks.frontends.nri.guard_plugin import INDEX, NAME
 from hooks.frontends.nri.launched.program import VERSION_MARK
 from hooks.frontends.nri.ttrpc import MAX_RECEIVED
 from lading.compiling import compile_for_nodes
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 
 _HERE: Final = Path(__file__).parent
 _SOURCES: Final = ("frames.c", "guard.c", "protobuf.c")
@@ -17,8 +17,8 @@ _TEXTS: Final[dict[str, str | int]] = {
     "VERSION_MARK": VERSION_MARK,
     "NAME": NAME,
     "INDEX": INDEX,
-    "INVALID_ARGUMENT": int(Status.INVALID_ARGUMENT),
-    "UNIMPLEMENTED": int(Status.UNIMPLEMENTED),
+    "INVALID_ARGUMENT": int(GrpcStatus.INVALID_ARGUMENT),
+    "UNIMPLEMENTED": int(GrpcStatus.UNIMPLEMENTED),
     "MAX_RECEIVED": MAX_RECEIVED,
 }
 

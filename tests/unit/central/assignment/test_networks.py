@@ -3,7 +3,7 @@ from typing import Any, Final
 
 import pytest
 
-from central.assignment.networks import Unreadable, VfNetwork, add_networks, parse_vf_network
+from central.assignment.networks import UnreadableNetworks, VfNetwork, add_networks, parse_vf_network
 from lading.errors import ConfigError
 from lading.vocabulary import PciAddress
 
@@ -119,7 +119,7 @@ def test_what_is_called_alike_is_someone_elses(own: str) -> None:
     ],
 )
 def test_what_multus_cannot_read_is_refused(own: str) -> None:
-    assert isinstance(add_networks(own, "team", [VF], EACH), Unreadable)
+    assert isinstance(add_networks(own, "team", [VF], EACH), UnreadableNetworks)
 
 
 def test_the_same_gives_the_same() -> None:

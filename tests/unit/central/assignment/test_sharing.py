@@ -2,7 +2,7 @@
 
 import pytest
 
-from central.assignment.sharing import UNLABELLED, Group, Labels, groups_of, together, union
+from central.assignment.sharing import UNLABELLED, AffinityGroup, Labels, groups_of, together, union
 from central.request.model import Sharing
 
 
@@ -37,7 +37,10 @@ def test_who_may_be_together(one: Labels, other: Labels, may: bool) -> None:
 
 
 def test_groups_are_of_a_namespace() -> None:
-    assert groups_of([*of("a", affinity="x"), *of("b", affinity="x"), *of("a", anti="y")]) == (Group("a", "x"), Group("b", "x"))
+    assert groups_of([*of("a", affinity="x"), *of("b", affinity="x"), *of("a", anti="y")]) == (
+        AffinityGroup("a", "x"),
+        AffinityGroup("b", "x"),
+    )
 
 
 def test_the_labels_of_two_claims_are_joined_in_one_order() -> None:

@@ -10,7 +10,7 @@ from central.controllers.conditions import HEALTHY, UNHEALTHY, Conditions, Word,
 from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
 from central.ledger.model import Claim, Held, Holder, NodeCapacity
 from central.ledger.usage import Usage
-from central.request.pod import DEVICES_HEALTHY, Condition, Metadata, Pod, Spec, Status
+from central.request.pod import DEVICES_HEALTHY, Condition, Pod, PodMetadata, PodSpec, Status
 from lading.nodedevices import Gpu, MigInstance, NodeDevices, Pf, Vf
 from lading.nodedevices import Metadata as NodeMetadata
 from lading.nodedevices import Status as NodeStatus
@@ -59,8 +59,8 @@ def words(there: NodeCapacity, *holders: Held, conditions: Conditions | None = N
 
 def shown(status: str, message: str, *, version: int = 1, name: str = "a") -> Pod:
     conditions = (Condition(type=DEVICES_HEALTHY, status=status, message=message),) if status else ()
-    metadata = Metadata(name=name, uid=PodUid(f"uid-{name}"), resource_version=str(version))
-    return Pod(metadata=metadata, spec=Spec(node_name="n1"), status=Status(conditions=conditions))
+    metadata = PodMetadata(name=name, uid=PodUid(f"uid-{name}"), resource_version=str(version))
+    return Pod(metadata=metadata, spec=PodSpec(node_name="n1"), status=Status(conditions=conditions))
 
 
 def after(word: Word) -> Conditions:

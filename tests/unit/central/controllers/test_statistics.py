@@ -8,7 +8,7 @@ import pytest
 from central.controllers import statistics as module
 from central.controllers.statistics import Amounts, ClusterStatistics, Overview
 from central.fit.columns import Bools
-from central.fit.unusable import Free, unusable_milli
+from central.fit.unusable import FreeColumns, unusable_milli
 from central.fit.workload import PodKind, workload_of
 from central.ledger.ledger import Ledger
 from central.request.model import CpuMemory
@@ -91,7 +91,7 @@ def test_parts_add_up_to_the_whole_and_no_step_is_of_more_nodes(monkeypatch: pyt
     whole = _look(statistics_of(made, **kinds))
     rows = []
 
-    def counted(free: Free, kind: PodKind, models: Bools | None) -> int:
+    def counted(free: FreeColumns, kind: PodKind, models: Bools | None) -> int:
         rows.append(len(free.milli))
         return unusable_milli(free, kind, models)
 

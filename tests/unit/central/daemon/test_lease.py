@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.daemon.lease import Election, KubeLease, Record, Terms
+from central.daemon.lease import Election, KubeLease, LeaseTerms, Record
 from lading.errors import ConfigError
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
@@ -23,7 +23,7 @@ from tests.fakes.kube_server import FakeKubeServer
 from tests.fakes.records import Records
 from tests.fakes.simulated_time import run_simulated
 
-TERMS = Terms()
+TERMS = LeaseTerms()
 LEASE = LEASES.path("kube-system", "lading-central")
 TICK_S = 0.1
 
@@ -388,7 +388,7 @@ def test_never_two_leaders_whatever_is_late(seed: int) -> None:
 )
 def test_terms_that_would_not_be_safe_are_refused(terms: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
-        Terms(**terms)  # type: ignore[arg-type]
+        LeaseTerms(**terms)  # type: ignore[arg-type]
 
 
 def test_the_lease_as_an_object(tmp_path: Path) -> None:

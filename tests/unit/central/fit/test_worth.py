@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from central.fit.columns import FULL, Kind, States, milli_requested
 from central.fit.cutting import worth_of_rests
-from central.fit.scarcity import NUMBERS, OFTEN, Group, Groups
-from central.fit.workload import MASS, PodKind, Workload, workload_of
+from central.fit.scarcity import NUMBERS, OFTEN, PodGroupKind, WorkloadGroups
+from central.fit.workload import MASS, ExpectedWorkload, PodKind, workload_of
 from central.fit.worth import MOST_SIZES, Tables, _of_few_sizes
 from central.request.model import CpuMemory
 
@@ -47,17 +47,17 @@ def usable_by(pod: PodKind, cpu: int, memory: int, kind: Kind, free: list[int]) 
     return 0 if pod.cpu_only else sum(left for left in free if left >= need(pod, kind))
 
 
-def factor_of(group: Group) -> float:
+def factor_of(group: PodGroupKind) -> float:
     """Any would do."""
     return 0.5 + group.gpus / 4 + len(group.models) + group.cpu_memory.cpu_milli / 64_000
 
 
-def tables_of(workload: Workload, turnover: float = 0.0) -> Tables:
-    factors = {group: factor_of(group) for group in Groups(workload).of_kind}
+def tables_of(workload: ExpectedWorkload, turnover: float = 0.0) -> Tables:
+    factors = {group: factor_of(group) for group in WorkloadGroups(workload).of_kind}
     return Tables(workload, KINDS, CARDS, factors, turnover=turnover, most_cards=4)
 
 
-def weight_of(workload: Workload, pod: PodKind, mass: int) -> int:
+def weight_of(workload: ExpectedWorkload, pod: PodKind, mass: int) -> int:
     """As if each number of whole cards came often; and by how few places there are for its group."""
     group = group_of(pod)
     weight = mass * factor_of(group)
@@ -68,12 +68,14 @@ def weight_of(workload: Workload, pod: PodKind, mass: int) -> int:
     return round(weight) if not pod.models or {kind.model for kind in KINDS} & {*pod.models} else 0
 
 
-def group_of(pod: PodKind) -> Group:
-    return Group(pod.gpus, pod.models, pod.cpu_memory) if pod.gpus > 1 else Group(1, pod.models)
+def group_of(pod: PodKind) -> PodGroupKind:
+    return PodGroupKind(pod.gpus, pod.models, pod.cpu_memory) if pod.gpus > 1 else PodGroupKind(1, pod.models)
 
 
 @given(workloads, nodes)
-def test_usable_is_what_pods_drawn_at_random_could_use(workload: Workload, node: tuple[int, int, int, list[int]]) -> None:
+def test_usable_is_what_pods_drawn_at_random_could_use(
+    workload: ExpectedWorkload, node: tuple[int, int, int, list[int]]
+) -> None:
     cpu, memory, number, free = node
     summed = sum(
         weight_of(workload, pod, mass) * usable_by(pod, cpu, memory, KINDS[number], free) for pod, mass in workload.kinds
@@ -92,7 +94,9 @@ def test_where_pods_end_models_count_by_how_few_cards_they_have_and_not_by_what_
 
 
 @given(workloads, nodes)
-def test_fed_is_for_how_many_cards_cpu_and_memory_last(workload: Workload, node: tuple[int, int, int, list[int]]) -> None:
+def test_fed_is_for_how_many_cards_cpu_and_memory_last(
+    workload: ExpectedWorkload, node: tuple[int, int, int, list[int]]
+) -> None:
     cpu, memory, number, free = node
     summed = [0.0, 0.0]
     for pod, mass in workload.kinds:
@@ -106,7 +110,7 @@ def test_fed_is_for_how_many_cards_cpu_and_memory_last(workload: Workload, node:
 
 
 @given(workloads, nodes)
-def test_cut_is_what_the_rests_are_worth(workload: Workload, node: tuple[int, int, int, list[int]]) -> None:
+def test_cut_is_what_the_rests_are_worth(workload: ExpectedWorkload, node: tuple[int, int, int, list[int]]) -> None:
     kind, free = KINDS[node[2]], node[3]
     demand: dict[int, float] = {}
     for pod, mass in workload.kinds:
@@ -119,7 +123,9 @@ def test_cut_is_what_the_rests_are_worth(workload: Workload, node: tuple[int, in
 
 
 @given(workloads, st.lists(nodes, min_size=1, max_size=6))
-def test_many_nodes_at_once_are_worth_what_each_is(workload: Workload, some: list[tuple[int, int, int, list[int]]]) -> None:
+def test_many_nodes_at_once_are_worth_what_each_is(
+    workload: ExpectedWorkload, some: list[tuple[int, int, int, list[int]]]
+) -> None:
     tables, at_once = tables_of(workload), states(*some)
     each = [states(node) for node in some]
     assert tables.usable(at_once).tolist() == [int(tables.usable(one)[0]) for one in each]

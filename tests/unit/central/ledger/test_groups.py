@@ -1,13 +1,13 @@
 """Where affinity groups are, as pods come, go and move."""
 
 from central.assignment.model import Part, Taken
-from central.assignment.sharing import Group
+from central.assignment.sharing import AffinityGroup
 from central.ledger.groups import CardOf, Groups
 from central.request.model import Sharing
 from tests.fakes.capacities import gpu_uuid
 from tests.unit.central.ledger.facts import share, taken, uid
 
-X = Group("team", "x")
+X = AffinityGroup("team", "x")
 P, Q = uid("p"), uid("q")
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from central.assignment.model import Part, Taken
-from central.assignment.sharing import Group
+from central.assignment.sharing import AffinityGroup
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim, Clash, Conflict, Holder, NodeFacts, Obstacle
 from central.request.model import Sharing
@@ -262,7 +262,7 @@ def test_of_two_plans_for_two_cards_of_one_group_the_newer_counts(newer: Claim) 
     plan(older, "n1", of_x)
     plan(newer, "n2", of_x)
     assert (claims(ledger, "p", "n1"), claims(ledger, "p", "n2")) == (set(), {newer})
-    assert len(ledger.without().group_cards(Group("team", "x"))) == 1
+    assert len(ledger.without().group_cards(AffinityGroup("team", "x"))) == 1
     assert ledger.take_freed() == ("n1",)
     plan(older, "n2", of_x)  # the same card, or one of another group, is no matter
     assert claims(ledger, "p", "n2") == {older, newer}
@@ -454,4 +454,4 @@ def test_labels_that_end_are_room() -> None:
     ledger.facts.set_report(report("n1", 2, grants=[grant("p", "c", granted(0, 1000))]))
     assert (ledger.take_freed(), ledger.take_moved_groups()) == ((), frozenset())
     ledger.facts.remove_pod(P)
-    assert (ledger.take_freed(), ledger.take_moved_groups()) == (("n1",), frozenset({Group("team", "x")}))
+    assert (ledger.take_freed(), ledger.take_moved_groups()) == (("n1",), frozenset({AffinityGroup("team", "x")}))

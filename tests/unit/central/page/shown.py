@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from central.controllers.informer import DevicesFeed
-from central.page.live import EVERY_S, PENDING_EVERY_S, Live, Snapshot
+from central.page.live import EVERY_S, PENDING_EVERY_S, Live, PageSnapshot
 from central.state.node_reports import Reports
 from tests.unit.central.world import World
 
@@ -33,7 +33,7 @@ class Shown:
         return said(self.caught_up().since(revision))
 
 
-def said(snapshot: Snapshot | None) -> dict[str, Any]:
+def said(snapshot: PageSnapshot | None) -> dict[str, Any]:
     assert snapshot is not None
     decoded: dict[str, Any] = msgspec.json.decode(b"".join(snapshot.parts))
     assert decoded["revision"] == snapshot.revision

@@ -7,7 +7,7 @@ import pytest
 
 from central.quota.amounts import unit_of
 from central.quota.checks import QuotaRefusal, check, lendable, turn_key
-from central.quota.model import FLAT, ROOT, Dialect, Quota, QuotaId
+from central.quota.model import FLAT, ROOT, Quota, QuotaDialect, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import ask_up
 from central.quota.tree import build
@@ -206,7 +206,7 @@ def test_parents_are_compared_first() -> None:
 def flat(namespace: str, least: int, most: int) -> Quota:
     return Quota(
         id=QuotaId(f"{namespace}/q"),
-        dialect=Dialect.SCHEDULER_PLUGINS,
+        dialect=QuotaDialect.SCHEDULER_PLUGINS,
         namespace=namespace,
         name="q",
         parent=FLAT,

@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from central.quota import model, objects
-from central.quota.model import KOORDINATOR_PREFIX, Dialect, Owner, owner_of
+from central.quota.model import KOORDINATOR_PREFIX, Owner, QuotaDialect, owner_of
 from central.quota.objects import ElasticQuota, read_quota
 from central.quota.tree import Tree, build
 from central.request.model import DeviceRequest
@@ -29,7 +29,7 @@ def written() -> Iterator[dict[str, Any]]:
 
 def tree() -> Tree:
     return build(
-        read_quota(Dialect(one["apiVersion"].split("/")[0]), msgspec.convert(one, ElasticQuota))
+        read_quota(QuotaDialect(one["apiVersion"].split("/")[0]), msgspec.convert(one, ElasticQuota))
         for one in written()
         if one["kind"] == "ElasticQuota"
     )

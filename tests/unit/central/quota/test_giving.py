@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Generator, Iterable
 import pytest
 
 from central.loop.steps import result
-from central.quota.giving import Member, Piece, Unit, beyond, choosing
+from central.quota.giving import Piece, QuotaUnit, UnitMember, beyond, choosing
 from central.quota.model import QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.tree import build
@@ -27,9 +27,9 @@ def gang(
     team: str = "a",
     gpus: int = 1,
     preemptible: bool = True,
-) -> Unit:
-    members = tuple(Member(PodUid(f"{name}{number}"), {GPU: gpus * CARD}, started + number) for number in range(count))
-    return Unit(
+) -> QuotaUnit:
+    members = tuple(UnitMember(PodUid(f"{name}{number}"), {GPU: gpus * CARD}, started + number) for number in range(count))
+    return QuotaUnit(
         quota=QuotaId(team),
         members=members,
         least=count if least is None else least,
@@ -44,7 +44,9 @@ def needs(count: int, gpus: int = 1) -> Callable[[Collection[PodUid]], bool]:
     return lambda gone: len(gone) * gpus >= count
 
 
-def give_back(now: QuotaSnapshot, units: Iterable[Unit], enough: Callable[[Collection[PodUid]], bool]) -> tuple[Piece, ...]:
+def give_back(
+    now: QuotaSnapshot, units: Iterable[QuotaUnit], enough: Callable[[Collection[PodUid]], bool]
+) -> tuple[Piece, ...]:
     """Choose at once, with an `enough` of one step."""
 
     def in_a_step(gone: Collection[PodUid]) -> Generator[None, None, bool]:
@@ -68,9 +70,9 @@ def test_koordinators_example() -> None:
     )
     amounts = {"p1": (20, 0), "p2": (10, 1), "p3": (20, 0), "p4": (40, 0)}
     units = [
-        Unit(
+        QuotaUnit(
             quota=QuotaId("q"),
-            members=(Member(PodUid(name), {key: amount for key, amount in ((CPU, cpu), (MEMORY, memory)) if amount}),),
+            members=(UnitMember(PodUid(name), {key: amount for key, amount in ((CPU, cpu), (MEMORY, memory)) if amount}),),
             priority=priority,
         )
         for (name, (cpu, memory)), priority in zip(amounts.items(), (10, 9, 8, 7), strict=True)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 import yaml
 
-from central.quota.model import FLAT, ROOT, Dialect, Quota
+from central.quota.model import FLAT, ROOT, Quota, QuotaDialect
 from central.quota.objects import ElasticQuota, read_quota
 from central.request.cpu_memory import CPU, MEMORY
 from lading.vocabulary import RESOURCE_GPU, RESOURCE_RDMA
@@ -32,7 +32,7 @@ status:
 """
 
 
-def read(text: str, dialect: Dialect = Dialect.KOORDINATOR) -> Quota:
+def read(text: str, dialect: QuotaDialect = QuotaDialect.KOORDINATOR) -> Quota:
     return read_quota(dialect, msgspec.convert(yaml.safe_load(text), ElasticQuota))
 
 
@@ -54,7 +54,7 @@ def test_koordinators() -> None:
 
 
 def test_scheduler_plugins() -> None:
-    found = read(KOORDINATOR, Dialect.SCHEDULER_PLUGINS)
+    found = read(KOORDINATOR, QuotaDialect.SCHEDULER_PLUGINS)
     assert (found.id, found.parent, found.is_parent, found.lends) == ("quotas/vision", FLAT, False, True)
     assert found.weight_of(RESOURCE_GPU) == found.min[RESOURCE_GPU]
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Dialect, Owner, Quota, QuotaId
+from central.quota.model import BUILT_IN, DEFAULT, FLAT, ROOT, SYSTEM, Owner, Quota, QuotaDialect, QuotaId
 from central.quota.tree import MOST_LEVELS, build
 from lading.vocabulary import RESOURCE_GPU
 from tests.unit.central.quota.trees import quota
@@ -15,7 +15,7 @@ GPU = RESOURCE_GPU
 def flat(namespace: str, name: str = "quota", created: str = "") -> Quota:
     return Quota(
         id=QuotaId(f"{namespace}/{name}"),
-        dialect=Dialect.SCHEDULER_PLUGINS,
+        dialect=QuotaDialect.SCHEDULER_PLUGINS,
         namespace=namespace,
         name=name,
         parent=FLAT,

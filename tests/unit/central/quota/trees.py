@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from central.quota.model import ROOT, Amounts, Dialect, Quota, QuotaId
+from central.quota.model import ROOT, Amounts, Quota, QuotaDialect, QuotaId
 from central.quota.runtime import ask_up, divide, sibling
 from central.quota.tree import Tree, build
 
 
 def quota(name: str, *, parent: str = ROOT, **words: object) -> Quota:
-    made = Quota(id=QuotaId(name), dialect=Dialect.KOORDINATOR, namespace="quotas", name=name, parent=QuotaId(parent))
+    made = Quota(id=QuotaId(name), dialect=QuotaDialect.KOORDINATOR, namespace="quotas", name=name, parent=QuotaId(parent))
     return replace(made, **words)  # type: ignore[arg-type]
 
 

@@ -17,7 +17,7 @@ from central.request.model import (
 )
 from central.request.own import MAX_CONTAINERS, MAX_DEVICES, MAX_INIT_CONTAINERS, MAX_SHARED
 from central.request.parse import parse_request
-from central.request.pod import Amount, Container, Metadata, Pod, Resources, Spec
+from central.request.pod import Amount, Container, Pod, PodMetadata, PodSpec, Resources
 from lading.devices.assignment import MAX_MEMORY_MIB
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import PodUid
@@ -42,8 +42,8 @@ def ours(amounts: dict[str, Amount]) -> dict[str, Amount]:
 
 
 def pod(*apps: Container, init: tuple[Container, ...] = (), annotations: dict[str, str] | None = None) -> Pod:
-    metadata = Metadata(name="p", namespace="n", uid=PodUid("u"), annotations=ours_text(annotations or {}))
-    return Pod(metadata=metadata, spec=Spec(containers=apps, init_containers=init))
+    metadata = PodMetadata(name="p", namespace="n", uid=PodUid("u"), annotations=ours_text(annotations or {}))
+    return Pod(metadata=metadata, spec=PodSpec(containers=apps, init_containers=init))
 
 
 def ours_text(annotations: dict[str, str]) -> dict[str, str]:
@@ -136,7 +136,7 @@ def test_containers_are_in_starting_order_with_their_roles() -> None:
 
 def test_pods_of_one_template_ask_the_same() -> None:
     asks = [
-        parse_request(Pod(metadata=Metadata(name=name, uid=PodUid(name)), spec=pod(container("c", {"gpu": 1})).spec))
+        parse_request(Pod(metadata=PodMetadata(name=name, uid=PodUid(name)), spec=pod(container("c", {"gpu": 1})).spec))
         for name in "ab"
     ]
     assert asks[0] == asks[1]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from central.quota.model import FLAT, LABEL_PREEMPTIBLE, Dialect, QuotaId
+from central.quota.model import FLAT, LABEL_PREEMPTIBLE, QuotaDialect, QuotaId
 from central.scheduling.preempt import can_preempt
 from central.scheduling.why_pod import why_pending
 from lading.vocabulary import RESOURCE_GPU
@@ -21,7 +21,7 @@ def victims(teams: Teams, name: str) -> set[str] | None:
 
 def flat(namespace: str, least: int, most: int) -> Any:
     amounts = {"min": {RESOURCE_GPU: least * 1000}, "max": {RESOURCE_GPU: most * 1000}}
-    return quota(f"{namespace}/q", dialect=Dialect.SCHEDULER_PLUGINS, namespace=namespace, parent=QuotaId(FLAT), **amounts)
+    return quota(f"{namespace}/q", dialect=QuotaDialect.SCHEDULER_PLUGINS, namespace=namespace, parent=QuotaId(FLAT), **amounts)
 
 
 def test_never_a_pod_of_another_quota_and_always_the_own_one() -> None:

@@ -10,7 +10,7 @@ from central.controllers.requeue import Requeuer
 from central.ledger.model import Claim
 from central.loop.steps import exhaust
 from central.quota.amounts import model_key
-from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Dialect, Quota, QuotaId
+from central.quota.model import FLAT, LABEL_PREEMPTIBLE, LABEL_QUOTA, ROOT, Quota, QuotaDialect, QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
 from central.quota.runtime import ask_up
 from central.quota.tree import MOST_LEVELS
@@ -105,7 +105,7 @@ def test_the_last_quota_that_goes_lets_all_in() -> None:
     teams = Teams(cards("team", 0, 0))
     assert "1 of 0 GPUs" in teams.ask("a", "team")
     assert teams.woken() == []
-    teams.world.quotas.remove_quota(Dialect.KOORDINATOR, "uid-team")
+    teams.world.quotas.remove_quota(QuotaDialect.KOORDINATOR, "uid-team")
     exhaust(teams.world.quotas.look())
     assert teams.woken() == ["a"]
     assert teams.ask("a", "team") == ""
@@ -356,7 +356,7 @@ def test_a_gang_of_two_quotas_is_refused_by_either() -> None:
 def test_the_quota_of_a_namespace() -> None:
     flat = Quota(
         id=QuotaId("default/q"),
-        dialect=Dialect.SCHEDULER_PLUGINS,
+        dialect=QuotaDialect.SCHEDULER_PLUGINS,
         namespace="default",
         name="q",
         parent=FLAT,

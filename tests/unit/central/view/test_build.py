@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from central.view.build import node_view, totals
-from central.view.model import NodeState, NodeView, State
+from central.view.model import DeviceState, NodeState, NodeView
 from lading.nodedevices import NodeDevices
 from simnode.reported import read_status
 from tests.fakes.capacities import CARD_MIB
@@ -45,16 +45,16 @@ class Node:
 
 def test_a_free_card_has_no_holders() -> None:
     (gpu, _) = Node().view.gpus
-    assert (gpu.state, gpu.held_mib, gpu.held_percent, gpu.holders) == (State.FREE, 0, 0, ())
+    assert (gpu.state, gpu.held_mib, gpu.held_percent, gpu.holders) == (DeviceState.FREE, 0, 0, ())
 
 
 def test_a_whole_card_is_held_with_all_that_it_has() -> None:
     node = Node()
     node.world.bind("train", "n1")
     held, free = node.view.gpus
-    assert (held.state, held.held_mib, held.held_percent) == (State.HELD, CARD_MIB, 100)
+    assert (held.state, held.held_mib, held.held_percent) == (DeviceState.HELD, CARD_MIB, 100)
     assert [(one.pod, one.namespace, one.claims, one.whole) for one in held.holders] == [("train", "default", ("bound",), True)]
-    assert free.state is State.FREE
+    assert free.state is DeviceState.FREE
 
 
 def test_shares_add_up_and_leave_the_rest() -> None:
@@ -62,7 +62,7 @@ def test_shares_add_up_and_leave_the_rest() -> None:
     node.world.bind("a", "n1", share("8Gi", 30))
     node.world.bind("b", "n1", share("4Gi", 20))
     (gpu,) = node.view.gpus
-    assert (gpu.state, gpu.held_mib, gpu.held_percent) == (State.SHARED, 12288, 50)
+    assert (gpu.state, gpu.held_mib, gpu.held_percent) == (DeviceState.SHARED, 12288, 50)
     assert [(one.pod, one.memory_mib, one.core_percent) for one in gpu.holders] == [("a", 8192, 30), ("b", 4096, 20)]
 
 
@@ -80,7 +80,7 @@ def test_a_card_without_memory_left_is_held() -> None:
     node = Node(1)
     node.world.bind("a", "n1", share("40Gi", 10))
     node.world.bind("b", "n1", share("40Gi", 10))
-    assert node.view.gpus[0].state is State.HELD
+    assert node.view.gpus[0].state is DeviceState.HELD
 
 
 def test_containers_are_those_of_the_nodes_grants() -> None:
@@ -103,7 +103,7 @@ def test_an_unusable_card_says_why_and_keeps_its_holders(said: Json) -> None:
     node.world.bind("train", "n1")
     node.change_gpu(0, **said)
     gpu = node.view.gpus[0]
-    assert gpu.state is State.UNUSABLE
+    assert gpu.state is DeviceState.UNUSABLE
     assert next(iter(said.values())) in gpu.why
     assert (gpu.cordoned, [one.pod for one in gpu.holders]) == (False, ["train"])
 
@@ -111,8 +111,8 @@ def test_an_unusable_card_says_why_and_keeps_its_holders(said: Json) -> None:
 def test_a_cordoned_card_is_said_to_be() -> None:
     node = Node(cordon=gpu_uuid("n1", 1))
     ready, cordoned = node.view.gpus
-    assert (ready.cordoned, ready.state) == (False, State.FREE)
-    assert (cordoned.cordoned, cordoned.state) == (True, State.UNUSABLE)
+    assert (ready.cordoned, ready.state) == (False, DeviceState.FREE)
+    assert (cordoned.cordoned, cordoned.state) == (True, DeviceState.UNUSABLE)
     assert node.view.cordon == gpu_uuid("n1", 1)
 
 
@@ -151,12 +151,12 @@ def test_vfs_have_one_state_each() -> None:
     node = Node(1, 3)
     node.world.bind("net", "n1", vfs(1))
     (held,) = [vf for pf in node.view.pfs for vf in pf.vfs if vf.holders]
-    assert (held.state, held.holders[0].pod) == (State.HELD, "net")
+    assert (held.state, held.holders[0].pod) == (DeviceState.HELD, "net")
     port = msgspec.to_builtins(node.report)["status"]["pfs"][0]
     port["vfs"][2]["unhealthy"] = "no driver"
     node.change(pfs=[port])
     (pf,) = node.view.pfs
-    assert [vf.state for vf in pf.vfs] == [State.HELD, State.FREE, State.UNUSABLE]
+    assert [vf.state for vf in pf.vfs] == [DeviceState.HELD, DeviceState.FREE, DeviceState.UNUSABLE]
     assert pf.vfs[2].why == "no driver"
 
 
@@ -174,7 +174,7 @@ def test_an_ill_nic_is_why_its_vfs_reach_no_one() -> None:
     node.change(pfs=[port])
     (pf,) = node.view.pfs
     assert pf.why == "link is down"
-    assert [(vf.state, vf.why) for vf in pf.vfs] == [(State.UNUSABLE, "link is down")] * 2
+    assert [(vf.state, vf.why) for vf in pf.vfs] == [(DeviceState.UNUSABLE, "link is down")] * 2
 
 
 def test_instances_of_a_card_in_mig_mode() -> None:
@@ -187,10 +187,10 @@ def test_instances_of_a_card_in_mig_mode() -> None:
     node.change_gpu(0, migEnabled=True, mig=mig)
     node.change(grants=taken)
     (gpu,) = node.view.gpus
-    assert (gpu.state, gpu.held_mib, gpu.held_percent) == (State.SHARED, CARD_MIB // 4, 25)
+    assert (gpu.state, gpu.held_mib, gpu.held_percent) == (DeviceState.SHARED, CARD_MIB // 4, 25)
     assert [(one.state, [holder.uid for holder in one.holders]) for one in gpu.mig] == [
-        (State.HELD, ["uid-x"]),
-        (State.FREE, []),
+        (DeviceState.HELD, ["uid-x"]),
+        (DeviceState.FREE, []),
     ]
     assert gpu.holders[0].mig == ("MIG-0",)
 
@@ -208,8 +208,8 @@ def test_positions_of_a_card_that_is_divided_on_demand() -> None:
     taken = [{"pod": "uid-x", "container": "main", "gpus": [{"uuid": gpu_uuid("n1", 0), "migUuid": "MIG-1g@6"}]}]
     node.change(grants=taken)
     (gpu,) = node.view.gpus
-    assert (gpu.state, gpu.held_mib, gpu.mig_positions) == (State.SHARED, CARD_MIB // 8, ("1 x 3g.40gb", "6 x 1g.10gb"))
-    assert [(one.uuid, one.state) for one in gpu.mig] == [("MIG-1g@6", State.HELD)]
+    assert (gpu.state, gpu.held_mib, gpu.mig_positions) == (DeviceState.SHARED, CARD_MIB // 8, ("1 x 3g.40gb", "6 x 1g.10gb"))
+    assert [(one.uuid, one.state) for one in gpu.mig] == [("MIG-1g@6", DeviceState.HELD)]
 
 
 def test_what_several_hold_and_one_should_is_a_problem() -> None:
@@ -245,8 +245,17 @@ def test_a_node_that_gives_nothing_withholds_what_no_one_holds(away: bool) -> No
     else:
         node.change(reconciled=False)
     view = node.view
-    assert sorted(gpu.state for gpu in view.gpus) == [State.HELD, State.UNUSABLE, State.WITHHELD, State.WITHHELD]
-    assert sorted(vf.state for pf in view.pfs for vf in pf.vfs) == [State.HELD, State.WITHHELD, State.WITHHELD]
+    assert sorted(gpu.state for gpu in view.gpus) == [
+        DeviceState.HELD,
+        DeviceState.UNUSABLE,
+        DeviceState.WITHHELD,
+        DeviceState.WITHHELD,
+    ]
+    assert sorted(vf.state for pf in view.pfs for vf in pf.vfs) == [
+        DeviceState.HELD,
+        DeviceState.WITHHELD,
+        DeviceState.WITHHELD,
+    ]
     sums = totals([view])
     assert (sums.gpus_free, sums.gpus_shared, sums.gpus_held, sums.gpus_withheld, sums.gpus_unusable) == (0, 0, 1, 2, 1)
     assert (sums.vfs_free, sums.vfs_held, sums.vfs_withheld, sums.vfs_unusable) == (0, 1, 2, 0)
@@ -340,7 +349,7 @@ def test_a_card_in_mig_mode_without_an_instance_is_not_free() -> None:
     node = Node()
     node.change_gpu(0, migEnabled=True)
     without, free = node.view.gpus
-    assert (without.state, free.state) == (State.UNUSABLE, State.FREE)
+    assert (without.state, free.state) == (DeviceState.UNUSABLE, DeviceState.FREE)
     assert "MIG" in without.why
     assert totals([node.view]).gpu_counts == (1, 0, 1)
 
@@ -352,6 +361,6 @@ def test_a_node_that_is_unschedulable_has_no_free_devices() -> None:
     node.world.cordon("n1")
     assert node.world.ledger.claims_changed_since(before)[0] == ["n1"]  # the page shows it
     assert node.view.state is NodeState.UNSCHEDULABLE
-    assert [gpu.state for gpu in node.view.gpus] == [State.HELD, State.WITHHELD]
-    assert node.view.pfs[0].vfs[0].state is State.WITHHELD
+    assert [gpu.state for gpu in node.view.gpus] == [DeviceState.HELD, DeviceState.WITHHELD]
+    assert node.view.pfs[0].vfs[0].state is DeviceState.WITHHELD
     assert totals([node.view]).nodes_not_ready == 0

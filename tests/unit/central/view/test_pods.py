@@ -1,6 +1,18 @@
 """What pods hold and use, from views of nodes."""
 
-from central.view.model import Counts, GpuView, Holder, MigView, NodeState, NodeView, PfView, State, Totals, Use, VfView
+from central.view.model import (
+    DeviceCounts,
+    DeviceState,
+    GpuView,
+    HolderView,
+    MigView,
+    NodeState,
+    NodeView,
+    PfView,
+    Totals,
+    Use,
+    VfView,
+)
 from central.view.pods import PodState, share_of, share_of_nodes, view_pods
 
 MIB = 80_000
@@ -17,10 +29,10 @@ def holder(
     claims: tuple[str, ...] = GRANTED,
     mig: tuple[str, ...] = (),
     used_mib: int | None = None,
-) -> Holder:
+) -> HolderView:
     """Of the whole card where it has no amounts."""
     namespace, _, name = pod.rpartition("/")
-    return Holder(
+    return HolderView(
         uid=f"uid-{name}",
         namespace=namespace,
         pod=name,
@@ -33,16 +45,19 @@ def holder(
     )
 
 
-def card(*holders: Holder, use: tuple[int, int] | None = None, idle: bool = False, mig: tuple[MigView, ...] = ()) -> GpuView:
+def card(
+    *holders: HolderView, use: tuple[int, int] | None = None, idle: bool = False, mig: tuple[MigView, ...] = ()
+) -> GpuView:
     """`use`: MiB and percent."""
     return GpuView(
-        uuid="GPU", bdf="0000:01:00.0", index=0, model="M", memory_mib=MIB, state=State.HELD if holders else State.FREE,
+        uuid="GPU", bdf="0000:01:00.0", index=0, model="M", memory_mib=MIB,
+        state=DeviceState.HELD if holders else DeviceState.FREE,
         holders=holders, mig=mig, use=use and Use(memory_mib=use[0], busy_percent=use[1]), idle=idle,
     )  # fmt: skip
 
 
-def node(name: str, *gpus: GpuView, vfs: tuple[Holder, ...] = ()) -> NodeView:
-    held = tuple(VfView(bdf=f"0000:60:00.{n}", state=State.HELD, holders=(one,)) for n, one in enumerate(vfs))
+def node(name: str, *gpus: GpuView, vfs: tuple[HolderView, ...] = ()) -> NodeView:
+    held = tuple(VfView(bdf=f"0000:60:00.{n}", state=DeviceState.HELD, holders=(one,)) for n, one in enumerate(vfs))
     return NodeView(name=name, state=NodeState.READY, gpus=gpus, pfs=(PfView(bdf="0000:60:00.0", vfs=held),))
 
 
@@ -110,5 +125,5 @@ def test_nodes_use_what_is_used_without_a_grant_too() -> None:
 
 def test_each_device_is_counted_once() -> None:
     totals = Totals(gpus=15, gpus_free=1, gpus_shared=2, gpus_held=3, gpus_withheld=4, gpus_unusable=5)
-    assert totals.gpu_counts == Counts(free=1, held=5, unusable=9)
+    assert totals.gpu_counts == DeviceCounts(free=1, held=5, unusable=9)
     assert totals.gpu_counts.total == totals.gpus

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from hooks.attach import ethtool, ethtool_ioctl
-from hooks.attach.messages import Message, parse_attributes, render_attribute
+from hooks.attach.messages import NetlinkMessage, parse_attributes, render_attribute
 
 _RINGS = next(group for group in ethtool.GROUPS if "ring-rx" in group.names)
 _PRIVATE = next(group for group in ethtool.GROUPS if "private-flags" in group.names)
 
 
-def answer(*attributes: bytes) -> Message:
-    return Message(21, 0, 1, b"\0" * 4 + b"".join(attributes))
+def answer(*attributes: bytes) -> NetlinkMessage:
+    return NetlinkMessage(21, 0, 1, b"\0" * 4 + b"".join(attributes))
 
 
 def u32(kind: int, value: int) -> bytes:

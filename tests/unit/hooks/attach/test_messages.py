@@ -11,7 +11,7 @@ from hooks.attach.messages import (
     NLM_F_DUMP_INTR,
     NLMSG_DONE,
     NLMSG_ERROR,
-    Message,
+    NetlinkMessage,
     RefusedError,
     parse_answer,
     parse_attributes,
@@ -32,7 +32,7 @@ def ended(code: int, *, words: str = "", capped: bool = True) -> bytes:
 
 
 def test_an_acknowledgement_ends_an_answer() -> None:
-    assert parse_answer(stamp(render_message(16, 0, b"link"), 9) + ended(0)) == [Message(16, 0, 9, b"link")]
+    assert parse_answer(stamp(render_message(16, 0, b"link"), 9) + ended(0)) == [NetlinkMessage(16, 0, 9, b"link")]
 
 
 @pytest.mark.parametrize("capped", [True, False])

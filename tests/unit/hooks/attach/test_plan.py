@@ -6,8 +6,8 @@ import pytest
 
 from hooks.attach.plan import (
     Act,
-    Alive,
-    Seen,
+    LiveSandboxes,
+    ObservedDevices,
     Stuck,
     choose_ifname,
     decide_act,
@@ -108,48 +108,52 @@ def test_a_release_undoes_what_may_have_been_done(step: Step, back: list[Step]) 
 @pytest.mark.parametrize(
     ("step", "seen", "act"),
     [
-        (Step.ADDRESSING, Seen(netns=True, host=HERE), Act.ADDRESS),
-        (Step.ADDRESSING, Seen(netns=True, pod=THERE), None),
-        (Step.CONFIGURING, Seen(netns=True, host=HERE), Act.CONFIGURE),
-        (Step.CONFIGURING, Seen(netns=True, pod=THERE), None),
-        (Step.MOVING, Seen(netns=True, host=HERE), Act.MOVE_IN),
-        (Step.MOVING, Seen(netns=True, host=HERE, pod=THERE), Act.MOVE_IN),  # the pod has one of that name, of its own
-        (Step.MOVING, Seen(netns=True, pod=THERE), Act.NOTHING),
-        (Step.MOVING, Seen(netns=True, pod=STRANDED), Act.MOVE_IN),
-        (Step.MOVING, Seen(netns=True), None),
-        (Step.RDMA_MOVING, Seen(netns=True, pod=THERE, rdma_host=IBDEV), Act.RDMA_MOVE_IN),
-        (Step.RDMA_MOVING, Seen(netns=True, pod=THERE, rdma_pod=IBDEV), Act.NOTHING),
-        (Step.RDMA_MOVING, Seen(netns=True, pod=THERE), None),
-        (Step.RAISING, Seen(netns=True, pod=THERE, rdma_pod=IBDEV), Act.RAISE),
-        (Step.RAISING, Seen(netns=True, host=HERE), None),
-        (Step.RDMA_RETURNING, Seen(netns=True, pod=THERE, rdma_pod=IBDEV), Act.RDMA_MOVE_OUT),
-        (Step.RDMA_RETURNING, Seen(rdma_host=IBDEV), Act.NOTHING),
-        (Step.RDMA_RETURNING, Seen(), None),
-        (Step.RETURNING, Seen(netns=True, pod=THERE), Act.MOVE_OUT),
-        (Step.RETURNING, Seen(netns=True, pod=STRANDED), Act.MOVE_OUT),
-        (Step.RETURNING, Seen(host=HERE), Act.NOTHING),
-        (Step.RETURNING, Seen(host=replace(HERE, name=parking_name(FULL.bdf))), Act.NOTHING),
-        (Step.RETURNING, Seen(host=THERE), Act.PARK),
-        (Step.RETURNING, Seen(host=replace(HERE, altnames=("ens1v2",))), Act.PARK),
-        (Step.RETURNING, Seen(netns=True), None),
-        (Step.RETURNING, Seen(), None),
-        (Step.RESTORING, Seen(host=HERE), Act.RESTORE),
-        (Step.RESTORING, Seen(netns=True, pod=THERE), None),
+        (Step.ADDRESSING, ObservedDevices(netns=True, host=HERE), Act.ADDRESS),
+        (Step.ADDRESSING, ObservedDevices(netns=True, pod=THERE), None),
+        (Step.CONFIGURING, ObservedDevices(netns=True, host=HERE), Act.CONFIGURE),
+        (Step.CONFIGURING, ObservedDevices(netns=True, pod=THERE), None),
+        (Step.MOVING, ObservedDevices(netns=True, host=HERE), Act.MOVE_IN),
+        (
+            Step.MOVING,
+            ObservedDevices(netns=True, host=HERE, pod=THERE),
+            Act.MOVE_IN,
+        ),  # the pod has one of that name, of its own
+        (Step.MOVING, ObservedDevices(netns=True, pod=THERE), Act.NOTHING),
+        (Step.MOVING, ObservedDevices(netns=True, pod=STRANDED), Act.MOVE_IN),
+        (Step.MOVING, ObservedDevices(netns=True), None),
+        (Step.RDMA_MOVING, ObservedDevices(netns=True, pod=THERE, rdma_host=IBDEV), Act.RDMA_MOVE_IN),
+        (Step.RDMA_MOVING, ObservedDevices(netns=True, pod=THERE, rdma_pod=IBDEV), Act.NOTHING),
+        (Step.RDMA_MOVING, ObservedDevices(netns=True, pod=THERE), None),
+        (Step.RAISING, ObservedDevices(netns=True, pod=THERE, rdma_pod=IBDEV), Act.RAISE),
+        (Step.RAISING, ObservedDevices(netns=True, host=HERE), None),
+        (Step.RDMA_RETURNING, ObservedDevices(netns=True, pod=THERE, rdma_pod=IBDEV), Act.RDMA_MOVE_OUT),
+        (Step.RDMA_RETURNING, ObservedDevices(rdma_host=IBDEV), Act.NOTHING),
+        (Step.RDMA_RETURNING, ObservedDevices(), None),
+        (Step.RETURNING, ObservedDevices(netns=True, pod=THERE), Act.MOVE_OUT),
+        (Step.RETURNING, ObservedDevices(netns=True, pod=STRANDED), Act.MOVE_OUT),
+        (Step.RETURNING, ObservedDevices(host=HERE), Act.NOTHING),
+        (Step.RETURNING, ObservedDevices(host=replace(HERE, name=parking_name(FULL.bdf))), Act.NOTHING),
+        (Step.RETURNING, ObservedDevices(host=THERE), Act.PARK),
+        (Step.RETURNING, ObservedDevices(host=replace(HERE, altnames=("ens1v2",))), Act.PARK),
+        (Step.RETURNING, ObservedDevices(netns=True), None),
+        (Step.RETURNING, ObservedDevices(), None),
+        (Step.RESTORING, ObservedDevices(host=HERE), Act.RESTORE),
+        (Step.RESTORING, ObservedDevices(netns=True, pod=THERE), None),
     ],
 )
-def test_an_act_follows_from_where_the_devices_are(step: Step, seen: Seen, act: Act | None) -> None:
+def test_an_act_follows_from_where_the_devices_are(step: Step, seen: ObservedDevices, act: Act | None) -> None:
     decided = decide_act(at(step), seen)
     assert decided == act if act is not None else isinstance(decided, Stuck)
 
 
 @pytest.mark.parametrize("step", [Step.CONFIGURING, Step.MOVING, Step.RDMA_MOVING, Step.RAISING])
 def test_nothing_is_brought_to_a_namespace_that_is_gone(step: Step) -> None:
-    assert isinstance(decide_act(at(step), Seen(host=HERE, rdma_host=IBDEV)), Stuck)
+    assert isinstance(decide_act(at(step), ObservedDevices(host=HERE, rdma_host=IBDEV)), Stuck)
 
 
 @pytest.mark.parametrize("step", [Step.CONFIGURING, Step.RESTORING])
 def test_what_has_no_network_device_has_its_pf_all_the_same(step: Step) -> None:
-    assert isinstance(decide_act(at(step, netdev=None), Seen(netns=True)), Act)
+    assert isinstance(decide_act(at(step, netdev=None), ObservedDevices(netns=True)), Act)
 
 
 # ---- whose a device is
@@ -252,7 +256,7 @@ KNOWN = frozenset({FULL.generation})
 def test_orphans_are_released(row: Attachment, how: dict[str, Any], orphan: bool) -> None:
     stopped: set[SandboxId] = how.get("stopped", set())
     ready, live, known = (frozenset(how.get(name, among)) for name, among in (("ready", ()), ("live", ()), ("known", KNOWN)))
-    alive = Alive(ready=ready, live=live, at=how.get("now", NOW), known=known)
+    alive = LiveSandboxes(ready=ready, live=live, at=how.get("now", NOW), known=known)
     found = find_orphans(
         [row],
         alive,
@@ -278,7 +282,7 @@ def test_orphans_are_released(row: Attachment, how: dict[str, Any], orphan: bool
 def test_a_sandbox_has_ended_when_nothing_of_it_is_left(
     ready: set[SandboxId], live: set[SandboxId], stopped: bool, known: Collection[int], ended: bool
 ) -> None:
-    alive = Alive(ready=frozenset(ready), live=frozenset(live), at=FULL.since, known=frozenset(known))
+    alive = LiveSandboxes(ready=frozenset(ready), live=frozenset(live), at=FULL.since, known=frozenset(known))
     assert has_ended(FULL, alive, stopped=stopped) is ended
 
 

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from hooks.attach.kernel import KernelError
-from hooks.attach.messages import Message, parse_messages, render_attribute
+from hooks.attach.messages import NetlinkMessage, parse_messages, render_attribute
 from hooks.attach.rtnetlink import (
     parse_link,
     parse_route,
@@ -55,9 +55,9 @@ def test_a_link_is_asked_for_by_name_with_its_vfs_and_without_their_counters() -
     assert message.body[16:] == render_attribute(29, struct.pack("=I", 1 | 8)) + render_attribute(3, b"ens1f0\0")
 
 
-def link_message(*attributes: tuple[int, bytes], flags: int = 0) -> Message:
+def link_message(*attributes: tuple[int, bytes], flags: int = 0) -> NetlinkMessage:
     told = b"".join(render_attribute(kind, payload) for kind, payload in attributes)
-    return Message(16, 0, 0, struct.pack("=BxHiII", 0, 1, 12, flags, 0) + told)
+    return NetlinkMessage(16, 0, 0, struct.pack("=BxHiII", 0, 1, 12, flags, 0) + told)
 
 
 def test_a_link_is_read_with_the_function_that_it_is_of() -> None:
@@ -108,9 +108,9 @@ def test_a_device_without_an_address_has_none() -> None:
     assert parse_link(link_message((3, b"tun0\0"), (4, struct.pack("=I", 1500)))).mac == ""
 
 
-def route_message(family: int, length: int, *attributes: tuple[int, bytes], table: int = 254, kind: int = 1) -> Message:
+def route_message(family: int, length: int, *attributes: tuple[int, bytes], table: int = 254, kind: int = 1) -> NetlinkMessage:
     told = b"".join(render_attribute(each, payload) for each, payload in attributes)
-    return Message(24, 2, 0, struct.pack("=8BI", family, length, 0, 0, table, 3, 0, kind, 0) + told)
+    return NetlinkMessage(24, 2, 0, struct.pack("=8BI", family, length, 0, 0, table, 3, 0, kind, 0) + told)
 
 
 def test_routes_are_read() -> None:
@@ -129,7 +129,7 @@ def test_routes_are_read() -> None:
     ],
     ids=["the local table", "unreachable", "several next hops"],
 )
-def test_a_route_that_is_not_plain_is_left_alone(message: Message) -> None:
+def test_a_route_that_is_not_plain_is_left_alone(message: NetlinkMessage) -> None:
     assert parse_route(message) is None
 
 

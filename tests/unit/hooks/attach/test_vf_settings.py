@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.attach.messages import NLA_F_NESTED, Message, render_attribute
+from hooks.attach.messages import NLA_F_NESTED, NetlinkMessage, render_attribute
 from hooks.attach.rtnetlink import parse_link
 from hooks.attach.vf_settings import decide_changes, describe_change, parse_vfs, render_change, render_guids
 from hooks.model.attachment import VfConfig, VfLinkState, VlanProtocol
@@ -114,8 +114,8 @@ def vf_info(number: int, *attributes: tuple[int, bytes]) -> bytes:
     return render_attribute(1, b"".join(render_attribute(kind, payload) for kind, payload in told))
 
 
-def link_with(*infos: bytes) -> Message:
-    return Message(16, 0, 0, struct.pack("=BxHiII", 0, 1, INDEX, 0, 0) + render_attribute(22, b"".join(infos)))
+def link_with(*infos: bytes) -> NetlinkMessage:
+    return NetlinkMessage(16, 0, 0, struct.pack("=BxHiII", 0, 1, INDEX, 0, 0) + render_attribute(22, b"".join(infos)))
 
 
 @pytest.mark.parametrize("counters", [250, 248, 244])
@@ -127,7 +127,7 @@ def test_hundreds_of_vfs_are_read_from_a_kernel_that_adds_their_counters(counter
     wrapped = struct.pack("=HH", length % 0x10000, 22) + infos
     after = render_attribute(56, b"0000:18:00.0\0") + render_attribute(57, b"pci\0")
     body = struct.pack("=BxHiII", 0, 1, INDEX, 0, 0) + render_attribute(3, b"ens1f0\0") + wrapped + after
-    message = Message(16, 0, 0, body)
+    message = NetlinkMessage(16, 0, 0, body)
     assert sorted(parse_vfs(message)) == list(range(254))
     assert (parse_link(message).name, parse_link(message).parent) == ("ens1f0", "0000:18:00.0")
 
@@ -164,4 +164,4 @@ def test_a_vf_is_read_and_what_its_driver_does_not_tell_is_none() -> None:
 
 
 def test_a_device_without_vfs_tells_of_none() -> None:
-    assert parse_vfs(Message(16, 0, 0, struct.pack("=BxHiII", 0, 1, INDEX, 0, 0))) == {}
+    assert parse_vfs(NetlinkMessage(16, 0, 0, struct.pack("=BxHiII", 0, 1, INDEX, 0, 0))) == {}

@@ -10,7 +10,7 @@ from hooks.model.assignment import ContainerRequest, GpuRequest, GrantedDevices,
 from hooks.model.holding import Holding
 from hooks.model.inventory import Inventory, MigInstance, Pf
 from lading.devices.isolation import IsolationName
-from lading.devices.mig import Span
+from lading.devices.mig import MemorySpan
 from lading.reasons import Reason
 from lading.vocabulary import GpuUuid, PciAddress, PodUid
 from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid, vf
@@ -218,7 +218,7 @@ def test_mig_instances_are_held_one_by_one() -> None:
 
 
 def test_of_positions_that_take_the_same_memory_one_is_held() -> None:
-    spans = {"1g@0": Span(0, 1), "1g@1": Span(1, 1), "2g@0": Span(0, 2)}
+    spans = {"1g@0": MemorySpan(0, 1), "1g@1": MemorySpan(1, 1), "2g@0": MemorySpan(0, 2)}
     names = {name: f"MIG-{uuid(0)}/{name}" for name in spans}
     positions = tuple(MigInstance(uuid=names[name], memory_mib=1000, span=span) for name, span in spans.items())
     node = inventory(gpus=(replace(gpu(0), mig=positions, mig_enabled=True),))

@@ -10,7 +10,7 @@ from hooks.model.assignment import GrantedDevices, GrantedGpu
 from hooks.model.grant import Grant
 from hooks.model.inventory import GpuProcess
 from lading.devices.isolation import IsolationName
-from lading.sharestatus import ContainerUse
+from lading.sharestatus import ShareUse
 from lading.vocabulary import PodUid
 from tests.fakes.holders import grant, whole
 from tests.unit.hooks.inventories import gpu, running, uuid
@@ -29,8 +29,8 @@ def cgroup(pod: str, container: str = A) -> str:
     return f"0::/kubepods/burstable/pod{pod}/{container}\n"
 
 
-def known(pod: str, *pids: int) -> ContainerUse:
-    return ContainerUse(
+def known(pod: str, *pids: int) -> ShareUse:
+    return ShareUse(
         namespace="default", pod="x", pod_uid=pod, container="train", gpu=uuid(0), request_percent=10, limit_percent=100,
         held_s=0.0, has_turn=False, waiters=0, memory_used_mib=0, memory_limit_mib=1000, processes=len(pids), process_ids=pids,
     )  # fmt: skip
@@ -39,7 +39,7 @@ def known(pod: str, *pids: int) -> ContainerUse:
 def find(
     processes: tuple[GpuProcess, ...] | None,
     cgroups: dict[int, str],
-    uses: Sequence[ContainerUse],
+    uses: Sequence[ShareUse],
     *grants: Grant,
     tolerance_mib: int = 100,
 ) -> list[tuple[str, str, How, tuple[int, ...]]]:
@@ -74,7 +74,7 @@ def test_processes_of_no_sharer_are_not_meant(text: str) -> None:
 
 def test_a_server_that_does_not_tell_its_processes_accuses_no_pod() -> None:
     older = known("a")
-    uses = [ContainerUse(**{name: getattr(older, name) for name in older.__struct_fields__} | {"process_ids": None})]
+    uses = [ShareUse(**{name: getattr(older, name) for name in older.__struct_fields__} | {"process_ids": None})]
     assert find(running(1), {1: cgroup("a")}, uses, sharer("a")) == []
 
 

@@ -14,7 +14,7 @@ from hooks.model.assignment import GrantedDevices, GrantedGpu, Refusal
 from hooks.model.container import Adjustment, Sandbox
 from hooks.model.grant import Grant
 from hooks.model.inventory import Gpu, Inventory, MigInstance
-from lading.devices.mig import Span, position_name
+from lading.devices.mig import MemorySpan, position_name
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.reasons import Reason
@@ -69,7 +69,7 @@ class Rig:
     def read(self) -> Inventory:
         """Return a reading of the card as it is now."""
         positions = (
-            MigInstance(uuid=position(n), memory_mib=9856, span=Span(n, 1), made_uuid=self.made.get(position(n), ""))
+            MigInstance(uuid=position(n), memory_mib=9856, span=MemorySpan(n, 1), made_uuid=self.made.get(position(n), ""))
             for n in range(3)
         )
         return inventory(gpus=(replace(gpu(0), mig=tuple(positions), mig_enabled=True), gpu(1)))

@@ -11,7 +11,7 @@ from hooks.model.assignment import GrantedDevices, GrantedGpu, GrantedVf
 from hooks.model.attachment import Attachment, Step
 from hooks.model.grant import Grant, GrantKey
 from hooks.model.lists import ContainerState, ListedContainer, ListedSandbox, Lists
-from hooks.node.release_decision import Alive, Device, Release, decide_release, find_alive, find_device, waiting_for
+from hooks.node.release_decision import Alive, HeldDevice, Release, decide_release, find_alive, find_device, waiting_for
 from lading.errors import ConfigError
 from lading.vocabulary import PodUid
 from tests.fakes import holders
@@ -20,11 +20,13 @@ from tests.unit.hooks.inventories import gpu, inventory, mig_gpu, mig_uuid, uuid
 NODE = inventory(gpus=(gpu(0), mig_gpu(1)), vfs=(vf(0), vf(1)))
 BOTH = GrantedDevices(gpus=(GrantedGpu(uuid=holders.gpu_uuid(0)),), vfs=(GrantedVf(bdf=holders.vf_bdf(1)),))
 NO_ONE = Alive()
-CARD = Device(gpu=holders.gpu_uuid(0))
-FUNCTION = Device(vf=holders.vf_bdf(1))
+CARD = HeldDevice(gpu=holders.gpu_uuid(0))
+FUNCTION = HeldDevice(vf=holders.vf_bdf(1))
 
 
-def decided(device: Device, grants: Sequence[Grant] = (), rows: Sequence[Attachment] = (), alive: Alive = NO_ONE) -> Release:
+def decided(
+    device: HeldDevice, grants: Sequence[Grant] = (), rows: Sequence[Attachment] = (), alive: Alive = NO_ONE
+) -> Release:
     return decide_release(device, LedgerContent(grants=grants, attachments=rows), alive)
 
 
@@ -42,14 +44,14 @@ def ready(*pods: str) -> Alive:
 @pytest.mark.parametrize(
     ("text", "device"),
     [
-        (gpu(0).uuid.upper().replace("GPU", "gpu"), Device(gpu=uuid(0))),
-        (gpu(0).bdf, Device(gpu=uuid(0))),
-        ("00000000:10:00.0", Device(gpu=uuid(0))),
-        (mig_uuid(10), Device(mig=mig_uuid(10))),
-        (vf(1).bdf.upper(), Device(vf=vf(1).bdf)),
+        (gpu(0).uuid.upper().replace("GPU", "gpu"), HeldDevice(gpu=uuid(0))),
+        (gpu(0).bdf, HeldDevice(gpu=uuid(0))),
+        ("00000000:10:00.0", HeldDevice(gpu=uuid(0))),
+        (mig_uuid(10), HeldDevice(mig=mig_uuid(10))),
+        (vf(1).bdf.upper(), HeldDevice(vf=vf(1).bdf)),
     ],
 )
-def test_a_device_of_the_node_by_any_of_its_names(text: str, device: Device) -> None:
+def test_a_device_of_the_node_by_any_of_its_names(text: str, device: HeldDevice) -> None:
     assert find_device(text, NODE, LedgerContent()) == device
 
 
@@ -69,8 +71,8 @@ def test_what_is_no_device_of_the_node_is_said(text: str, said: str) -> None:
 
 def test_what_is_gone_can_be_released_while_someone_holds_it() -> None:
     said = LedgerContent(grants=[holders.grant(devices=holders.whole(9))], attachments=[holders.row(9)])
-    assert find_device(holders.gpu_uuid(9), NODE, said) == Device(gpu=holders.gpu_uuid(9))
-    assert find_device(holders.vf_bdf(9), NODE, said) == Device(vf=holders.vf_bdf(9))
+    assert find_device(holders.gpu_uuid(9), NODE, said) == HeldDevice(gpu=holders.gpu_uuid(9))
+    assert find_device(holders.vf_bdf(9), NODE, said) == HeldDevice(vf=holders.vf_bdf(9))
 
 
 # ---- who is alive
@@ -142,7 +144,7 @@ def test_of_sharers_the_dead_go_and_the_living_stay() -> None:
 def test_a_card_is_released_with_its_instances_and_an_instance_alone() -> None:
     a, b = (holders.grant(pod, devices=holders.share(0, mig_uuid=mig_uuid(n))) for n, pod in enumerate(("a", "b")))
     assert decided(CARD, [a, b]).grants == (a, b)
-    assert decided(Device(mig=mig_uuid(1)), [a, b]).grants == (b,)
+    assert decided(HeldDevice(mig=mig_uuid(1)), [a, b]).grants == (b,)
 
 
 def test_a_vf_comes_back_from_the_older_sandbox_of_a_pod_that_lives_and_its_grant_stays() -> None:

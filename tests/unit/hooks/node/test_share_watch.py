@@ -20,7 +20,7 @@ from lading.devices.isolation import IsolationName
 from lading.errors import HostError
 from lading.log import Event, Log
 from lading.sharegrant import FILE, SOCKET, SharedGpu, ShareGrant, folder_name, render_grant
-from lading.sharestatus import ContainerUse, ask
+from lading.sharestatus import ShareUse, ask
 from lading.sockets import listen
 from lading.threads import in_thread
 from lading.vocabulary import GpuUuid, PodUid
@@ -50,14 +50,14 @@ class World:
         self.node = a_node(ledger, FakeRuntime(), sim.root, log)
         self.node.watch = Watch(found)
         self.now = 100.0
-        self.uses: Callable[[], Sequence[ContainerUse]] = list
+        self.uses: Callable[[], Sequence[ShareUse]] = list
         self.watch = ShareWatch(
             node=self.node, vendors=[vendor], ask=self.ask, tolerance_mib=100, log=log, clock=lambda: self.now
         )
         share = GrantedGpu(uuid=self.card, memory_mib=1000, isolation=IsolationName.TOKENS)
         ledger.record(grant(POD, "train", GrantedDevices(gpus=(share,)), containers={ID: "s"}))
 
-    def ask(self) -> Sequence[ContainerUse]:
+    def ask(self) -> Sequence[ShareUse]:
         return self.uses()
 
     def show(self, *running: Running) -> None:
@@ -126,8 +126,8 @@ def test_too_much_memory_is_found(play: Play) -> None:
     play(scenario)
 
 
-def known(*pids: int) -> ContainerUse:
-    return ContainerUse(
+def known(*pids: int) -> ShareUse:
+    return ShareUse(
         namespace="default", pod="x", pod_uid=POD, container="train", gpu="", request_percent=10, limit_percent=100,
         held_s=0.0, has_turn=False, waiters=0, memory_used_mib=0, memory_limit_mib=1000, processes=len(pids), process_ids=pids,
     )  # fmt: skip
@@ -135,7 +135,7 @@ def known(*pids: int) -> ContainerUse:
 
 @pytest.mark.parametrize("error", [HostError("cannot ask"), ZeroDivisionError()])
 def test_while_the_share_server_does_not_answer_nothing_is_claimed(play: Play, records: Records, error: Exception) -> None:
-    def down() -> Sequence[ContainerUse]:
+    def down() -> Sequence[ShareUse]:
         raise error
 
     async def scenario(world: World) -> None:
@@ -209,7 +209,7 @@ def test_the_share_servers_status_names_the_processes_that_are_connected(play: P
     play(scenario)
 
 
-async def until_connected(path: Path) -> Sequence[ContainerUse]:
+async def until_connected(path: Path) -> Sequence[ShareUse]:
     for _ in range(1000):
         uses = await in_thread(partial(ask, path))
         if any(use.processes for use in uses):

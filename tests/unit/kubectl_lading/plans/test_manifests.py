@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from central.request.pod import Metadata, Pod
+from central.request.pod import Pod, PodMetadata
 from kubectl_lading.plans.manifests import LOWER, Manifest, PriorityClass, RefusedPod, Wanted, admit, parse_manifest
 from lading.errors import ConfigError
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_used_is_refused_with_its_place(text: str, named: str) ->
         parsed(text)
 
 
-BARE = Pod(metadata=Metadata(name="p"))
+BARE = Pod(metadata=PodMetadata(name="p"))
 
 
 def a_class(name: str, value: int, **words: Any) -> PriorityClass:

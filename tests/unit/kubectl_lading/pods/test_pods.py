@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from central.view.pods import PodState, PodView, Share
+from central.view.pods import PodState, PodView, ShareView
 from kubectl_lading.access import connect
 from kubectl_lading.cluster import Cluster, follow
 from kubectl_lading.flags import Flags
@@ -23,7 +23,7 @@ def view(uid: str, **words: object) -> PodView:
 def test_only_what_changed_is_told() -> None:
     told: list[tuple[str, str]] = []
     last = {one.uid: one for one in (view("a"), view("b"), view("c"))}
-    now = [view("a"), view("b", holds=Share(gpus_idle=1)), view("d")]
+    now = [view("a"), view("b", holds=ShareView(gpus_idle=1)), view("d")]
     last = print_changes(last, now, lambda one, state: told.append((one.uid, state)))
     assert told == [("b", "holding"), ("d", "holding"), ("c", "gone")]
     assert last.keys() == {"a", "b", "d"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from central.view.model import Holder
+from central.view.model import HolderView
 from kubectl_lading.terminal.words import age, gib, percent, pod_name, short_bdf, short_uuid
 
 
@@ -39,6 +39,6 @@ def test_names_are_as_short_as_they_can_be() -> None:
     assert short_uuid("GPU-00000001-4c61-6469-6e67-000000001efc") == "GPU-00000001"
     assert short_bdf("0000:3b:00.0") == "3b:00.0"
     assert short_bdf("10000:3b:00.0") == "10000:3b:00.0"
-    assert pod_name(Holder(uid="uid", namespace="ns", pod="p")) == "ns/p"
-    assert pod_name(Holder(uid="uid")) == "pod uid"
+    assert pod_name(HolderView(uid="uid", namespace="ns", pod="p")) == "ns/p"
+    assert pod_name(HolderView(uid="uid")) == "pod uid"
     assert percent(1, 0) == "-"

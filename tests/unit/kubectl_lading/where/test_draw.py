@@ -3,14 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from central.view.model import GpuView, Group, Holder, NodeState, NodeView, PfView, State, VfView
+from central.view.model import DeviceState, GpuView, GroupView, HolderView, NodeState, NodeView, PfView, VfView
 from kubectl_lading.where.draw import draw_topology
 
 FULL, EMPTY = "█", "░"
 
 
 def a_gpu(
-    index: int = 0, *, held_mib: int = 0, state: State = State.FREE, holders: tuple[Holder, ...] = (), why: str = ""
+    index: int = 0,
+    *,
+    held_mib: int = 0,
+    state: DeviceState = DeviceState.FREE,
+    holders: tuple[HolderView, ...] = (),
+    why: str = "",
 ) -> GpuView:
     bdf = f"0000:{0x10 + index:02x}:00.0"
     uuid = f"GPU-{index:08x}-0000-0000-0000-000000000000"
@@ -21,7 +26,9 @@ def a_gpu(
 
 def a_node(*gpus: GpuView, pfs: tuple[PfView, ...] = ()) -> NodeView:
     """All below one switch."""
-    group = Group(name="0000:00:01.0", socket=0, numa=0, gpus=tuple(gpu.uuid for gpu in gpus), pfs=tuple(pf.bdf for pf in pfs))
+    group = GroupView(
+        name="0000:00:01.0", socket=0, numa=0, gpus=tuple(gpu.uuid for gpu in gpus), pfs=tuple(pf.bdf for pf in pfs)
+    )
     return NodeView(name="n1", state=NodeState.READY, gpus=gpus, pfs=pfs, groups=(group,))
 
 
@@ -29,8 +36,8 @@ def drawn(view: NodeView, width: int = 200, *, wide: bool = False) -> list[str]:
     return [line.plain for line in draw_topology(view, width, wide=wide)]
 
 
-def bar(held_mib: int, state: State = State.SHARED) -> str:
-    holder = Holder(uid="u", namespace="ns", pod="p", claims=("granted",), memory_mib=held_mib)
+def bar(held_mib: int, state: DeviceState = DeviceState.SHARED) -> str:
+    holder = HolderView(uid="u", namespace="ns", pod="p", claims=("granted",), memory_mib=held_mib)
     said = drawn(a_node(a_gpu(held_mib=held_mib, state=state, holders=(holder,)), a_gpu(1)))
     return "".join(sign for line in said if "GPU 0" in line for sign in line if sign in FULL + EMPTY)
 
@@ -39,20 +46,21 @@ def test_a_little_is_not_drawn_as_nothing_nor_nearly_all_as_all() -> None:
     assert bar(1) == FULL + EMPTY * 7
     assert bar(500) == FULL * 4 + EMPTY * 4
     assert bar(999) == FULL * 7 + EMPTY
-    assert bar(1000, State.HELD) == FULL * 8
+    assert bar(1000, DeviceState.HELD) == FULL * 8
 
 
 def test_the_isolation_of_a_share_is_beside_its_amounts() -> None:
-    holder = Holder(uid="u", namespace="ns", pod="p", claims=("granted",), memory_mib=500, isolation="tokens")
-    (line,) = [one for one in drawn(a_node(a_gpu(held_mib=500, state=State.SHARED, holders=(holder,)))) if "GPU 0" in one]
+    holder = HolderView(uid="u", namespace="ns", pod="p", claims=("granted",), memory_mib=500, isolation="tokens")
+    (line,) = [one for one in drawn(a_node(a_gpu(held_mib=500, state=DeviceState.SHARED, holders=(holder,)))) if "GPU 0" in one]
     assert "ns/p" in line.partition("tokens")[0]
 
 
 def test_vfs_of_a_nic_are_one_line_and_their_pods_counted() -> None:
-    pods = [Holder(uid=f"u{n}", namespace="ns", pod=f"p{n}", claims=("granted",)) for n in range(2)]
-    vfs = tuple(VfView(bdf=f"0000:60:00.{n}", state=State.HELD, holders=(pods[n // 2],)) for n in range(4))
+    pods = [HolderView(uid=f"u{n}", namespace="ns", pod=f"p{n}", claims=("granted",)) for n in range(2)]
+    vfs = tuple(VfView(bdf=f"0000:60:00.{n}", state=DeviceState.HELD, holders=(pods[n // 2],)) for n in range(4))
     view = a_node(
-        a_gpu(), pfs=(PfView(bdf="0000:60:00.0", ibdev="mlx5_0", vfs=(*vfs, VfView(bdf="0000:60:01.0", state=State.FREE))),)
+        a_gpu(),
+        pfs=(PfView(bdf="0000:60:00.0", ibdev="mlx5_0", vfs=(*vfs, VfView(bdf="0000:60:01.0", state=DeviceState.FREE))),),
     )
     (line,) = [line for line in drawn(view) if "mlx5_0" in line]
     assert "4/5 VFs" in line
@@ -69,16 +77,16 @@ def test_the_rail_of_a_nic_is_beside_its_address() -> None:
 
 
 def test_what_is_true_of_all_vfs_is_said_once() -> None:
-    vfs = tuple(VfView(bdf=f"0000:60:00.{n}", state=State.UNUSABLE, why="link is down") for n in range(3))
+    vfs = tuple(VfView(bdf=f"0000:60:00.{n}", state=DeviceState.UNUSABLE, why="link is down") for n in range(3))
     view = a_node(a_gpu(), pfs=(PfView(bdf="0000:60:00.0", ibdev="mlx5_0", why="link is down", vfs=vfs),))
     assert sum(line.count("link is down") for line in drawn(view)) == 1
 
 
 def test_what_is_not_granted_yet_is_marked() -> None:
     holders = tuple(
-        Holder(uid=claim, namespace="ns", pod=claim, claims=(claim,), memory_mib=1) for claim in ("bound", "granted")
+        HolderView(uid=claim, namespace="ns", pod=claim, claims=(claim,), memory_mib=1) for claim in ("bound", "granted")
     )
-    said = "\n".join(drawn(a_node(a_gpu(state=State.SHARED, held_mib=2, holders=holders), a_gpu(1))))
+    said = "\n".join(drawn(a_node(a_gpu(state=DeviceState.SHARED, held_mib=2, holders=holders), a_gpu(1))))
     assert "ns/bound 0Gi 0% (" in said
     assert "ns/granted 0Gi 0%\n" in said
 
@@ -91,7 +99,7 @@ def test_a_device_alone_below_its_port_is_below_no_switch() -> None:
 
 def test_a_place_that_no_one_knows() -> None:
     gpu = a_gpu()
-    view = NodeView(name="n1", state=NodeState.READY, gpus=(gpu,), groups=(Group(name="", gpus=(gpu.uuid,)),))
+    view = NodeView(name="n1", state=NodeState.READY, gpus=(gpu,), groups=(GroupView(name="", gpus=(gpu.uuid,)),))
     assert any("GPU 0" in line for line in drawn(view))
 
 
@@ -103,9 +111,11 @@ def test_no_line_is_wider_than_the_terminal_and_no_one_is_lost(pods: list[list[s
     gpus = []
     for index, on_card in enumerate(pods):
         holders = tuple(
-            Holder(uid=str(n), namespace="ns", pod=pod, claims=("granted",), memory_mib=1) for n, pod in enumerate(on_card)
+            HolderView(uid=str(n), namespace="ns", pod=pod, claims=("granted",), memory_mib=1) for n, pod in enumerate(on_card)
         )
-        gpus.append(a_gpu(index, state=State.SHARED if holders else State.FREE, held_mib=len(holders), holders=holders))
+        gpus.append(
+            a_gpu(index, state=DeviceState.SHARED if holders else DeviceState.FREE, held_mib=len(holders), holders=holders)
+        )
     said = drawn(a_node(*gpus), width)
     assert max(map(len, said)) <= width
     together = "".join(line.replace("│", "").strip() for line in said)

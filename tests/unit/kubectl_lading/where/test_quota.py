@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from central.quota.model import Dialect
+from central.quota.model import QuotaDialect
 from central.view.quotas import QuotaAmount
 from kubectl_lading.where.quota import draw_bar
 from lading.vocabulary import RESOURCE_GPU
@@ -26,7 +26,7 @@ def test_one_quota_and_those_below_it(cli: Cli) -> None:
 
 def test_the_numbers(cli: Cli) -> None:
     (speech,) = json.loads(cli.run("quota", "speech", "-o", "json").stdout)["quotas"]
-    assert (speech["kind"], speech["parent"], speech["uncounted"]) == (Dialect.KOORDINATOR, "research", ["nvidia.com/gpu"])
+    assert (speech["kind"], speech["parent"], speech["uncounted"]) == (QuotaDialect.KOORDINATOR, "research", ["nvidia.com/gpu"])
     (amount,) = speech["amounts"]
     assert amount == {
         "resource": RESOURCE_GPU,

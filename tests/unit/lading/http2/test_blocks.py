@@ -5,7 +5,7 @@ import pytest
 
 from lading.http2 import frames
 from lading.http2.blocks import MAX_BLOCK, BlockReader
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import CACHED_BLOCK, Fields
 
 FIELDS = ((b":path", b"/a"), (b"x", b"y" * 50))
@@ -48,13 +48,13 @@ def test_a_block_in_pieces(cut: int) -> None:
 def test_nothing_comes_between(kind: int, stream: int) -> None:
     blocks = reader()
     read(blocks, frames.HEADERS, 0, 1, BLOCK)
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         blocks.meet(kind, stream)
     assert e.value.code is ErrorCode.PROTOCOL_ERROR
 
 
 def test_a_continuation_of_nothing() -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedFrameError):
         reader().meet(frames.CONTINUATION, 1)
 
 
@@ -62,7 +62,7 @@ def test_a_block_without_end() -> None:
     blocks, piece = reader(), bytes(16_384)
     for kind in (frames.HEADERS, *[frames.CONTINUATION] * 3):
         read(blocks, kind, 0, 1, piece)
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         read(blocks, frames.CONTINUATION, 0, 1, b"x")
     assert e.value.code is ErrorCode.ENHANCE_YOUR_CALM
     assert len(piece) * 4 == MAX_BLOCK

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lading.http2 import frames
-from lading.http2.frames import ErrorCode, FrameReader, MalformedError
+from lading.http2.frames import ErrorCode, FrameReader, MalformedFrameError
 
 Frame = tuple[int, int, int, bytes]
 KINDS = [frames.DATA, frames.HEADERS, frames.SETTINGS, frames.GOAWAY, frames.CONTINUATION, 0x0F]
@@ -42,7 +42,7 @@ def test_an_unfinished_frame_is_kept_and_nothing_else() -> None:
 def test_a_frame_that_is_too_large_is_refused_before_it_is_there() -> None:
     reader = FrameReader()
     head = frames.frame(frames.DATA, 0, 1, b"x" * (frames.DEFAULT_MAX_FRAME_SIZE + 1))[: frames.HEADER_LENGTH]
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         read(reader, head)
     assert e.value.code is ErrorCode.FRAME_SIZE_ERROR
     reader = FrameReader()
@@ -54,7 +54,7 @@ def test_a_frame_that_is_too_large_is_refused_before_it_is_there() -> None:
     ("kind", "length"), [(frames.RST_STREAM, 3), (frames.RST_STREAM, 5), (frames.PING, 7), (frames.WINDOW_UPDATE, 8)]
 )
 def test_lengths_that_the_rfc_fixes(kind: int, length: int) -> None:
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         read(FrameReader(), frames.frame(kind, 0, 1, b"\0" * length))
     assert e.value.code is ErrorCode.FRAME_SIZE_ERROR
 
@@ -75,7 +75,7 @@ def test_the_preface_may_come_in_pieces(cuts: list[int], behind: bytes) -> None:
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n\r\nXX", b"\x16\x03\x01"])
 def test_another_protocol_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         frames.read_preface(frames.PREFACE, data)
     assert e.value.code is ErrorCode.PROTOCOL_ERROR
 
@@ -117,13 +117,13 @@ def test_settings() -> None:
     ],
 )
 def test_settings_out_of_range(setting: int, value: int, code: ErrorCode) -> None:
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         frames.settings(setting.to_bytes(2, "big") + value.to_bytes(4, "big"))
     assert e.value.code is code
 
 
 def test_settings_cut_off() -> None:
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         frames.settings(b"\0" * 7)
     assert e.value.code is ErrorCode.FRAME_SIZE_ERROR
 
@@ -137,13 +137,13 @@ def test_padding_and_priority_are_taken_off(content: bytes, padding: int, priori
 
 @pytest.mark.parametrize("payload", [b"", b"\x01", b"\x05abcd"])
 def test_padding_longer_than_its_frame(payload: bytes) -> None:
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         frames.unpadded(payload, frames.PADDED, 0, len(payload))
     assert e.value.code is ErrorCode.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize(("payload", "flags"), [(b"abcd", frames.PRIORITY_FIELDS), (b"\x02abcd\0\0", 0x28)])
 def test_a_block_too_short_for_its_priority(payload: bytes, flags: int) -> None:
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         frames.block_fragment(payload, flags, 0, len(payload))
     assert e.value.code is ErrorCode.FRAME_SIZE_ERROR

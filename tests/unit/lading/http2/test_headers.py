@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import Fields, HeaderLane
 
 REQUEST = ((b":method", b"POST"), (b":path", b"/runtime.v1.RuntimeService/Version"), (b"te", b"trailers"))
@@ -114,7 +114,7 @@ def test_so_it_does_when_blocks_are_rendered_anew(size: int) -> None:
 
 @pytest.mark.parametrize("block", [b"\xff\xff\xff\xff\xff\xff", b"\xbe", b"\x00\x05ab", b"\x40", b"\x3f\xe1\x7f"])
 def test_a_block_that_is_none(block: bytes) -> None:
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         HeaderLane().decode(block)
     assert e.value.code is ErrorCode.COMPRESSION_ERROR
 
@@ -126,7 +126,7 @@ def test_a_block_that_unpacks_to_too_much(monkeypatch: pytest.MonkeyPatch) -> No
     first = bytes(encoder.encode([(b"x-big", b"v" * 3000)]))
     lane.decode(first)
     index = bytes(encoder.encode([(b"x-big", b"v" * 3000)]))
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         lane.decode(index * 4)
     assert e.value.code is ErrorCode.ENHANCE_YOUR_CALM
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lading.http2.messages import (
     MAX_STATUS_MESSAGE,
-    Status,
+    GrpcStatus,
     parse_prefix,
     parse_status,
     parse_timeout,
@@ -62,7 +62,7 @@ def test_a_long_status_message_is_cut_between_characters() -> None:
 
 
 def test_trailers_only_begin_with_a_reply() -> None:
-    fields = trailers_only(Status.UNAVAILABLE, "no")
+    fields = trailers_only(GrpcStatus.UNAVAILABLE, "no")
     assert fields[:2] == ((b":status", b"200"), (b"content-type", b"application/grpc"))
     assert fields[2:] == trailers(14, "no")
     assert parse_status(fields) == 14
@@ -76,4 +76,4 @@ def test_a_status_that_is_no_number_is_unknown(value: bytes, status: int) -> Non
 
 
 def test_no_status_is_unknown() -> None:
-    assert parse_status(()) == Status.UNKNOWN
+    assert parse_status(()) == GrpcStatus.UNKNOWN

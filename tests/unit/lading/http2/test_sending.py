@@ -4,7 +4,7 @@ import hpack
 import pytest
 
 from lading.http2 import frames
-from lading.http2.frames import DEFAULT_WINDOW, LARGEST_WINDOW, ErrorCode, MalformedError
+from lading.http2.frames import DEFAULT_WINDOW, LARGEST_WINDOW, ErrorCode, MalformedFrameError
 from lading.http2.headers import HeaderLane
 from lading.http2.sending import Outgoing, Sender
 
@@ -75,7 +75,7 @@ def test_a_peer_that_shrinks_its_table_is_told_once_that_this_was_heard() -> Non
 @pytest.mark.parametrize(("stream", "increment"), [(0, 0), (1, 0), (0, LARGEST_WINDOW), (1, LARGEST_WINDOW)])
 def test_credit_that_is_none_or_too_much(stream: int, increment: int) -> None:
     sender = Sender()
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         sender.credited(stream, sender.opened(1), increment)
     assert e.value.code is ErrorCode.FLOW_CONTROL_ERROR
 

@@ -4,7 +4,7 @@ import hpack
 import pytest
 from h2.settings import SettingCodes
 
-from lading.http2.frames import ErrorCode, MalformedError
+from lading.http2.frames import ErrorCode, MalformedFrameError
 from lading.http2.headers import HeaderLane
 from tests.fakes.wire import HELD, Wire
 
@@ -43,7 +43,7 @@ def test_a_known_block_has_to_obey_too() -> None:
     for _ in range(2):
         assert lane.decode(STATUS_200) == FIELDS[:1]
     lane.acknowledge_table_size(0)
-    with pytest.raises(MalformedError) as caught:
+    with pytest.raises(MalformedFrameError) as caught:
         lane.decode(STATUS_200)
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 

@@ -353,7 +353,7 @@ def test_renewal_waits_for_no_one(kubeconfig: Write, tmp_path: Path) -> None:
         nonlocal seconds
         (path := tmp_path / "token").write_text("t")
         refresh = config.load_chosen(config.choose_entries((kubeconfig({"tokenFile": "token"}),), "", explicit=True))
-        access = config.Access(lambda: refresh, clock=lambda: seconds)
+        access = config.ApiAccess(lambda: refresh, clock=lambda: seconds)
         path.write_text("renewed")
         seen = [(await access.credentials()).authorization]
         seconds = config.REFRESH_S

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hooks.frontends.cri_hook.wire import Conversation
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from runtimeproxy.chain.connections import MAX_IDLE, ClosedError, Connections
 from runtimeproxy.chain.exchange import HookReply
 
@@ -76,7 +76,7 @@ async def until(true: Callable[[], bool]) -> None:
 def test_one_connection_serves_calls_that_follow_each_other(sockets: Path) -> None:
     async def body(peer: Peer, connections: Connections) -> None:
         for message in (b"1", b"2", b"3"):
-            assert await connections.call(PATH, message, timeout_s=5) == HookReply(status=Status.OK, content=message)
+            assert await connections.call(PATH, message, timeout_s=5) == HookReply(status=GrpcStatus.OK, content=message)
         assert peer.made == 1
 
     go(sockets, body)

@@ -10,8 +10,8 @@ import h2.settings
 import pytest
 
 from lading.http2 import frames
-from lading.http2.frames import ErrorCode, MalformedError
-from lading.http2.messages import Status, prefixed
+from lading.http2.frames import ErrorCode, MalformedFrameError
+from lading.http2.messages import GrpcStatus, prefixed
 from runtimeproxy.chain.exchange import Exchange, HookReply
 
 LIMIT = 1 << 20
@@ -88,7 +88,7 @@ def test_a_call_as_grpc_has_it() -> None:
     assert fields["grpc-timeout"] == "2000m"
     assert server.heard[1] == prefixed(b"question")
     exchange.receive(server.answers(1, b"answer"))
-    assert exchange.answer == HookReply(status=Status.OK, content=b"answer")
+    assert exchange.answer == HookReply(status=GrpcStatus.OK, content=b"answer")
     assert not exchange.ended
 
 
@@ -135,7 +135,7 @@ def test_however_the_bytes_are_cut(size: int) -> None:
     for start in range(0, len(data), size):
         assert exchange.answer is None
         exchange.receive(data[start : start + size])
-    assert exchange.answer == HookReply(status=Status.OK, content=b"a" * 5000)
+    assert exchange.answer == HookReply(status=GrpcStatus.OK, content=b"a" * 5000)
 
 
 def test_an_error_says_what_the_server_said() -> None:
@@ -148,14 +148,14 @@ def test_an_error_says_what_the_server_said() -> None:
 def test_an_error_behind_an_answer_is_an_error() -> None:
     exchange, server = asked()
     exchange.receive(server.answers(1, b"half", [("grpc-status", "13")]))
-    assert answer_of(exchange).status == Status.INTERNAL
+    assert answer_of(exchange).status == GrpcStatus.INTERNAL
 
 
 def test_what_is_not_grpc_is_an_error() -> None:
     exchange, server = asked()
     server.h2.send_headers(1, [(":status", "404"), ("content-type", "text/html")], end_stream=True)
     exchange.receive(server.h2.data_to_send())
-    assert answer_of(exchange).status == Status.UNKNOWN
+    assert answer_of(exchange).status == GrpcStatus.UNKNOWN
     assert "404" in answer_of(exchange).message
 
 
@@ -170,7 +170,7 @@ def test_a_reply_that_is_not_one_message(content: bytes) -> None:
     server.h2.send_data(1, content)
     server.h2.send_headers(1, OK, end_stream=True)
     exchange.receive(server.h2.data_to_send())
-    assert answer_of(exchange).status == Status.INTERNAL
+    assert answer_of(exchange).status == GrpcStatus.INTERNAL
 
 
 def test_a_reply_over_the_limit_is_not_waited_for() -> None:
@@ -178,7 +178,7 @@ def test_a_reply_over_the_limit_is_not_waited_for() -> None:
     server.h2.send_headers(1, HEAD)
     server.h2.send_data(1, b"\0" + pack(">L", LIMIT + 1))
     exchange.receive(server.h2.data_to_send())
-    assert answer_of(exchange).status == Status.RESOURCE_EXHAUSTED
+    assert answer_of(exchange).status == GrpcStatus.RESOURCE_EXHAUSTED
     assert exchange.ended
 
 
@@ -187,14 +187,14 @@ def test_a_reply_without_a_status() -> None:
     server.h2.send_headers(1, HEAD)
     server.h2.send_data(1, prefixed(b"x"), end_stream=True)
     exchange.receive(server.h2.data_to_send())
-    assert answer_of(exchange).status == Status.INTERNAL
+    assert answer_of(exchange).status == GrpcStatus.INTERNAL
 
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [(7, Status.UNAVAILABLE), (8, Status.CANCELLED), (11, Status.RESOURCE_EXHAUSTED), (2, Status.INTERNAL)],
+    [(7, GrpcStatus.UNAVAILABLE), (8, GrpcStatus.CANCELLED), (11, GrpcStatus.RESOURCE_EXHAUSTED), (2, GrpcStatus.INTERNAL)],
 )
-def test_a_call_that_is_reset(code: int, status: Status) -> None:
+def test_a_call_that_is_reset(code: int, status: GrpcStatus) -> None:
     exchange, server = asked()
     server.h2.reset_stream(1, code)
     exchange.receive(server.h2.data_to_send())
@@ -205,7 +205,7 @@ def test_an_answer_to_a_question_that_is_not_whole_ends_the_connection() -> None
     exchange, server = Exchange(limit=LIMIT), Server()
     ask(exchange, server, b"x" * 100_000, credit=False)
     exchange.receive(server.fails(1, ("grpc-status", "8")))
-    assert answer_of(exchange).status == Status.RESOURCE_EXHAUSTED
+    assert answer_of(exchange).status == GrpcStatus.RESOURCE_EXHAUSTED
     assert exchange.ended
 
 
@@ -221,7 +221,7 @@ def test_a_server_that_goes_away_still_answers_what_it_took() -> None:
 def test_a_server_that_goes_away_without_having_taken_the_call() -> None:
     exchange, _ = asked()
     exchange.receive(frames.goaway(0, ErrorCode.NO_ERROR))
-    assert answer_of(exchange).status == Status.UNAVAILABLE
+    assert answer_of(exchange).status == GrpcStatus.UNAVAILABLE
 
 
 def test_a_ping_is_answered() -> None:
@@ -249,7 +249,7 @@ BLOCK = frames.frame(frames.HEADERS, 0, 1, b"\x88")  # to be continued
 )
 def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
     exchange, _ = asked()
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedFrameError):
         exchange.receive(data)
 
 

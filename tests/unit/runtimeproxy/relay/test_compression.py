@@ -3,7 +3,7 @@ import zlib
 
 import pytest
 
-from lading.http2.messages import Status, prefixed
+from lading.http2.messages import GrpcStatus, prefixed
 from runtimeproxy.relay.compression import UnreadableMessageError, unpack
 
 LIMIT = 1000
@@ -33,17 +33,17 @@ def test_every_member_is_read() -> None:
 @pytest.mark.parametrize(
     ("content", "encoding", "status"),
     [
-        (gzip.compress(b"x" * (LIMIT + 1)), b"gzip", Status.RESOURCE_EXHAUSTED),
-        (gzip.compress(b"\0" * (1 << 24)), b"gzip", Status.RESOURCE_EXHAUSTED),
-        (gzip.compress(b"x" * LIMIT) + gzip.compress(b"x"), b"gzip", Status.RESOURCE_EXHAUSTED),
-        (gzip.compress(b"x")[:-1], b"gzip", Status.INTERNAL),
-        (gzip.compress(b"x") + b"garbage", b"gzip", Status.INTERNAL),
-        (gzip.compress(b"") * 50_000, b"gzip", Status.INTERNAL),  # each member costs a copy of those behind it
-        (b"not gzip", b"gzip", Status.INTERNAL),
-        (gzip.compress(b"x"), b"deflate", Status.INTERNAL),
-        (b"x", b"snappy", Status.UNIMPLEMENTED),
-        (b"x", b"", Status.UNIMPLEMENTED),
-        (b"x", b"\xff", Status.UNIMPLEMENTED),
+        (gzip.compress(b"x" * (LIMIT + 1)), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"\0" * (1 << 24)), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"x" * LIMIT) + gzip.compress(b"x"), b"gzip", GrpcStatus.RESOURCE_EXHAUSTED),
+        (gzip.compress(b"x")[:-1], b"gzip", GrpcStatus.INTERNAL),
+        (gzip.compress(b"x") + b"garbage", b"gzip", GrpcStatus.INTERNAL),
+        (gzip.compress(b"") * 50_000, b"gzip", GrpcStatus.INTERNAL),  # each member costs a copy of those behind it
+        (b"not gzip", b"gzip", GrpcStatus.INTERNAL),
+        (gzip.compress(b"x"), b"deflate", GrpcStatus.INTERNAL),
+        (b"x", b"snappy", GrpcStatus.UNIMPLEMENTED),
+        (b"x", b"", GrpcStatus.UNIMPLEMENTED),
+        (b"x", b"\xff", GrpcStatus.UNIMPLEMENTED),
     ],
     # Said, because what gzip writes has the time in it, and the processes of one run must name the tests alike.
     ids=[
@@ -60,7 +60,7 @@ def test_every_member_is_read() -> None:
         "no text",
     ],
 )
-def test_what_cannot_be_read(content: bytes, encoding: bytes, status: Status) -> None:
+def test_what_cannot_be_read(content: bytes, encoding: bytes, status: GrpcStatus) -> None:
     with pytest.raises(UnreadableMessageError) as e:
         unpack(packed(content), encoding, LIMIT)
     assert e.value.status is status

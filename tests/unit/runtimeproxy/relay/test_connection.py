@@ -5,7 +5,7 @@ from h2.settings import SettingCodes
 
 from lading.http2 import frames
 from lading.http2.frames import ErrorCode
-from lading.http2.messages import Status, prefixed
+from lading.http2.messages import GrpcStatus, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallEnded, CallHeld, Side
 from runtimeproxy.relay.flow import MAX_BURST
 from tests.fakes.wire import HELD, Peer, Wire
@@ -78,7 +78,7 @@ def test_end_of_stream_may_come_before_or_after_the_decision() -> None:
 def test_refuse_answers_the_client_and_resets_the_runtime() -> None:
     wire = Wire()
     stream = wire.call(HELD)
-    assert wire.refuse(stream, Status.FAILED_PRECONDITION, "GPU 3 ist vergeben: 50 %\n")
+    assert wire.refuse(stream, GrpcStatus.FAILED_PRECONDITION, "GPU 3 ist vergeben: 50 %\n")
     seen = wire.client.streams[stream]
     assert seen.ended
     assert seen.last(b"grpc-status") == b"9"

@@ -5,7 +5,7 @@ from h2.settings import SettingCodes
 
 from lading.http2 import frames
 from lading.http2.frames import ErrorCode, FrameReader
-from lading.http2.messages import Status, prefixed
+from lading.http2.messages import GrpcStatus, prefixed
 from runtimeproxy.relay.events import CallCancelled, CallHeld, Side
 from tests.fakes.wire import FREE, HELD, Wire
 
@@ -95,7 +95,7 @@ def test_a_refusal_after_reply_headers_is_trailers() -> None:
     stream = wire.call(HELD, b"create")
     wire.runtime.connection.send_headers(stream, ANSWER)
     wire.flow()
-    assert wire.refuse(stream, Status.FAILED_PRECONDITION, "no")
+    assert wire.refuse(stream, GrpcStatus.FAILED_PRECONDITION, "no")
     seen = wire.client.streams[stream]
     assert (seen.headers[1][0], seen.ended) == ((b"grpc-status", b"9"), True)
     assert streams_of(wire) == (0, 0)
@@ -166,7 +166,7 @@ def test_a_refusal_before_the_runtimes_settings_follows_them() -> None:
     stream = wire.request(HELD)
     wire.client.connection.send_data(stream, prefixed(b"create"), end_stream=True)
     wire.relay.receive_from_client(wire.client.connection.data_to_send())
-    assert wire.relay.refuse(stream, Status.FAILED_PRECONDITION, "no")
+    assert wire.relay.refuse(stream, GrpcStatus.FAILED_PRECONDITION, "no")
     assert wire.relay.to_client() == b""
     wire.flow()
     assert wire.client.streams[stream].last(b"grpc-status") == b"9"

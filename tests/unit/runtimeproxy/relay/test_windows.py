@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lading.http2.frames import LARGEST_WINDOW, ErrorCode, MalformedError
+from lading.http2.frames import LARGEST_WINDOW, ErrorCode, MalformedFrameError
 from runtimeproxy.relay.windows import Window
 
 
@@ -27,7 +27,7 @@ def test_credit_for_the_relays_own_bytes_is_not() -> None:
 )
 def test_what_no_peer_may_send(room: int, increment: int, code: ErrorCode) -> None:
     window = Window(room)
-    with pytest.raises(MalformedError) as e:
+    with pytest.raises(MalformedFrameError) as e:
         window.credited(increment)
     assert e.value.code is code
     assert (window.room, window.owed) == (room, 0)

@@ -22,10 +22,10 @@ from lading.http2.frames import (
     RST_STREAM,
     WINDOW_UPDATE,
     ErrorCode,
-    MalformedError,
+    MalformedFrameError,
     frame,
 )
-from lading.http2.messages import Status, prefixed
+from lading.http2.messages import GrpcStatus, prefixed
 
 ECHO = "/test/Echo"
 FIELDS = [
@@ -39,7 +39,7 @@ FIELDS = [
 
 
 def fail(message: bytes) -> bytes:
-    raise CallError(Status.INVALID_ARGUMENT, "100 % wrong: é")
+    raise CallError(GrpcStatus.INVALID_ARGUMENT, "100 % wrong: é")
 
 
 def break_(message: bytes) -> bytes:
@@ -282,7 +282,7 @@ def test_a_call_is_answered_later_and_others_meanwhile() -> None:
     assert not peer.server.waiting
 
 
-@pytest.mark.parametrize(("error", "code", "told"), [(CallError(Status.UNAVAILABLE, "no"), 14, 0), (RuntimeError(), 2, 1)])
+@pytest.mark.parametrize(("error", "code", "told"), [(CallError(GrpcStatus.UNAVAILABLE, "no"), 14, 0), (RuntimeError(), 2, 1)])
 def test_a_later_error_is_its_calls_own(error: Exception, code: int, told: int) -> None:
     peer = Peer()
     stream = peer.calls(b"", LATER)
@@ -392,12 +392,12 @@ def test_the_end_says_what_was_taken() -> None:
 def test_what_is_no_http2_ends_the_connection(data: bytes) -> None:
     server = Conversation(METHODS, failed=print, later=never)
     server.receive(PREFACE)
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedFrameError):
         server.receive(data)
 
 
 def test_what_does_not_begin_as_http2() -> None:
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedFrameError):
         Conversation(METHODS, failed=print, later=never).receive(b"GET / HTTP/1.1\r\n\r\n")
 
 

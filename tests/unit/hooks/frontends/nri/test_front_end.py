@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from hooks.frontends.nri.conversation import CallError
+from hooks.frontends.nri.conversation import NriCallError
 from hooks.frontends.nri.front_end import LadingPlugin, NriFrontEnd
 from hooks.frontends.nri.guard import GuardRules
-from hooks.frontends.nri.link import BUDGET_S, Link
+from hooks.frontends.nri.link import BUDGET_S, NriLink
 from hooks.frontends.nri.mux import render_pieces
 from hooks.frontends.nri.sieve import MAX_KEPT
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Device, EnvVar
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Event, Log
 from lading.reasons import Reason
 from lading.vocabulary import SandboxId
@@ -56,7 +56,7 @@ def scenario(sockets: Path, log: Log, records: Records) -> Callable[[Callable[[R
 
         async with NriRuntime(sockets / "nri.sock") as runtime:
             plugin = LadingPlugin(node=node, rules=RULES, netns=netns, log=log, has_ended=has_ended)
-            link = Link(
+            link = NriLink(
                 socket=sockets / "nri.sock", plugin=plugin, log=log, answered=lambda method, took: calls.append((method, took))
             )
             front_end = NriFrontEnd(link=link, plugin=plugin, find_guard=lambda: "no guard")
@@ -95,8 +95,8 @@ async def create(plugin: Connected) -> nri.ContainerAdjustment:
     return (await plugin.ask("CreateContainer", request, nri.CreateContainerResponse)).adjust
 
 
-async def refused(plugin: Connected) -> CallError:
-    with pytest.raises(CallError) as error:
+async def refused(plugin: Connected) -> NriCallError:
+    with pytest.raises(NriCallError) as error:
         await create(plugin)
     return error.value
 
@@ -167,9 +167,9 @@ def test_a_call_that_is_too_large_is_refused_and_the_plugin_is_asked_on(scenario
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
         request = nri.ContainerRequest(pod=pod(), container=nri.Container(env=["A=" + "x" * MAX_KEPT]))
-        with pytest.raises(CallError) as error:
+        with pytest.raises(NriCallError) as error:
             await plugin.ask("CreateContainer", request, nri.CreateContainerResponse)
-        assert error.value.status == Status.RESOURCE_EXHAUSTED
+        assert error.value.status == GrpcStatus.RESOURCE_EXHAUSTED
         await create(plugin)
 
     scenario(act)
@@ -217,9 +217,9 @@ def test_an_unknown_method_is_unimplemented(scenario: Scenario) -> None:
 
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
-        with pytest.raises(CallError) as error:
+        with pytest.raises(NriCallError) as error:
             await plugin.ask("PostStartContainer", nri.ContainerRequest(), nri.Empty)
-        assert error.value.status == Status.UNIMPLEMENTED
+        assert error.value.status == GrpcStatus.UNIMPLEMENTED
         await plugin.ask("Shutdown", nri.Empty(), nri.Empty)
         assert [method for method, _ in rig.calls[-2:]] == ["other", "Shutdown"]
 
@@ -270,7 +270,7 @@ def test_a_refusal_is_an_error_with_its_reason(scenario: Scenario) -> None:
         plugin = await rig.runtime.registered()
         rig.node.answer = Refusal(reason=Reason.DEVICE_HELD, message="it is held")
         error = await refused(plugin)
-        assert (error.status, error.message) == (Status.FAILED_PRECONDITION, "lading: device-held: it is held")
+        assert (error.status, error.message) == (GrpcStatus.FAILED_PRECONDITION, "lading: device-held: it is held")
 
     scenario(act)
 
@@ -283,7 +283,7 @@ def test_a_bug_refuses_the_container_and_quotes_nothing(scenario: Scenario, prep
         asked = asyncio.create_task(refused(plugin))
         await until(lambda: ("adjust", "s") in rig.node.asked)
         rig.node.may_end.set()
-        assert (await asked).status in {Status.INTERNAL, Status.UNAVAILABLE}
+        assert (await asked).status in {GrpcStatus.INTERNAL, GrpcStatus.UNAVAILABLE}
         rig.node.answer, rig.node.prepares = Answer(adjustment=Adjustment()), False
         await create(plugin)
         assert "secret" not in rig.log.text()
@@ -299,7 +299,7 @@ def test_a_call_waits_for_preparation_only_within_its_budget(scenario: Scenario)
         plugin = await rig.runtime.registered()
         rig.node.prepares = True
         error = await refused(plugin)
-        assert error.status == Status.UNAVAILABLE
+        assert error.status == GrpcStatus.UNAVAILABLE
         assert error.message.startswith(f"lading: {Reason.NOT_PREPARED}: ")
         assert ("refused", "s", "train", Reason.NOT_PREPARED) in rig.node.asked
         rig.node.may_end.set()
@@ -444,7 +444,7 @@ def test_a_container_that_was_created_without_an_answer_is_not_started(
     async def act(rig: Rig) -> None:
         plugin = await rig.runtime.registered()
         event = nri.StateChangeEvent(event=nri.START_CONTAINER, pod=pod(**of_pod), container=container(**of_container))
-        with pytest.raises(CallError, match=words) if words else contextlib.nullcontext():
+        with pytest.raises(NriCallError, match=words) if words else contextlib.nullcontext():
             await plugin.ask("StateChange", event, nri.Empty)
 
     scenario(act)
@@ -475,7 +475,7 @@ async def never(_: SandboxId) -> bool:
 def test_a_node_without_nri_says_so(sockets: Path, log: Log, records: Records) -> None:
     async def act() -> None:
         plugin = LadingPlugin(node=ScriptedNode(), rules=RULES, netns={}, log=log, has_ended=never)
-        link = Link(socket=sockets / "absent.sock", plugin=plugin, log=log)
+        link = NriLink(socket=sockets / "absent.sock", plugin=plugin, log=log)
         front_end = NriFrontEnd(link=link, plugin=plugin, find_guard=lambda: "")
         assert front_end.conditions()["nri"] == "it has not connected yet"
         await front_end.start()

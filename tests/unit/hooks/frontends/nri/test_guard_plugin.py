@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from hooks.frontends.nri.conversation import CallError
+from hooks.frontends.nri.conversation import NriCallError
 from hooks.frontends.nri.guard import GuardRules
 from hooks.frontends.nri.guard_plugin import GuardLock, GuardPlugin, find_guard
-from hooks.frontends.nri.link import Link
+from hooks.frontends.nri.link import NriLink
 from hooks.main import main
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Log
 from protos.nri.v1alpha1 import nri_pb2 as nri
 from tests.fakes.nri_runtime import Connected, NriRuntime
@@ -24,7 +24,7 @@ GUARDED = {"lading.dev/gpus": "0"}
 def guarding(sockets: Path, log: Log) -> Callable[[Callable[[Connected], Awaitable[None]]], None]:
     async def whole(act: Callable[[Connected], Awaitable[None]]) -> None:
         async with asyncio.timeout(20), NriRuntime(sockets / "nri.sock") as runtime:
-            link = Link(socket=sockets / "nri.sock", plugin=GuardPlugin(rules=RULES), log=log)
+            link = NriLink(socket=sockets / "nri.sock", plugin=GuardPlugin(rules=RULES), log=log)
             task = asyncio.create_task(link.keep_connected())
             await act(await runtime.plugin())
             task.cancel()
@@ -57,9 +57,9 @@ def test_a_guarded_container_passes_only_with_an_answer(guarding: Guarding) -> N
     async def act(plugin: Connected) -> None:
         await plugin.configure("1.7.24")
         assert await create(plugin, request(GUARDED, {"lading.dev/grant": ""})) == nri.ContainerAdjustment()
-        with pytest.raises(CallError, match="lading: ungranted: ") as error:
+        with pytest.raises(NriCallError, match="lading: ungranted: ") as error:
             await create(plugin, request(GUARDED, {}))
-        assert error.value.status == Status.UNAVAILABLE
+        assert error.value.status == GrpcStatus.UNAVAILABLE
 
     guarding(act)
 
@@ -77,7 +77,7 @@ def test_a_container_that_was_created_without_an_answer_is_not_started(guarding:
         await plugin.configure("2.1.9")
         await start(plugin, request(GUARDED, {"lading.dev/grant": ""}))
         await start(plugin, request({}, {}))
-        with pytest.raises(CallError, match="lading: ungranted: "):
+        with pytest.raises(NriCallError, match="lading: ungranted: "):
             await start(plugin, request(GUARDED, {}))
 
     guarding(act)
@@ -103,7 +103,7 @@ def test_it_is_seen_to_guard_only_while_the_runtime_asks_it(sockets: Path, log: 
             changes.put_nowait(guards)
 
         async with NriRuntime(sockets / "nri.sock") as runtime:
-            link = Link(socket=sockets / "nri.sock", plugin=GuardPlugin(rules=RULES), log=log, changed=changed)
+            link = NriLink(socket=sockets / "nri.sock", plugin=GuardPlugin(rules=RULES), log=log, changed=changed)
             task = asyncio.create_task(link.keep_connected())
             plugin = await runtime.registered()
             assert await changes.get()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
+from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
 from hooks.frontends.nri.launched.build import build
 from hooks.frontends.nri.mux import PLUGIN, RUNTIME, render_pieces
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
@@ -19,7 +19,7 @@ from hooks.frontends.nri.sieve import MAX_KEPT
 from hooks.frontends.nri.ttrpc import MAX_RECEIVED
 from lading import __version__
 from lading.compiling import find_compiler
-from lading.http2.messages import Status
+from lading.http2.messages import GrpcStatus
 from lading.log import Log
 from lading.vocabulary import ATTACHMENTS, GRANT
 from protos.nri.v1alpha1 import nri_pb2 as nri
@@ -50,9 +50,9 @@ class Asked:
 
     def __init__(self, ours: socket.socket, log: Log) -> None:
         self._socket = ours
-        self._runtime = Conversation(answers_on=RUNTIME)
+        self._runtime = NriConversation(answers_on=RUNTIME)
         self._python = PythonGuard(log)
-        self._plugin = Conversation()
+        self._plugin = NriConversation()
         assert self.ask("Configure", nri.ConfigureRequest(runtime_version="2.1.9").SerializeToString())[0].status == 0
 
     def ask(self, method: str, payload: bytes, service: str = PLUGIN_SERVICE) -> tuple[Said, Said]:
@@ -126,7 +126,7 @@ def test_it_subscribes_to_the_same_events_and_takes_a_list_in_parts(asked: Asked
 def test_a_method_that_it_does_not_know_is_unimplemented(asked: Asked, service: str) -> None:
     """The runtime then falls back to StateChange, where success would lose the event."""
     launched, python = asked.ask("NewEvent", b"", service)
-    assert launched.status == python.status == Status.UNIMPLEMENTED
+    assert launched.status == python.status == GrpcStatus.UNIMPLEMENTED
 
 
 @_SLOW
@@ -210,7 +210,7 @@ def test_bytes_one_by_one_are_read_as_at_once(asked: Asked, program: Path, log: 
         while some := ours.recv(1 << 16):
             received += some
         assert process.wait(20) == 0
-    runtime = Conversation(answers_on=RUNTIME)
+    runtime = NriConversation(answers_on=RUNTIME)
     assert [said_in(one) for one in runtime.receive(received) if isinstance(one, Reply)] == whole
 
 
@@ -235,7 +235,7 @@ def test_of_a_request_only_a_part_of_which_can_be_held_the_python_guard_refuses_
     """The launched one decides: it holds nothing but which annotations there are."""
     request = nri.ContainerRequest(pod=nri.PodSandbox(annotations={"x": "y" * MAX_KEPT})).SerializeToString()
     launched, python = asked.ask("CreateContainer", request)
-    assert (launched.status, python.status) == (0, Status.RESOURCE_EXHAUSTED)
+    assert (launched.status, python.status) == (0, GrpcStatus.RESOURCE_EXHAUSTED)
     launched, python = asked.ask("CreateContainer", large_request())
     assert launched == python
 
@@ -281,8 +281,8 @@ def test_it_says_its_version_and_why_it_does_not_start(program: Path) -> None:
 
 
 def test_it_ends_if_the_runtime_refuses_it(program: Path) -> None:
-    runtime = Conversation(answers_on=RUNTIME)
-    data = runtime.refuse(Call(stream=1, service="", method="", payload=b""), CallError(2, "not today"))
+    runtime = NriConversation(answers_on=RUNTIME)
+    data = runtime.refuse(NriCall(stream=1, service="", method="", payload=b""), NriCallError(2, "not today"))
     _, status, words = answers_of(program, data)
     assert status == 1
     assert "not today" in words

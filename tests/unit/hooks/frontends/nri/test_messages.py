@@ -2,7 +2,7 @@
 
 import pytest
 
-from hooks.frontends.nri.messages import Node, Runtime, read_container, read_netns, read_sandbox, render_answer
+from hooks.frontends.nri.messages import NriDevice, Runtime, read_container, read_netns, read_sandbox, render_answer
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal
 from hooks.model.container import Adjustment, Container, Device, EnvVar, Mount, Sandbox
@@ -12,7 +12,7 @@ from protos.nri.v1alpha1 import nri_pb2 as nri
 
 NEW = Runtime(name="containerd", version="v2.3.4")
 OLD = Runtime(name="containerd", version="1.7.24~ds1")
-NODE = Node(major=195, minor=2, mode=0o660, uid=1, gid=2)
+NODE = NriDevice(major=195, minor=2, mode=0o660, uid=1, gid=2)
 
 
 def render(adjustment: Adjustment, runtime: Runtime = NEW) -> nri.ContainerAdjustment | Refusal:
@@ -141,7 +141,7 @@ def test_what_nri_has_no_form_for_is_refused_by_name(adjustment: Adjustment, nam
 
 
 def test_a_node_that_cannot_be_read_is_an_error() -> None:
-    def look(path: str) -> Node:
+    def look(path: str) -> NriDevice:
         raise HostError(f"cannot give {path}")
 
     with pytest.raises(HostError, match="cannot give /gone"):

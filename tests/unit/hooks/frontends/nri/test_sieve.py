@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.frontends.nri.conversation import Call, Conversation
+from hooks.frontends.nri.conversation import NriCall, NriConversation
 from hooks.frontends.nri.mux import RUNTIME, MalformedError
 from hooks.frontends.nri.needed import request_sieve
 from hooks.frontends.nri.plugin import PLUGIN_SERVICE
@@ -97,13 +97,13 @@ def test_more_than_may_be_kept_is_refused_when_it_is_announced() -> None:
 def test_a_list_of_any_size_takes_the_memory_of_what_is_kept() -> None:
     """A hundred pods of 250 KiB each: 25 MB."""
     pods = [nri.PodSandbox(id=str(number), annotations={"x": "y" * (250 << 10)}) for number in range(100)]
-    _, data = Conversation(answers_on=RUNTIME).call(
+    _, data = NriConversation(answers_on=RUNTIME).call(
         PLUGIN_SERVICE, "Synchronize", nri.SynchronizeRequest(pods=pods).SerializeToString()
     )
-    plugin, found = Conversation(), list[Call]()
+    plugin, found = NriConversation(), list[NriCall]()
     tracemalloc.start()
     for at in range(0, len(data), 1 << 16):
-        found += [one for one in plugin.receive(data[at : at + (1 << 16)]) if isinstance(one, Call)]
+        found += [one for one in plugin.receive(data[at : at + (1 << 16)]) if isinstance(one, NriCall)]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(nri.SynchronizeRequest.FromString(found[0].payload).pods) == len(pods)

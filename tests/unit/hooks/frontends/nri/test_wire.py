@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hooks.frontends.nri.conversation import Call, CallError, Conversation, Reply
+from hooks.frontends.nri.conversation import NriCall, NriCallError, NriConversation, Reply
 from hooks.frontends.nri.mux import PLUGIN, RUNTIME, MalformedError, PieceReader, render_pieces
-from hooks.frontends.nri.ttrpc import MAX_RECEIVED, MAX_SENT, Kind, Message, render_message
-from lading.http2.messages import MAX_STATUS_MESSAGE, Status
+from hooks.frontends.nri.ttrpc import MAX_RECEIVED, MAX_SENT, MessageKind, TtrpcMessage, render_message
+from lading.http2.messages import MAX_STATUS_MESSAGE, GrpcStatus
 from protos.nri.v1alpha1 import nri_pb2 as nri
 
 GOLDEN = sorted((Path(__file__).parents[4] / "golden/nri").glob("*.bin"))
@@ -20,16 +20,16 @@ _OUTSIDE = ["Configure", "Synchronize"]
 _EVENTS = [nri.RUN_POD_SANDBOX, nri.STOP_POD_SANDBOX, nri.REMOVE_POD_SANDBOX]
 
 
-def both_ends() -> tuple[Conversation, Conversation]:
-    return Conversation(), Conversation(answers_on=RUNTIME)
+def both_ends() -> tuple[NriConversation, NriConversation]:
+    return NriConversation(), NriConversation(answers_on=RUNTIME)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_what_containerd_sent_is_read(path: Path) -> None:
-    plugin = Conversation()
+    plugin = NriConversation()
     plugin.call("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin", b"")
     found = list(plugin.receive(path.read_bytes()))
-    calls = [one for one in found if isinstance(one, Call)]
+    calls = [one for one in found if isinstance(one, NriCall)]
     assert [one for one in found if isinstance(one, Reply)] == [Reply(stream=1)]
     assert [call.method for call in calls[:3]] == [*_OUTSIDE, "StateChange"]
     configured = nri.ConfigureRequest.FromString(calls[0].payload)
@@ -48,7 +48,7 @@ def test_what_containerd_sent_is_read(path: Path) -> None:
 @given(cuts=st.lists(st.integers(0, 9000)))
 def test_where_a_stream_is_cut_makes_no_difference(path: Path, cuts: list[int]) -> None:
     data = path.read_bytes()
-    whole, pieces = Conversation(), Conversation()
+    whole, pieces = NriConversation(), NriConversation()
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
     parts = [data[start:end] for start, end in pairwise(edges)]
     assert [one for part in parts for one in pieces.receive(part)] == list(whole.receive(data))
@@ -58,7 +58,7 @@ def test_where_a_stream_is_cut_makes_no_difference(path: Path, cuts: list[int]) 
 def test_a_message_comes_out_as_it_went_in(payload: bytes) -> None:
     plugin, runtime = both_ends()
     number, data = plugin.call("S", "M", payload)
-    assert list(runtime.receive(data)) == [Call(stream=number, service="S", method="M", payload=payload)]
+    assert list(runtime.receive(data)) == [NriCall(stream=number, service="S", method="M", payload=payload)]
 
 
 @given(st.integers(1, 3 * 4096))
@@ -73,7 +73,7 @@ def test_the_runtime_can_read_every_piece(length: int) -> None:
 def test_anything_else_is_malformed_or_incomplete(data: bytes) -> None:
     """And no other error: a connection with it is closed."""
     with contextlib.suppress(MalformedError):
-        list(Conversation().receive(data))
+        list(NriConversation().receive(data))
 
 
 @pytest.mark.parametrize(
@@ -82,55 +82,55 @@ def test_anything_else_is_malformed_or_incomplete(data: bytes) -> None:
         (render_pieces(3, b"x"), "connection 3"),
         (render_pieces(PLUGIN, (MAX_RECEIVED + 1).to_bytes(4, "big") + bytes(6)), f"a message of {MAX_RECEIVED + 1} bytes"),
         (render_pieces(PLUGIN, bytes(8) + b"\x03\x00"), "type 3"),
-        (render_pieces(PLUGIN, render_message(Message(1, Kind.RESPONSE, b""))), "a RESPONSE on connection 1"),
-        (render_pieces(RUNTIME, render_message(Message(1, Kind.REQUEST, b""))), "a REQUEST on connection 2"),
-        (render_pieces(RUNTIME, render_message(Message(1, Kind.RESPONSE, b"\xff"))), "an answer of the runtime"),
+        (render_pieces(PLUGIN, render_message(TtrpcMessage(1, MessageKind.RESPONSE, b""))), "a RESPONSE on connection 1"),
+        (render_pieces(RUNTIME, render_message(TtrpcMessage(1, MessageKind.REQUEST, b""))), "a REQUEST on connection 2"),
+        (render_pieces(RUNTIME, render_message(TtrpcMessage(1, MessageKind.RESPONSE, b"\xff"))), "an answer of the runtime"),
     ],
 )
 def test_what_is_no_nri_is_refused_by_name(data: bytes, words: str) -> None:
     with pytest.raises(MalformedError, match=words):
-        list(Conversation().receive(data))
+        list(NriConversation().receive(data))
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"\x0b", b"\x1a\x05abc", b"\x0a\x01\xff"])
 def test_a_call_that_cannot_be_read_has_a_problem_and_the_next_one_is_read(body: bytes) -> None:
     """The runtime goes on without a plugin that closes the connection, with the container as well."""
     plugin, runtime = both_ends()
-    (call,) = plugin.receive(render_pieces(PLUGIN, render_message(Message(1, Kind.REQUEST, body))))
-    assert isinstance(call, Call)
+    (call,) = plugin.receive(render_pieces(PLUGIN, render_message(TtrpcMessage(1, MessageKind.REQUEST, body))))
+    assert isinstance(call, NriCall)
     assert call.problem is not None
-    assert call.problem.status == Status.INVALID_ARGUMENT
-    assert [one.method for one in plugin.receive(runtime.call("S", "M", b"")[1]) if isinstance(one, Call)] == ["M"]
+    assert call.problem.status == GrpcStatus.INVALID_ARGUMENT
+    assert [one.method for one in plugin.receive(runtime.call("S", "M", b"")[1]) if isinstance(one, NriCall)] == ["M"]
 
 
 def test_a_call_is_answered() -> None:
     plugin, runtime = both_ends()
     number, data = runtime.call("S", "M", b"question")
     (call,) = plugin.receive(data)
-    assert call == Call(stream=number, service="S", method="M", payload=b"question")
-    assert isinstance(call, Call)
+    assert call == NriCall(stream=number, service="S", method="M", payload=b"question")
+    assert isinstance(call, NriCall)
     assert list(runtime.receive(plugin.answer(call, b"answer"))) == [Reply(stream=number, payload=b"answer")]
 
 
 def test_a_call_is_refused_with_its_status_and_words() -> None:
     plugin, runtime = both_ends()
     (call,) = plugin.receive(runtime.call("S", "M", b"")[1])
-    assert isinstance(call, Call)
-    (reply,) = runtime.receive(plugin.refuse(call, CallError(Status.UNAVAILABLE, "later" * 10_000)))
+    assert isinstance(call, NriCall)
+    (reply,) = runtime.receive(plugin.refuse(call, NriCallError(GrpcStatus.UNAVAILABLE, "later" * 10_000)))
     assert isinstance(reply, Reply)
     assert reply.error is not None
-    assert reply.error.status == Status.UNAVAILABLE
+    assert reply.error.status == GrpcStatus.UNAVAILABLE
     assert reply.error.message == ("later" * 10_000)[:MAX_STATUS_MESSAGE]
 
 
 def test_an_answer_that_is_too_large_is_an_error() -> None:
     plugin, runtime = both_ends()
     (call,) = plugin.receive(runtime.call("S", "M", b"")[1])
-    assert isinstance(call, Call)
+    assert isinstance(call, NriCall)
     (reply,) = runtime.receive(plugin.answer(call, bytes(MAX_SENT)))
     assert isinstance(reply, Reply)
     assert reply.error is not None
-    assert reply.error.status == Status.RESOURCE_EXHAUSTED
+    assert reply.error.status == GrpcStatus.RESOURCE_EXHAUSTED
 
 
 def test_calls_of_both_sides_have_numbers_of_their_own() -> None:

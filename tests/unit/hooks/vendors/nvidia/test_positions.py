@@ -10,7 +10,7 @@ import pytest
 from hooks.model.inventory import Gpu, MigInstance
 from hooks.vendors.nvidia.nvml import divide_card, read_gpus
 from hooks.vendors.nvidia.session import session
-from lading.devices.mig import Span
+from lading.devices.mig import MemorySpan
 from lading.errors import HostError
 from simnode.build import SimNode
 from simnode.nvml import Failure, NvmlState, Running
@@ -59,7 +59,7 @@ def test_every_position_of_the_card_is_shown_without_an_instance(card: Card) -> 
     assert len(names) == 7 + 4 + 3 + 2 + 1 + 1
     assert not any("+me" in name for name in names)  # a card has one such instance, in any of seven positions
     assert card.position("2g.20gb@4") == MigInstance(
-        uuid=f"MIG-{gpu.uuid}/2g.20gb@4", memory_mib=20096, profile="2g.20gb", span=Span(4, 2)
+        uuid=f"MIG-{gpu.uuid}/2g.20gb@4", memory_mib=20096, profile="2g.20gb", span=MemorySpan(4, 2)
     )
 
 
