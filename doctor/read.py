@@ -15,14 +15,13 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
-import yaml
 
 from doctor.config import ConfigSeen
 from doctor.kubelet.distribution import CONTAINERD
-from doctor.processes import Process
+from doctor.read_files import read_process
 from doctor.ready import DaemonReply
 from doctor.runtime import RuntimeSeen
 from doctor.sockets import SocketSeen
@@ -46,23 +45,6 @@ _BOOTED: Final = Path("run/systemd/system")  # exists if systemd runs: sd_booted
 _PROPERTIES: Final = (
     "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainCode,ExecMainStatus,NRestarts,NeedDaemonReload"
 )
-
-
-# ---- processes
-
-
-def read_process(proc: Path, pid: int) -> Process:
-    try:
-        words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        words = []
-    return Process(pid=pid, argv=tuple(words[:-1]))  # each argument ends in NUL
-
-
-def find_processes(proc: Path, program: str) -> tuple[Process, ...]:
-    """Return the processes that were started as this program, by pid."""
-    pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
-    return tuple(process for process in (read_process(proc, pid) for pid in pids) if process.program == program)
 
 
 # ---- sockets
@@ -196,18 +178,6 @@ def read_config(
     settings = load_usable(schema, args)
     seen = ConfigSeen(daemon=daemon, path=path or default, access=read_access(path or default), problem=problem)
     return settings, seen
-
-
-def read_yaml(path: Path, name: str) -> dict[str, Any]:
-    """Return the mapping in a YAML file; empty if there is none. Raises ConfigError for a file that is not YAML. `name`: the
-    file in messages."""
-    try:
-        found = yaml.safe_load(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except yaml.YAMLError as e:
-        raise ConfigError(f"cannot read {name}: not YAML") from e
-    return found if isinstance(found, dict) else {}
 
 
 def read_access(path: Path) -> Access | None:

@@ -5,6 +5,7 @@ from io import TextIOWrapper
 
 import click
 
+from kubectl_lading.completion import completion, print_candidates
 from kubectl_lading.dump.sysdump import sysdump
 from kubectl_lading.flags import Group
 from kubectl_lading.install.install import install
@@ -16,7 +17,6 @@ from kubectl_lading.pods.pod import pod
 from kubectl_lading.pods.pods import pods
 from kubectl_lading.pods.top import top
 from kubectl_lading.pods.why import why
-from kubectl_lading.terminal.completion import completion, print_candidates
 from kubectl_lading.where.cordon import cordon, uncordon
 from kubectl_lading.where.gpu import gpu
 from kubectl_lading.where.node import node

@@ -1,9 +1,9 @@
-"""Find folders of one package that import each other in a cycle.
+"""Find folders and modules of one package that import each other in a cycle.
 
     python -m lint.cycles
 
-The modules of a folder, with those of the folders in it, count as one: a reader of the folder `hooks/grant` need not know
-`hooks/node`, which is above it. Exit status 1 where there is a cycle.
+Two modules of one folder count for themselves. Of two modules of different folders, the outermost folders in which they differ
+count: a reader of the folder `hooks/grant` need not know `hooks/node`, which is above it. Exit status 1 where there is a cycle.
 """
 
 import sys
@@ -13,15 +13,28 @@ from itertools import takewhile
 
 import grimp
 
-PACKAGES = ("doctor", "runtimeproxy", "hooks", "central", "kubectl_lading", "simulate", "lading")
+PACKAGES = (
+    "bench",
+    "central",
+    "deploy",
+    "doctor",
+    "hooks",
+    "kubectl_lading",
+    "lading",
+    "lint",
+    "runtimeproxy",
+    "shares",
+    "simnode",
+    "simulate",
+)
 
 
 def find_cycle(graph: grimp.ImportGraph) -> list[str]:
-    """Return the folders of one cycle, the first once more at its end; an empty list where there is none."""
+    """Return the folders and modules of one cycle, the first once more at its end; an empty list if there is no cycle."""
     imported: defaultdict[str, set[str]] = defaultdict(set)
     for module in graph.modules:
         for other in graph.find_modules_directly_imported_by(module):
-            one, two = _differing(_folder(graph, module), _folder(graph, other))
+            one, two = _differing(module.split("."), other.split("."))
             if one and two:
                 imported[one].add(two)
     try:
@@ -32,13 +45,8 @@ def find_cycle(graph: grimp.ImportGraph) -> list[str]:
     return []
 
 
-def _folder(graph: grimp.ImportGraph, module: str) -> list[str]:
-    names = module.split(".")
-    return names if graph.find_children(module) else names[:-1]
-
-
 def _differing(one: list[str], two: list[str]) -> tuple[str, str]:
-    """Return the outermost folders in which two folders differ; empty texts where one of them is in the other."""
+    """Return the outermost names in which two modules differ; empty texts if one of them is the folder of the other."""
     shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, two, strict=False))))
     if shared in {len(one), len(two)}:
         return "", ""
@@ -48,7 +56,7 @@ def _differing(one: list[str], two: list[str]) -> tuple[str, str]:
 def main() -> None:
     cycles = [cycle for package in PACKAGES if (cycle := find_cycle(grimp.build_graph(package)))]
     for cycle in cycles:
-        print(f"folders import each other in a cycle: {' -> '.join(cycle)}", file=sys.stderr)
+        print(f"these import each other in a cycle: {' -> '.join(cycle)}", file=sys.stderr)
     sys.exit(1 if cycles else 0)
 
 

@@ -17,7 +17,7 @@ from doctor.kubelet.distribution import ROLES, Distribution, Option, Service, fl
 from doctor.kubelet.read_unit_files import read_unit
 from doctor.kubelet.unit_files import environment, plan_command
 from doctor.processes import Process
-from doctor.read import read_process, read_yaml
+from doctor.read_files import read_process, read_yaml
 
 _UNITS: Final = {
     (Distribution.K3S, "server"): "k3s",

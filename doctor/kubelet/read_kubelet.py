@@ -10,7 +10,7 @@ from doctor.kubelet.read_distribution import RunningService, read_service
 from doctor.kubelet.read_unit_files import read_unit
 from doctor.kubelet.unit_files import Word, plan_command
 from doctor.processes import Process
-from doctor.read import find_processes, read_yaml
+from doctor.read_files import find_processes, read_yaml
 
 _UNIT: Final = "kubelet.service"
 

@@ -10,12 +10,12 @@ import click
 import msgspec
 
 from kubectl_lading.access import connect, find_pod
+from kubectl_lading.completion import complete_pods
 from kubectl_lading.flags import Flags, Output, Scope, command
 from kubectl_lading.lists import NotInstalledError
 from kubectl_lading.pods.draw_pod import draw_pod
 from kubectl_lading.pods.pod_report import report_pod
 from kubectl_lading.pods.read_pod import read_events, read_pod
-from kubectl_lading.terminal.completion import complete_pods
 from kubectl_lading.terminal.output import show, warn
 from lading.errors import ConfigError
 from lading.kube.client import KubeClient

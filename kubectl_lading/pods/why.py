@@ -23,6 +23,7 @@ from central.state.pending import pending_of
 from kubectl_lading.access import connect, find_pod, find_scope
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import Cluster, read_budgets, read_deciding
+from kubectl_lading.completion import complete_pods
 from kubectl_lading.flags import Flags, Output, Scope, command, refuse
 from kubectl_lading.objects import FullPod, Pod, Unread
 from kubectl_lading.pods.draw_why import WhyView, draw
@@ -31,7 +32,6 @@ from kubectl_lading.pods.listed import waits
 from kubectl_lading.pods.read_pod import read_events, read_pod
 from kubectl_lading.pods.situation import SCHEDULER, Stand, read_situation
 from kubectl_lading.pods.waiting import NEVER, Wait, explain_wait
-from kubectl_lading.terminal.completion import complete_pods
 from kubectl_lading.terminal.output import Cell, now, show, table, text, warn
 from kubectl_lading.terminal.progress import collect
 from kubectl_lading.terminal.words import NONE, age, count

@@ -8,7 +8,8 @@ import pytest
 
 from doctor.model import State
 from doctor.processes import Process
-from doctor.read import find_processes, read_listener, read_process, read_socket
+from doctor.read import read_listener, read_socket
+from doctor.read_files import find_processes, read_process
 from doctor.sockets import SocketSeen, decide_socket
 from lading.errors import HostError
 from lading.sockets import Access

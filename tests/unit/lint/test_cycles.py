@@ -1,4 +1,4 @@
-"""Folders that import each other, on graphs made for it."""
+"""Folders and modules that import each other, on graphs made for it."""
 
 import grimp
 import pytest
@@ -23,8 +23,10 @@ def graph(*imports: tuple[str, str]) -> grimp.ImportGraph:
         (("p.a.x", "p.b.x"), ("p.b.y", "p.a.y")),
         (("p.a.x", "p.b.x"), ("p.b.x", "p.c.x"), ("p.c.deep.x", "p.a.x")),
         (("p.a.one.x", "p.a.two.x"), ("p.a.two.y", "p.a.one.y")),
+        (("p.a.x", "p.a.y"), ("p.a.y", "p.a.x")),
+        (("p.main", "p.a.x"), ("p.a.y", "p.main")),
     ],
-    ids=["two folders", "three, one through a folder in it", "folders of a folder"],
+    ids=["two folders", "three, one through a folder in it", "folders of a folder", "modules of one folder", "a module beside"],
 )
 def test_a_cycle_is_found(imports: tuple[tuple[str, str], ...]) -> None:
     first, *_, last = find_cycle(graph(*imports))
@@ -35,10 +37,10 @@ def test_a_cycle_is_found(imports: tuple[tuple[str, str], ...]) -> None:
     "imports",
     [
         (("p.a.x", "p.b.x"), ("p.a.y", "p.c.x"), ("p.b.x", "p.c.x")),
-        (("p.a.x", "p.a.y"), ("p.a.y", "p.a.x")),
-        (("p.a.x", "p.a.in_it.x"), ("p.a.in_it.y", "p.a.y"), ("p.main", "p.a.x")),
+        (("p.a.x", "p.a.in_it.x"),),
+        (("p.a.in_it.y", "p.a.y"), ("p.main", "p.a.x")),
     ],
-    ids=["downward", "modules of one folder", "a folder and what is in it"],
+    ids=["downward", "a folder in a folder", "a module beside a folder"],
 )
 def test_no_cycle(imports: tuple[tuple[str, str], ...]) -> None:
     assert find_cycle(graph(*imports)) == []
