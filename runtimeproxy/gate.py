@@ -22,7 +22,7 @@ from runtimeproxy.call.projection import sandbox_of_list
 from runtimeproxy.call.sandbox_cache import SandboxCache
 from runtimeproxy.chain.chain import Chain
 from runtimeproxy.chain.registrations import Registration
-from runtimeproxy.plan import MAKES, REMOVES, Ask, Decided, Find, finish_call, may_be_guarded, plan_call
+from runtimeproxy.plan import MAKES, REMOVES, AskHooks, Decided, FindSandbox, finish_call, may_be_guarded, plan_call
 from runtimeproxy.screening import Screening
 
 LARGE: Final = 1 << 20  # bytes; searching or parsing a larger message on the event loop would delay other connections
@@ -76,7 +76,7 @@ class Gate:
             return partial(self._wait, call, screening)
         try:
             planned = plan_call(call, screening, self.cache)
-            if isinstance(planned, Ask) and not planned.questions:
+            if isinstance(planned, AskHooks) and not planned.questions:
                 self._learn(planned)
                 with self._begin_span(call, planned) as span:
                     planned = _finish(call, screening, planned, Answers(), span)
@@ -94,13 +94,15 @@ class Gate:
         except Exception as e:  # noqa: BLE001  the caller has its answer; only `cache` lacks this call
             self._log.error(Event.CALL_FORWARDED, f"cannot observe: {place_of(e)}", method=method.name, reason=Reason.INTERNAL)
 
-    async def _wait(self, call: HeldCall, screening: Screening, planned: Decided | Ask | Find | None = None) -> Outcome:
+    async def _wait(
+        self, call: HeldCall, screening: Screening, planned: Decided | AskHooks | FindSandbox | None = None
+    ) -> Outcome:
         try:
             planned = planned or await _run(call, plan_call, call, screening, self.cache)
-            if isinstance(planned, Find):
+            if isinstance(planned, FindSandbox):
                 found = await self._find(planned.sandbox_id)
                 planned = await _run(call, plan_call, call, screening, self.cache, found)
-            if isinstance(planned, Ask):
+            if isinstance(planned, AskHooks):
                 self._learn(planned)
                 with self._begin_span(call, planned) as span:
                     for question in planned.questions:
@@ -131,11 +133,11 @@ class Gate:
         self.cache.learn_sandbox(sandbox_of_list(found.status))
         return True
 
-    def _learn(self, planned: Decided | Ask) -> None:
+    def _learn(self, planned: Decided | AskHooks) -> None:
         if planned.learn and planned.context:
             self.cache.learn_sandbox(planned.context.sandbox)
 
-    def _begin_span(self, call: HeldCall, ask: Ask) -> Span:
+    def _begin_span(self, call: HeldCall, ask: AskHooks) -> Span:
         span = self._tracing.begin(f"CRI {call.method.name}", parent=call.traceparent)
         sandbox, container = ask.context.sandbox, ask.context.container
         name = container.name if container else ""
@@ -155,11 +157,11 @@ class Gate:
             cache.learn_sandbox(context.sandbox)
         if done and stage is Stage.CREATE_CONTAINER and context.container:
             cache.learn_container(context.sandbox.id, context.container)
-        for registration in screening.told(stage, context.keys):
-            told = hook.ObserveRequest(
+        for registration in screening.observers(stage, context.keys):
+            notification = hook.ObserveRequest(
                 stage=stage.name, sandbox=context.sandbox, container=context.container, grpc_status=status
             )
-            self._chain.observe(registration, stage, told)
+            self._chain.observe(registration, stage, notification)
         if done and stage is Stage.REMOVE_POD_SANDBOX:
             cache.forget_sandbox(context.sandbox.id)
         elif done and stage is Stage.REMOVE_CONTAINER and context.container:
@@ -196,7 +198,7 @@ class Gate:
             log.debug(Event.CALL_FORWARDED, **fields)
 
 
-def _finish(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | CallRefusal, span: Span) -> Decided:
+def _finish(call: HeldCall, screening: Screening, ask: AskHooks, answers: Answers | CallRefusal, span: Span) -> Decided:
     decided = finish_call(call, screening, ask, answers)
     match decided.end:
         case CallRefusal(reason=reason):

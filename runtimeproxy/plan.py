@@ -40,7 +40,7 @@ class Decided:
     ignored: tuple[CallRefusal, ...] = ()  # hook failures that policy Ignore forgave
     owners: tuple[str, ...] = ()  # registrations whose adjustments were applied
     env_replaced: tuple[str, ...] = ()
-    learn: bool = False  # whether to cache the context's sandbox, as in `Ask`
+    learn: bool = False  # whether to cache the context's sandbox, as in `AskHooks`
 
     @property
     def unchanged(self) -> bool:
@@ -49,7 +49,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class AskHooks:
     """Hold the questions for the hooks, perhaps none. The answers go to `finish_call`."""
 
     stage: Stage
@@ -60,7 +60,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Find:
+class FindSandbox:
     """Request the runtime's description of a sandbox, because the call lacks its runtime handler, and then a new plan."""
 
     sandbox_id: str
@@ -68,16 +68,16 @@ class Find:
 
 def plan_call(
     call: HeldCall, screening: Screening, cache: SandboxCache, found: CallRefusal | bool = False
-) -> Decided | Ask | Find:
+) -> Decided | AskHooks | FindSandbox:
     """Return the next step of a call. `found`: True if the runtime described the sandbox, or a refusal that says why not."""
     stage = call.method.stage
     if stage is None:
-        return Decided(end=_another_way(call) if screening.names_guarded(call.message) else Forward())
+        return Decided(end=_another_way(call) if screening.mentions_guarded(call.message) else Forward())
     # Any unknown sandbox may belong to a guarded pod until the runtime's lists were read once.
     must_find = stage is Stage.CREATE_CONTAINER and not cache.listed and bool(screening.guarded_prefixes)
     if stage in MAKES:
         must_read = must_find or screening.must_read(stage, lambda: known_keys(stage, call.message, cache))
-        if not (must_read or screening.names_anybody(call.message)):
+        if not (must_read or screening.mentions_prefix(call.message)):
             return Decided(end=Forward())
     else:
         context = context_by_id(stage, read_id(call.message), cache)
@@ -91,11 +91,11 @@ def plan_call(
     learn = False
     if isinstance(request, cri.CreateContainerRequest) and (must_find or screening.concerns(context.keys)):
         if not found and cache.sandbox(context.sandbox.id) is None:
-            return Find(context.sandbox.id)
+            return FindSandbox(context.sandbox.id)
         learn = not isinstance(found, CallRefusal)
     if refusal := _refusal(request, screening, context, found if isinstance(found, CallRefusal) else None):
         return Decided(end=refusal, context=context, learn=learn)
-    return Ask(
+    return AskHooks(
         stage=stage,
         context=context,
         questions=_questions(call, request, stage, screening, context),
@@ -104,7 +104,7 @@ def plan_call(
     )
 
 
-def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers | CallRefusal) -> Decided:
+def finish_call(call: HeldCall, screening: Screening, ask: AskHooks, answers: Answers | CallRefusal) -> Decided:
     """Return the end of the call, given the hooks' answers."""
     stage, context = ask.stage, ask.context
     if isinstance(answers, CallRefusal):
@@ -131,7 +131,7 @@ def finish_call(call: HeldCall, screening: Screening, ask: Ask, answers: Answers
 
 def may_be_guarded(call: HeldCall, screening: Screening, cache: SandboxCache) -> bool:
     keys = known_keys(call.method.stage, call.message, cache)
-    return bool(screening.guarded(keys)) or screening.names_guarded(call.message)
+    return bool(screening.guarded(keys)) or screening.mentions_guarded(call.message)
 
 
 def _forward(stage: Stage, screening: Screening, context: CallContext, *, ignored: tuple[CallRefusal, ...] = ()) -> Decided:
@@ -141,7 +141,7 @@ def _forward(stage: Stage, screening: Screening, context: CallContext, *, ignore
 
 def _observes(stage: Stage, screening: Screening, keys: Collection[str]) -> bool:
     """Return whether the runtime's reply is needed, to notify a hook or to update the sandbox cache."""
-    return stage in REMOVES or bool(screening.told(stage, keys)) or (stage in MAKES and screening.concerns(keys))
+    return stage in REMOVES or bool(screening.observers(stage, keys)) or (stage in MAKES and screening.concerns(keys))
 
 
 def _unreadable(call: HeldCall, screening: Screening, cache: SandboxCache) -> Decided:

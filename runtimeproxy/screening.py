@@ -6,7 +6,7 @@ an annotation's value.
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lading.reasons import Reason
 from lading.vocabulary import MAX_KEYS, RESERVED
@@ -30,6 +30,13 @@ class Screening:
 
     registrations: tuple[Registration, ...] = ()
     guarded_prefixes: tuple[str, ...] = ()
+    _guarded: tuple[bytes, ...] = field(init=False)  # a message with none of these mentions no guarded prefix
+    _prefixes: tuple[bytes, ...] = field(init=False)  # a message with none of these mentions no prefix at all
+
+    def __post_init__(self) -> None:
+        registered = (prefix for registration in self.registrations for prefix in registration.prefixes or ())
+        object.__setattr__(self, "_guarded", _shortest(self.guarded_prefixes))
+        object.__setattr__(self, "_prefixes", _shortest({*self.guarded_prefixes, *registered}))
 
     @property
     def every_pod(self) -> bool:
@@ -43,12 +50,11 @@ class Screening:
         """Return whether a Run or Create call is parsed even without a prefix in it. `keys`: cached annotations of its pod."""
         return self.every_pod or (stage is Stage.CREATE_CONTAINER and (self.hides or self.concerns(keys())))
 
-    def names_guarded(self, message: bytes) -> bool:
-        return any(contains(message, prefix.encode()) for prefix in self.guarded_prefixes)
+    def mentions_guarded(self, message: bytes) -> bool:
+        return any(contains(message, prefix) for prefix in self._guarded)
 
-    def names_anybody(self, message: bytes) -> bool:
-        named = (prefix for registration in self.registrations for prefix in registration.prefixes or ())
-        return self.names_guarded(message) or any(contains(message, prefix.encode()) for prefix in named)
+    def mentions_prefix(self, message: bytes) -> bool:
+        return any(contains(message, prefix) for prefix in self._prefixes)
 
     def guarded(self, keys: Collection[str]) -> tuple[str, ...]:
         """Return the annotation keys that make a pod guarded, sorted."""
@@ -60,7 +66,7 @@ class Screening:
     def asked(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
         return tuple(r for r in self.registrations if r.adjusts(stage) and r.wants(keys))
 
-    def told(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
+    def observers(self, stage: Stage, keys: Collection[str]) -> tuple[Registration, ...]:
         return tuple(r for r in self.registrations if r.observes(stage) and r.wants(keys))
 
     def hidden(self, keys: Collection[str], request: cri.CreateContainerRequest) -> tuple[tuple[str, hook.Adjustment], ...]:
@@ -127,6 +133,12 @@ class Screening:
                 failed = [answers.forgiven[name] for name in claiming if name in answers.forgiven]
                 return failed[0] if failed else self.refuse_unclaimed((key,))
         return None
+
+
+def _shortest(prefixes: Collection[str]) -> tuple[bytes, ...]:
+    """Return the prefixes that contain no other of them: a message with `lading.dev/gpu` has `lading.dev/` too."""
+    found = [prefix.encode() for prefix in prefixes]
+    return tuple(sorted({one for one in found if not any(other != one and other in one for other in found)}))
 
 
 def _reserved(key: str, where: str) -> CallRefusal:

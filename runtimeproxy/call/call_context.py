@@ -6,7 +6,8 @@ with, so that removing an annotation un-guards nothing.
 Source: runtime.v1 RuntimeService requests (protos/cri/runtime/v1/api.proto).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -15,6 +16,8 @@ from protos.hook.v1 import hook_pb2 as hook
 from runtimeproxy.call.calls import Stage, read_id
 from runtimeproxy.call.projection import container_identity, resources_of, sandbox_of_config
 from runtimeproxy.call.sandbox_cache import SandboxCache
+
+M = TypeVar("M", bound=Message)
 
 SANDBOX_STAGES = frozenset({Stage.RUN_POD_SANDBOX, Stage.STOP_POD_SANDBOX, Stage.REMOVE_POD_SANDBOX})
 
@@ -69,27 +72,40 @@ def known_keys(stage: Stage | None, message: bytes, cache: SandboxCache) -> froz
 
 
 def adjusted(context: CallContext, stage: Stage, adjustment: hook.Adjustment) -> CallContext:
-    """Return the context of a request to which this adjustment was applied. Changes the messages of `context`."""
-    sandbox, container = context.sandbox, context.container
+    """Return the context of a request to which this adjustment was applied."""
     if stage is Stage.RUN_POD_SANDBOX:
+        sandbox = _copy(context.sandbox)
         sandbox.annotations.MergeFrom(adjustment.annotations)
         sandbox.labels.MergeFrom(adjustment.labels)
         return CallContext(sandbox=sandbox, keys=context.keys.union(adjustment.annotations))
-    if container and stage is Stage.CREATE_CONTAINER:
+    if context.container is None:
+        return context
+    container = _copy(context.container)
+    if stage is Stage.CREATE_CONTAINER:
         container.annotations.MergeFrom(adjustment.annotations)
         container.labels.MergeFrom(adjustment.labels)
-    elif container and adjustment.HasField("resources"):
+    elif adjustment.HasField("resources"):
         container.resources.MergeFrom(adjustment.resources)
-    return context
+    return replace(context, container=container)
 
 
 def context_made(context: CallContext, stage: Stage, reply: bytes) -> CallContext:
-    """Set the new id from the runtime's reply in the context, and return the context."""
+    """Return the context with the new id from the runtime's reply."""
     if stage is Stage.RUN_POD_SANDBOX:
-        context.sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
-    elif stage is Stage.CREATE_CONTAINER and context.container is not None:
-        context.container.id = cri.CreateContainerResponse.FromString(reply).container_id
+        sandbox = _copy(context.sandbox)
+        sandbox.id = cri.RunPodSandboxResponse.FromString(reply).pod_sandbox_id
+        return replace(context, sandbox=sandbox)
+    if stage is Stage.CREATE_CONTAINER and context.container is not None:
+        container = _copy(context.container)
+        container.id = cri.CreateContainerResponse.FromString(reply).container_id
+        return replace(context, container=container)
     return context
+
+
+def _copy(message: M) -> M:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
 
 
 def _of_create(request: cri.CreateContainerRequest, cache: SandboxCache) -> CallContext:

@@ -52,7 +52,6 @@ class HideUnassigned(_Table, frozen=True):
     env: Annotated[dict[EnvName, EnvValue], msgspec.Meta(min_length=1, max_length=16)]
     exempt_namespaces: frozenset[str] = frozenset()
     supplied: Supplied = Supplied()
-    keep_kubelet_devices: bool = False  # set by older hook servers, which do not report their device plugin's marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,13 +28,13 @@ def screening(*registrations: Registration, guarded: tuple[str, ...] = ("lading.
 
 @pytest.mark.parametrize("name", [*goldens("RunPodSandbox"), *goldens("CreateContainer")])
 def test_of_real_requests_those_of_guarded_pods_are_named(name: str) -> None:
-    assert screening().names_guarded(golden(name)) is ("-plain" not in name)
+    assert screening().mentions_guarded(golden(name)) is ("-plain" not in name)
 
 
 def test_a_registrations_prefix_names_its_pods_too() -> None:
-    assert screening(registration("a", "other.dev/")).names_anybody(b"..other.dev/x..")
-    assert not screening(registration("a", "other.dev/")).names_guarded(b"..other.dev/x..")
-    assert not screening(registration("a")).names_anybody(b"..other.dev/x..")
+    assert screening(registration("a", "other.dev/")).mentions_prefix(b"..other.dev/x..")
+    assert not screening(registration("a", "other.dev/")).mentions_guarded(b"..other.dev/x..")
+    assert not screening(registration("a")).mentions_prefix(b"..other.dev/x..")
 
 
 def test_without_guarded_prefixes_no_one_is_guarded() -> None:
@@ -48,7 +48,7 @@ def test_who_is_asked_and_who_is_told() -> None:
     of = screening(both, every)
     assert of.asked(CREATE, ["x/1"]) == (both, every)
     assert of.asked(CREATE, []) == (every,)
-    assert of.told(CREATE, ["x/1"]) == (both,)
+    assert of.observers(CREATE, ["x/1"]) == (both,)
     assert of.asked(Stage.STOP_CONTAINER, ["x/1"]) == ()
 
 

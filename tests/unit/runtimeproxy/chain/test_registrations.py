@@ -61,8 +61,7 @@ def test_every_field_is_read() -> None:
 
 
 def test_an_older_hook_server_says_it_as_one_object_and_nothing_counts_as_supplied() -> None:
-    older = {**HIDE, "keep-kubelet-devices": True}
-    (hide,) = parse(static_adjustments={"hide-unassigned": older}, annotation_prefixes=["x/"]).hide_unassigned
+    (hide,) = parse(static_adjustments={"hide-unassigned": HIDE}, annotation_prefixes=["x/"]).hide_unassigned
     assert hide.env == HIDE["env"]
     assert hide.supplied == Supplied()
 

@@ -11,7 +11,6 @@ from runtimeproxy.chain.unassigned import decide_hidden
 
 HIDE = HideUnassigned(env={"NVIDIA_VISIBLE_DEVICES": "void"}, exempt_namespaces=frozenset({"kube-system"}))
 COEXIST = HideUnassigned(env=HIDE.env, supplied=convert(Nvidia().supplied, Supplied))
-OLDER = HideUnassigned(env=HIDE.env, keep_kubelet_devices=True)
 
 
 def request(config: cri.ContainerConfig, namespace: str = "default") -> cri.CreateContainerRequest:
@@ -69,10 +68,8 @@ ASKED_FOR = [
 
 
 @pytest.mark.parametrize("config", [*ASKED_FOR, *SUPPLIED])
-@pytest.mark.parametrize("hide", [HIDE, OLDER])
-def test_cards_are_hidden_whatever_the_container_says(hide: HideUnassigned, config: cri.ContainerConfig) -> None:
-    """Also where an older hook server coexists with a device plugin, and does not say what that supplies."""
-    assert given(hide, config) == (None if config.envs and config.envs[0].value == b"void" else "void")
+def test_cards_are_hidden_whatever_the_container_says(config: cri.ContainerConfig) -> None:
+    assert given(HIDE, config) == (None if config.envs and config.envs[0].value == b"void" else "void")
 
 
 def test_a_configured_namespace_is_exempt() -> None:
