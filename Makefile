@@ -51,6 +51,7 @@ lint: setup
 	$(PY) -m lint.cycles
 	$(PY) -m lint.words
 	$(PY) -m lint.classes
+	$(PY) -m lint.mirrors
 	$(PY) -m protos.generate --check
 
 fmt: setup

@@ -1,4 +1,7 @@
-"""Run `lading-central` from the command line."""
+"""Run `lading-central` from the command line.
+
+Tests: tests/unit/central/daemon/test_settings.py
+"""
 
 import argparse
 import asyncio

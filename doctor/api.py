@@ -1,6 +1,8 @@
 """Ask the API server about this node and the rights of its reporter. Only reviews are created, which the server does not store.
 
 Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery".
+
+Tests: tests/unit/doctor/test_cluster.py
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""List the checks of `lading-doctor`, each with the same texts as its row in docs/doctor.md."""
+"""List the checks of `lading-doctor`, each with the same texts as its row in docs/doctor.md.
+
+Tests: tests/unit/doctor/test_page.py
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial

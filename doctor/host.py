@@ -2,6 +2,8 @@
 
 Take the valid part of the settings of both daemons. Return readings. Files and sockets are read in threads, the driver in a
 process, so that a reading that hangs delays only the checks that use it. Nothing is changed.
+
+Tests: tests/unit/doctor/test_units.py
 """
 
 import asyncio

@@ -2,6 +2,8 @@
 
 A check reads one part of a node and returns verdicts: a description, a state, and a command that fixes the problem. The reason
 why the part matters belongs to the check, and is the same for all its findings. docs/doctor.md has a row for each check.
+
+Tests: tests/unit/doctor/test_run_checks.py
 """
 
 from collections.abc import Awaitable, Callable, Iterable

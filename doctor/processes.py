@@ -1,6 +1,8 @@
 """Represent a process of a node by its command line in /proc. A process that ends while it is read has an empty one.
 
 Source: proc_pid_cmdline(5).
+
+Tests: tests/unit/doctor/test_sockets.py
 """
 
 from dataclasses import dataclass

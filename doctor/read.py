@@ -5,6 +5,8 @@ To check a socket, connect, send a greeting and close. The kernel names the proc
 it (lading.health); proxies of the environment are not used. Functions marked "Blocks" are run in a thread.
 
 Source: proc_pid_cmdline(5), systemctl(1) show, sd_booted(3), runtime.v1 (Version, Status).
+
+Tests: tests/unit/doctor/test_sockets.py
 """
 
 import argparse

@@ -1,6 +1,8 @@
 """Read processes in /proc and YAML files of a node. Nothing is changed, nothing is decided.
 
 Source: proc_pid_cmdline(5).
+
+Tests: tests/unit/doctor/test_sockets.py
 """
 
 from pathlib import Path

@@ -3,6 +3,8 @@
 The ledger is opened for reading while its daemon runs. adjtimex(2) changes nothing with modes = 0.
 
 Source: adjtimex(2), cgroups(7), admin-guide/cgroup-v2, Kubernetes "Device Plugins".
+
+Tests: tests/unit/doctor/test_kernel.py
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Share readings between checks: each is made once, and a failure is reported by one check only."""
+"""Share readings between checks: each is made once, and a failure is reported by one check only.
+
+Tests: tests/unit/doctor/test_run_checks.py
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable

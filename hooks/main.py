@@ -1,4 +1,7 @@
-"""Run the command line of `lading-hooks`: without a command the daemon, else a command for the operator of a node."""
+"""Run the command line of `lading-hooks`: without a command the daemon, else a command for the operator of a node.
+
+Tests: tests/unit/hooks/frontends/nri/test_program.py
+"""
 
 import argparse
 import asyncio

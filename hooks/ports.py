@@ -8,6 +8,8 @@
 | `Preparer` | work outside a container, before it is created, that is undone later | `attach/`, `mig/`, `mps/` |
 | `NodePort` | what a front end asks of the node | `node/` |
 | `FrontEnd` | a way in: its protocol's messages as the values of `model/container.py`, and back | `frontends/` |
+
+Tests: tests/unit/hooks/isolation/test_tokens.py
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence

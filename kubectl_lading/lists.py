@@ -1,4 +1,7 @@
-"""Read lists of the API server's objects, page by page."""
+"""Read lists of the API server's objects, page by page.
+
+Tests: tests/unit/kubectl_lading/test_cluster.py
+"""
 
 import contextlib
 from collections.abc import Callable, Sequence

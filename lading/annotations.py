@@ -3,6 +3,8 @@
 Central refuses an unknown key on a pod that requests devices. A node refuses an unknown key on a pod whose devices are named by
 hand. If they ignored a misspelt key, the pod would silently lack the devices that its author requested. A node does not check
 the keys of a pod that central placed: a newer central may know more keys.
+
+Tests: tests/unit/hooks/model/test_grant.py
 """
 
 from collections.abc import Container, Iterable

@@ -5,6 +5,8 @@ pod.
 
 Source: kubelet's pkg/kubelet/cm/cgroup_manager_linux.go (cgroupfs and systemd names), containerd's and CRI-O's scopes,
 proc_pid_cgroup(5).
+
+Tests: tests/unit/hooks/ledger/test_unmanaged.py
 """
 
 import re

@@ -1,6 +1,8 @@
 """Compile C for nodes: with this machine's compiler for this machine alone, or with ziglang of PyPI for both architectures.
 
 The same sources give the same bytes. A module with sources has a `build` function and runs `compile_for_nodes` as its command.
+
+Tests: tests/unit/hooks/frontends/nri/test_launched.py
 """
 
 import argparse

@@ -1,5 +1,8 @@
 """Parse the cordon of a node's devices, as a person writes it on a NodeDevices object: names with commas between them, or
-"all"."""
+"all".
+
+Tests: tests/unit/kubectl_lading/where/test_cordon.py
+"""
 
 from typing import Final, NamedTuple, Self
 

@@ -7,6 +7,8 @@ older reader can read the object of a newer node.
 
 GPUs are identified by UUID, functions by PCI address. The object has facts, not conclusions: `path` lists the bridges above
 a device, and the reader finds out which devices share a switch. Sizes are in MiB, shares of compute in percent.
+
+Tests: tests/unit/deploy/test_nodedevices.py
 """
 
 from typing import Annotated, Final

@@ -2,6 +2,8 @@
 
 Each container has a folder with `grant.json` and the socket, which the server creates. The folder is in the container too, at
 IN_CONTAINER, so that the library there reaches the server.
+
+Tests: tests/unit/hooks/node/test_share_watch.py
 """
 
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Ask the share server for the current use of shares: the server answers with one JSON document, and closes the socket."""
+"""Ask the share server for the current use of shares: the server answers with one JSON document, and closes the socket.
+
+Tests: tests/unit/shares/test_status.py
+"""
 
 import socket
 from pathlib import Path

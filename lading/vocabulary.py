@@ -1,4 +1,7 @@
-"""Define the names that all parts share: annotation keys and identities. docs/reference.md explains each for a user."""
+"""Define the names that all parts share: annotation keys and identities. docs/reference.md explains each for a user.
+
+Tests: tests/unit/hooks/grant/test_decide.py
+"""
 
 from collections.abc import Iterable
 from typing import Final, NewType

@@ -1,4 +1,7 @@
-"""Connect to a Unix socket, and raise EAGAIN if its backlog is full: asyncio takes EAGAIN for a pending connection."""
+"""Connect to a Unix socket, and raise EAGAIN if its backlog is full: asyncio takes EAGAIN for a pending connection.
+
+Tests: tests/unit/runtimeproxy/test_link.py
+"""
 
 import asyncio
 import errno

@@ -1,4 +1,7 @@
-"""Run `lading-runtimeproxy`: parse its command line, start it, and stop it on a signal."""
+"""Run `lading-runtimeproxy`: parse its command line, start it, and stop it on a signal.
+
+Tests: tests/unit/runtimeproxy/test_settings.py
+"""
 
 import argparse
 import asyncio

@@ -5,6 +5,8 @@ is refused unless, for every guarded annotation, a registration that claims it a
 could hide a guarded pod. Teardown is always forwarded.
 
 Source: docs/hook-api.md; CRI's Stop and Remove calls, which kubelet retries without end.
+
+Tests: tests/unit/runtimeproxy/test_gate.py
 """
 
 from collections.abc import Collection

@@ -2,6 +2,8 @@
 
 While the runtime cannot be reached, the proxy answers clients itself. Once the runtime is back, the proxy closes their
 connections, so that they dial again.
+
+Tests: tests/unit/runtimeproxy/test_link.py
 """
 
 import asyncio

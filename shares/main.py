@@ -1,4 +1,7 @@
-"""Run `lading-shares`, the share server of a node, and the command `lading-shares status`."""
+"""Run `lading-shares`, the share server of a node, and the command `lading-shares status`.
+
+Tests: tests/unit/shares/test_status.py
+"""
 
 import argparse
 import asyncio

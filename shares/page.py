@@ -7,6 +7,8 @@ write: a process that opens it again for writing gets EPERM (F_SEAL_FUTURE_WRITE
     64  for each device 64 bytes:
         u8 uuid[16]  i64 until  i32 waiters  i32 request  i32 limit (both ppm)  i32 processes  i64 limit  i64 used (both bytes)
         i32 informs: 1 if the driver enforces the memory limit, so that the library only reports allocations
+
+Tests: tests/unit/shares/test_server.py
 """
 
 import fcntl

@@ -3,6 +3,8 @@
 Each socket is mounted into one container only. A process of the host, or of a pod that mounts the host's folders, could reach
 the socket too. The kernel keeps the peer's process ID from connect(2). With SO_PEERPIDFD (Linux 6.5), the check also detects
 that the peer ended and another process got its ID.
+
+Tests: tests/unit/shares/test_server.py
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Define every setting of the share server: configuration key, flag, default, help."""
+"""Define every setting of the share server: configuration key, flag, default, help.
+
+Tests: tests/unit/shares/test_status.py
+"""
 
 from enum import StrEnum
 from pathlib import Path

@@ -4,6 +4,8 @@
 
 `device` is the index of a card in the container's grant, and in its page. Amounts are bytes or nanoseconds, and never negative.
 docs/isolation.md has the meaning of `a`, `b` and `c` for each type.
+
+Tests: tests/unit/shares/test_server.py
 """
 
 import struct

@@ -2,6 +2,8 @@
 
 Take stays of several policies on the same seeds, hence on the same stream of pods. Return a StayReport for each policy, and all
 reports as JSON. Times are in units (stream.py). The waits of a class are those of all its pods, of all seeds together.
+
+Tests: tests/unit/simulate/test_report.py
 """
 
 import math

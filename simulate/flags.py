@@ -1,4 +1,7 @@
-"""Parse the flags of `lading-central simulate` into Options. An error names flag, value, and possible values."""
+"""Parse the flags of `lading-central simulate` into Options. An error names flag, value, and possible values.
+
+Tests: tests/unit/simulate/test_pictures.py
+"""
 
 import argparse
 import math

@@ -1,4 +1,7 @@
-"""Define the policies, priors and results of a replay, as values."""
+"""Define the policies, priors and results of a replay, as values.
+
+Tests: tests/unit/simulate/test_report.py
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

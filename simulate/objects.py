@@ -5,6 +5,8 @@ MiB, a multiple of 100, so that a share in percent is a whole number of MiB too.
 the report, except for UUIDs: each GPU and MIG instance gets one from the number of its node and its index there. A pod has one
 container. A `gpu_milli` below 1000 becomes `lading.dev/gpu-core` in percent, whole cards `lading.dev/gpu`, `gpu_spec`
 `lading.dev/gpu-model`, VFs `lading.dev/rdma`, and other columns the annotations of the same names.
+
+Tests: tests/unit/simulate/test_product.py
 """
 
 from typing import Any, Final

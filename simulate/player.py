@@ -1,4 +1,7 @@
-"""Create the policy of a replay by its name."""
+"""Create the policy of a replay by its name.
+
+Tests: tests/unit/simulate/test_departures.py
+"""
 
 from central.request.model import Policy
 from simulate.baselines import BestFit, DotProduct, Fgd, FirstFit, Player, RandomFit

@@ -1,4 +1,7 @@
-"""Run all requested replays on several processes, and report their progress."""
+"""Run all requested replays on several processes, and report their progress.
+
+Tests: tests/unit/simulate/test_replay.py
+"""
 
 import multiprocessing
 import signal

@@ -1,4 +1,7 @@
-"""Run central's own coroutines to their end while the simulated clock stands still; none of them may wait."""
+"""Run central's own coroutines to their end while the simulated clock stands still; none of them may wait.
+
+Tests: tests/unit/simulate/test_central_actions.py
+"""
 
 from collections.abc import Coroutine
 from typing import Any

@@ -3,6 +3,8 @@
 POLICY          100 %   130 %   TO FGD, 100 %    130 %           PLACED   A DECISION
 fragmentation   95.74   95.93   +0.51 ± 0.03     +0.54 ± 0.02    88.2 %   0.21 ms
 fgd             95.23   95.39                                    88.0 %   0.05 ms
+
+Tests: tests/unit/simulate/test_report.py
 """
 
 from collections.abc import Iterator, Sequence

@@ -2,6 +2,8 @@
 
 A Workload is a job in Kueue's queue: sets of pods, each with a template and a count. Keys are camelCase on the wire, and
 other keys are skipped. Source: kueue.x-k8s.io/v1beta2, as of Kueue 0.19.
+
+Tests: tests/unit/central/gang/test_kueue.py
 """
 
 from typing import Final

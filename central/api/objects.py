@@ -4,6 +4,8 @@ msgspec decodes objects from JSON, and skips other fields. Keys are camelCase on
 Pods are in `central.request.pod`, NodeDevices in `lading.nodedevices`.
 
 Source: k8s.io/api core/v1, coordination/v1, as of v1.36.
+
+Tests: tests/unit/central/state/test_budgets.py
 """
 
 from typing import Any

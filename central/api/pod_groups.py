@@ -5,6 +5,8 @@ groups of gangs, of one role. Keys are camelCase on the wire, and unknown keys a
 
 Source: kubernetes-sigs/scheduler-plugins and koordinator.sh apis, scheduling/v1alpha1; k8s.io/api scheduling/v1alpha1 (1.35)
 and v1alpha2 (1.36).
+
+Tests: tests/unit/central/gang/test_dialects.py
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -2,6 +2,8 @@
 
 A pod *takes* a device until the pod ends, even while no container uses the device. Init containers run one after the other, so
 a pod takes its peak use of a card (phases.py), not the sum over its containers.
+
+Tests: tests/unit/central/assignment/test_phases.py
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,8 @@
 An answer is valid for one version of the Workload: if Kueue changes the Workload meanwhile, central plans again. A reservation
 ends when the Workload loses its quota, when it ends, or at its deadline. Reservations are only in memory: after a change of
 leader, the pods of a Ready Workload are placed like others.
+
+Tests: tests/unit/central/gang/test_kueue.py
 """
 
 import asyncio

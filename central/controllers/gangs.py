@@ -13,6 +13,8 @@ without a first Binding within PLAN_S, the plan is dropped. The gang then pauses
 bound. No gang is planned on the nodes of a dropped plan for SINGLES_S, so that single pods get a turn. Plans of gangs without a
 bound member hold a bounded part of the cluster, and yield to pods of higher priority (scheduling/yielding.py). If the minimum
 is not bound in time after the first Binding, the bound members of a strict gang are evicted.
+
+Tests: tests/properties/test_gang_changes.py
 """
 
 import asyncio

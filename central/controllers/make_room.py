@@ -2,6 +2,8 @@
 
 Once the first gang has waited for `patience_s`, devices for all of its members are reserved as pods end. Only one gang has a
 reservation at a time. scheduling/gang_room.py searches the nodes; scheduling/reservation.py decides when a node is abandoned.
+
+Tests: tests/unit/central/gang/test_room.py
 """
 
 import math

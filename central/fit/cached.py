@@ -6,6 +6,8 @@ verdicts are cached for each distinct DeviceRequest, and only changed nodes are 
 
 Take a DeviceRequest and the changed nodes (`NodeCapacity`); return node names by verdict, and the best node. The subclasses in
 searched.py and counted.py add scores, and decide which nodes need a search.
+
+Tests: tests/unit/central/fit/test_searched.py
 """
 
 from abc import ABC, abstractmethod

@@ -2,6 +2,8 @@
 
 Take the card's free capacity (`CardCapacity`), the number of containers that may share it under the isolation of this pod's
 shares, and a container's request. The only decision is whether the request fits on the card.
+
+Tests: tests/unit/central/fit/test_container_search.py
 """
 
 import sys

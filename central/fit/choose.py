@@ -2,6 +2,8 @@
 
 Take the free capacity of a node (`NodeCapacity`) for which `find_shortage` found nothing missing, and a demand. Cards that are
 unusable, of another model, or in MIG mode are never chosen.
+
+Tests: tests/unit/central/fit/test_fit.py
 """
 
 import sys

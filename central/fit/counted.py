@@ -4,6 +4,8 @@ Take columns (columns.py) and a request. Simple requests are judged by counting 
 far apart the cards would be). Other requests, and any request on a node that needs it, are judged by the exact search
 (cached.py). The verdicts are cached and caught up with the columns. If few nodes changed, those equal to judged nodes are
 looked up.
+
+Tests: tests/unit/central/fit/test_vectors.py
 """
 
 from collections.abc import Hashable, Sequence

@@ -1,4 +1,7 @@
-"""Number distinct values, so that each is hashed and compared once: equal numbers mean equal values."""
+"""Number distinct values, so that each is hashed and compared once: equal numbers mean equal values.
+
+Tests: tests/unit/central/fit/test_equivalence.py
+"""
 
 from collections.abc import Hashable
 from itertools import count

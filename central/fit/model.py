@@ -1,4 +1,7 @@
-"""Define the results of a fit: the devices for each container, or the reason for none."""
+"""Define the results of a fit: the devices for each container, or the reason for none.
+
+Tests: tests/unit/central/fit/test_isolation.py
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

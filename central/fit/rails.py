@@ -1,4 +1,7 @@
-"""Choose preferred rails on one node if the pod's devices are then no farther apart."""
+"""Choose preferred rails on one node if the pod's devices are then no farther apart.
+
+Tests: tests/unit/central/gang/test_rails.py
+"""
 
 from collections.abc import Callable, Iterable
 

@@ -2,6 +2,8 @@
 
 Take a node's free capacity (`NodeCapacity`) and a demand. Return a `Missing`, or None; permanent reasons come before temporary
 ones. The result is exact for a pod of one container that requests cards, and for VFs of any number of containers.
+
+Tests: tests/unit/central/fit/test_fit.py
 """
 
 from collections.abc import Collection, Mapping, Sequence

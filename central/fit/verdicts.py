@@ -3,6 +3,8 @@
 Take the ledger, the cluster's policy and limits, and the expected pods. Return the cached verdicts of a request, the best node
 for a pod's shape, and the placement there. The policy that applies to the request decides how nodes are judged: by the exact
 search for all (searched.py), or by columns for simple cases (scores.py, counted.py).
+
+Tests: tests/unit/central/fit/test_searched.py
 """
 
 from collections.abc import Callable, Collection

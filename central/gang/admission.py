@@ -14,6 +14,8 @@ Central answers last, when all checks of other controllers are Ready. Another co
 devices while other answers are missing.
 
 Source: Kueue's AdmissionCheck, kueue.x-k8s.io/v1beta2: states, requeueAfterSeconds, retryCount, podSetUpdates.
+
+Tests: tests/unit/central/gang/test_kueue.py
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -6,6 +6,8 @@ this state on one node could block each other, so the second gang has to wait.
 
 Kubernetes' own topology-aware scheduling tries a gang in one domain after the other. Each call names only nodes of one domain,
 and does not say so. Such a *trial* outside the plan's domain is refused, and the plan stays.
+
+Tests: tests/unit/central/gang/test_trials.py
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Record kube-scheduler's calls about gang members: for each pod the nodes that were named, in each domain that was tried."""
+"""Record kube-scheduler's calls about gang members: for each pod the nodes that were named, in each domain that was tried.
+
+Tests: tests/unit/central/gang/test_trials.py
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType

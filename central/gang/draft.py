@@ -3,6 +3,8 @@
 Take members with their allowed nodes, and the state of the cluster. Members with the fewest nodes come first. A member gets the
 first of its nodes that it fits on. If there is none, members placed before are moved to other nodes (augmenting paths, Kuhn
 1955), within a bound.
+
+Tests: tests/unit/central/gang/test_rails.py
 """
 
 import math

@@ -1,6 +1,8 @@
 """Define a gang as central observes it: its members, its settings, the life of its start, and what searches found; pure.
 
 A gang is a value: central.gang.gangs replaces it when a pod or object changes, and central.gang.starts when its start does.
+
+Tests: tests/unit/central/gang/test_looks.py
 """
 
 import math

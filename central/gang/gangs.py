@@ -1,6 +1,8 @@
 """Keep the gangs, their member pods and their objects, as the watches report them. No decision is made here.
 
 A gang exists as long as it has members. A pod that ended is no longer a member.
+
+Tests: tests/unit/central/gang/test_looks.py
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -9,6 +9,8 @@ large domains stay free. A gang that only prefers a domain and fits in none is s
 free capacity allows. After that, VFs on few different rails are preferred (rails.py).
 
 The search runs in steps, so that other tasks can run in between.
+
+Tests: tests/unit/central/gang/test_topology.py
 """
 
 from collections import Counter, defaultdict

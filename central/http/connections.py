@@ -6,6 +6,8 @@ clients do not block others; kube-scheduler reopens a closed idle connection. A 
 included, if its first request's head has not arrived.
 
 The module accepts sockets itself, because an asyncio server shows a connection only after its TLS handshake.
+
+Tests: tests/unit/central/extender/test_server.py
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""Serve HTTP/1.1 on one address, with or without TLS; count and trace the requests of `measured` handlers."""
+"""Serve HTTP/1.1 on one address, with or without TLS; count and trace the requests of `measured` handlers.
+
+Tests: tests/unit/central/extender/test_server.py
+"""
 
 import ssl
 import time

@@ -4,6 +4,8 @@ A claim is a reason to hold devices. All claims of one pod on one node describe 
 device counts, once; the holds of several pods add up. Only `settle` changes a hold, and its cost grows with the pod's devices.
 
 Two writers change the books: `Facts` (objects of the API server) and `Claims` (central's own claims).
+
+Tests: tests/unit/central/ledger/test_ledger.py
 """
 
 from collections import Counter

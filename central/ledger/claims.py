@@ -2,6 +2,8 @@
 
 It refuses a claim on devices that are not free, and a claim for a pod that is bound or has ended. A refusal changes nothing.
 `ledger.py` says how each kind of claim ends.
+
+Tests: tests/unit/central/test_docs.py
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,8 @@
 """Represent one node in the ledger: its devices, their holders with claims, and its free capacity (`NodeCapacity`), which is
-rebuilt on demand after a change."""
+rebuilt on demand after a change.
+
+Tests: tests/unit/central/ledger/test_ledger.py
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace

@@ -6,6 +6,8 @@ Lading's own pods hold. It returns the same cards, some of them with `used_by`. 
 which any user may write into a pod. A card that the system's annotation names is marked. For a claim that names none, as many
 cards are marked as it counts, less those that the node saw the pod use: first cards that are free here, from the last PCI
 address on.
+
+Tests: tests/unit/central/request/test_other_systems.py
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,5 +1,7 @@
 """Store central's own claims: predictions, nominations, plans and reservations, at most one of each kind for each pod. `Books`
 adds them up with the facts.
+
+Tests: tests/unit/central/ledger/test_ledger.py
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,5 +1,7 @@
 """Keep the use of each device of one node as a sum, so that a change costs O(devices of the pod), whatever else is on the node.
 A hold is the devices of one pod on the node by all of its claims together.
+
+Tests: tests/unit/central/ledger/test_overlay.py
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Read the ledger: the holders with their claims, the conflicts between pods, and the whole content as one value."""
+"""Read the ledger: the holders with their claims, the conflicts between pods, and the whole content as one value.
+
+Tests: tests/properties/test_central_ledger.py
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce

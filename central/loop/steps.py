@@ -2,6 +2,8 @@
 
 The work itself is pure and reads no clock. A caller without an event loop exhausts the generator; central runs it in slices
 (`slices.in_slices`).
+
+Tests: tests/unit/central/state/test_quotas.py
 """
 
 from collections import deque

@@ -6,6 +6,8 @@
     GET / and /v1/cluster              see central.page.routes
 
 All requests are read-only, and the extender's verbs cannot be reached on this listener.
+
+Tests: tests/unit/central/page/test_routes.py
 """
 
 import ssl

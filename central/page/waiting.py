@@ -3,6 +3,8 @@
 The result has the number of all waiting pods, and the first MOST pods in queue order, each with its own or its gang's queue
 position. The reasons are those of kube-scheduler's last request, updated from the ledger. No request is evaluated for the page
 alone, so a request that central has not evaluated yet, or has dropped, has no reasons.
+
+Tests: tests/unit/central/page/test_live.py
 """
 
 from collections import Counter

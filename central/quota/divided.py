@@ -2,6 +2,8 @@
 
 Most requests change nothing above their quota: a quota that requests its max already requests no more of its parent. The result
 equals a new division of the whole tree.
+
+Tests: tests/properties/test_quota.py
 """
 
 from collections import defaultdict

@@ -2,6 +2,8 @@
 
 Source: Koordinator's ElasticQuota (scheduling.sigs.k8s.io/v1alpha1, apis/extension/elastic_quota.go), scheduler-plugins'
 ElasticQuota (scheduling.x-k8s.io/v1alpha1, apis/scheduling/v1alpha1/types.go).
+
+Tests: tests/unit/central/quota/test_tree.py
 """
 
 from collections.abc import Mapping

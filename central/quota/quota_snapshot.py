@@ -1,4 +1,7 @@
-"""Hold the state of all quotas at one moment: the used and requested amounts, and what each quota may use."""
+"""Hold the state of all quotas at one moment: the used and requested amounts, and what each quota may use.
+
+Tests: tests/unit/central/quota/test_giving.py
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

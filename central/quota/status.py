@@ -4,6 +4,8 @@ Koordinator: annotations with lists of resources as JSON, and `status.used`. sch
 only resources that Lading counts and that the quota limits.
 
 Source: Koordinator a7a1b76, apis/extension/elastic_quota.go, pkg/scheduler/plugins/elasticquota (controller.go).
+
+Tests: tests/unit/central/controllers/test_quota_status.py
 """
 
 from collections.abc import Mapping

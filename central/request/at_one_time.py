@@ -2,6 +2,8 @@
 
 Take containers, or their amounts, in starting order. Example: an init container with 4 and an app container with 3 peak at 4.
 Source: KEP-753 (sidecar containers).
+
+Tests: tests/unit/central/request/test_own.py
 """
 
 from collections.abc import Callable, Iterable

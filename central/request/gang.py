@@ -15,6 +15,8 @@ A group of Koordinator's gangs is one gang here, with a role for each gang of th
 gang, and MalformedRequest for a pod with contradictory or unreadable gang keys.
 
 Source: kubernetes-sigs/scheduler-plugins (coscheduling), koordinator.sh gang scheduling, KEP-4671, kueue.sigs.k8s.io.
+
+Tests: tests/unit/central/gang/test_dialects.py
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Define a pod's device request as a hashable value. Pods of one template have equal requests."""
+"""Define a pod's device request as a hashable value. Pods of one template have equal requests.
+
+Tests: tests/unit/central/request/test_own.py
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum

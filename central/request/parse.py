@@ -1,4 +1,7 @@
-"""Parse a pod's device request in any dialect."""
+"""Parse a pod's device request in any dialect.
+
+Tests: tests/ports/test_central.py
+"""
 
 from collections.abc import Sequence
 from typing import Protocol

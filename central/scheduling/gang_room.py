@@ -9,6 +9,8 @@ suits it and is not abandoned because pods do not end there (scheduling/reservat
 To *evict*, all evictable pods of lower priority (scheduling/victims.py) count as deleted at first, and claims for unbound pods
 of lower priority count as free. If the gang then fits, pods are put back, the most important first, as long as it still fits.
 The remaining pods are the victims. If the gang does not fit after all evictions, no pod is evicted.
+
+Tests: tests/unit/central/gang/test_room.py
 """
 
 from collections import Counter

@@ -1,4 +1,7 @@
-"""Group a quota's pods that start and end together: a gang gives back as a whole, or its members beyond the minimum."""
+"""Group a quota's pods that start and end together: a gang gives back as a whole, or its members beyond the minimum.
+
+Tests: tests/unit/central/controllers/test_take_back.py
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 

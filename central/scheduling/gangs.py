@@ -5,6 +5,8 @@ The ledger holds a plan only if all of its devices are free at that moment: a ga
 
 The planner respects the nodes that kube-scheduler named in its last call about a member: taints, affinity, volumes, ports. The
 member's own node rules are checked again, because nodes may have changed since. cpu and memory count for all members together.
+
+Tests: tests/unit/central/gang/test_tenants.py
 """
 
 from collections import Counter

@@ -4,6 +4,8 @@ Take a priority, the rule of the quotas, and the protected pods. Return *units*:
 single pod, a surplus member of a gang, or a whole gang. All pods of a unit have a lower priority, an assignment, and a quota
 that allows their eviction. They are protected neither alone nor together. A pod with a grant of the node alone cannot be
 evicted. A pod that is being deleted is a unit of its own, of any quota, because it ends anyway.
+
+Tests: tests/unit/central/gang/test_tenants.py
 """
 
 from collections import Counter

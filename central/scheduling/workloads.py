@@ -6,6 +6,8 @@ not fit. Nothing is held here.
 The node selector of the template counts, with the labels of the flavors that Kueue chose. The cpu and memory of all pods
 together count too. kube-scheduler judges taints, affinity and volumes when the pods exist. Pods without devices are not
 planned, unless they are members of a gang.
+
+Tests: tests/unit/central/gang/test_kueue.py
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence

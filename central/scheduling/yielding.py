@@ -7,6 +7,8 @@ Take the ledger, the gangs, the pending pods and a priority. Return the claims f
     a nomination: devices that are kept, or freed by evictions, for a pod or for a member of a gang
 
 No pod runs on these devices, so no pod is evicted. A pod that is about to be bound keeps its claims (predicted, reserved).
+
+Tests: tests/unit/central/gang/test_yielding.py
 """
 
 from collections.abc import Collection, Container, Iterator, Sequence

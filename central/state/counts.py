@@ -1,4 +1,7 @@
-"""Count central's actions since the process began, over all of its leaderships. Metrics read the numbers at each scrape."""
+"""Count central's actions since the process began, over all of its leaderships. Metrics read the numbers at each scrape.
+
+Tests: tests/unit/central/daemon/test_metrics.py
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""Keep the labels, taints and cordons of all nodes, to evaluate pods' node rules."""
+"""Keep the labels, taints and cordons of all nodes, to evaluate pods' node rules.
+
+Tests: tests/unit/kubectl_lading/pods/test_waiting.py
+"""
 
 from collections.abc import Iterable, Mapping
 

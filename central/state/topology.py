@@ -1,6 +1,8 @@
 """Keep the values of the topology labels of all nodes, which show the nodes that are near each other.
 
 Only the configured labels are kept, because a node has dozens of other labels.
+
+Tests: tests/unit/central/gang/test_topology.py
 """
 
 from collections.abc import Iterable, Mapping

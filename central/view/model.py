@@ -2,6 +2,8 @@
 
 *Held* amounts are given away in the ledger; *used* amounts were measured by the node's driver. A held card may idle, so the two
 are never added, nor shown under one name. Amounts are MiB of memory and percent of one card's compute.
+
+Tests: tests/unit/central/view/test_pods.py
 """
 
 from enum import StrEnum

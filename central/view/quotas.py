@@ -2,6 +2,8 @@
 
 The result is a row for each quota, parents before their children, with the amounts of each resource that the quota limits:
 cards and cores with fractions, VFs, MiB.
+
+Tests: tests/unit/kubectl_lading/where/test_quota.py
 """
 
 from collections.abc import Iterator

@@ -4,6 +4,8 @@ K3s and RKE2 overwrite their command line with one word, such as "/usr/local/bin
 Files written after the start of the process are found by their modification times.
 
 Source: K3s' pkg/proctitle, install.sh (k3s.service); RKE2's bundle/lib/systemd/system; proc_pid_stat(5), proc_pid_cgroup(5).
+
+Tests: tests/unit/doctor/kubelet/test_distribution.py
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Read kubelet on this node: its process, its unit, and the configuration files that they name. Blocks; decides nothing."""
+"""Read kubelet on this node: its process, its unit, and the configuration files that they name. Blocks; decides nothing.
+
+Tests: tests/unit/doctor/kubelet/test_kubelet.py
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

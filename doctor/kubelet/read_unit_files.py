@@ -1,6 +1,8 @@
 """Read the files of a systemd unit on a node, and the environment files that they name. Blocks; decides nothing.
 
 Source: systemd.unit(5) (unit search path, specifiers).
+
+Tests: tests/unit/doctor/kubelet/test_unit_files.py
 """
 
 from pathlib import Path

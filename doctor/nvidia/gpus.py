@@ -3,6 +3,8 @@
 Take the readings of `doctor.nvidia.cards`, and of the driver's files and CDI specs. Return verdicts.
 
 Source: NVML API reference (nvmlReturn_t); NVIDIA's driver persistence documentation; docs/reference.md (gpu_mode).
+
+Tests: tests/unit/doctor/nvidia/test_cards.py
 """
 
 from collections.abc import Iterator, Sequence

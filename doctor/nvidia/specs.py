@@ -1,4 +1,7 @@
-"""Read the CDI specs that lading-hooks wrote, and check that the files in them exist."""
+"""Read the CDI specs that lading-hooks wrote, and check that the files in them exist.
+
+Tests: tests/unit/doctor/nvidia/test_cards.py
+"""
 
 import os
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 A call that fails ends the act. An act that is repeated from the beginning changes only the settings that are not yet as
 requested.
+
+Tests: tests/unit/hooks/attach/test_attacher.py
 """
 
 import contextlib

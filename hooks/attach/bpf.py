@@ -5,6 +5,8 @@ attached. A device is named by its index in the namespace of the calling thread.
 
 Source: linux/bpf.h (union bpf_attr, struct bpf_link_info); kernel/bpf/tcx.c (tcx_uninstall: when a device ends; Linux 6.6);
 net/core/dev.c (dev_xdp_attach: EBUSY beside a link).
+
+Tests: tests/node/test_netlink_kept.py
 """
 
 import ctypes

@@ -4,6 +4,8 @@ A device is named in the namespace of the calling thread. Settings that its driv
 
 Source: linux/ethtool.h (struct ethtool_rxnfc, ethtool_rxfh), linux/net_tstamp.h (struct hwtstamp_config), net/ethtool/ioctl.c
 (ethtool_get_rxnfc, ethtool_set_rxfh), net/core/dev_ioctl.c (dev_ifsioc).
+
+Tests: tests/unit/hooks/attach/test_ethtool.py
 """
 
 import array

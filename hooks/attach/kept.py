@@ -4,6 +4,8 @@ The settings come from rtnetlink, ethtool (generic netlink, ioctl), sysfs and bp
 change all of them, and the next pod would get the changed device. A setting that the kernel or driver does not report is not
 recorded. Programs and rules that a pod attached are removed. Programs and rules that a pod removed are not made again: the
 program that attached them has to do it.
+
+Tests: tests/node/test_netlink_kept.py
 """
 
 import errno

@@ -3,6 +3,8 @@
 The CPUs that may send through a queue (XPS) are left out: drivers set them whenever the device comes up.
 
 Source: Linux, Documentation/ABI/testing/sysfs-class-net and sysfs-class-net-queues; net/core/net-sysfs.c.
+
+Tests: tests/node/test_netlink_kept.py
 """
 
 from pathlib import Path

@@ -7,6 +7,8 @@ multicast addresses.
 Source: net/core/dev.c (__dev_change_net_namespace: dev_close, dev_shutdown, dev_uc_flush, dev_mc_flush; dev_xdp_uninstall: only
 in unregister_netdevice_many; __dev_change_flags: the flags that can be set), net/core/rtnetlink.c (do_setlink, rtnl_xdp_fill,
 rtnl_fill_ifinfo), linux/if_link.h.
+
+Tests: tests/node/test_netlink_kept.py
 """
 
 import struct

@@ -7,6 +7,8 @@ differs from the request. The reason: a killed daemon does not know whether its 
 
 PCI functions are named by address, and looked up in each call. Network namespaces are named by path. `None` is the host's
 namespace, in which this process runs.
+
+Tests: tests/node/test_netlink.py
 """
 
 from typing import NamedTuple, Protocol

@@ -3,6 +3,8 @@ device.
 
 A device is found only by its own name: a match by an alternative name is another device. But an alternative name is in use: no
 other device can take it.
+
+Tests: tests/node/test_netlink.py
 """
 
 import contextlib

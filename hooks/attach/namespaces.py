@@ -5,6 +5,8 @@ block (a driver) in between. There is no fork: gRPC has threads. A path is first
 that is not the kernel's is never really opened. The checked descriptor is the one that is used.
 
 Source: namespaces(7), setns(2), ioctl_ns(2) NS_GET_NSTYPE. `os.setns` exists from Python 3.12.
+
+Tests: tests/node/test_netlink.py
 """
 
 import contextlib

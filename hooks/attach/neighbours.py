@@ -6,6 +6,8 @@ unsolicited neighbour advertisement when the device comes up. Without it, neighb
 address before, until they find it unreachable.
 
 Source: Linux, Documentation/networking/ip-sysctl.rst; net/ipv6/ndisc.c (ndisc_netdev_event); RFC 4861, section 7.2.6.
+
+Tests: tests/node/test_netlink.py
 """
 
 import contextlib

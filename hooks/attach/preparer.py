@@ -3,6 +3,8 @@
 `attacher` moves the VFs; this module decides when. It shows the rest of the node an inventory with every VF on the host, and
 the VFs that are not free. It also reports journal rows that no container needs any more. An answer about a container waits for
 its VFs. A stop waits for a bounded time, and never fails. A node that moves no VFs has no such calls and no waiting.
+
+Tests: tests/unit/hooks/node/test_attaching.py
 """
 
 import asyncio

@@ -3,6 +3,8 @@
 `prepare` takes a VF that a pod requests. It returns the attachment to begin, None if no device has to move, or a refusal. It
 refuses a pod in the host's network namespace, and a requested name that the pod's namespace already has. It raises KernelError
 if a device of the VF is not found, or if several are found.
+
+Tests: tests/unit/hooks/node/test_attaching.py
 """
 
 from collections.abc import Awaitable, Callable, Collection

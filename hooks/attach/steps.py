@@ -2,6 +2,8 @@
 
 A kernel call that takes longer than `deadline_s` is reported. The step still waits for its return: no other call may change the
 same device meanwhile. Every failure is a KernelError.
+
+Tests: tests/unit/hooks/attach/test_attacher.py
 """
 
 import asyncio

@@ -1,6 +1,8 @@
 """Run, install or remove the guard of a node whose front end is NRI: `lading-hooks nri-guard`, `install-guard`, `remove-guard`.
 
 `nri-guard` runs the guard as a separate process. The other commands install and remove the guard that the runtime launches.
+
+Tests: tests/unit/hooks/daemon/test_container_commands.py
 """
 
 import argparse

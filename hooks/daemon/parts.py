@@ -1,4 +1,7 @@
-"""List every implementation of a port, one line for each, and make each from the configuration."""
+"""List every implementation of a port, one line for each, and make each from the configuration.
+
+Tests: tests/unit/hooks/daemon/test_settings.py
+"""
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,7 @@
-"""Render the messages of refusals that several dialects have."""
+"""Render the messages of refusals that several dialects have.
+
+Tests: tests/unit/hooks/model/test_grant.py
+"""
 
 from collections.abc import Iterable
 

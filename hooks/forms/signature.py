@@ -2,6 +2,8 @@
 
 Refused: a signature of another form, one by a key that this node does not have, one that does not fit the text. The mechanism
 is in lading/signature.py; this module has the messages for people.
+
+Tests: tests/properties/test_assignment.py
 """
 
 from collections.abc import Mapping

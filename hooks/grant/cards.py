@@ -2,6 +2,8 @@
 
 A card is in the grant by UUID; its nodes are looked up at this moment, because minors may have changed since. Refused: a card
 that is gone or not healthy any more, and what its vendor refuses.
+
+Tests: tests/unit/hooks/vendors/nvidia/test_inject.py
 """
 
 from collections.abc import Sequence

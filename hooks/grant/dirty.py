@@ -6,6 +6,8 @@ switched off by the node's configuration.
 
 A row of memory or a page that waits for a reset of the card makes the card unhealthy, also under a holder
 (vendors/nvidia/nvml.py).
+
+Tests: tests/unit/hooks/grant/test_choose.py
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -6,6 +6,8 @@
 - A VF that was moved into a pod's network namespace is that pod's until it is back, whatever grants exist.
 
 Pure. A number gives the same result for the same arguments; the VFs that a container has already are not chosen again.
+
+Tests: tests/unit/hooks/grant/test_choose.py
 """
 
 from collections.abc import Collection, Sequence

@@ -1,6 +1,8 @@
 """Read the names of the devices that a node's CDI specs define.
 
 Source: cncf-tags/container-device-interface, pkg/cdi/cache.go and spec-dirs.go.
+
+Tests: tests/unit/hooks/host/test_cdi_files.py
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Start a program and wait for its end, for a bounded time, while the loop serves others."""
+"""Start a program and wait for its end, for a bounded time, while the loop serves others.
+
+Tests: tests/unit/hooks/mps/test_daemons.py
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,7 @@
-"""Check that the files which are to be mounted into a container still exist."""
+"""Check that the files which are to be mounted into a container still exist.
+
+Tests: tests/unit/hooks/vendors/nvidia/test_groups.py
+"""
 
 import os
 import stat

@@ -3,6 +3,8 @@
 VFs are in a spec of their own, for those who ask a runtime for a VF by its CDI name, by its PCI address: it has the verbs node,
 and no environment, which is one variable for all VFs of a container. Lading's front ends give VFs by device nodes, which a
 runtime without CDI understands as well.
+
+Tests: tests/unit/hooks/vendors/nvidia/test_cdi.py
 """
 
 from collections.abc import Iterator, Sequence

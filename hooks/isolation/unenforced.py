@@ -1,6 +1,8 @@
 """Shares that nothing enforces: the program in the container can read what it was given, and is trusted to keep to it.
 
 The other isolations say the same in the same variables.
+
+Tests: tests/unit/simnode/test_profiles.py
 """
 
 from collections.abc import Sequence

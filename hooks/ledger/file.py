@@ -5,6 +5,8 @@ A full or read-only disk raises a StateError that says so. SQLite itself would b
 replay a leftover log into the next database: both are refused.
 
 Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/pragma.html, https://www.sqlite.org/howtocorrupt.html
+
+Tests: tests/unit/hooks/ledger/test_store.py
 """
 
 import contextlib

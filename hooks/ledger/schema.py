@@ -2,6 +2,8 @@
 
 `PRAGMA user_version` counts the migrations that a file has had; a file with more of them was written by a newer Lading. A
 migration is never changed once it is released, because existing files have had it.
+
+Tests: tests/unit/hooks/ledger/test_store.py
 """
 
 from typing import Final

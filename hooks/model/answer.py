@@ -1,4 +1,7 @@
-"""The answer to a container: what it gets, and what has to be done before it is told so."""
+"""The answer to a container: what it gets, and what has to be done before it is told so.
+
+Tests: tests/unit/simnode/test_profiles.py
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""The devices assigned to a pod, as one typed value for both forms of its annotations."""
+"""The devices assigned to a pod, as one typed value for both forms of its annotations.
+
+Tests: tests/unit/hooks/model/test_grant.py
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

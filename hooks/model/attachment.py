@@ -6,6 +6,8 @@ Two sides of a VF are set apart. Its *PF* keeps what a pod must not change (MAC,
 In every value `None` means: not told, or not asked for. Nothing that is None is ever written to the kernel.
 
 Source: linux/if_link.h (IFLA_VF_*), ip-link(8) "vf"; the order of steps is sriov-cni's, the journal around it is ours.
+
+Tests: tests/unit/hooks/ledger/test_attachment.py
 """
 
 import re

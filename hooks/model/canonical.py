@@ -3,6 +3,8 @@
 What this node wrote is read back like untrusted input: it must be exactly the bytes that this node would write for these
 values, typed and bounded; otherwise StateError. Defaults are left out so that a field added later does not change what is
 written for older values.
+
+Tests: tests/unit/hooks/model/test_grant.py
 """
 
 import dataclasses

@@ -1,6 +1,8 @@
 """A CDI specification, as far as Lading writes one. The fields have the names of the format, in camel case.
 
 Source: cncf-tags/container-device-interface, SPEC.md and specs-go/config.go.
+
+Tests: tests/unit/hooks/host/test_cdi_spec.py
 """
 
 from typing import Final

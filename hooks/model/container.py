@@ -2,6 +2,8 @@
 protocol; everything below it uses these values.
 
 Source: CRI PodSandboxConfig and ContainerConfig, of which these are the parts that a decision uses.
+
+Tests: tests/unit/hooks/frontends/nri/test_messages.py
 """
 
 from collections.abc import Iterable, Mapping

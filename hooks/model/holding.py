@@ -1,4 +1,7 @@
-"""The devices that a container holds, as decisions use them, and their description in messages."""
+"""The devices that a container holds, as decisions use them, and their description in messages.
+
+Tests: tests/unit/hooks/isolation/test_mps.py
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

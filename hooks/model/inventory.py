@@ -2,6 +2,8 @@
 
 Identity is the GPU's UUID and the function's PCI address. Index, minor, ibdev, netdev and uverbs number renumber at a reboot
 or a driver reload, so they are looked up here at the moment of use and never stored.
+
+Tests: tests/unit/hooks/inventory/test_read.py
 """
 
 from dataclasses import dataclass, field

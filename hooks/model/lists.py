@@ -3,6 +3,8 @@
 They are structs of msgspec: hundreds are made at each comparison, and making a frozen dataclass takes ten times longer.
 
 Source: CRI PodSandbox, Container and ContainerState, of which these are the parts that a decision uses.
+
+Tests: tests/unit/hooks/node/test_release_decision.py
 """
 
 from collections.abc import Mapping, Sequence

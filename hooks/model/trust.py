@@ -1,4 +1,7 @@
-"""The assignments that a node accepts: whose, and signed with which keys."""
+"""The assignments that a node accepts: whose, and signed with which keys.
+
+Tests: tests/unit/simnode/test_profiles.py
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -12,6 +12,8 @@ An amount of memory that is read back is rounded down to GiB from 1 GiB on (driv
 
 Source: NVIDIA, Multi-Process Service, appendix "Tools and interface reference"; systemd-run(1); facts that were seen on driver
 595.91 are in docs/isolation.md.
+
+Tests: tests/unit/hooks/mps/test_daemons.py
 """
 
 import asyncio

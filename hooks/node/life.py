@@ -10,6 +10,8 @@ between, so that the comparison neither releases a new grant nor keeps one of a 
 | PREPARED | that work ended | IN_USE |
 | STOP_CALLED | StopPodSandbox is about to go to the runtime | STOPPING |
 | STOPPED | the runtime stopped, or removed, the sandbox | STOPPED, no longer STOPPING |
+
+Tests: tests/unit/hooks/node/test_node.py
 """
 
 import math

@@ -7,6 +7,8 @@ not believed: it may be older than a call that was answered, and a runtime that 
 |---|---|
 | sandboxes, but for the pod no ready sandbox and no live container | in two comparisons in succession after the start |
 | no sandbox and no container at all | when all comparisons of `EMPTY_S` have shown it |
+
+Tests: tests/unit/hooks/node/test_node.py
 """
 
 import contextlib

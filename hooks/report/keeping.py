@@ -1,4 +1,7 @@
-"""Keep an object of the API server as the node has it: connect, look again and again, and wait longer after each failure."""
+"""Keep an object of the API server as the node has it: connect, look again and again, and wait longer after each failure.
+
+Tests: tests/unit/hooks/report/test_reporter.py
+"""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager

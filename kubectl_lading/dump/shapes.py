@@ -3,6 +3,8 @@
 Environment values, command lines, volume sources and annotations of other systems are in no table. Assignments and their
 signatures are kept byte by byte: a signature only proves that central wrote the assignment, and gives no access. Secrets are
 never read; the existence of a Secret shows only in the pods that mount it.
+
+Tests: tests/unit/kubectl_lading/dump/test_redact.py
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -2,6 +2,8 @@
 
 Objects are applied server-side. A field that another client has set is a conflict, and is overwritten only with `force`.
 Namespaces and CustomResourceDefinitions are applied first, objects with pods last; deletion takes the opposite order.
+
+Tests: tests/unit/kubectl_lading/install/test_install.py
 """
 
 from collections.abc import Callable, Sequence

@@ -2,6 +2,8 @@
 
 Existing credentials are kept. cert-manager issues the certificates if the cluster has it. The private key is made here, and is
 stored in its Secret only.
+
+Tests: tests/unit/kubectl_lading/install/test_install.py
 """
 
 from base64 import b64decode, b64encode

@@ -5,6 +5,8 @@ configMapGenerator with files, images, labels. Any other field is refused, so th
 generated ConfigMap ends with a hash of its content, as in kustomize, so that pods restart after a change.
 
 Source: kustomize's "kustomization" reference; sigs.k8s.io/kustomize/api/hasher (the suffix).
+
+Tests: tests/unit/kubectl_lading/install/test_install.py
 """
 
 import hashlib

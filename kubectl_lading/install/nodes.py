@@ -1,4 +1,7 @@
-"""Remove Lading from nodes: find the pods that hold devices, and label nodes so that a DaemonSet of deploy/node cleans them."""
+"""Remove Lading from nodes: find the pods that hold devices, and label nodes so that a DaemonSet of deploy/node cleans them.
+
+Tests: tests/unit/kubectl_lading/install/test_install.py
+"""
 
 import asyncio
 import time

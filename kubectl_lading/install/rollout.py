@@ -1,4 +1,7 @@
-"""Wait until the pods of Deployments and DaemonSets are up to date and ready."""
+"""Wait until the pods of Deployments and DaemonSets are up to date and ready.
+
+Tests: tests/unit/kubectl_lading/install/test_install.py
+"""
 
 import asyncio
 import time

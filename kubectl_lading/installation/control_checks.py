@@ -2,6 +2,8 @@
 
 Take an `Installation`. Return each deviation from `deploy/`, with a command that fixes it. Names here are equal to those in
 `deploy/`; a test compares them.
+
+Tests: tests/unit/kubectl_lading/installation/test_status_view.py
 """
 
 from collections.abc import Iterator

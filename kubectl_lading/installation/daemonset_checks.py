@@ -2,6 +2,8 @@
 
 A cluster whose nodes run Lading as systemd units has none of these DaemonSets; that is no finding. Names here are equal to
 those in `deploy/node`; a test compares them.
+
+Tests: tests/unit/kubectl_lading/installation/test_status_view.py
 """
 
 from collections.abc import Iterator

@@ -3,6 +3,8 @@
 Each part of an installation is either present (its value), absent (None), or could not be read (`Unread` with the reason). A
 check is a small pure function over the installation, listed in a table. A part that could not be read has level `unknown`,
 never `ok`; if that is the worst level, the command reports that it cannot tell.
+
+Tests: tests/unit/kubectl_lading/installation/test_status_view.py
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -5,6 +5,8 @@ contradictions show that a node no longer reports: its Node has another boot ID 
 devices that are missing in the report.
 
 A waiting pod is no fault of the installation: it is counted by its reason in a note, and degrades nothing.
+
+Tests: tests/unit/kubectl_lading/installation/test_status.py
 """
 
 from collections import Counter

@@ -3,6 +3,8 @@
 Take an installation with the target version of the upgrade; return the obstacles. An upgrade replaces parts one by one, so each
 running version must be compatible with the target. A degraded finding of `status` is an obstacle if an upgrade could worsen or
 hide it. The proxy's version is known on its node only; the node installs it together with lading-hooks.
+
+Tests: tests/unit/kubectl_lading/installation/test_preflight.py
 """
 
 from collections import Counter

@@ -1,6 +1,8 @@
 """Read the objects that define how many pods start together, as central does: PodGroups, and Workloads of Kubernetes.
 
 Take the cluster's objects, and documents of manifests. A kind that the cluster does not have is treated as empty.
+
+Tests: tests/unit/kubectl_lading/plans/test_simulate.py
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Render the result of `kubectl lading pod` as text for people. Pure, except that the age of Events needs the clock."""
+"""Render the result of `kubectl lading pod` as text for people. Pure, except that the age of Events needs the clock.
+
+Tests: tests/golden/cli/test_look.py
+"""
 
 from collections import Counter
 from collections.abc import Iterator

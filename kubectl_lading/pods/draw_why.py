@@ -1,6 +1,8 @@
 """Render the result of `kubectl lading why`: a struct for programs, and text for people. Pure.
 
 The text names only the nodes that lack the least, and a few of the pods whose end would help; with -o wide, all of them.
+
+Tests: tests/golden/cli/test_look.py
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,6 +2,8 @@
 
 Take the cluster at one moment, and return rows for the commands `pods` and `top`. The holders come from the nodes' views: a pod
 that the API server no longer has is listed as long as it holds a device.
+
+Tests: tests/unit/kubectl_lading/pods/test_pods.py
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,8 @@
 """Run `kubectl lading pod`: show a pod's request, assigned and granted devices, their distances, and the pod's Events.
 
 Read the pod, its Events, its node's report, and public keys if the user names some. Show a `PodReport` (pod_report.py).
+
+Tests: tests/golden/cli/test_look.py
 """
 
 from pathlib import Path

@@ -2,6 +2,8 @@
 
 A user without the right to read Events gets the same warning from every command, and an answer from the pod alone. Source:
 k8s.io/api/core/v1, as of v1.36.
+
+Tests: tests/unit/kubectl_lading/pods/test_situation.py
 """
 
 from typing import Final

@@ -2,6 +2,8 @@
 
 Read the cluster, and show a row for each pod, namespace or node, and a row with their total. Use is reported by the driver for
 each card (`status.use` of NodeDevices). If pods of several rows share a card, its used memory is counted by container.
+
+Tests: tests/page/test_page.py
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

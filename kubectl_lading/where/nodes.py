@@ -1,4 +1,7 @@
-"""Run `kubectl lading nodes`: show one row for each node, and the cluster's totals."""
+"""Run `kubectl lading nodes`: show one row for each node, and the cluster's totals.
+
+Tests: tests/unit/kubectl_lading/pods/test_pods.py
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -4,6 +4,8 @@ Amounts are MiB and percent of one card's compute. Unknown keys are ignored, bec
 incompatible change has another `v`. A person may add the settings of a VF (`hooks.forms.netdev`).
 
 Source: docs/reference.md, "Assignments".
+
+Tests: tests/unit/hooks/isolation/test_mps.py
 """
 
 from typing import Annotated, Final, Literal

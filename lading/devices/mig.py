@@ -4,6 +4,8 @@ An instance gets another UUID each time it is made, and has none before. So an i
 the same: `MIG-<the card's UUID>/<profile>@<first memory slice>`.
 
 Source: NVML API reference, nvmlDeviceGetGpuInstancePossiblePlacements; NVIDIA MIG user guide, "MIG Device Placement".
+
+Tests: tests/unit/hooks/mig/test_instances.py
 """
 
 from typing import NamedTuple

@@ -5,6 +5,8 @@ the kubeconfig's own hint if the program is not installed. The program's stderr 
 terminal. No message quotes the program's stdout, which may be a secret.
 
 Source: KEP 541, k8s.io/client-go plugin/pkg/client/auth/exec, client.authentication.k8s.io/v1.
+
+Tests: tests/unit/lading/kube/test_kubeconfig.py
 """
 
 import datetime

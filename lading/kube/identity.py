@@ -5,6 +5,8 @@ its last credentials end. Missing credentials raise ConfigError. A bearer token 
 plugin, as in client-go.
 
 Source: k8s.io/client-go tools/clientcmd (`client_config.go`), transport (`round_trippers.go`), plugin/pkg/client/auth.
+
+Tests: tests/unit/lading/kube/test_kubeconfig.py
 """
 
 import base64

@@ -1,6 +1,8 @@
 """Define the outcomes of a held call: forwarded, changed or not, or refused with a gRPC status.
 
 The status tells the caller whether a retry may succeed.
+
+Tests: tests/unit/runtimeproxy/test_gate.py
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Compare the cached pods with the runtime's lists: at the start, and regularly, because calls may bypass the proxy."""
+"""Compare the cached pods with the runtime's lists: at the start, and regularly, because calls may bypass the proxy.
+
+Tests: tests/unit/runtimeproxy/test_gate.py
+"""
 
 import asyncio
 from typing import Final

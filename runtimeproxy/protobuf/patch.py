@@ -6,6 +6,8 @@ the API stays in place. An embedded message that comes in parts is joined, which
 returns the fields to append at the end. Editing an edited message changes nothing.
 
 Source: protobuf.dev/programming-guides/encoding (order, last one wins, maps, merging).
+
+Tests: tests/fuzz/test_corpus.py
 """
 
 import posixpath

@@ -1,4 +1,7 @@
-"""Define the events of the relay: a call is held, has ended or was cancelled, or the connection broke."""
+"""Define the events of the relay: a call is held, has ended or was cancelled, or the connection broke.
+
+Tests: tests/unit/runtimeproxy/relay/test_connection.py
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

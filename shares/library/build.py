@@ -1,4 +1,7 @@
-"""Compile the containers' libraries for x86-64 and aarch64, glibc 2.17 and newer: `python -m shares.library.build`."""
+"""Compile the containers' libraries for x86-64 and aarch64, glibc 2.17 and newer: `python -m shares.library.build`.
+
+Tests: tests/shares/test_names.py
+"""
 
 import shutil
 import tempfile

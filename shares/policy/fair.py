@@ -7,6 +7,8 @@ absence. When it returns, it starts with the least virtual time of the active co
 bucket of the card's time that fills at the rate of the limit: a container with a nearly empty bucket waits.
 
 Source: Goyal, Vin, Cheng: Start-time Fair Queueing (SIGCOMM 1996).
+
+Tests: tests/unit/shares/test_turns.py
 """
 
 from collections.abc import Collection

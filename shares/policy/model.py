@@ -1,4 +1,7 @@
-"""Define the interface of a policy, which decides the turns of a card, and its answers."""
+"""Define the interface of a policy, which decides the turns of a card, and its answers.
+
+Tests: tests/unit/shares/test_card.py
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass

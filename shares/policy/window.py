@@ -5,6 +5,8 @@ that used its limit within the window waits until old use leaves the window. Thi
 paper's behaviour. A container that returns after an absence may make the others wait for half the window.
 
 Source: Chen et al.: Gemini: Enabling Multi-Tenant GPU Sharing Based on Kernel Burst Estimation (IEEE TCC 2021); its scheduler.
+
+Tests: tests/unit/shares/test_turns.py
 """
 
 from collections import deque

@@ -2,6 +2,8 @@
 
 Every placement is booked in the Cluster too, which ends the replay if the free capacity is exceeded. Rules place pods through
 `place`, or choose the placement and call `book`; a job whose pods are all placed runs from `start` on.
+
+Tests: tests/unit/simulate/gangs/test_rules.py
 """
 
 import heapq

@@ -6,6 +6,8 @@
 This module has only the parts of kube-scheduler and of the watches. kube-scheduler asks again about requeued pods, and about
 all pods after a job ended. In each step, gangs are planned before single pods are tried: a plan holds its devices at once, but
 requeued pods are tried later. All pods have the same priority, so that none is evicted.
+
+Tests: tests/unit/simulate/gangs/test_replay.py
 """
 
 from collections.abc import Collection, Iterable

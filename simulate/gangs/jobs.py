@@ -6,6 +6,8 @@ Each belongs to one of four tenants, which want unequal parts. A pod with severa
 takes at most half of the places for its pods on the empty cluster.
 
 A gang runs for the mean of the durations that its pods would have, so that the offered load is that of single pods.
+
+Tests: tests/unit/simulate/gangs/test_replay.py
 """
 
 import random

@@ -1,4 +1,7 @@
-"""Define the jobs, rules and results of a replay with gangs, as values."""
+"""Define the jobs, rules and results of a replay with gangs, as values.
+
+Tests: tests/unit/simulate/gangs/test_replay.py
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ seed.
 Take stays of several rules on the same seeds, hence with the same jobs. Return a GangReport for each of the rules, all reports
 as JSON, and a table. Waits are in minutes; those of a class are of all its jobs, of all seeds together. A difference is
 Lading's figure less the other's with the same jobs, as the mean over seeds with the standard error of that mean.
+
+Tests: tests/unit/simulate/gangs/test_replay.py
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

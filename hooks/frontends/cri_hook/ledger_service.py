@@ -2,6 +2,8 @@
 
 A request names a device. The answer lists the steps that a release would take, or has taken. Each forced release is logged with
 the process and user that requested it.
+
+Tests: tests/unit/hooks/daemon/test_ledger_commands.py
 """
 
 from collections.abc import Callable, Mapping

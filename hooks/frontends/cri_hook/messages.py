@@ -1,4 +1,7 @@
-"""Convert the hook API's messages to the values of `hooks.model`, and answers back to messages."""
+"""Convert the hook API's messages to the values of `hooks.model`, and answers back to messages.
+
+Tests: tests/golden/test_hook_v1.py
+"""
 
 from hooks.model.answer import Answer
 from hooks.model.assignment import Refusal

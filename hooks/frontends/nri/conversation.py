@@ -5,6 +5,8 @@ An unreadable call has a `problem`: answer it with that error, because a runtime
 connection. After a MalformedError, close the socket.
 
 Source: containerd/ttrpc, request.proto; a client's streams have odd numbers.
+
+Tests: tests/unit/hooks/frontends/nri/test_wire.py
 """
 
 from collections.abc import Iterator

@@ -2,6 +2,8 @@
 
 The runtime calls its plugins one after the other, for one pod after the other. So calls that need no waiting are answered in
 the order of their arrival. A call that waits is a separate task, which continues when the connection is lost.
+
+Tests: tests/unit/hooks/frontends/nri/test_front_end.py
 """
 
 import asyncio

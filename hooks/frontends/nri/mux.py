@@ -4,6 +4,8 @@ On connection 1 the runtime calls the plugin, on connection 2 the plugin calls t
 logical connection is a separate byte stream (`ttrpc`). A piece of any size is passed on as it arrives.
 
 Source: containerd/nri, pkg/net/multiplex (`u32 connection | u32 length`, big-endian).
+
+Tests: tests/unit/hooks/frontends/nri/test_wire.py
 """
 
 from collections.abc import Iterator

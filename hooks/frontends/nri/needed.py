@@ -1,6 +1,8 @@
 """Define the kept fields of the runtime's NRI messages: all fields of a call, except in the list of pods (Synchronize).
 
 In that list, only the pods' ids and namespaces are kept, because pod authors decide how large annotations and environments are.
+
+Tests: tests/unit/hooks/frontends/nri/test_sieve.py
 """
 
 from typing import Final

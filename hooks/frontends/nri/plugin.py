@@ -5,6 +5,8 @@ is answered as unimplemented: the runtime then falls back to StateChange, while 
 error refuses the call.
 
 Source: containerd/nri, pkg/api/api.proto; pkg/adaptation (order of registration: RegisterPlugin, Configure, Synchronize).
+
+Tests: tests/unit/hooks/frontends/nri/test_sieve.py
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence

@@ -5,6 +5,8 @@ streaming calls. Sent messages keep ttrpc's limit (`MAX_SENT`), which containerd
 larger, because containerd 1.7 sends a list of pods of any size.
 
 Source: containerd/ttrpc, PROTOCOL.md (`u32 length | u32 stream | u8 type | u8 flags`, big-endian) and channel.go.
+
+Tests: tests/unit/hooks/frontends/nri/test_wire.py
 """
 
 from collections.abc import Callable, Iterator

@@ -5,6 +5,8 @@ so the container, fail. So its `--help` is read, once for each version of the fi
 
 Source: NVIDIA/nvidia-container-toolkit, cmd/nvidia-cdi-hook (enable-cuda-compat since 1.17.5, disable-device-node-modification
 since 1.17.8), internal/discover/{hooks,symlinks,ldconfig,compat_libs}.go.
+
+Tests: tests/unit/hooks/vendors/nvidia/test_cdi.py
 """
 
 import functools

@@ -1,6 +1,8 @@
 """Open sessions with NVML, one at a time (other threads wait), and name the NVML errors that mean "not available".
 
 Source: NVML API reference, through nvidia-ml-py.
+
+Tests: tests/unit/hooks/vendors/nvidia/test_positions.py
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Define and check the hook server's settings for NVIDIA cards and their driver."""
+"""Define and check the hook server's settings for NVIDIA cards and their driver.
+
+Tests: tests/unit/hooks/vendors/nvidia/test_xid.py
+"""
 
 import re
 from enum import StrEnum

@@ -1,6 +1,8 @@
 """Compile a static program that decides like the Python guard, with the same rule, texts and version.
 
 The header `texts.h` is generated from the Python guard's answers.
+
+Tests: tests/unit/hooks/frontends/nri/test_launched.py
 """
 
 import json

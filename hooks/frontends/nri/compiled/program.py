@@ -1,4 +1,7 @@
-"""Find, read and remove a static program of Lading, and tell a file's version. Files of others are never changed."""
+"""Find, read and remove a static program of Lading, and tell a file's version. Files of others are never changed.
+
+Tests: tests/unit/hooks/frontends/nri/test_program.py
+"""
 
 import platform
 import re

@@ -1,4 +1,7 @@
-"""Compile the runtime handler, a static program, for x86-64 and aarch64: `python -m hooks.frontends.nri.handler.build`."""
+"""Compile the runtime handler, a static program, for x86-64 and aarch64: `python -m hooks.frontends.nri.handler.build`.
+
+Tests: tests/unit/hooks/frontends/nri/test_handler.py
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,6 +3,8 @@
 containerd copies a pod's annotations into its containers' configurations where they match the handler's `pod_annotations` (Go's
 path.Match). The program cannot tell such copies from annotations that a plugin added. So every key below the guarded prefixes
 has to match, except `lading.dev/grant`: otherwise a pod author could write a grant.
+
+Tests: tests/unit/hooks/daemon/test_handler_command.py
 """
 
 from collections.abc import Iterator

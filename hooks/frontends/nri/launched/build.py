@@ -1,4 +1,7 @@
-"""Compile the launched guard, a static program, for x86-64 and aarch64: `python -m hooks.frontends.nri.launched.build`."""
+"""Compile the launched guard, a static program, for x86-64 and aarch64: `python -m hooks.frontends.nri.launched.build`.
+
+Tests: tests/unit/hooks/frontends/nri/test_launched.py
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,6 +3,8 @@
 An executable in that folder without a plugin's name (such as `99-ladingguard`) keeps containerd's CRI from starting. So a new
 file is written into a subfolder, which containerd does not scan, and then renamed into place.
 Source: containerd/nri, pkg/adaptation (discoverPlugins, ParsePluginName).
+
+Tests: tests/unit/hooks/frontends/nri/test_program.py
 """
 
 import contextlib

@@ -1,0 +1,42 @@
+"""Find modules of the product whose tests a reader could not find.
+
+    python -m lint.mirrors
+
+The tests of `central/fit/score.py` are in tests/unit/central/fit/test_score.py. If other tests cover a module, its docstring
+names them in a line of its own: `Tests: tests/node/test_netlink.py`. Exit status 1 where there is neither.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import Final
+
+PACKAGES: Final = ("central", "doctor", "hooks", "kubectl_lading", "lading", "runtimeproxy", "shares", "simulate")
+_NAMED: Final = re.compile(r"^Tests: (tests/\S+\.py)$", re.MULTILINE)
+
+
+def find_untested(sources: Mapping[str, str], tests: Set[str]) -> Iterator[str]:
+    """Yield each module without tests that can be found. `sources`: text by file; `tests`: files of tests."""
+    for file, source in sources.items():
+        folder, _, name = file.rpartition("/")
+        named = _NAMED.findall(ast.get_docstring(ast.parse(source)) or "")
+        if f"tests/unit/{folder}/test_{name}" not in tests and not (named and tests >= set(named)):
+            yield file
+
+
+def main() -> None:
+    root = Path(__file__).parents[1]
+    command = ["git", "ls-files", "*.py"]
+    files = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603
+    product = [file for file in files if file.startswith(tuple(f"{package}/" for package in PACKAGES)) and "/__" not in file]
+    untested = [*find_untested({file: (root / file).read_text() for file in product}, {*files})]
+    for file in untested:
+        print(f"{file}: write the tests of this module, or name them in its docstring: Tests: tests/….py", file=sys.stderr)
+    sys.exit(1 if untested else 0)
+
+
+if __name__ == "__main__":
+    main()
