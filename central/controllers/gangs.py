@@ -209,7 +209,7 @@ class GangKeeper:
         self._searched: object = None  # the state of the cluster in which all waiting gangs had their turn
         self._scan_at = -math.inf  # earliest time of the next comparison of all waiting gangs
         self.phases: dict[GangKey, Phase] = {}  # phase of each gang at its last visit
-        self._capacity = RoomMaker(
+        self._room_maker = RoomMaker(
             scheduler,
             planner,
             evictions=evictions,
@@ -247,7 +247,7 @@ class GangKeeper:
             await slices.pause()
         self._leave_to_singles()
         await self._plan_in_line(await self._line(changed, slices))
-        await self._capacity.look(self._waiting)
+        await self._room_maker.look(self._waiting)
 
     async def _visit(self, key: GangKey) -> None:
         """Update the gang, and record the time of its next visit."""

@@ -19,7 +19,7 @@ class Capacities:
     now: float = 0.0
 
     def __post_init__(self) -> None:
-        self.capacities = WorkloadPlaces(self.ledger, clock=lambda: self.now)
+        self.places = WorkloadPlaces(self.ledger, clock=lambda: self.now)
 
     def hold(self, *cards: int) -> bool:
         """One pod for each card."""
@@ -27,10 +27,10 @@ class Capacities:
             OwnClaim(holder=Holder(pod=place_uid(TRAIN, "worker", n)), node="n1", taken=whole(card), cpu_memory=NEEDS)
             for n, card in enumerate(cards)
         ]
-        return self.capacities.hold(TRAIN, Holder(pod=PodUid(TRAIN), namespace="default"), {"worker": claims}) is None
+        return self.places.hold(TRAIN, Holder(pod=PodUid(TRAIN), namespace="default"), {"worker": claims}) is None
 
     def give(self, name: str, mark: str = f"{TRAIN}/worker", *, namespace: str = "default", bound: bool = False) -> None:
-        self.capacities.give(Holder(pod=uid(name), namespace=namespace, name=name), mark, bound=bound)
+        self.places.give(Holder(pod=uid(name), namespace=namespace, name=name), mark, bound=bound)
 
     def nominated(self, name: str) -> OwnClaim | None:
         return self.ledger.own_claim(uid(name), Claim.NOMINATED)
@@ -74,7 +74,7 @@ def test_a_plan_that_is_not_free_holds_nothing() -> None:
     one = Capacities()
     one.ledger.facts.set_pod(pod("other", node="n1", takes=whole(1)))
     assert not one.hold(0, 1)
-    assert (one.free, one.capacities.workloads()) == (3, set())
+    assert (one.free, one.places.workloads()) == (3, set())
 
 
 def test_room_ends_in_time_and_the_time_begins_again_once_with_the_admission() -> None:
@@ -82,11 +82,11 @@ def test_room_ends_in_time_and_the_time_begins_again_once_with_the_admission() -
     one.hold(0, 1)
     one.give("a")
     one.now = HELD_S - 1
-    one.capacities.admit(TRAIN)
+    one.places.admit(TRAIN)
     one.now = 2 * HELD_S - 2
-    one.capacities.admit(TRAIN)
-    one.capacities.expire()
+    one.places.admit(TRAIN)
+    one.places.expire()
     assert one.free == 2
     one.now = 2 * HELD_S
-    one.capacities.expire()
-    assert (one.free, TRAIN in one.capacities, one.nominated("a") is not None) == (3, False, True)
+    one.places.expire()
+    assert (one.free, TRAIN in one.places, one.nominated("a") is not None) == (3, False, True)
