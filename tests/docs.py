@@ -15,5 +15,5 @@ def section(page: str, heading: str) -> str:
 
 
 def first_cells(text: str) -> list[str]:
-    """What stands in backquotes in the first column of tables."""
+    """Return what stands in backquotes in the first column of tables."""
     return [name for row in re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]

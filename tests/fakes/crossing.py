@@ -88,6 +88,7 @@ def frames_of(data: bytes) -> list[bytes]:
 
 
 def settled_window(peer: Peer) -> int:
-    """What `peer` lets the other side send on the connection, with what h2 keeps back until a WINDOW_UPDATE is worth it."""
+    """Return what `peer` lets the other side send on the connection, with what h2 keeps back until a WINDOW_UPDATE is worth
+    it."""
     manager = peer.connection._inbound_flow_control_window_manager
     return manager.current_window_size + manager._bytes_processed

@@ -77,7 +77,7 @@ class PrivateJournald:
         os.kill(self._child.pid, signal.SIGCONT)
 
     def read(self, *match: str) -> list[dict[str, Any]]:
-        """What `journalctl` finds, once everything that was sent is written."""
+        """Return what `journalctl` finds, once everything that was sent is written."""
         inside = ["nsenter", "--target", str(self._child.pid), "--mount", "--"]
         subprocess.run([*inside, "journalctl", "--sync"], check=True, capture_output=True)
         # The last word on the form of the output is ours, whatever a recipe wants to see.

@@ -219,7 +219,7 @@ class Wire:
         return min(window, peer.connection.max_outbound_frame_size)
 
     def connection_windows(self) -> tuple[int, int]:
-        """What the client may still send, what the runtime may still send, on the connection."""
+        """Return what the client may still send, what the runtime may still send, on the connection."""
         return (
             self.client.connection.outbound_flow_control_window,
             self.runtime.connection.outbound_flow_control_window,

@@ -144,7 +144,7 @@ class Scene:
         return eventually(again)
 
     def dropped(self) -> list[dict[str, str]]:
-        """What the proxy says of observations that it gave up (a question that failed names its method)."""
+        """Return what the proxy says of observations that it gave up (a question that failed names its method)."""
         return [said for said in logged(self.lading.proxy, Event.HOOK_FAILED) if "method" not in said]
 
     def held_by(self) -> dict[str, tuple[str, ...]]:

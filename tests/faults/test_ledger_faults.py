@@ -1,4 +1,4 @@
-"""What happens to the ledger when the file, the disk or the process fails: explained, never a silent empty start."""
+"""Test what happens to the ledger when the file, the disk or the process fails: explained, never a silent empty start."""
 
 import contextlib
 import os

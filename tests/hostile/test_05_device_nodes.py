@@ -35,7 +35,8 @@ class Node(NamedTuple):
     folder: Path
 
     def render(self, capsys: pytest.CaptureFixture[str], annotations: dict[str, str]) -> dict[str, Any]:
-        """What this node would inject: the decision that a CreateContainer gets, over the real reading of /sys, /proc, /dev."""
+        """Return what this node would inject: the decision that a CreateContainer gets, over the real reading of /sys, /proc,
+        /dev."""
         pod = {"kind": "Pod", "metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "c"}]}}
         manifest = self.folder / "pod.json"
         manifest.write_text(json.dumps(pod))

@@ -179,7 +179,7 @@ def test_a_daemon_says_what_is_in_its_way(daemon: Daemon) -> None:
 
 
 def connects_as_someone(path: Path) -> bytes:
-    """What a process of another user gets from the socket until it is closed; the file's mode is not what stops it."""
+    """Return what a process of another user gets from the socket until it is closed; the file's mode is not what stops it."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -108,7 +108,7 @@ def tight_asks(draw: st.DrawFn) -> DeviceRequest:
 
 
 def moments(pod: DeviceRequest) -> Iterator[Sequence[str]]:
-    """Who runs at the same time."""
+    """Return who runs at the same time."""
     sidecars: list[str] = []
     for container in pod.containers:
         if container.role is Role.INIT:
@@ -119,7 +119,7 @@ def moments(pod: DeviceRequest) -> Iterator[Sequence[str]]:
 
 
 def wrong(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedContainer]) -> str:
-    """What is against the rules, or nothing."""
+    """Return what is against the rules, or nothing."""
     by_uuid = {one.gpu.uuid: one for one in where.cards}
     free_vfs = {one.vf.bdf for one in where.vfs if one.free}
     for container in pod.containers:

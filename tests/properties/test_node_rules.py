@@ -1,4 +1,4 @@
-"""Which nodes a pod's own rules allow, against the rules spelled out one by one."""
+"""Test which nodes a pod's own rules allow, against the rules spelled out one by one."""
 
 from typing import Any
 

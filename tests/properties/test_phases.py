@@ -1,4 +1,4 @@
-"""What a pod takes of its node is the most that its containers use at one time: told by acting out the start, step by step."""
+"""Test that a pod takes of its node the most that its containers use at one time, by acting out its start step by step."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def pods(draw: st.DrawFn) -> tuple[Roles, Placed]:
 
 
 def start(roles: Roles) -> list[list[str]]:
-    """Who runs, after each thing that happens while kubelet starts the pod."""
+    """Return who runs, after each thing that happens while kubelet starts the pod."""
     running: list[str] = []
     seen = [running]
     for name, role in roles:

@@ -73,7 +73,7 @@ def settle(
 
 
 def applied(actions: Actions, held: list[Grant]) -> list[Grant]:
-    """What the ledger does with the actions, on values."""
+    """Return what the ledger does with the actions, on values."""
     after = {g.key: g for g in held if g.key not in actions.release}
     for key, by in actions.add_containers:
         after[key] = replace(after[key], containers=(*after[key].containers, by))

@@ -1,4 +1,4 @@
-"""What `nodes`, `node`, `gpu` and `pod` say of a small cluster: on a pipe, and on terminals of 80 and 200 columns."""
+"""Test what `nodes`, `node`, `gpu` and `pod` say of a small cluster: on a pipe, and on terminals of 80 and 200 columns."""
 
 import json
 from pathlib import Path

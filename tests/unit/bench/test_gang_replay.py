@@ -1,4 +1,4 @@
-"""What bench.gang_replay writes: JSON of all rules, and the tables of the docs."""
+"""Test what bench.gang_replay writes: JSON of all rules, and the tables of the docs."""
 
 import json
 from pathlib import Path

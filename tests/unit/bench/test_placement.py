@@ -1,4 +1,4 @@
-"""What bench.placement finds in a folder, what it writes, and how its table tells what was missed."""
+"""Test what bench.placement finds in a folder, what it writes, and how its table tells what was missed."""
 
 import json
 from collections import Counter

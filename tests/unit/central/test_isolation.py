@@ -35,7 +35,7 @@ def annotations(said: dict[str, str]) -> dict[str, str]:
 
 
 def bind(made: World, name: str, node: str, limits: dict[str, str] = TEN, *, priority: int = 0, **said: str) -> dict[str, Any]:
-    """What its assignment says of its card."""
+    """Return what its assignment says of its card."""
     create(made, name, limits, priority=priority, **said)
     made.filter(name, node)
     reserved = made.scheduler.reserve(uid_of(name), node)

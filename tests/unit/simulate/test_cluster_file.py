@@ -1,4 +1,4 @@
-"""What is read of a cluster file, and what is refused: the message names the file, the entry, the key and the value."""
+"""Test what is read of a cluster file, and what is refused: the message names the file, the entry, the key and the value."""
 
 import json
 from pathlib import Path

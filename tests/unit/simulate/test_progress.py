@@ -1,4 +1,4 @@
-"""What is said on the way: a bar on a terminal, elsewhere a line now and then."""
+"""Test what is said on the way: a bar on a terminal, elsewhere a line now and then."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What is read of a trace, and what is refused: the message names the file, the line, the column and the value."""
+"""Test what is read of a trace, and what is refused: the message names the file, the line, the column and the value."""
 
 from pathlib import Path
 

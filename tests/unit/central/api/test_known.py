@@ -1,4 +1,4 @@
-"""Which events are news."""
+"""Test which events are news."""
 
 from dataclasses import dataclass
 

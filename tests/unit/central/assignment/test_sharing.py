@@ -1,4 +1,4 @@
-"""Who may be on one card: pairs of pods by their labels."""
+"""Test who may be on one card: pairs of pods by their labels."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a Binding carries, and an outcome that the API server tells, and no watch has shown."""
+"""Test what a Binding carries, and an outcome that the API server tells, and no watch has shown."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What pods have to be told of their devices: of those that they really hold, once for each change, and mostly nothing."""
+"""Test which conditions a pod gets about its devices: about those that it holds, once for each change, and mostly none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

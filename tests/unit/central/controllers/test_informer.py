@@ -1,4 +1,4 @@
-"""What the API server says, into the ledger and the pending pods."""
+"""Test how objects of the API server get into the ledger and the pending pods."""
 
 import json
 

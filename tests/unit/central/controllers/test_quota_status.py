@@ -1,4 +1,4 @@
-"""What quotas use, written into their objects: when it changed, a few at a time, and no more without the right."""
+"""Test what quotas use, written into their objects: when it changed, a few at a time, and no more without the right."""
 
 from pathlib import Path
 from typing import Any

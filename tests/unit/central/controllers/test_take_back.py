@@ -1,4 +1,4 @@
-"""What was borrowed is taken back: after the delay, for a pod that then fits, and no more than it needs."""
+"""Test that borrowed devices are taken back: after the delay, for a pod that then fits, and no more than it needs."""
 
 from pathlib import Path
 from typing import Any

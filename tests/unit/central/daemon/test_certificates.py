@@ -1,4 +1,4 @@
-"""What `new-certificates` prints is what kube-scheduler and central need of one another, and no key of an authority."""
+"""Test that `new-certificates` prints what kube-scheduler and central need, and no key of an authority."""
 
 import base64
 import ssl

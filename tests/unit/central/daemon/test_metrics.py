@@ -1,4 +1,4 @@
-"""What central counts, and the gauges that it reads from the leadership."""
+"""Test what central counts, and the gauges that it reads from the leadership."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What rests of cards are worth to shares."""
+"""Test what rests of cards are worth to shares."""
 
 import pytest
 from hypothesis import given

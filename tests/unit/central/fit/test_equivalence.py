@@ -1,4 +1,4 @@
-"""Which rooms are judged once: those of one equivalence class."""
+"""Test which nodes are judged once: those of one equivalence class."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""What is learned from the pods that come."""
+"""Test what is learned from the pods that come."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Which of two placements leaves more that others can use."""
+"""Test which of two placements leaves more that others can use."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Which cards are taken, of those that would do."""
+"""Test which cards are taken, of those that would do."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What of the free GPUs an expected pod could not use: examples of the paper, and the same by a look at each card."""
+"""Test which part of the free GPUs an expected pod could not use: examples of the paper, and the same card by card."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a plan holds in the ledger: all of it, or everything as before."""
+"""Test what a plan holds in the ledger: all of it, or everything as before."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,5 @@
-"""What gangs hold before their minimum is bound: for seconds, a part of the cluster, and nothing that higher priority needs."""
+"""Test what gangs hold before their minimum is bound: for seconds, a part of the cluster, and nothing that higher priority
+needs."""
 
 from fractions import Fraction
 from pathlib import Path

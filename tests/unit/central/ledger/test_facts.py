@@ -1,4 +1,4 @@
-"""What the API server says, and what is free after it."""
+"""Test what is free after each kind of change that the API server reports."""
 
 import msgspec
 import pytest

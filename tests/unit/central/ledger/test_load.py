@@ -1,4 +1,4 @@
-"""What is left of cpu and memory on nodes, kept as sums that are always those of the pods."""
+"""Test what is left of cpu and memory on nodes, kept as sums that are always those of the pods."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What would be is what the ledger would show, had it happened."""
+"""Test that an overlay shows what the ledger shows once the same changes have happened."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a pod counts in the resources of quotas."""
+"""Test what a pod counts in the resources of quotas."""
 
 import pytest
 

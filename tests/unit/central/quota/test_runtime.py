@@ -1,4 +1,4 @@
-"""What each quota may use: every worked case of Koordinator's unit tests and design pages, in cards and in milli-cpu."""
+"""Test what each quota may use: every worked case of Koordinator's unit tests and design pages, in cards and in milli-cpu."""
 
 import pytest
 

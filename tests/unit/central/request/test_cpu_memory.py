@@ -1,4 +1,4 @@
-"""What a pod asks of its node's cpu and memory, as kube-scheduler counts it."""
+"""Test what a pod asks of its node's cpu and memory, as kube-scheduler counts it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which nodes a pod's own rules allow, as Kubernetes documents them."""
+"""Test which nodes a pod's own rules allow, as Kubernetes documents them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What central decides by, told and taken over: who has the same facts decides the same."""
+"""Test that the configuration by which central decides can be read and used by a command, which then decides the same."""
 
 import random
 

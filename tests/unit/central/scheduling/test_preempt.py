@@ -1,4 +1,5 @@
-"""Which pods would have to go for one of higher priority: no more than necessary, the least important, on the best node."""
+"""Test which pods would have to go for one of higher priority: no more than necessary, the least important, on the best
+node."""
 
 from typing import Any
 

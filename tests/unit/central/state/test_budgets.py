@@ -1,4 +1,4 @@
-"""Which pods the Eviction API lets go, as far as disruption budgets say."""
+"""Test which pods the Eviction API lets go, as far as disruption budgets say."""
 
 import msgspec
 import pytest

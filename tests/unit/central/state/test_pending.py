@@ -1,4 +1,4 @@
-"""Who waits: the newest version of each pod, who is refused with which ask, in which order."""
+"""Test which pods wait: the newest version of each, the refused ones by their request, and their order."""
 
 from central.request.model import DeviceRequest
 from central.request.parse import parse_request

@@ -1,4 +1,4 @@
-"""What a request is decided by: the watch's pod, in the version that was sent or a newer one."""
+"""Test which pod decides a call: that of the watch, in the version that was sent or a newer one."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a node's view says of devices, holders and places; and what totals count."""
+"""Test what a node's view says of devices, holders and places; and what totals count."""
 
 from typing import Any
 

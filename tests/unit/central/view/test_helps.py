@@ -1,4 +1,4 @@
-"""Whose end would make room: the fewest, and never too few."""
+"""Test which pods would have to end for a pod that waits: the fewest, and never too few."""
 
 from itertools import combinations
 

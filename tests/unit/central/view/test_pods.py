@@ -1,4 +1,4 @@
-"""What pods hold and use, from views of nodes."""
+"""Test what pods hold and use, from views of nodes."""
 
 from central.view.model import (
     DeviceCounts,

@@ -1,4 +1,4 @@
-"""What leaves a cluster in a sysdump: no secret, and what a maintainer needs."""
+"""Test what leaves a cluster in a sysdump: no secret, and what a maintainer needs."""
 
 import json
 import time

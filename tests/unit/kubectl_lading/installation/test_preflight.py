@@ -1,4 +1,4 @@
-"""What is in the way of an upgrade."""
+"""Test what is in the way of an upgrade."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is read of an installation beside objects: kube-scheduler's configuration, and what central's replicas say."""
+"""Test what is read of an installation beside objects: kube-scheduler's configuration, and what central's replicas say."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What `status` finds of an installation: nothing of one that is well, and each thing that can be wrong by its check."""
+"""Test what `status` finds of an installation: nothing of one that is well, and each thing that can be wrong by its check."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the pods of a cluster show of the installation."""
+"""Test what the pods of a cluster show of the installation."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which pods would have to move, and who may be moved."""
+"""Test which pods would have to move, and who may be moved."""
 
 import json
 from typing import Any

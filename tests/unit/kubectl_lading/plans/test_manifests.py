@@ -1,4 +1,4 @@
-"""What of a manifest is a pod, and its priority as the API server gives it."""
+"""Test which pods a manifest makes, and their priority as the API server gives it."""
 
 from typing import Any
 

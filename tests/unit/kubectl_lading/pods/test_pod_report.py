@@ -1,4 +1,4 @@
-"""What is said of one pod: its assignment beside its node's grant, and what its signature is worth."""
+"""Test what is said of one pod: its assignment beside its node's grant, and what its signature is worth."""
 
 from typing import Any
 

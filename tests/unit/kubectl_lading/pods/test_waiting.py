@@ -1,4 +1,4 @@
-"""What a pod waits for, and what would help it."""
+"""Test what a pod waits for, and what would help it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is said while something takes long: progress, and what is waited for."""
+"""Test what is said while something takes long: progress, and what is waited for."""
 
 import asyncio
 
