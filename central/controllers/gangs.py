@@ -447,7 +447,8 @@ class GangKeeper:
             return
         silent = [uid for uid, member in gang.members.items() if member.waits and not calls.names(uid)]
         known = [pod for uid in silent if (pod := self._scheduler.pending.get(uid)) is not None]
-        pods = [pod for pod in known if pod.refused_at is None or not pod.in_gang]  # some were refused as single pods
+        # Some pods were refused as single pods before they became members.
+        pods = [pod for pod in known if pod.refused_at is None or not pod.in_gang]
         for pod in pods:
             self._scheduler.pending.waits_for_gang(pod, now)
         self._requeue(pod.uid for pod in pods)

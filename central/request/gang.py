@@ -146,7 +146,7 @@ class Membership:
 
 
 class _BadGangError(Exception):
-    """End the parse from any depth; `parse_membership` returns it as a value."""
+    """Report a malformed membership from within the parser; `parse_membership` returns the error as a value."""
 
 
 def parse_membership(pod: Pod) -> Membership | MalformedRequest | None:

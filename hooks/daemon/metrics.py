@@ -74,7 +74,7 @@ class Metrics:
         )
         self._release = Histogram(
             "lading_hooks_release_seconds",
-            "From the stop of a pod's sandbox until what a container of it held is free.",
+            "Seconds from the stop of a pod's sandbox until the devices of its containers are free.",
             buckets=_RELEASE_BUCKETS,
             registry=self.registry,
         )

@@ -87,7 +87,7 @@ def _first(own: Any, default: Any) -> Any:
 def _check(sandbox: Sandbox, one: WantedVf, asked: VfRequest, policy: NetdevPolicy) -> Refusal | None:
     words = f"VF {one.vf.bdf}"
     said = list(_named(asked.settings))
-    ipoib = one.vf.link_layer != INFINIBAND or one.vf.netdev  # without it there is nothing to move
+    ipoib = one.vf.link_layer != INFINIBAND or one.vf.netdev  # an InfiniBand VF may have no network device
     if sandbox.host_network and one.netdev and (ipoib or said):
         return Refusal(
             reason=Reason.HOST_NETWORK,

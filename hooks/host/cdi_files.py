@@ -48,7 +48,7 @@ def remove_specs(folder: Path, kinds: Collection[str] = KINDS) -> list[str]:
     """Remove the files of these kinds. Return what could not be removed, in words."""
     problems = []
     for path in (spec_path(folder, kind) for kind in kinds):
-        for one in (path, path.with_name(f".{path.name}.new")):  # the latter is left by a writer that was killed
+        for one in (path, path.with_name(f".{path.name}.new")):  # a writer that was killed leaves its `.new` file
             try:
                 _remove(one)
             except HostError as e:

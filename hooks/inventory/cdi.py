@@ -32,7 +32,7 @@ def render_all(inventory: Inventory, vendors: Sequence[Vendor], *, mad: bool) ->
 
 def _vfs(inventory: Inventory, *, mad: bool) -> Iterator[CdiDevice]:
     for vf in inventory.vfs:
-        if vf.uverbs:  # also while it is unhealthy: what its port says changes while it is in a pod
+        if vf.uverbs:  # an unhealthy VF too: the state of a VF's port changes in a pod
             nodes = nodes_of((vf.uverbs, *(vf.umad if mad else ())))
             yield CdiDevice(name=vf.bdf, container_edits=Edits(device_nodes=nodes))
 

@@ -72,7 +72,7 @@ def refuse_orphaned_log(path: Path) -> None:
     for log in _logs(path):
         if os.path.lexists(log):
             raise StateError(
-                f"cannot open ledger {path}: it is gone, and {log.name} is there", hint=f"bring it back, or {_REBUILD}"
+                f"cannot open ledger {path}: it is gone, and {log.name} is there", hint=f"restore the file, or {_REBUILD}"
             )
 
 

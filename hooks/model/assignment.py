@@ -48,7 +48,7 @@ class GpuRequest:
     core_limit_percent: int | None = None
     isolation: IsolationName | None = None  # None: the node's default
     pod_wide: bool = False  # manual form without a suffix: one share for the pod, however many containers use it
-    pod_memory_mib: int | None = None  # central's form: what the whole pod takes of this card, where it is less than the sum
+    pod_memory_mib: int | None = None  # memory of the whole pod on this card, if less than the sum of its containers'
     pod_core_percent: int | None = None
 
     @property
