@@ -31,7 +31,7 @@ from tests.logs import LOGS
 BuildNode = Callable[[str | dict[str, Any]], SimNode]
 Runtimes = Callable[[Binaries], PrivateContainerd]
 
-# What takes longer than usual on a busy machine has not failed. The rest stays as it is here, or in CI.
+# A test that takes longer on a busy machine has not failed. The other settings are the same here and in CI.
 settings.register_profile("untimed", settings(deadline=None, max_examples=repeats(30, long=100)))
 settings.load_profile("untimed")
 

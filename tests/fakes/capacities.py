@@ -208,7 +208,7 @@ def reported_capacity(status: Status, name: str = "n1") -> NodeCapacity:
     )
 
 
-# What a pod asks.
+# Requests of pods.
 
 
 def whole(name: str, gpus: int = 1, *, role: Role = Role.APP, vfs: int = 0) -> ContainerRequest:

@@ -1,4 +1,4 @@
-"""What preparers see at a comparison with a runtime that has no sandboxes."""
+"""Give preparers the lists of a runtime that has no sandboxes."""
 
 from collections.abc import Iterable
 

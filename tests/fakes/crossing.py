@@ -25,7 +25,7 @@ class Crossing(Wire):
         self.pipes = {pipe: bytearray() for pipe in Pipe}
         self.goaways: list[int] = []  # the last stream that each GOAWAY to the client named
         self._preface = len(frames.PREFACE)
-        self._half = b""  # of DATA on its way to the client
+        self._half = b""  # part of a DATA frame on its way to the client
 
     def move(self, pipe: Pipe, size: int) -> None:
         """The next bytes of one pipe arrive."""

@@ -74,7 +74,7 @@ def row(
     rdma: bool = False,
     failure: str = "",
 ) -> Attachment:
-    """Of a VF that was eth<number>, with ibdev mlx5_<number>."""
+    """Return the attachment of a VF whose network device was eth<number>, and its ibdev mlx5_<number>."""
     path = f"/dev/infiniband/uverbs{number}"
     return Attachment(
         vf=Vf(

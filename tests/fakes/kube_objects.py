@@ -189,5 +189,5 @@ def devices(
 
 
 def grant(uid: str, node: str, card: int) -> Json:
-    """Of a whole card."""
+    """Return a node's grant of a whole card."""
     return {"pod": uid, "container": "main", "gpus": [{"uuid": gpu_uuid(node, card)}]}

@@ -12,7 +12,7 @@ from tests.fakes.kube_objects import pod_path
 from tests.fakes.led import REFUSED, Led, is_touch
 
 RETRY_S = 1.0
-STEP_S = 0.01  # of one pod; a hundred pods a second
+STEP_S = 0.01  # seconds for one pod: a hundred pods a second
 IDLE_S = 0.1  # until it looks again, if no pod is to be tried
 
 

@@ -46,7 +46,7 @@ class FakeKubeServer(ApiServer):
         self.token = ""  # where set, calls must bring it
         self.grace = False
         self.slowness: Callable[[Request], tuple[float, float]] = lambda _: (0.0, 0.0)  # seconds there, and back
-        self.late: list[int] = []  # what became of the requests that were carried out late, by status
+        self.late: list[int] = []  # statuses of the requests that were carried out late
         self._under_way: set[asyncio.Task[None]] = set()
         self._faults: deque[tuple[Callable[[Request], bool], Fault]] = deque()
         self._lines: deque[bytes | None] = deque()
@@ -62,7 +62,7 @@ class FakeKubeServer(ApiServer):
 
     @property
     def objects(self) -> Objects:
-        """By path. What is written here no watch hears of."""
+        """Return the objects by path. No watch reports a change that is made here."""
         return self.store.objects
 
     @property

@@ -1,4 +1,4 @@
-"""What kubectl reads from kubeconfigs, and what `lading.kube` reads from the same ones, in one form.
+"""Compare what kubectl and `lading.kube` read from the same kubeconfigs.
 
 python -m tests.fakes.kubectl_config KUBECTL    records tests/golden/kubeconfig/answers.json anew
 """
@@ -30,7 +30,7 @@ class Case:
     """Files by name (`a/config`, `a/ca.crt`), and what a person names."""
 
     files: dict[str, str]
-    kubeconfig: tuple[str, ...]  # of the environment
+    kubeconfig: tuple[str, ...]  # the paths in $KUBECONFIG
     flag: str = ""
     context: str = ""
 
@@ -96,7 +96,7 @@ def ask_lading(case: Case) -> Answer:
                 return None  # kubectl shows no context whose cluster or user is absent
             cluster = msgspec.to_builtins(chosen.cluster or Cluster())
             user = msgspec.to_builtins(chosen.user or User())
-            for entry in (cluster, user):  # as --flatten does
+            for entry in (cluster, user):  # `kubectl config view --flatten` does the same
                 for key in [key for key in entry if f"{key}-data" in entry and entry[key] and not entry[f"{key}-data"]]:
                     entry[f"{key}-data"] = encode(Path(entry[key]).read_text())
         except (ConfigError, OSError):

@@ -26,7 +26,7 @@ class Cli:
         return CliRunner().invoke(main, words, env={"KUBECONFIG": str(self.kubeconfig), **(env or {})})
 
     def on_terminal(self, *words: str, columns: int) -> str:
-        """As a terminal of that width shows it, without colours."""
+        """Return the output as a terminal of that width shows it, without colours."""
         done = self.run(*words, env={"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(columns)})
         assert done.exit_code == 0, done.output
         return _COLOURS.sub("", done.stdout)

@@ -62,7 +62,7 @@ def started(program: Path) -> Iterator[tuple[socket.socket, "subprocess.Popen[by
 
 
 def answers_of(program: Path, data: bytes) -> tuple[list[Said], int, str]:
-    """Its answers to these bytes of the runtime, after which the socket ends; its exit status; what it wrote to stderr."""
+    """Return the guard's answers to these bytes of the runtime, its exit status once the socket ends, and its stderr."""
     with started(program) as (ours, process):
         ours.sendall(data)
         ours.shutdown(socket.SHUT_WR)

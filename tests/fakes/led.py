@@ -44,7 +44,7 @@ from tests.fakes.kube_server import FakeKubeServer, Request
 from tests.fakes.records import Records
 from tests.fakes.simulated_time import run_simulated
 
-REFUSED = "refused"  # by filter
+REFUSED = "refused"  # filter named no node
 
 
 @dataclass

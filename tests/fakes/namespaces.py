@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def in_fresh_thread(do: Callable[[], T]) -> T:
-    """As the daemon calls the kernel. What `do` raises is raised here."""
+    """Call `do` as the daemon calls the kernel. Raise what `do` raises."""
     result: list[T] = []
     failure: list[BaseException] = []
 
@@ -80,7 +80,7 @@ class Netns:
         return json.loads(self._run("ip", ["-json", *words.split()]) or "[]")
 
     def links(self) -> dict[str, Any]:
-        """By name, without the loopback device."""
+        """Return the devices by name, without the loopback device."""
         return {link["ifname"]: link for link in self.show("link show") if link["ifname"] != "lo"}
 
     def run(self, do: Callable[[], T]) -> T:

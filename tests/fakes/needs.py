@@ -1,4 +1,4 @@
-"""What a test needs of the machine: without it the test is skipped, but in CI (CI=true) a skip is a failure."""
+"""Skip a test whose needs the machine does not meet. In CI (CI=true) the test fails instead."""
 
 import os
 

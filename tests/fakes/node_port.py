@@ -14,7 +14,7 @@ class ScriptedNode:
         self.prepares = False  # whether work has to be waited for, which ends when `may_end` is set
         self.may_end = asyncio.Event()
         self.asked: list[tuple[str, ...]] = []
-        self.sandbox = Sandbox()  # of the last call
+        self.sandbox = Sandbox()  # the sandbox in the last call
         self.container = Container()
 
     def adjust_container(self, sandbox: Sandbox, container: Container) -> Answer | Refusal | Awaitable[Answer | Refusal]:

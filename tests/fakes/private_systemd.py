@@ -145,7 +145,7 @@ class PrivateSystemd:
 
     @property
     def root(self) -> Path:
-        """Its file system, from outside: sockets below it can be connected to."""
+        """Return the path of its file system from outside. Sockets below it can be connected to."""
         return Path(f"/proc/{self._pid}/root")
 
     def run(self, *argv: str, check: bool = True) -> str:

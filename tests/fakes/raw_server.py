@@ -23,7 +23,7 @@ WORKERS = 64
 class Call(NamedTuple):
     path: str  # /service/Method
     request: bytes
-    deadline_s: float | None  # what the caller had left when the call came
+    deadline_s: float | None  # seconds that the caller had left when the call came
 
     @property
     def method(self) -> str:

@@ -32,7 +32,7 @@ class ServiceManager:
 
     def __init__(self, argv: list[str], *, path: Path, log: Path, mode: int = 0o600, watchdog_s: float | None = None) -> None:
         self.log = log
-        self.heard: list[str] = []  # of all runs
+        self.heard: list[str] = []  # notifications of all runs
         self._argv = argv
         self._env = dict(os.environ)
         path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -28,7 +28,7 @@ POD: Final = PodUid("11111111-2222-3333-4444-555555555555")
 CARD: Final = GpuUuid("GPU-00000001-0000-0000-0000-000000000001")
 OTHER_CARD: Final = GpuUuid("GPU-00000002-0000-0000-0000-000000000002")
 MIB: Final = 1 << 20
-BOUND_S: Final = 20.0  # of each wait
+BOUND_S: Final = 20.0  # maximum seconds of each wait
 _FRAME: Final = struct.Struct("<BBHIqqq")
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     def hold_up(self, seconds: float) -> None:
-        """As if something on the loop took so long."""
+        """Advance the clock as if a callback of the loop took so long."""
         self._jumping.now += seconds
 
 

@@ -40,7 +40,7 @@ PUBLIC_PEM: Final = _KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.Su
 
 NODES_OF: Final = {"h100-1": "demo-8gpu", "h100-2": "dgx-h100", "a100-1": "mn2a", "mig-1": "mig", "desk-1": "workstation"}
 
-USED: Final = ((71_680, 95), (68_864, 90), (30_208, 35))  # of the first cards of h100-1: MiB, and percent busy
+USED: Final = ((71_680, 95), (68_864, 90), (30_208, 35))  # use of the first cards of h100-1: MiB, and percent busy
 
 
 def uid_of(name: str) -> PodUid:

@@ -1,4 +1,4 @@
-"""What the fault tests share: a quick runtime, one daemon at a time, registrations by hand, what a log says, and a clock."""
+"""Share the parts of fault tests: a quick runtime, single daemons, registrations by hand, texts of a log, and a clock."""
 
 import json
 import re

@@ -49,8 +49,8 @@ class Step:
     """The step of a call at which the daemon dies."""
 
     way: Way
-    method: str  # of the hook API, or of CRI
-    stage: int = hook.STAGE_UNSPECIFIED  # of the hook API's call
+    method: str  # a method of the hook API, or of CRI
+    stage: int = hook.STAGE_UNSPECIFIED  # the stage in a call of the hook API
 
     @property
     def at_hooks(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a side of a connection says, read by an independent HPACK decoder, and without judging it."""
+"""Read the frames of one side of a connection by an independent HPACK decoder, without judging them."""
 
 from collections import defaultdict
 from collections.abc import Iterator

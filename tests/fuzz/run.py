@@ -26,7 +26,7 @@ TARGETS = {
     "exchange": "the proxy's connection to a hook server",
     "message": "protobuf's wire format in parts, and edited in place",
 }
-HANG_S = 5.0  # of CPU time, so that a busy machine is no hang; the largest plays take some 50 ms
+HANG_S = 5.0  # seconds of CPU time, so that a busy machine is no hang; the largest plays take some 50 ms
 MAX_LENGTH = 400  # bytes of a case
 
 

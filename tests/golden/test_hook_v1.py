@@ -20,7 +20,7 @@ def test_there_is_a_release_to_compare_with() -> None:
 
 @pytest.mark.parametrize("version", RELEASED)
 def test_what_was_released_is_still_so(version: str) -> None:
-    """By number, which is what travels, and by name, which is what code says."""
+    """The wire has numbers, and code has names: neither may change."""
     missing = statements(released(version).file) - statements(today())
     assert missing == set()
 

@@ -43,7 +43,7 @@ class RuntimeAt:
 
 
 def assignment(uid: str, gpu: str, *, gen: int = 1, node: str = "demo", container: str = "main") -> str:
-    """As central writes it: one GPU for one container."""
+    """Return an assignment of one GPU to one container, as central writes it."""
     of: dict[str, Any] = {"v": 1, "pod": uid, "node": node, "gen": gen, "containers": {container: {"gpus": [{"uuid": gpu}]}}}
     return json.dumps(of, separators=(",", ":"))
 
@@ -67,7 +67,7 @@ class Front:
         self.kubelet.close()
 
     def reconnect(self) -> None:
-        """As a kubelet does after the proxy's restart."""
+        """Connect again, as kubelet does after the proxy's restart."""
         self.kubelet.close()
         self.kubelet = self.lading.client()
 
@@ -82,7 +82,7 @@ class Front:
         return [vf.bdf for _, pf in self.lading.node.profile.pfs for vf in pf.vfs]
 
     def grants(self) -> tuple[Grant, ...]:
-        """Of the ledger, as it is on disk."""
+        """Return the grants in the ledger on disk."""
         return read_ledger(self.lading.folder / "state" / "node.db")
 
     @contextlib.contextmanager

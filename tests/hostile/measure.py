@@ -41,7 +41,7 @@ class Growth:
 
 @contextmanager
 def memory_growth(pid: int) -> Iterator[Growth]:
-    """By how much the process's memory at the highest was above what it was before the block."""
+    """Measure how far the process's memory rose in the block above its level before."""
     before, growth = forget_highest(pid), Growth()
     yield growth
     growth.bytes = highest_memory(pid) - before

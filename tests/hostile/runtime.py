@@ -31,7 +31,7 @@ class KeepingRuntime(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self.asked: list[tuple[str, bytes]] = []  # method and request, of what makes, changes or removes something
         self.sandboxes: dict[str, cri.PodSandbox] = {}
         self.containers: dict[str, cri.Container] = {}
-        self.created: dict[str, cri.CreateContainerRequest] = {}  # of the containers that exist
+        self.created: dict[str, cri.CreateContainerRequest] = {}  # requests of the containers that exist
         self.scripted: dict[str, bytes] = {}
         self.free = threading.Event()  # while it is not set, scripted answers wait
         self.free.set()

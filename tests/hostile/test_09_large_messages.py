@@ -145,7 +145,7 @@ def test_requests_that_are_changed(by_hand: Front, kubelet: Caller, size: int) -
 
 @pytest.mark.parametrize("size", SIZES)
 def test_replies(by_hand: Front, kubelet: Caller, patient: Caller, size: int) -> None:
-    """Of a method that the daemons themselves do not call: the proxy lists sandboxes and containers once a minute."""
+    """Use a method that the daemons do not call: the proxy lists sandboxes and containers once a minute."""
     by_hand.runtime.scripted["ListContainerStats"] = b"\x0a\x00" * (size // 2) + b"\x00" * (size % 2)
     for caller, taken in ((kubelet, size <= LIMIT), (patient, True)):
         direct, through = caller.both("ListContainerStats", b"")

@@ -36,7 +36,7 @@ CAP = 64
 HALF_OPEN: Final = repeats(200, long=1_000)
 FLOOD_BYTES: Final = repeats(5, long=50) * MIB
 CALLS = 200
-WORK_S: Final = 0.25  # of the proxy during one call of an existing client; without an attack it is about a millisecond
+WORK_S: Final = 0.25  # CPU of the proxy during one call of an old client; about a millisecond without an attack
 OWN_DESCRIPTORS = 40
 GROWTH = 48 * MIB
 

@@ -263,7 +263,7 @@ def test_a_list_that_is_no_utf8(by_hand: Front) -> None:
     assert Event.LEDGER_FAILED in tail.events()
 
 
-# What commands and pages show
+# Output of commands and pages
 
 
 @pytest.fixture

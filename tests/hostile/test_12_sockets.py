@@ -147,7 +147,7 @@ def test_what_was_planted_is_neither_followed_nor_removed(root: None, tmp_path: 
 
 
 def test_a_link_of_roots_own_may_lead_to_the_folder(root: None, tmp_path: Path) -> None:
-    """As /var/run does."""
+    """The folder of the socket may be a link, as /var/run is."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "run").symlink_to("real")
     with listen(tmp_path / "run" / "x.sock"):

@@ -26,7 +26,7 @@ STREAMS: Final = tuple(
 )
 LATER: Final = ("RuntimeService", "Later")
 
-# Of streams at a time, and a few for the proxy's own calls.
+# Streams at a time, and a few for the proxy's own calls.
 _WORKERS: Final = 220
 _OPTIONS: Final = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 

@@ -88,7 +88,7 @@ class Runtime(Protocol):
     sent: int  # replies of all calls
 
     def go_on(self) -> None:
-        """What waits goes on, and nothing waits any more until `wait_again`."""
+        """Let all waiting calls go on, and later calls too until `wait_again`."""
 
     def wait_again(self) -> None: ...
 

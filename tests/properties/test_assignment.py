@@ -127,7 +127,7 @@ def test_any_line_by_hand_is_answered(text: str, kind: str) -> None:
     check(parse({f"lading.dev/{kind}": text}, TRUSTS[2]))
 
 
-# What is written is what is read
+# Reading what was written
 
 gpu_names = st.sampled_from(["0", "1", "7", uuid(0), uuid(5), "0000:1b:00.0", "10000:e1:1f.7"])
 shares = st.tuples(st.none() | st.integers(1, 200_000), st.none() | st.integers(1, 100))
@@ -169,7 +169,7 @@ requests = st.builds(ContainerRequest, gpus=gpu_requests(st.sampled_from([uuid(i
 
 
 def render_container(request: ContainerRequest) -> dict[str, Any]:
-    """As central writes it: what is not there is left out."""
+    """Return one container of an assignment as central writes it, without absent values."""
     of_gpus = [{"uuid": g.name, "memory_mib": g.memory_mib, "core_percent": g.core_percent} for g in request.gpus]
     of_vfs = [{"bdf": v.name, "pf": v.pf, "ifname": v.ifname or None} for v in request.vfs]
     return {
@@ -185,7 +185,7 @@ def test_centrals_form_reads_what_it_says(containers: dict[str, ContainerRequest
     assert result == Assignment(form=Form.UNSIGNED, pod=POD, node="n1", gen=gen, containers=containers)
 
 
-# Who holds what
+# Holders
 
 on_node = st.sampled_from(["0", "1", "2", "3", uuid(0), NODE.gpus[1].bdf, mig_uuid(20), mig_uuid(21), "all"])
 node_share = st.sampled_from([(None, None), (None, None), (20_000, None), (20_000, 30), (None, 60), (81_000, None)])

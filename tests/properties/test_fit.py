@@ -229,7 +229,7 @@ def apart(where: NodeCapacity, pod: DeviceRequest, placed: Mapping[str, PlacedCo
 
 
 def placed_ways(where: NodeCapacity, container: ContainerRequest, pod: DeviceRequest) -> Iterator[PlacedContainer]:
-    """Of one container by itself."""
+    """Yield each placement of one container that the rules allow."""
     alone, policy = replace(pod, containers=(container,)), pod.rdma_policy
     free = [PlacedVf(bdf=one.vf.bdf, pf=one.pf.bdf) for one in where.vfs if one.free]
     counts = range(container.vfs, len(free) + 1) if policy is RdmaPolicy.PER_SWITCH and container.vfs else [container.vfs]
@@ -345,7 +345,7 @@ def test_every_refusal_has_its_words(where: NodeCapacity, pod: DeviceRequest, po
 def test_the_pod_takes_no_more_devices_than_it_uses_at_one_time(
     where: NodeCapacity, some: list[ContainerRequest], policy: Policy
 ) -> None:
-    """Of VFs, and of whole cards where there are no shares."""
+    """The devices are VFs, and whole cards of pods without shares."""
     named = [replace(one, name=str(n), share=None, gpus=one.gpus or 1) for n, one in enumerate(some)]
     pod = request(*sorted(named, key=lambda one: one.role is Role.APP))
     found = fit(where, pod, policy=policy)

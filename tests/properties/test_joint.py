@@ -187,7 +187,7 @@ def less(capacity: NodeCapacity, choice: Choice) -> NodeCapacity:
 
 
 def best_share(capacity: NodeCapacity, pod: DeviceRequest, policy: Policy) -> Choice | None:
-    """Of one card, with VFs."""
+    """Return the best choice for a share of one card, with VFs, by trying each card."""
     [one] = pod.containers
     assert one.share is not None
     assert one.share.memory_mib is not None

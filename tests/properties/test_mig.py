@@ -45,7 +45,7 @@ def moments(pod: DeviceRequest) -> dict[str, frozenset[int]]:
 
 
 def switches(where: NodeCapacity) -> Mapping[str, int]:
-    """Of each instance and each VF."""
+    """Return the switch of each MIG instance and each VF."""
     of_place = {f"0000:{0x80 + number:02x}:01.0": number for number in range(8)}
     instances = {mig.uuid: of_place[card.gpu.place.path[1]] for card in where.cards for mig in card.gpu.mig}
     return instances | {one.vf.bdf: of_place[one.pf.place.path[1]] for one in where.vfs}

@@ -57,7 +57,7 @@ class Story:
         self.filter(name, binds=binds)
 
     def filter(self, name: str, *, binds: bool) -> None:
-        """As kube-scheduler does; without `binds` it stops after it."""
+        """Filter the pod as kube-scheduler does, and bind it if `binds`."""
         self.woken.discard(uid_of(name))
         self.world.filter(name, *NODES)
         claim = self.world.ledger.own_claim(uid_of(name), Claim.PREDICTED)

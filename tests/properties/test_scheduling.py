@@ -146,7 +146,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @rule(picks=st.lists(st.integers(0, 99), min_size=2, max_size=6), outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=6))
     def schedule(self, picks: list[int], outcomes: list[str]) -> None:
-        """As kube-scheduler does it, several in a row."""
+        """Place several pods in a row, as kube-scheduler does."""
         for pick, outcome in zip(picks, outcomes, strict=False):
             name = self._some(pick)
             fits = self.world.filter(name, *NODES).fitting if name is not None else ()

@@ -18,13 +18,13 @@ HOST = ""
 class Shown:
     """One VF as the kernel shows it."""
 
-    netns: str | None  # of its network device: HOST, a path, None where it is nowhere (for the moment)
+    netns: str | None  # namespace of its network device: HOST, a path, None where it is nowhere (for the moment)
     link: Link | None
     config: VfConfig
-    rdma_netns: str | None = HOST  # of its ibdev
-    ibdev: str = ""  # its name, where a pod may change it
-    mac_fixed: bool = False  # its PF was given a MAC, which the VF may not change
-    kept: Mapping[str, str] = field(default_factory=dict)  # what its device keeps from namespace to namespace
+    rdma_netns: str | None = HOST  # namespace of its ibdev
+    ibdev: str = ""  # name of the ibdev, if a pod may change it
+    mac_fixed: bool = False  # the PF was given a MAC, which the VF may not change
+    kept: Mapping[str, str] = field(default_factory=dict)  # settings that the device keeps from namespace to namespace
 
 
 def check(

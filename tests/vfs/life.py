@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 MODES: Final = (RdmaMode.SHARED, RdmaMode.EXCLUSIVE)
 
-DEADLINE_S: Final = 30.0  # of an attach
+DEADLINE_S: Final = 30.0  # deadline of an attach
 
 SETTINGS: Final = VfSettings(
     config=VfConfig(mac="02:00:5e:10:00:01", vlan=100, max_tx_rate=1000, trust=True),
@@ -196,7 +196,7 @@ class Node:
         return shown
 
     def problems(self) -> list[str]:
-        """By the journal on disk, which memory has to agree with."""
+        """Compare with the journal on disk, which has to agree with memory."""
         rows = read_rows(self.db)
         problems = check(rows, before=self.before, now=self.shown(), namespaces=[HOST, *self.kernel.pods])
         if sorted(self.journal.rows(), key=lambda row: row.generation) != list(rows):

@@ -22,7 +22,7 @@ from hooks.model.attachment import KeptSetting, Link, NetnsId, RdmaDevice, RdmaM
 from hooks.model.inventory import CharDevice, Vf
 from lading.vocabulary import PciAddress
 
-# What a VF's PF keeps of it at first: not what one would guess.
+# Settings that a PF keeps of a VF at first: these are not the usual defaults.
 UNTOUCHED: Final = VfConfig(
     mac="02:00:5e:aa:00:01",
     vlan=7,
@@ -38,7 +38,8 @@ UNTOUCHED: Final = VfConfig(
 
 NO_MAC: Final = "00:00:00:00:00:00"
 
-# What a device keeps from namespace to namespace, whatever a pod did with it (net/core/dev.c, __dev_change_net_namespace).
+# Settings that a device keeps from namespace to namespace, whatever a pod did with it (net/core/dev.c,
+# __dev_change_net_namespace).
 KEPT: Final = {"xdp": "", "flags": "multicast", "tx-queue-length": "1000", "ring-rx": "1024"}
 
 
@@ -81,7 +82,7 @@ class Namespace:
     id: NetnsId
     links: dict[str, Link] = field(default_factory=dict)
     ibdevs: set[str] = field(default_factory=set)
-    addresses: dict[str, set[str]] = field(default_factory=dict)  # by link
+    addresses: dict[str, set[str]] = field(default_factory=dict)  # the key is a link's name
     routes: dict[str, set[Route]] = field(default_factory=dict)
 
 
@@ -151,7 +152,7 @@ class ModelKernel:
             self.arrive()
 
     def arrive(self) -> None:
-        """What was in namespaces that ended is in the host's (default_device_exit_net)."""
+        """Move the devices of ended namespaces into the host's namespace (default_device_exit_net)."""
         for name, link in self.arriving:
             taken = self._names(self.host)
             free = name if name not in taken else f"dev{link.index}"
@@ -168,7 +169,7 @@ class ModelKernel:
         self.table[one.pf, one.index] = replace(self.table[one.pf, one.index], mac=mac)
 
     def change_kept(self, bdf: PciAddress, name: str, value: str) -> None:
-        """By a pod in whose namespace the device is."""
+        """Change the device as a pod in whose namespace it is."""
         self.kept[self.indexes[bdf]][name] = value
 
     def where(self, bdf: PciAddress) -> tuple[str, Link] | None:
@@ -186,7 +187,7 @@ class ModelKernel:
         return next((path for path, namespace in self._everywhere() if ibdev in namespace.ibdevs), None)
 
     def rename_ibdev(self, ibdev: str, to: str) -> None:
-        """By a pod in whose namespace it is."""
+        """Change it as a pod in whose namespace it is."""
         assert to not in self.ibdev_numbers
         self.arriving_ibdevs = {to if one == ibdev else one for one in self.arriving_ibdevs}
         self.ibdev_numbers[to] = self.ibdev_numbers.pop(ibdev)
@@ -196,7 +197,7 @@ class ModelKernel:
                 namespace.ibdevs.add(to)
 
     def reload_ibdev(self, bdf: PciAddress, to: str) -> None:
-        """Its driver was loaded anew: another ibdev, of that name, in the host's namespace."""
+        """Load its driver anew: another ibdev of that name appears in the host's namespace."""
         old = self.ibdev_of(bdf)
         for _, namespace in self._everywhere():
             namespace.ibdevs.discard(old)
@@ -205,7 +206,7 @@ class ModelKernel:
         self.host.ibdevs.add(to)
 
     def names_in(self, namespace: Namespace, *, but: str) -> frozenset[str]:
-        """That are taken there, by others than the device that is called `but`."""
+        """Return the names that are taken there, without those of the device `but`."""
         others = {name: link for name, link in namespace.links.items() if name != but}
         return self._names(replace(namespace, links=others)) | {but}
 
@@ -231,7 +232,7 @@ class ModelKernel:
     # ---- Kernel
 
     def state_version(self, vf: PciAddress) -> StateVersion:
-        """As sysfs shows it: devices in a namespace are in that one's only. No fault reaches it."""
+        """Return the VF's devices as the host's sysfs shows them: not those in another namespace. No fault reaches this."""
         links = (link.name for link in self.host.links.values() if link.index == self.indexes[vf])
         ibdevs = (name for name in self.host.ibdevs if self.ibdev_numbers[name] == self.ibdevs_of[vf])
         return StateVersion(self.indexes[vf], tuple(links), tuple(ibdevs))
@@ -307,7 +308,8 @@ class ModelKernel:
                 self.changes.append(f"confirm_mac {index}")
 
     def _fix_mac(self, pf: PciAddress, index: int, mac: str) -> None:
-        """By the PF: a MAC binds the VF, zeros let it go (igb_ndo_set_vf_mac; mlx5_eswitch_set_vport_mac keeps the number)."""
+        """Set the MAC by the PF: a MAC binds the VF, and zeros release it (igb_ndo_set_vf_mac; mlx5_eswitch_set_vport_mac keeps
+        the number)."""
         self.table[pf, index] = replace(self.table[pf, index], mac=mac)
         (self.fixed.discard if mac == NO_MAC else self.fixed.add)((pf, index))
 

@@ -1,4 +1,4 @@
-"""What iproute2 sends for what this project asks of the kernel: an oracle that has no part in our encoders.
+"""Record what iproute2 sends for the changes that this project makes: an oracle that has no part in our encoders.
 
     python -m tests.golden.netlink.capture
 
@@ -22,7 +22,7 @@ from tests.fakes.netlink_peer import compile_peer, run_with_peer
 REQUESTS: Final = Path(__file__).with_name("requests.json")
 PROGRAMS: Final = ("ip", "rdma", "strace", "cc", "unshare")
 
-INDEX: Final = 77  # of the device
+INDEX: Final = 77  # index of the device
 RDMA_INDEX: Final = 7
 NETNS_FD: Final = 9
 
@@ -91,7 +91,7 @@ def capture() -> dict[str, dict[str, str]]:
 def _capture_ip(folder: Path) -> dict[str, dict[str, str]]:
     lines = [_SETUP]
     lines += [f"strace -o {folder}/{name} -e trace=sendmsg -e write=all ip {words}" for name, words in _IP.items()]
-    # What the kernel refuses (VFs of a veth device) was sent all the same.
+    # iproute2 also sends a change that the kernel refuses, such as VFs of a veth device.
     script = "; ".join(lines)
     subprocess.run(["unshare", "--net", "--mount", "sh", "-c", script], check=False, capture_output=True, timeout=60)
     return {

@@ -167,7 +167,7 @@ def test_a_share_by_hand_is_a_sharer_without_labels() -> None:
     assert (made.filter("a", "n1").fitting, made.filter("b", "n1").fitting) == ([], ["n1"])
 
 
-# what is in force
+# labels in force
 
 
 def test_labels_survive_a_restart() -> None:
@@ -222,7 +222,7 @@ def test_a_pod_for_which_room_is_made_and_that_fits_elsewhere_gives_its_group_on
     assert predicted(made, "a") == predicted(made, "b")
 
 
-# who is woken, who goes
+# requeued pods and victims
 
 
 def woken(waker: Requeuer) -> list[str]:

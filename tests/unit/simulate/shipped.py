@@ -89,7 +89,7 @@ class Judge:
             assert {card["moduleId"] for card in cards} in partitions
 
     def _check_number(self, asked: TracePod, cards: Sequence[Mapping[str, Any]], vfs: Collection[str]) -> None:
-        """By policy. A switch is a root port here: no profile has two switches below one."""
+        """Check the number of VFs by RDMA policy. A switch is a root port here: no profile has two switches below one."""
         switches = Counter(tuple(self._pf_of[vf]["place"]["path"][:2]) for vf in vfs)
         match asked.rdma_policy:
             case RdmaPolicy.PER_SWITCH:

@@ -32,7 +32,7 @@ frees = st.lists(st.sampled_from([-1, 0, 100, 240, 250, 490, 500, 900, 1000, 100
 
 
 def naive(typical: Mapping[Typical, float], model: str, cpu_milli: int, free: Sequence[int]) -> float:
-    """As section 4 of the paper has it, one type of pod after the other."""
+    """Compute the fragment as section 4 of the paper does, one type of pod after the other."""
     cards = [milli for milli in free if milli > 0]
     total = 0.0
     for (cpu, part, count, wanted), weight in typical.items():

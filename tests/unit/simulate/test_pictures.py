@@ -63,7 +63,7 @@ def test_for_light_and_dark_paper() -> None:
 
 
 def test_every_policy_has_a_line_of_its_own() -> None:
-    """As many as can be drawn together, in ink and in dash."""
+    """One picture can have as many lines as there are different pairs of ink and dash."""
     picture = Picture(title="t", across="x", upward="y", lines={name: [(0, 0), (1, n)] for n, name in enumerate(POLICIES)})
     text = draw(picture)
     drawn = list(ET.fromstring(text).iter(f"{SVG}polyline"))  # noqa: S314

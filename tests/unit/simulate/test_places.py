@@ -12,7 +12,7 @@ from simulate.trace import TracePod
 from tests.unit.simulate.shipped import described, entry, pod
 
 ALL = range(8)
-# Of mn2a: four switches, each with two cards and a PF with four VFs; two switches in a NUMA node.
+# The profile mn2a: four switches, each with two cards and a PF with four VFs; two switches in a NUMA node.
 FIRST, SECOND, THIRD = ([PciAddress(f"0000:{bus}:00.{vf}") for vf in range(1, 5)] for bus in ("18", "3a", "9a"))
 
 
@@ -82,7 +82,7 @@ def test_what_is_not_as_asked(tmp_path: Path, asked: TracePod, cards: Collection
 
 
 def test_partitions_where_the_cluster_honors_them(tmp_path: Path) -> None:
-    """Of an H100 board, by module id, modules 5, 7, 6, 8, 1, 3, 2, 4 in the order of the cards."""
+    """Use an H100 board whose cards, in order, have the module ids 5, 7, 6, 8, 1, 3, 2 and 4."""
     honored, preferred = places(tmp_path, "dgx-h100", "honor"), places(tmp_path, "dgx-h100")
     assert (honored.concern(pod(2)), preferred.concern(pod(2)), honored.concern(pod(1, milli=300))) == (True, False, False)
     assert honored.fits(0, pod(2), (0, 1, 2))

@@ -148,7 +148,7 @@ def test_over_commit_by_count() -> None:
         (capacity(vfs=[vf(0)]), request(rdma("a"), rdma("b")), Missing.TOO_FEW_VFS),
         (capacity(vfs=[vf(0), vf(1, held=True)]), request(rdma("a", 2)), Missing.TOO_FEW_FREE_VFS),
         (capacity(vfs=[vf(0), vf(1, usable=False)]), request(rdma("a", 2)), Missing.UNHEALTHY),
-        # What can never be comes before what is not now.
+        # A reason that holds for ever comes before one that holds now.
         (capacity(held(0)), request(whole("a", vfs=1)), Missing.TOO_FEW_VFS),
         (capacity(held(0), vfs=[vf(0, held=True)]), request(whole("a", vfs=1)), Missing.TOO_FEW_FREE_GPUS),
         (capacity(held(0)), request(whole("a"), share("b", 2**20)), Missing.NO_CARD_LARGE_ENOUGH),

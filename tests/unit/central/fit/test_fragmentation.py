@@ -14,7 +14,7 @@ from central.request.model import CpuMemory
 from tests.fakes.capacities import capacity, card
 
 CORES = CpuMemory(4000, 8192)
-MANY = 64_000, 262_144  # of cpu and memory
+MANY = 64_000, 262_144  # milli-cpu and MiB of memory
 
 
 def scoring(weights: dict[PodKind, float], turnover: int = 0) -> Fragmentation:

@@ -42,7 +42,7 @@ def switch_of(path: Sequence[str]) -> str:
 
 
 def switches(where: NodeCapacity, found: Placement, container: str = "a") -> list[str]:
-    """Of its GPUs and VFs, in their order."""
+    """Return the switches of the container's GPUs and VFs, in their order."""
     placed = found.containers[container]
     of_gpu = {one.gpu.uuid: switch_of(one.gpu.place.path) for one in where.cards}
     of_vf = {one.vf.bdf: switch_of(one.pf.place.path) for one in where.vfs}

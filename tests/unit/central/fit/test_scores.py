@@ -158,7 +158,7 @@ def best_score(counting: Counting, one: NodeCapacity, shape: Shape) -> int:
 
 
 def _cards(asked: DeviceRequest) -> int:
-    """Of how many cards its first container has a share."""
+    """Return the number of cards of which the first container has a share."""
     return asked.containers[0].share.cards if asked.containers[0].share else 0
 
 

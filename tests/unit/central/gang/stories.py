@@ -1,4 +1,4 @@
-"""What the stories of gangs have in common: how members are made, and what is true of them then."""
+"""Make the members of gangs in tests, and read what became of them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -35,7 +35,7 @@ async def replace(one: Led, names: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("leader", ["the same leader", "a new leader"])
 def test_a_job_whose_pods_are_replaced_while_they_end_starts_whole(tmp_path: Path, leader: str) -> None:
-    """As a Job does with its default podReplacementPolicy. Two cards are free while the old pods end."""
+    """A Job with the default podReplacementPolicy makes new pods while the old pods end; two cards are free meanwhile."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 6)

@@ -1,4 +1,4 @@
-"""What the API server says, as short as a test wants to say it. Cards and VFs by number, as in tests/fakes/capacities.py."""
+"""Make facts of the API server for tests of the ledger. Cards and VFs have numbers, as in tests/fakes/capacities.py."""
 
 from collections.abc import Collection, Iterable, Mapping
 

@@ -342,7 +342,7 @@ def test_a_pod_that_ended_before_its_node_went_away_does_not_hold_again() -> Non
     assert ledger.holders("n1") == ()
 
 
-# Which nodes got room
+# Nodes that got free capacity
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_room_on_a_node_that_gives_nothing_is_not_told() -> None:
     assert ledger.take_freed() == ()
 
 
-# What changed
+# Changes
 
 
 def test_a_report_without_news_changes_no_room() -> None:

@@ -354,7 +354,7 @@ def test_a_plan_is_no_clash() -> None:
     assert ledger.conflicts() == ()
 
 
-# Who may share a card
+# Sharing a card
 
 
 def labelled(card: int, memory_mib: int = 1000, **labels: str) -> Taken:

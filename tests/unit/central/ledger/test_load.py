@@ -254,7 +254,7 @@ def requested(books: Ledger) -> dict[str, CpuMemory]:
 
 
 def added_up(counted: Iterable[tuple[str, CpuMemory]]) -> dict[str, CpuMemory]:
-    """By node, where it is anything."""
+    """Return the sums by node, without nodes whose sum is zero."""
     sums: dict[str, CpuMemory] = {}
     for node, (cpu_milli, memory_mib) in counted:
         had = sums.get(node, NO_CPU_MEMORY)

@@ -318,7 +318,7 @@ def test_a_sharing_label_without_a_share(rule: str, limits: dict[str, Amount]) -
     bad(pod(container("c", limits), annotations={f"share-{rule}": "x"}), f"lading.dev/share-{rule}", "lading.dev/gpu-core")
 
 
-# What keeps a share to its amounts
+# Isolations
 
 
 def test_an_isolation_of_the_shares() -> None:

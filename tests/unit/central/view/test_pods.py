@@ -30,7 +30,7 @@ def holder(
     mig: tuple[str, ...] = (),
     used_mib: int | None = None,
 ) -> HolderView:
-    """Of the whole card where it has no amounts."""
+    """Return a holder of the whole card if no amounts are given."""
     namespace, _, name = pod.rpartition("/")
     return HolderView(
         uid=f"uid-{name}",

@@ -43,7 +43,7 @@ async def lasting(patience: Patience, call: str, seconds: float) -> None:
 
 
 def told(*calls: tuple[str, float]) -> list[str]:
-    """By calls that begin at the same time and last so long."""
+    """Make calls that begin at the same time and last so long."""
     said: list[str] = []
 
     async def story() -> None:

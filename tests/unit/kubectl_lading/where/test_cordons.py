@@ -21,7 +21,7 @@ PLAIN = [device for device in DEVICES.values() if device.kind is not Kind.MIG]
 
 
 def out_of_service(written: str | None) -> set[str]:
-    """As central reads it: cards, VFs; PFs by their VFs."""
+    """Return the cordoned cards and VFs as central reads them; a PF is its VFs."""
     metadata = msgspec.structs.replace(NODE.metadata, annotations={CORDON: written} if written else {})
     inventory = inventory_of(NodeDevices(metadata=metadata, status=NODE.status))
     cards = {card.gpu.uuid for card in card_capacities(inventory, Usage(), None, ()) if not card.usable}
