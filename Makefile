@@ -9,6 +9,9 @@ GET    := $(PYTHON) simnode/progress.py
 ON_MACHINE := $(addprefix tests/,install page peers shares demos faults node hostile cluster)
 IN_PROCESS := $(filter-out $(ON_MACHINE),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
 LANES      ?= 8
+# Tests without daemons run in as many processes as there are cores, and in up to 8 beside other busy processes, to get their share.
+WORKERS    ?= $(shell awk -v cores=$$(nproc) '{split($$4, running, "/"); n = cores + running[1] - 1; most = cores > 8 ? cores : 8; \
+    print n < most ? n : most}' /proc/loadavg)
 PYTEST     := $(VENV)/bin/pytest
 # These tests make 250,000 small files, which /dev/shm takes ten times as fast as a disk. It must be large enough, and tests have
 # programs and device nodes there.
@@ -118,7 +121,7 @@ demo-page: $(VENV)/.commands
 
 # Lint, and the tests that need no daemon, runtime or cluster: unit, golden and property tests. Three to seven minutes on two cores.
 check: setup lint
-	$(IN_MEMORY) --numprocesses=auto $(IN_PROCESS)
+	$(IN_MEMORY) --numprocesses=$(WORKERS) $(IN_PROCESS)
 
 # `check`, then a part of the tests on real runtimes, of every kind: faults, hostile clients, peers, shares, installs, nodes. Twenty
 # minutes on two slow cores.
