@@ -5,13 +5,15 @@ PYTHON ?= python3
 PIP    := $(VENV)/bin/pip --disable-pip-version-check install
 GET    := $(PYTHON) simnode/progress.py
 
-# Tests that start daemons, a runtime or a browser often wait, so LANES of them run at a time.
 ON_MACHINE := $(addprefix tests/,install page peers shares demos faults node hostile cluster)
 IN_PROCESS := $(filter-out $(ON_MACHINE),$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
-LANES      ?= 8
-# Tests without daemons run in as many processes as there are cores, and in up to 8 beside other busy processes, to get their share.
-WORKERS    ?= $(shell awk -v cores=$$(nproc) '{split($$4, running, "/"); n = cores + running[1] - 1; most = cores > 8 ? cores : 8; \
-    print n < most ? n : most}' /proc/loadavg)
+CORES      := $(shell nproc)
+# The number of tests at a time: one for each core, or up to 8 beside other busy processes, to get a share of the cores.
+AT_A_TIME   = $(shell awk -v least="$$(( $(1) ))" \
+    '{split($$4, n, "/"); now = least + n[1] - 1; print (least > 8 ? least : (now < 8 ? now : 8))}' /proc/loadavg)
+WORKERS    ?= $(call AT_A_TIME,$(CORES))
+# Tests that start daemons, a runtime or a browser often wait: two for each core.
+LANES      ?= $(call AT_A_TIME,2 * $(CORES))
 PYTEST     := $(VENV)/bin/pytest
 # These tests make 250,000 small files, which /dev/shm takes ten times as fast as a disk. It must be large enough, and tests have
 # programs and device nodes there.
