@@ -122,10 +122,10 @@ def test_a_manifest(tmp_path: Path, name: str) -> None:
     program = Path(sys.executable).with_name("lading-hooks")
     limit = 1024 * MIB
     done = subprocess.run(
-        ["prlimit", f"--as={limit}", str(program), "render", "-f", str(manifest), "--assignments", "manual"],
+        ["prlimit", f"--as={limit}", "--cpu=20", str(program), "render", "-f", str(manifest), "--assignments", "manual"],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=200,  # seconds on a busy machine; the program may use 20 s of a CPU
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
