@@ -80,9 +80,9 @@ def test_scrubbing_again_changes_nothing(text: str) -> None:
 
 @pytest.mark.parametrize("word", ["a", "a.", "a-", "://", "http://", "token", "password=", "-----BEGIN PRIVATE KEY-----", "x:"])
 def test_a_long_word_is_no_trap(word: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     scrub(word * (200_000 // len(word)))
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_command_line_keeps_the_names_of_flags() -> None:
