@@ -319,7 +319,7 @@ def test_a_runtime_that_hangs_holds_up_no_one(node: LadingNode, short_folder: Pa
     with socket.socket(socket.AF_UNIX) as hung, another_runtime(node, short_folder / "s"):
         hung.bind(str(short_folder / "s"))
         hung.listen()
-        checks = found(node, "--deadline", "5")
+        checks = found(node, "--deadline", "2")
     assert states(checks, "failed") >= {"runtime", "cdi"}
     assert checks["ledger"] == checks["driver"] == [("ok", "")]
 
