@@ -134,7 +134,7 @@ test: check machine
 # tests of `check` on newer Pythons.
 test-long: setup machine
 	@export LADING_DEPTH=long; $(call ON_MACHINE_RUN,rest)
-	LADING_DEPTH=long $(IN_MEMORY) -m "repeats or hypothesis" --numprocesses=auto $(IN_PROCESS)
+	LADING_DEPTH=long $(IN_MEMORY) -m "repeats or hypothesis" --numprocesses=$(WORKERS) $(IN_PROCESS)
 	$(PY) -m tests.pythons $(IN_PROCESS) tests/node/test_activation.py
 
 # The programs that tests on a real runtime use: containerd 1.7 and 2, runc, systemd, a browser, a compiler.

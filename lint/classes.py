@@ -6,11 +6,11 @@ A package is a top-level folder; tests are not read. Exit status 1 where there a
 """
 
 import ast
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+
+from lint.tracked import ROOT, list_tracked
 
 
 def find_twins(sources: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
@@ -24,10 +24,7 @@ def find_twins(sources: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def main() -> None:
-    root = Path(__file__).parents[1]
-    command = ["git", "ls-files", "*.py", ":!tests"]
-    files = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603
-    twins = [*find_twins({file: (root / file).read_text() for file in files})]
+    twins = [*find_twins({file: (ROOT / file).read_text() for file in list_tracked("*.py", ":!tests")})]
     for name, homes in twins:
         print(f"several public classes have the name {name}: {', '.join(homes)}; rename all but one", file=sys.stderr)
     sys.exit(1 if twins else 0)

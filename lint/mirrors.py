@@ -8,11 +8,11 @@ names them in a line of its own: `Tests: tests/node/test_netlink.py`. Exit statu
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Set
-from pathlib import Path
 from typing import Final
+
+from lint.tracked import ROOT, list_tracked
 
 PACKAGES: Final = ("central", "doctor", "hooks", "kubectl_lading", "lading", "runtimeproxy", "shares", "simulate")
 _NAMED: Final = re.compile(r"^Tests: (tests/\S+\.py)$", re.MULTILINE)
@@ -28,11 +28,9 @@ def find_untested(sources: Mapping[str, str], tests: Set[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    root = Path(__file__).parents[1]
-    command = ["git", "ls-files", "*.py"]
-    files = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603
+    files = list_tracked("*.py")
     product = [file for file in files if file.startswith(tuple(f"{package}/" for package in PACKAGES)) and "/__" not in file]
-    untested = [*find_untested({file: (root / file).read_text() for file in product}, {*files})]
+    untested = [*find_untested({file: (ROOT / file).read_text() for file in product}, {*files})]
     for file in untested:
         print(f"{file}: write the tests of this module, or name them in its docstring: Tests: tests/….py", file=sys.stderr)
     sys.exit(1 if untested else 0)

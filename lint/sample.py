@@ -8,22 +8,19 @@ The same seed prints the same texts of the same commit. CONTRIBUTING.md says how
 
 import argparse
 import random
-import subprocess
-from pathlib import Path
 
 from lint.texts import Text, read_texts
+from lint.tracked import ROOT, list_tracked
 
 _GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 
-def read_all(root: Path, paths: list[str]) -> list[tuple[str, Text]]:
+def read_all(paths: list[str]) -> list[tuple[str, Text]]:
     """Return the texts of the tracked Python files below these paths, each with its file."""
-    command = ["git", "ls-files", "--", *paths]
-    names = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603
-    chosen = [name for name in names if name.endswith(".py") and not name.endswith(_GENERATED)]
+    chosen = [name for name in list_tracked(*paths) if name.endswith(".py") and not name.endswith(_GENERATED)]
     if not paths:
         chosen = [name for name in chosen if not name.startswith("tests/")]
-    return [(name, text) for name in chosen for text in read_texts((root / name).read_text())]
+    return [(name, text) for name in chosen for text in read_texts((ROOT / name).read_text())]
 
 
 def main() -> None:
@@ -32,7 +29,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200, help="how many texts [200]")
     parser.add_argument("paths", nargs="*", help="files or folders [all but tests]")
     args = parser.parse_args()
-    texts = read_all(Path(__file__).parents[1], args.paths)
+    texts = read_all(args.paths)
     chosen = random.Random(args.seed).sample(texts, min(args.count, len(texts)))  # noqa: S311  nothing secret
     for number, (name, (kind, _, text)) in enumerate(chosen, 1):
         print(f"{number}. {name} ({kind})")

@@ -8,13 +8,13 @@ Prints each place with what to write instead; exit status 1 where there is one.
 """
 
 import re
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from lint.texts import Kind, read_texts
+from lint.tracked import ROOT, list_tracked
 
 # A word, as a regular expression, and what to write instead.
 WORDS: Final = {
@@ -83,16 +83,15 @@ def _without_data(source: str) -> str:
     return "\n".join(lines)
 
 
-def read_tracked(root: Path) -> list[str]:
+def read_tracked() -> list[str]:
     """Return the files that git tracks and this check reads."""
-    command = ["git", "ls-files"]
-    names = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()  # noqa: S603
-    return [name for name in names if Path(name).suffix in READ and (name.endswith(".py") or not name.startswith("tests/"))]
+    return [
+        name for name in list_tracked() if Path(name).suffix in READ and (name.endswith(".py") or not name.startswith("tests/"))
+    ]
 
 
 def main(files: Iterable[str]) -> None:
-    root = Path(__file__).parents[1]
-    texts = {name: (root / name).read_text() for name in files or read_tracked(root)}
+    texts = {name: (ROOT / name).read_text() for name in files or read_tracked()}
     hits = [hit for name, text in texts.items() for hit in find_words(name, text)]
     product = {name: text for name, text in texts.items() if name.endswith(".py") and not name.startswith("tests/")}
     hits += [hit for name, text in product.items() for hit in find_starts(name, text)]
