@@ -391,9 +391,9 @@ class GangKeeper:
         if gang.life.until == math.inf:  # another leader began the start, or the plan was dropped
             gang = self._starts.limit(gang, now + finish_s(gang.terms.wait_s, self._finish_s))
         if now < gang.life.until:
-            late = gang.plan
+            planned = gang.plan.keys()
             gang = self._drop_late(gang, now)
-            if gang.plan.keys() != late.keys():
+            if gang.plan.keys() != planned:
                 self._starts.pause(gang, starts=1)
             return
         strict = gang.terms.mode is Mode.STRICT and not gang.started

@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from central.gang.life import PHASES, GangEvent, Life, Phase, Planned, Stage, Standing
 from central.ledger.model import NO_LABELS, Holder
@@ -84,9 +84,10 @@ class Search:
     def too_large(self) -> bool:
         return self.size is not None and self.size.too_large
 
-    def refused(self, reason: OfPod, message: str) -> "Search":
-        """Return the search with another refusal for members without a plan."""
-        return replace(self, reason=reason, message=message)
+
+# New gangs share these values, because there may be 10,000 gangs.
+_NOT_BEGUN: Final = Life()
+_NOT_SEARCHED: Final = Search()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +100,8 @@ class Gang:
     known: bool = False  # the minimum of each role is known
     # True once each role had its minimum bound, or a member runs for longer than a start takes; False when no member runs.
     started: bool = False
-    life: Life = field(default_factory=Life)
-    search: Search = field(default_factory=Search)
+    life: Life = _NOT_BEGUN
+    search: Search = _NOT_SEARCHED
 
     # ---- settings
 
@@ -139,19 +140,19 @@ class Gang:
         if gang.life.stage is Stage.ABANDONED and gang.standing is not Standing.BEGUN:
             gang = replace(gang, life=gang.life.after(GangEvent.RECOVER))
         if not gang.complete:
-            return gang.searching(gang.search.refused(OfPod.GANG_WAITS_FOR_MEMBERS, gang._shown_members()))
+            return gang.searching(reason=OfPod.GANG_WAITS_FOR_MEMBERS, message=gang._shown_members())
         if gang.search.reason is OfPod.GANG_WAITS_FOR_MEMBERS:
             message = "its members are complete, and a place for all of them is searched"
-            return gang.searching(gang.search.refused(OfPod.GANG_WAITS_FOR_TURN, message))
+            return gang.searching(reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
         return gang
 
     def living(self, life: Life) -> "Gang":
         """Return the gang with another life."""
         return replace(self, life=life)
 
-    def searching(self, search: Search | None = None, **changes: Any) -> "Gang":
-        """Return the gang with another search, or with changed fields of its search."""
-        return replace(self, search=replace(self.search, **changes) if search is None else search)
+    def searching(self, **changes: Any) -> "Gang":
+        """Return the gang with these fields of its search changed."""
+        return replace(self, search=replace(self.search, **changes))
 
     @property
     def refused(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from central.api.pod_groups import GangObject
 from central.gang.calls import Calls
-from central.gang.gang import Gang, Member, Search
+from central.gang.gang import Gang, Member
 from central.gang.life import Life, Stage
 from central.loop.steps import Steps
 from central.request.gang import GangKey, Membership, ObjectKey
@@ -50,10 +50,6 @@ class Gangs:
         """Record a change of the gang, such as a call about a member, or an arrival at the barrier."""
         self._unvisited[key] = None
 
-    def life(self, key: GangKey) -> Life:
-        """Return the current life of a gang that exists."""
-        return self._gangs[key].life
-
     def put_life(self, key: GangKey, life: Life) -> Gang:
         """Replace the life of a gang. Only central.gang.starts calls this, because claims in the ledger follow a life."""
         self._gangs[key] = self._gangs[key].living(life)
@@ -63,15 +59,10 @@ class Gangs:
             self._named[key] = None
         return self._settled(key)
 
-    def put_search(self, key: GangKey, search: Search) -> Gang:
-        """Replace what is known of a gang's searches."""
-        self._gangs[key] = self._gangs[key].searching(search)
-        return self._settled(key)
-
     def note(self, gang: Gang, **changes: Any) -> Gang:
         """Change fields of a gang's search. Return the current gang."""
-        current = self._settled(gang.key)
-        return self.put_search(gang.key, replace(current.search, **changes))
+        self._gangs[gang.key] = self._settled(gang.key).searching(**changes)
+        return self._gangs[gang.key]
 
     def compressing(self, gang: Gang) -> Steps:
         """Compress the node names of all members, one member in each step."""
@@ -148,8 +139,7 @@ class Gangs:
                 self._store(uid, said)
                 self.calls.guess(uid, guessed=False)
             if member == before:  # an update such as a new condition leaves the gang unchanged
-                self._gangs[key] = replace(self._gangs[key], version=self._gangs[key].version + 1)
-                self.mark(key)
+                self._renew(key)
                 return
         key = membership.gang
         if key not in self._gangs:
@@ -229,10 +219,16 @@ class Gangs:
         return replace(said, gang=gang, role=one.role, roles=one.roles, terms=one.terms, wrong=one.wrong)
 
     def _touch(self, key: GangKey) -> None:
-        self._unvisited[key] = None
         if key in self._gangs:
-            self._gangs[key] = replace(self._gangs[key], version=self._gangs[key].version + 1)
+            self._renew(key)
             self._changed.add(key)
+        else:
+            self.mark(key)
+
+    def _renew(self, key: GangKey) -> None:
+        """Give the gang another version, and have it visited."""
+        self._gangs[key] = replace(self._gangs[key], version=self._gangs[key].version + 1)
+        self.mark(key)
 
     def _current(self, key: GangKey) -> Mapping[PodUid, Member]:
         return self._members.get(key) or self._gangs[key].members

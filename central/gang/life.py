@@ -123,7 +123,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """Hold what central did for a gang's start. Times are of the scheduler's clock."""
+    """Hold how far the start of a gang has come, and the places of its members. Times are of the scheduler's clock."""
 
     stage: Stage = Stage.IDLE
     places: Mapping[PodUid, Planned] = field(default_factory=dict)  # the key is the member; a bound member may still be here
@@ -180,7 +180,7 @@ class Life:
         return self.after(GangEvent.KEEP, places=places, kept=kept, arrived=self.arrived - {uid})
 
     def paused(self, now: float) -> "Life":
-        """Return the life with the pause after a plan. The pause doubles with each plan that does not bind the minimum."""
+        """Return the life with a pause until the next plan. The pause doubles with each plan that does not bind the minimum."""
         return replace(self, resumes=now + min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.starts, 32)))
 
 

@@ -60,14 +60,15 @@ class Starts:
         self.gangs.put_life(gang.key, life.paused(now) if counts else life)
         return None
 
-    def end(self, gang: Gang, event: GangEvent = GangEvent.END) -> Gang:
-        """End the plan, and all claims for members that are not bound. `event`: END or FAIL."""
-        return self._change(gang, gang.life.ended(event), forget=gang.members)
+    def end(self, gang: Gang) -> Gang:
+        """End the plan, and all claims for members that are not bound."""
+        return self._change(gang, gang.life.ended(GangEvent.END), forget=gang.members)
 
     def fail(self, gang: Gang) -> Gang:
         """End the plan. If members are bound, they are evicted after that."""
-        ended = gang.living(gang.life.ended(GangEvent.END))
-        return self.end(gang, GangEvent.FAIL if ended.standing is Standing.BEGUN else GangEvent.END)
+        if gang.living(gang.life.ended(GangEvent.END)).standing is not Standing.BEGUN:
+            return self.end(gang)
+        return self._change(gang, gang.life.ended(GangEvent.FAIL), forget=gang.members)
 
     def lose(self, gang: Gang, uids: Collection[PodUid]) -> Gang:
         """End the claims for these members, which are not bound, or the places kept for former members."""
@@ -83,7 +84,7 @@ class Starts:
         gang = self.end(gang)
         self.gangs.put_life(gang.key, replace(gang.life, starts=max(0, gang.life.starts - 1)))
         message = "pods of higher priority took its place; it is planned again"
-        return self.gangs.put_search(gang.key, gang.search.refused(OfPod.GANG_WAITS_FOR_TURN, message))
+        return self.gangs.note(gang, reason=OfPod.GANG_WAITS_FOR_TURN, message=message)
 
     def settle(self, gang: Gang) -> Gang:
         """Forget earlier attempts to start, because the minimum is bound."""

@@ -26,7 +26,6 @@ from central.request.node_rules import NodeRules
 from central.request.parse import parse_request
 from central.request.pod import Pod
 from central.request.reasons import OfPod
-from central.scheduling.gangs import FoundPlan
 from central.scheduling.why_pod import FITS, NodeWhy, Why, describe_request, why_pending
 from central.state.pending import Pending, pending_of
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
@@ -120,25 +119,26 @@ class Trials:
         for member in gang.waiting():
             if (pending := cluster.pending.get(member.uid)) is not None:
                 gangs.calls.record(member.uid, EVERYWHERE, self._able(pending))
-        plan = result(cluster.planner.planning(gang)) if gang.complete else gang.search
-        if isinstance(plan, FoundPlan) and cluster.planner.apply(gang, plan, until=math.inf, counts=False):
+        planner = cluster.planner
+        planned = gang.complete and planner.apply(gang, result(planner.planning(gang)), until=math.inf, counts=False)
+        if planned:
             self._nowhere.clear()
-        places = gangs.life(gang.key).places
+        gang = gangs.get(gang.key) or gang
         for pod in pods:
             uid = pod.metadata.uid
             member, pending = gang.members[uid], cluster.pending.get(uid)
             if pending is None:
                 raise AssertionError("a member of a gang waits")
             blank = msgspec.structs.replace(self._blank(pod, pending), gang=str(gang.key))
-            if (place := places.get(uid)) is not None:
+            if (place := gang.life.places.get(uid)) is not None:
                 yield self._placed(blank, place.node, place.placement)
             elif member.wrong:
                 yield msgspec.structs.replace(blank, problem=member.wrong, code=OfPod.REQUEST_MALFORMED.value)
-            elif isinstance(plan, FoundPlan):
+            elif planned:
                 problem = "is beyond the members that start together, and there is no room for it"
                 yield msgspec.structs.replace(blank, problem=problem, code=OfPod.GANG_NO_ROOM.value)
             else:
-                yield msgspec.structs.replace(blank, problem=plan.message, code=plan.reason.value)
+                yield msgspec.structs.replace(blank, problem=gang.search.message, code=gang.search.reason.value)
 
     def _able(self, pod: Pending) -> list[str]:
         """Return the nodes that kube-scheduler would pass to central: the pod may go there, and cpu and memory suffice."""
