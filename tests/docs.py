@@ -15,5 +15,5 @@ def section(page: str, heading: str) -> str:
 
 
 def first_cells(text: str) -> list[str]:
-    """Return what stands in backquotes in the first column of tables."""
+    """Return the texts in backquotes in the first columns of tables."""
     return [name for row in re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE) for name in re.findall(r"`([^`]+)`", row)]

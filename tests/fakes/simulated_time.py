@@ -36,7 +36,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     def hold_up(self, seconds: float) -> None:
-        """Advance the clock as if a callback of the loop took so long."""
+        """Advance the clock as if a callback of the loop ran for this time."""
         self._jumping.now += seconds
 
 

@@ -106,7 +106,7 @@ def _share(parts: list[Mapping[str, Any]]) -> Share:
 
 
 def held_twice(books: Books, usable_mib: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each device that two pods have and cannot share. Each card needs its `usable_mib`."""
+    """Return a sentence for each device that two pods hold and cannot share. `usable_mib`: usable memory of each card."""
     found = []
     cards: dict[str, dict[str, Share]] = defaultdict(dict)
     vfs: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""Test what is said on the way: a bar on a terminal, elsewhere a line now and then."""
+"""Test the progress of a replay: a bar on a terminal, elsewhere a line now and then."""
 
 import io
 

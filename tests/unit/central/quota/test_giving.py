@@ -1,4 +1,4 @@
-"""Test who gives back: as little as is needed, whole gangs or their surplus, the least important first."""
+"""Test which pods give borrowed devices back: as few as needed, whole gangs or their surplus, the least important first."""
 
 from collections.abc import Callable, Collection, Generator, Iterable
 

@@ -1,4 +1,4 @@
-"""Test what is said while something takes long: progress, and what is waited for."""
+"""Test the output of commands that take long: their progress, and the service that they wait for."""
 
 import asyncio
 
