@@ -221,7 +221,7 @@ class Patience:
 
     def _in_quota(self, pod: Pending) -> bool:
         """Return whether its quota lets the pod start. A pod that was refused for another reason has passed its quota."""
-        return pod.refused_for is not None or self._scheduler.quotas.admits([pod], starting=False) is None
+        return pod.refused_for is not None or self._scheduler.quotas.admits([pod]) is None
 
     # ---- the node
 

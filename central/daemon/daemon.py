@@ -22,7 +22,7 @@ from central.page.live import Live
 from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.request.pod import Pod
-from central.scheduling.scheduler import Decision
+from central.scheduling.decision import Decision, Preference
 from central.state.counts import Counts
 from lading import __version__
 from lading.health import Condition, HealthServer, parse_address
@@ -106,8 +106,12 @@ class Replica:
         if self.leadership is not None:
             self.leadership.scheduler.apply(decision)
 
-    def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None:
-        return self._now.scheduler.prioritize(pod, names)
+    def prefer(self, pod: Pod, names: Sequence[str]) -> Preference:
+        return self._now.scheduler.prefer(pod, names)
+
+    def apply_preference(self, preference: Preference) -> None:
+        if self.leadership is not None:
+            self.leadership.scheduler.apply_preference(preference)
 
     async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
         suffice: list[str] = []

@@ -37,8 +37,8 @@ from central.extender.wire import (
 from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
 from central.loop.faults import Faults, Work
 from central.request.pod import Pod
+from central.scheduling.decision import Decision, Preference
 from central.scheduling.filtered import SameReason
-from central.scheduling.scheduler import Decision
 from lading.health import Address
 from lading.log import Event, Log, printable
 from lading.tracing import OFF, Tracing
@@ -82,7 +82,9 @@ class Verbs(Protocol):
 
     async def prepare_prioritize(self, pod: Pod) -> None: ...
 
-    def prioritize(self, pod: Pod, names: Sequence[str]) -> str | None: ...
+    def prefer(self, pod: Pod, names: Sequence[str]) -> Preference: ...
+
+    def apply_preference(self, preference: Preference) -> None: ...
 
     async def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> Collection[str]:
         """Return the nodes where the devices suffice once these victims have ended."""
@@ -233,7 +235,9 @@ class ExtenderServer:
             await self._verbs.prepare_prioritize(pod)
             self._check_leads()
             with _names_read():
-                winner = self._verbs.prioritize(pod, names)
+                preference = self._verbs.prefer(pod, names)
+            self._verbs.apply_preference(preference)
+            winner = preference.node
         request[SPAN].note(k8s_node_name=winner or "")
         return self._json(name_winner(winner))
 

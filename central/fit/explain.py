@@ -11,11 +11,11 @@ from typing import Final, assert_never
 
 from central.fit.choose import MISSING_OF, Bond, bonds_of, find_bound
 from central.fit.demand import DEFAULT_LIMITS, Demand, Limits, Wanted, policy_of, read_demand
+from central.fit.filters import group_cards, is_open
 from central.fit.joint import MOST_SETS
 from central.fit.mig import explain_instances, instances_as_cards
 from central.fit.model import Missing
 from central.fit.nearby import count_of, explain_partition, explain_pfs, explain_scope, explain_switches
-from central.fit.sharing import group_cards, is_open
 from central.fit.shortage import requested_cards, short_of_cards, with_several_shares
 from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Scope, Sharing

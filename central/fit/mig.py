@@ -17,7 +17,7 @@ Source: NVIDIA MIG user guide, "Partitioning" and "Device names".
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
@@ -47,12 +47,9 @@ REMEMBERED: Final = 65536  # maximum cached cards in MIG mode, some kilobytes ea
 _INSTANCES: dict[tuple[int, str], tuple[Gpu, tuple[Gpu, ...]]] = {}
 
 
-def choose_instances(
-    capacity: NodeCapacity, demand: Demand, choose: Callable[[NodeCapacity], PlacedDevices | Missing]
-) -> PlacedDevices | Missing:
-    """Call `choose` with the instances as cards, and return the chosen instances; or its reason, converted to the reason for
-    instances."""
-    found = choose(instances_as_cards(capacity, demand))
+def as_instances(capacity: NodeCapacity, demand: Demand, found: PlacedDevices | Missing) -> PlacedDevices | Missing:
+    """Convert the result of a search over `instances_as_cards`: return the chosen instances with their cards, or the reason
+    for instances."""
     if isinstance(found, Missing):
         if found is Missing.NO_MODEL and any(card.gpu.model in demand.models for card in capacity.cards):
             return Missing.TOO_FEW_MIG

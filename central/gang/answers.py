@@ -15,46 +15,95 @@ from dataclasses import dataclass
 
 from central.gang.calls import EVERYWHERE
 from central.gang.gang import Gang, Member
+from central.gang.gangs import Gangs
+from central.gang.life import Phase
 from central.gang.starts import Starts
+from central.request.gang import GangKey
 from central.request.reasons import OfPod
+from lading.vocabulary import PodUid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberCall:
+    """Hold one call of kube-scheduler about a gang member."""
+
+    uid: PodUid
+    gang: GangKey
+    domain: str  # the common domain of the nodes; EVERYWHERE if they have none
+    names: Sequence[str]  # the nodes that kube-scheduler named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Answer with the member's node."""
+
+    node: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
+    """Answer that the member cannot be placed now."""
+
     reason: OfPod
     message: str
-    vetoed: bool = False  # kube-scheduler excludes the planned node, so that the plan cannot be carried out
+    guess: bool | None = None  # whether kube-scheduler may have guessed its single node; None: the call does not show it
+    vetoed: str = ""  # the planned node if kube-scheduler excludes it, so that the plan cannot be carried out
     elsewhere: bool = False  # the call may be a trial in another domain, so that the plan stays
 
 
-def answer(
-    starts: Starts, gang: Gang, member: Member, names: Sequence[str], domain_of: Mapping[str, str] | None = None
-) -> str | Refused:
-    """Return the member's node, or a refusal. `domain_of`: the domain of each node, if kube-scheduler may try one domain after
-    the other."""
+def hear(gang: Gang, member: Member, names: Sequence[str], domain_of: Mapping[str, str] | None = None) -> MemberCall:
+    """Return the call about these nodes. `domain_of`: the domain of each node, if kube-scheduler may try one domain after the
+    other."""
     domain = _common(names, domain_of) if domain_of is not None else EVERYWHERE
-    calls = starts.gangs.calls
-    known = calls.record(member.uid, domain, names)
+    return MemberCall(uid=member.uid, gang=gang.key, domain=domain, names=names)
+
+
+def answer(
+    gangs: Gangs, gang: Gang, member: Member, call: MemberCall, domain_of: Mapping[str, str] | None = None
+) -> Named | Refused:
+    """Return the member's node, or a refusal."""
     if member.wrong:
         return Refused(reason=OfPod.REQUEST_MALFORMED, message=f"gang {gang.key}: {member.wrong}")
     planned = gang.life.places.get(member.uid)
     if planned is None:
         return Refused(reason=gang.search.reason, message=gang.refused)
-    others = (other for other in starts.gangs.named if other.key != gang.key)
+    others = (other for other in gangs.named if other.key != gang.key)
     if other := next((other for other in others if other.life.nodes & gang.life.nodes), None):
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=f"gang {other.key} is being bound to the same nodes")
-    if domain_of is not None and domain not in (EVERYWHERE, domain_of.get(planned.node)):
-        message = f"gang {gang.key}: its place is not in {domain}"
+    if domain_of is not None and call.domain not in (EVERYWHERE, domain_of.get(planned.node)):
+        message = f"gang {gang.key}: its place is not in {call.domain}"
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=message, elsewhere=True)
-    if planned.node not in names:
+    if planned.node not in call.names:
         # A single name may be a guess of kube-scheduler, which names all nodes in its next call. If there was no earlier call
         # about the member, central guessed the node.
-        vetoed = calls.guess(member.uid, guessed=len(names) == 1) or len(names) > 1 or not known
+        single, known = len(call.names) == 1, call.domain in gangs.calls.names(member.uid)
+        vetoed = not single or not known or gangs.calls.has_guessed(member.uid)
         message = f"gang {gang.key}: node {planned.node} is not possible for the pod any more; the gang is planned again"
-        return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=message, vetoed=vetoed)
-    starts.name(gang)
-    calls.guess(member.uid, guessed=False)
-    return planned.node
+        veto = planned.node if vetoed else ""
+        return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=message, guess=single, vetoed=veto)
+    return Named(node=planned.node)
+
+
+def record(starts: Starts, call: MemberCall, answered: Named | Refused) -> None:
+    """Record a call and its answer. A plan ends if kube-scheduler excludes a node of it; if the gang's other members run
+    already, only the member's place ends."""
+    gangs, uid = starts.gangs, call.uid
+    gangs.calls.record(uid, call.domain, call.names)
+    guess = False if isinstance(answered, Named) else answered.guess
+    if guess is not None:
+        gangs.calls.guess(uid, guessed=guess)
+    gang = gangs.get(call.gang)
+    if gang is None:
+        return
+    gangs.mark(gang.key)
+    planned = gang.life.places.get(uid)
+    if planned is None:  # the plan ended while the answer was sent
+        return
+    if isinstance(answered, Named) and planned.node == answered.node:
+        starts.name(gang)
+    elif isinstance(answered, Refused) and planned.node == answered.vetoed:
+        gang = gangs.note(gang, guesses=False)
+        starts.follow_change(starts.end(gang) if gang.phase is Phase.PLANNED else starts.lose(gang, [uid]))
 
 
 def _common(names: Sequence[str], domain_of: Mapping[str, str]) -> str:

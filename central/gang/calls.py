@@ -20,14 +20,12 @@ class Calls:
         self._guessed: set[PodUid] = set()  # pods whose last call was about a single node, other than the planned node
         self._numbered = Numbered()
 
-    def record(self, uid: PodUid, domain: str, names: Collection[str]) -> bool:
-        """Record a call about these nodes of a domain, or of EVERYWHERE. Return whether the domain had a call before."""
+    def record(self, uid: PodUid, domain: str, names: Collection[str]) -> None:
+        """Record a call about these nodes of a domain, or of EVERYWHERE."""
         named = self._named.setdefault(uid, {})
-        known = domain in named
         if domain == EVERYWHERE or EVERYWHERE in named:
             named.clear()
         named[domain] = names
-        return known
 
     def names(self, uid: PodUid) -> Mapping[str, Collection[str]]:
         """Return the nodes of the last call about the pod, or of the last call in each domain; empty before the first call."""
@@ -41,11 +39,13 @@ class Calls:
         """Return whether kube-scheduler tries these pods in one domain after the other."""
         return any(named and EVERYWHERE not in named for named in map(self.names, uids))
 
-    def guess(self, uid: PodUid, *, guessed: bool) -> bool:
-        """Record whether the last call was about a single node, other than the planned node. Return the value of before."""
-        before = uid in self._guessed
+    def has_guessed(self, uid: PodUid) -> bool:
+        """Return whether the last call about the pod was about a single node, other than the planned node."""
+        return uid in self._guessed
+
+    def guess(self, uid: PodUid, *, guessed: bool) -> None:
+        """Record whether the last call was about a single node, other than the planned node."""
         (self._guessed.add if guessed else self._guessed.discard)(uid)
-        return before
 
     def compress(self, uid: PodUid) -> None:
         """Compress the node names of the last calls about the pod."""

@@ -139,6 +139,10 @@ class Ledger:
         """Return what a bound pod takes of its node's cpu and memory."""
         return self._books.loads.bound_as(uid)
 
+    def expected_on(self, uid: PodUid) -> str:
+        """Return the node on which central expects a pod without devices; empty if there is none."""
+        return self._books.loads.expected_on(uid)
+
     def cpu_memory_of(self, uid: PodUid, node: str) -> CpuMemory:
         """Return the cpu and memory that count for this pod there, bound or planned."""
         return self._books.loads.of(uid, node)

@@ -115,6 +115,10 @@ class Loads:
             self._expected[load.uid] = load.node, until
             self.plan(load.uid, load.node, load.cpu_memory)
 
+    def expected_on(self, uid: PodUid) -> str:
+        """Return the node on which this pod without devices is expected; empty if there is none."""
+        return self._expected[uid][0] if uid in self._expected else ""
+
     def forget(self, uid: PodUid) -> None:
         """Forget the expectation of this pod."""
         if uid in self._expected:

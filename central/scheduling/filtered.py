@@ -59,10 +59,10 @@ def sort_nodes(
     fits: Collection[str] = (),
     reasons: Mapping[str, str] = NO_REASONS,
     otherwise: str,
-    fits_too: str = "",
+    fits_too: Collection[str] = (),
 ) -> Filtered:
     """Sort the nodes by whether the pod fits, might fit after an eviction, or cannot fit. `reasons`: shown texts by node;
-    `otherwise`: the text for nodes without a reason. `fits_too`: a node that fits despite its reason, because devices are held
+    `otherwise`: the text for nodes without a reason. `fits_too`: nodes that fit despite their reason, because devices are held
     there for this pod."""
     fit = list(map(fits.__contains__, names))
     failing = fit.count(False)
@@ -76,8 +76,7 @@ def sort_nodes(
         why = reasons.get(names[at]) or otherwise
         (fails if why in MAY_FIT_LATER else never)[names[at]] = why
     fitting = list(compress(names, fit))
-    if fits_too and (fails.pop(fits_too, "") or never.pop(fits_too, "")):
-        fitting = [*fitting, fits_too]
+    fitting += [name for name in fits_too if fails.pop(name, "") or never.pop(name, "")]
     return Filtered(fitting=fitting, fails=fails, never=never)
 
 

@@ -23,6 +23,7 @@ from central.gang.plan import GangTopology, count_placeable, find_plan
 from central.gang.rails import running_rails
 from central.ledger.model import Claim
 from central.ledger.overlay import Overlay
+from central.quota.checks import QuotaRefusal
 from central.request.gang import Terms
 from central.request.model import CpuMemory, Shape
 from central.request.node_rules import NodeRules
@@ -45,6 +46,8 @@ class FoundPlan:
     where: Where
     cpu_memory: Mapping[PodUid, CpuMemory]
     takes_lower: bool  # the plan includes devices that are claimed for unbound pods of lower priority
+    pods: Sequence[Pending]  # the placed members
+    left_out: Sequence[tuple[Pending, QuotaRefusal]]  # members beyond the minimum that the quota does not allow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,8 @@ class NoPlan:
     reason: OfPod
     message: str
     size: Size | None = None  # whether the gang would fit on empty nodes, if this was searched
+    quota: QuotaRefusal | None = None  # refusal by the quota of `pods`, the members that start together
+    pods: Sequence[Pending] = ()
 
 
 class GangPlanner:
@@ -81,7 +86,7 @@ class GangPlanner:
             message = "kube-scheduler has not asked about all of its members yet"
             return NoPlan(reason=OfPod.GANG_WAITS_FOR_MEMBERS, message=message)
         starting = [pods[one.uid] for one in first]
-        refused = self._refused_by_quota(gang, starting, starts=False)
+        refused = self._refused_by_quota(gang, starting)
         refused = refused or (None if gang.finishing else self._beyond_share(gang, starting))
         if refused is not None:
             return refused
@@ -92,10 +97,17 @@ class GangPlanner:
         if where is None:
             return (yield from self._why_not(gang))
         # Other pods of the quota may have started during the search.
-        if (refused := self._refused_by_quota(gang, starting, starts=True)) is not None:
+        if (refused := self._refused_by_quota(gang, starting)) is not None:
             return refused
-        where = self._within_share(gang, self._within_quota(gang, where, starting, surplus, pods), starting, pods)
-        return FoundPlan(where=where, cpu_memory={uid: pods[uid].cpu_memory for uid in where}, takes_lower=bool(lower))
+        allowed, left_out = self._within_quota(gang, where, starting, surplus, pods)
+        placed = self._within_share(gang, starting, allowed[len(starting) :])
+        return FoundPlan(
+            where={pod.uid: where[pod.uid] for pod in placed},
+            cpu_memory={pod.uid: pod.cpu_memory for pod in placed},
+            takes_lower=bool(lower),
+            pods=placed,
+            left_out=left_out,
+        )
 
     def _find(
         self,
@@ -132,28 +144,27 @@ class GangPlanner:
         uids = (uid for one in gangs if one.phase is Phase.PLANNED for uid in one.plan)
         return [pod for uid in uids if (pod := self.scheduler.pending.get(uid)) is not None]
 
-    def _within_share(self, gang: Gang, where: Where, first: Sequence[Pending], pods: Mapping[PodUid, Pending]) -> Where:
-        """Return the plan without the surplus members that would exceed `plan_share`."""
-        starts = {pod.uid for pod in first}
+    def _within_share(self, gang: Gang, first: Sequence[Pending], surplus: Sequence[Pending]) -> list[Pending]:
+        """Return the members without the surplus that would exceed `plan_share`."""
         counted = [*self._planned_beside(gang), *first]
-        more = [pods[uid] for uid in where if uid not in starts]
-        kept = [*first, *self.scheduler.tenants.within(self._plan_share, counted, more)]
-        return {pod.uid: where[pod.uid] for pod in kept}
+        return [*first, *self.scheduler.tenants.within(self._plan_share, counted, surplus)]
 
-    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending], *, starts: bool) -> NoPlan | None:
-        refusal = self.scheduler.quotas.admits(pods, gang=True, starting=starts, given_back=gang.life.kept)
-        return None if refusal is None else NoPlan(reason=refusal.code, message=refusal.why)
+    def _refused_by_quota(self, gang: Gang, pods: Sequence[Pending]) -> NoPlan | None:
+        refusal = self.scheduler.quotas.admits(pods, gang=True, given_back=gang.life.kept)
+        return None if refusal is None else NoPlan(reason=refusal.code, message=refusal.why, quota=refusal, pods=pods)
 
     def _within_quota(
         self, gang: Gang, where: Where, first: Sequence[Pending], surplus: Sequence[Member], pods: Mapping[PodUid, Pending]
-    ) -> Where:
-        """Return the plan without the surplus members that the quota does not allow beside the other members."""
-        allowed = [*first]
-        for member in surplus:
-            more = [*allowed, pods[member.uid]]
-            if member.uid in where and self.scheduler.quotas.admits(more, gang=True, given_back=gang.life.kept) is None:
-                allowed = more
-        return {pod.uid: where[pod.uid] for pod in allowed}
+    ) -> tuple[list[Pending], list[tuple[Pending, QuotaRefusal]]]:
+        """Return the placed members that the quota allows together, and the refused ones."""
+        allowed, left_out = [*first], list[tuple[Pending, QuotaRefusal]]()
+        for pod in (pods[member.uid] for member in surplus if member.uid in where):
+            refusal = self.scheduler.quotas.admits([*allowed, pod], gang=True, given_back=gang.life.kept)
+            if refusal is None:
+                allowed.append(pod)
+            else:
+                left_out.append((pod, refusal))
+        return allowed, left_out
 
     def asked(
         self, gang: Gang, *, staying: Collection[str] | None = None
@@ -260,10 +271,16 @@ class GangPlanner:
         """Hold the plan of a search, or record why there is none. A plan is held if the gang can still start with it and its
         devices are still free; claims of lower priority on its nodes end before that. Return whether the plan is held.
         `until`, `counts`: see Starts.plan."""
+        quotas = self.scheduler.quotas
         if isinstance(result, NoPlan):
+            if result.quota is not None:
+                quotas.record(result.pods, result.quota)
             size = result.size or gang.search.size
             self.scheduler.gangs.note(gang, reason=result.reason, message=result.message, size=size)
             return False
+        quotas.record(result.pods, None)
+        for pod, refusal in result.left_out:
+            quotas.record([pod], refusal)
         if not self.can_start(gang, result.where):
             return False
         if result.takes_lower:

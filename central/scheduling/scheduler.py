@@ -1,11 +1,11 @@
 """Decide for the extender's verbs: filter, prioritize, preempt, why, and begin and end of bind. No I/O; the caller has the
 clock.
 
-    decide      return the nodes that fit, and the best node: the answer to filter
-    apply       record a decision, once its answer is sent and before the next decision: hold the best node's devices for a
+    decide      return the answer to filter, the nodes that fit, and what the answer changes; nothing changes yet
+    apply       carry out a decision, once its answer is sent and before the next decision: hold the best node's devices for a
                 moment (*predicted*), so that the next pod does not get them; or record the pod as refused
-    prioritize  return the predicted node; for a pod without devices the best node, where its cpu and memory then count for a
-                moment
+    prefer      return the answer to prioritize: the predicted node; for a pod without devices the best node
+    apply_preference  count the cpu and memory of a pod without devices on that node for a moment
     reserve     claim the devices of one pod on one node in the ledger, before anything is sent to the API server
     confirm, release   record how the Binding ended; until that is known, the reservation stays
 
@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol, assert_never
 
 from central.assignment.annotation import name_vfs, render_assignment
 from central.assignment.model import Admitted, Taken
@@ -28,10 +28,11 @@ from central.fit.forecast import Forecast
 from central.fit.model import Missing, NoFit, Placement
 from central.fit.rails import on_preferred
 from central.fit.verdicts import Verdicts
+from central.gang.answers import Named, hear
 from central.gang.answers import answer as answer_member
+from central.gang.answers import record as record_answer
 from central.gang.gang import Gang, Member
 from central.gang.gangs import Gangs
-from central.gang.life import Phase
 from central.gang.rails import running_rails
 from central.gang.starts import Starts
 from central.ledger.groups import CardOf
@@ -46,6 +47,17 @@ from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, Malfo
 from central.request.parse import parse_request
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
+from central.scheduling.decision import (
+    Accept,
+    AnswerMember,
+    Decision,
+    Distrust,
+    Drop,
+    Hold,
+    Preference,
+    Refuse,
+    RefuseByQuota,
+)
 from central.scheduling.filtered import Filtered, SameReason, main_reason, only, refuse_everywhere, sort_nodes
 from central.scheduling.yielding import Yielding, find_yielding, take
 from central.state.counts import Counts
@@ -87,25 +99,17 @@ class NotBound:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Hold the answer to filter, and the data for `Scheduler.apply`. No other decision is made between the two."""
-
-    uid: PodUid
-    answer: Filtered
-    pod: Pending | None = None  # None: nothing is held, and the pod is not recorded as refused
-    node: str = ""  # node where devices are held for the pod; empty: the pod is refused
-    quota: QuotaRefusal | None = None  # refusal by the pod's quota
-
-
 class QuotaGate(Protocol):
     """Decide whether quotas allow pods to start."""
 
     def admits(
-        self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
+        self, pods: Sequence[Pending], *, gang: bool = False, given_back: Collection[PodUid] = ()
     ) -> QuotaRefusal | None:
-        """Return why these pods may not start now; None if they may. `gang`: the pods start together. `starting`: allowed pods
-        start now. `given_back`: claims that end when the pods start."""
+        """Return why these pods may not start now; None if they may. `gang`: the pods start together. `given_back`: claims that
+        end when the pods start."""
+
+    def record(self, pods: Sequence[Pending], refusal: QuotaRefusal | None) -> None:
+        """Record the answer of `admits` about these pods."""
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
         """Return the possible victims for these pods, which start together; None if quotas make no difference."""
@@ -124,9 +128,12 @@ class NoQuotas:
     """Allow all pods to start."""
 
     def admits(
-        self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
+        self, pods: Sequence[Pending], *, gang: bool = False, given_back: Collection[PodUid] = ()
     ) -> QuotaRefusal | None:
         return None
+
+    def record(self, pods: Sequence[Pending], refusal: QuotaRefusal | None) -> None:
+        pass
 
     def preemption(self, pods: Sequence[Pending]) -> Preemption | None:
         return None
@@ -139,6 +146,30 @@ class NoQuotas:
 
     def take_free(self, in_turn: InTurn) -> list[Pending]:
         return []
+
+
+class Yielded(NamedTuple):
+    """Hold a node where a pod fits once these claims for pods of lower priority have ended."""
+
+    node: str
+    ending: Sequence[Yielding]
+
+
+class _Judged(NamedTuple):
+    """Hold the node on which to hold the pod's devices, empty if there is none, and the answer to filter."""
+
+    node: str
+    answer: Filtered
+    ending: Sequence[Yielding] = ()  # claims that end before the devices are held
+    incomplete: bool = False  # some nodes were not judged
+
+    @property
+    def undecided(self) -> bool:
+        return not self.node and self.incomplete
+
+    def decision(self, pod: Pending) -> Decision:
+        effect = Hold(pod=pod, node=self.node, ending=self.ending) if self.node else Refuse(pod=pod, undecided=self.incomplete)
+        return Decision(uid=pod.uid, answer=self.answer, effect=effect, incomplete=self.incomplete)
 
 
 class Scheduler:
@@ -221,54 +252,86 @@ class Scheduler:
         return decision.answer
 
     def decide(self, pod: Pod, names: Sequence[str]) -> Decision:
-        """Decide on which nodes the pod fits. The pod's earlier prediction ends."""
+        """Decide on which nodes the pod fits. Only caches change: nodes may be judged for at most one slice of time."""
         request, uid = self._request_of(pod), pod.metadata.uid
         if request is None:
             return Decision(uid=uid, answer=Filtered(fitting=names))
         # kube-scheduler may not have observed the pod's end yet.
         if isinstance(request, MalformedRequest) or self.ledger.has_ended(uid):
-            self.pending.remove(uid)
-            self.ledger.claims.forget_prediction(uid)
             why = request.shown if isinstance(request, MalformedRequest) else OfPod.POD_ENDED.shown
-            return Decision(uid=uid, answer=sort_nodes(names, otherwise=why))
+            return Decision(uid=uid, answer=sort_nodes(names, otherwise=why), effect=Drop())
+        pending = self.pending.in_version(pod) or pending_of(pod, request)
         if settled := self._settled_node(uid):
-            return Decision(uid=uid, answer=self._only(settled, uid, names))
-        pending = self.pending.in_version(pod) or self.pending.add(pending_of(pod, request))
-        if request.containers:
-            self.verdicts.learn(uid, pending.shape)
+            answer = sort_nodes(names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
+            return Decision(uid=uid, answer=answer, effect=None if settled in names else Distrust(pod=pending))
         if (found := self.waits_for_gang(uid)) is not None:
             return self._decide_in_gang(pending, names, *found)
         if not request.containers:
-            self.pending.fitted(pending)
-            return Decision(uid=uid, answer=Filtered(fitting=names))
-        self.ledger.claims.forget_prediction(uid)
+            return Decision(uid=uid, answer=Filtered(fitting=names), effect=Accept(pod=pending))
         refusal = self.quotas.admits([pending])
-        if refusal and self._find_at_lower(pending, names, within_quota=False):
-            refusal = self.quotas.admits([pending])
-        if refusal:
-            answer = Filtered(never=SameReason(names, refusal.shown), reason=refusal.code)
-            return Decision(uid=uid, answer=answer, pod=pending, quota=refusal)
-        node, answer = self._judge(pending, names)
-        if not node and not pending.undecided and self._find_at_lower(pending, names, within_quota=True):
-            node, answer = self._judge(pending, names)
-        return Decision(uid=uid, answer=answer, pod=pending, node=node)
+        if refusal is None:
+            judged = self._judge(pending, names)
+            yielded = None if judged.node or judged.undecided else self._find_at_lower(pending, names, within_quota=True)
+        else:
+            yielded = self._find_at_lower(pending, names, within_quota=False)
+            if yielded is None:
+                answer = Filtered(never=SameReason(names, refusal.shown), reason=refusal.code)
+                return Decision(uid=uid, answer=answer, effect=RefuseByQuota(pod=pending, refusal=refusal))
+        if yielded is not None:
+            judged = self._judge(pending, names, yielded)
+        return judged.decision(pending)
 
     def apply(self, decision: Decision) -> None:
-        """Hold the devices that were chosen for the pod, or record that the pod was refused."""
-        pod, answer = decision.pod, decision.answer
-        if pod is not None and self.pending.get(pod.uid) is pod:  # otherwise the pod ended while the answer was sent
-            if decision.quota is not None:
-                self.pending.refused_by_quota(pod, decision.quota, self._clock())
-                if decision.quota.code is OfPod.QUOTA_EXCEEDED:  # pods of the same quota may be evicted for the pod
-                    self._refused(pod, [*answer.never])
-            else:
-                self._predict(pod, decision.node)
-                if not decision.node and not pod.undecided:
-                    self._refused(pod, [*answer.fails, *answer.never])
-        if (reason := main_reason(answer)) is not None:
+        """Carry out the effect of a decision. Nothing changes for a pod that was bound or has ended while the answer was
+        sent."""
+        effect, uid = decision.effect, decision.uid
+        if isinstance(effect, Drop):
+            self.pending.remove(uid)
+            self.ledger.claims.forget_prediction(uid)
+        elif isinstance(effect, Distrust):
+            if (pod := self.pending.get(uid)) is not None:
+                self.pending.refused(pod, self._clock())
+        elif effect is not None and not (self.ledger.has_ended(uid) or self._settled_node(uid)):
+            pod = effect.pod if self.pending.get(uid) is effect.pod else self.pending.add(effect.pod)
+            if pod.request.containers:
+                self.verdicts.learn(uid, pod.shape)
+            if decision.incomplete:
+                self.unfinished.setdefault(pod.request)
+            self._apply(pod, effect, decision.answer)
+        if (reason := main_reason(decision.answer)) is not None:
             self.counts.refused[reason] += 1
-            if refused := self.pending.get_refused(decision.uid):
+            if refused := self.pending.get_refused(uid):
                 refused.refused_for = reason
+
+    def _apply(self, pod: Pending, effect: Accept | Hold | Refuse | RefuseByQuota | AnswerMember, answer: Filtered) -> None:
+        match effect:
+            case Accept():
+                self.pending.fitted(pod)
+            case Hold():
+                self.quotas.record([pod], None)
+                take(self.ledger, self.starts, effect.ending)
+                self._predict(pod, effect.node)
+            case Refuse():
+                self.quotas.record([pod], None)
+                self.ledger.claims.forget_prediction(pod.uid)
+                self.pending.refused(pod, self._clock())
+                pod.undecided = effect.undecided
+                if not effect.undecided:
+                    self._refused(pod, [*answer.fails, *answer.never])
+            case RefuseByQuota():
+                self.quotas.record([pod], effect.refusal)
+                self.ledger.claims.forget_prediction(pod.uid)
+                self.pending.refused_by_quota(pod, effect.refusal, self._clock())
+                if effect.refusal.code is OfPod.QUOTA_EXCEEDED:  # pods of the same quota may be evicted for the pod
+                    self._refused(pod, [*answer.never])
+            case AnswerMember():
+                record_answer(self.starts, effect.call, effect.answer)
+                if isinstance(effect.answer, Named):
+                    self.pending.fitted(pod)
+                elif not effect.answer.elsewhere:
+                    self.pending.waits_for_gang(pod, self._clock())
+            case _:
+                assert_never(effect)
 
     def waits_for_gang(self, uid: PodUid) -> tuple[Gang, Member] | None:
         """Return the gang with which the pod starts, and the pod as its member; None if it is placed like other pods."""
@@ -276,20 +339,14 @@ class Scheduler:
         return None if found is None or (found[0].ordinary and uid not in found[0].life.places) else found
 
     def _decide_in_gang(self, pod: Pending, names: Sequence[str], gang: Gang, member: Member) -> Decision:
-        self.gangs.mark(gang.key)
         domain_of = self.domains(gang.terms.required_topology) if gang.tried_by_domain else None
-        answer = answer_member(self.starts, gang, member, names, domain_of)
-        if isinstance(answer, str):
-            self.pending.fitted(pod)
-            return Decision(uid=pod.uid, answer=only(answer, names, OfPod.GANG_ELSEWHERE.shown))
-        if answer.vetoed:
-            gang = self.gangs.note(gang, guesses=False)
-            planned = gang.phase is Phase.PLANNED
-            gang = self.starts.end(gang) if planned else self.starts.lose(gang, [pod.uid])
-            self.starts.follow_change(gang)
-        if not answer.elsewhere:
-            self.pending.waits_for_gang(pod, self._clock())
-        return Decision(uid=pod.uid, answer=refuse_everywhere(names, answer.reason, answer.message))
+        call = hear(gang, member, names, domain_of)
+        found = answer_member(self.gangs, gang, member, call, domain_of)
+        if isinstance(found, Named):
+            answer = only(found.node, names, OfPod.GANG_ELSEWHERE.shown)
+        else:
+            answer = refuse_everywhere(names, found.reason, found.message)
+        return Decision(uid=pod.uid, answer=answer, effect=AnswerMember(pod=pod, call=call, answer=found))
 
     # ---- claims for pods of lower priority
 
@@ -305,16 +362,16 @@ class Scheduler:
         """End the claims on these devices for unbound pods of lower priority."""
         take(self.ledger, self.starts, [one for one in self.yielding(priority) if one.overlaps(node, taken)])
 
-    def _find_at_lower(self, pod: Pending, names: Collection[str], *, within_quota: bool) -> bool:
-        """End as few claims for pods of lower priority as possible, so that the pod fits. Return whether it fits then.
-        `within_quota`: the pod's quota already allows it."""
+    def _find_at_lower(self, pod: Pending, names: Collection[str], *, within_quota: bool) -> Yielded | None:
+        """Return the node where the pod fits once claims for pods of lower priority end, and as few of these claims as
+        possible; None if there is no such node. `within_quota`: the pod's quota already allows it."""
         lower = self.yielding(pod.priority)
         if not lower:
-            return False
+            return None
         allows = _allow_all if within_quota else self.preemption([pod]).allows
         best = None if within_quota else self.verdicts.best(pod.shape, names)
         nodes = dict.fromkeys((best or "", *(claim.node for one in lower for claim in one.claims)))
-        possible, found = frozenset(names), list[tuple[int, int, str, list[Yielding]]]()
+        possible, found = frozenset(names), list[tuple[int, int, Yielded]]()
         for name in islice((name for name in nodes if name in possible), MOST_YIELDING_NODES):
             ending: list[Yielding] = []
             for one in (one for one in lower if not within_quota or one.is_on((name,))):
@@ -324,72 +381,78 @@ class Scheduler:
                 if placement is not None:
                     if within_quota:
                         ending = [held for held in ending if held.overlaps(name, placement.taken)]
-                    found.append((one.priority, len(ending), name, ending))
+                    found.append((one.priority, len(ending), Yielded(name, ending)))
                     break
-        if not found:
-            return False
-        *_, name, ending = min(found, key=lambda one: one[:3])
-        take(self.ledger, self.starts, ending)
-        self.verdicts.of(pod.request).settle(name)
-        return True
+        return min(found, key=lambda one: one[:2])[2] if found else None
 
-    def _judge(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
-        """Return the node on which to hold devices, and the answer to filter."""
-        if group := self.group_nodes(pod.request, self.ledger.without(pod.uid)):
-            return self._judge_in_group(pod, names, group)
-        return self._judge_nodes(pod, names)
-
-    def _judge_nodes(self, pod: Pending, names: Sequence[str]) -> tuple[str, Filtered]:
-        """Return the node on which to hold devices, and the answer to filter, for a pod without a placed affinity group."""
+    def _judge(self, pod: Pending, names: Sequence[str], yielded: Yielded | None = None) -> _Judged:
+        """Judge the nodes for the pod. `yielded`: the node where claims for pods of lower priority end for this pod."""
+        ending = () if yielded is None else yielded.ending
+        state = self.ledger.without(pod.uid, *(uid for one in ending for uid in one.uids))
+        if group := self.group_nodes(pod.request, state):
+            node, answer = self._judge_in_group(pod, names, group, state)
+            return _Judged(node, answer, ending=ending)
         verdicts = self.judged(pod.request)
-        nominated = self.nominated_node(pod.uid)
-        if nominated and not (nominated in names and self.placement(pod, nominated)):
-            nominated = ""
-        node = nominated or self.verdicts.best(pod.shape, names) or ""
-        pod.undecided = not node and not verdicts.complete
-        if not verdicts.complete:
-            self.unfinished.setdefault(pod.request)
+        kept = (yielded.node,) if yielded is not None else self._kept_nodes(pod, names)
+        node = next(iter(kept), "") or self.verdicts.best(pod.shape, names) or ""
         fits, reasons, otherwise = verdicts.fits, verdicts.reasons, Missing.NO_REPORT.shown
-        return node, sort_nodes(names, fits=fits, reasons=reasons, otherwise=otherwise, fits_too=nominated)
+        answer = sort_nodes(names, fits=fits, reasons=reasons, otherwise=otherwise, fits_too=kept)
+        return _Judged(node, answer, ending=ending, incomplete=not verdicts.complete)
 
-    def _judge_in_group(self, pod: Pending, names: Sequence[str], group: frozenset[str]) -> tuple[str, Filtered]:
+    def _kept_nodes(self, pod: Pending, names: Collection[str]) -> list[str]:
+        """Return the nodes where devices are held for the pod already, by a nomination or by a prediction, if it fits there."""
+        claims = (self.ledger.own_claim(pod.uid, kind) for kind in (Claim.NOMINATED, Claim.PREDICTED))
+        nodes = dict.fromkeys(claim.node for claim in claims if claim is not None and claim.node in names)
+        return [node for node in nodes if self.placement(pod, node) is not None]
+
+    def _judge_in_group(
+        self, pod: Pending, names: Sequence[str], group: frozenset[str], state: Overlay
+    ) -> tuple[str, Filtered]:
         """Judge only the nodes of the affinity group's card, so that no verdicts of all nodes are cached for the pod."""
-        verdicts = {name: self.verdict(pod.request, name, self.ledger.without(pod.uid)) for name in group}
+        verdicts = {name: self.verdict(pod.request, name, state) for name in group}
         reasons = {name: found.missing.shown if isinstance(found, NoFit) else "" for name, found in verdicts.items()}
         fits = {name for name, why in reasons.items() if not why}
         node = next((name for name in reasons if name in fits and name in names), "")
-        pod.undecided = False
         return node, sort_nodes(names, fits=fits, reasons=reasons, otherwise=Missing.GROUP_ELSEWHERE.shown)
 
     def prioritize(self, pod: Pod, names: Collection[str]) -> str | None:
-        """Return the one node to take; None if central has no preference."""
+        """Return the preferred node, and apply the preference at once."""
+        preference = self.prefer(pod, names)
+        self.apply_preference(preference)
+        return preference.node
+
+    def prefer(self, pod: Pod, names: Collection[str]) -> Preference:
+        """Return the one node to take; none if central has no preference."""
         for kind in (Claim.PLANNED, Claim.PREDICTED):
             claim = self.ledger.own_claim(pod.metadata.uid, kind)
             if claim and claim.node in names:
-                return claim.node
+                return Preference(node=claim.node)
         request = self._request_of(pod)
         if request is None:
             return self._beside_devices(pod, names)
         if isinstance(request, MalformedRequest):
-            return None
+            return Preference()
         if group := self.group_nodes(request, self.ledger.without(pod.metadata.uid)):
-            return next((name for name in group if name in names), None)
+            return Preference(node=next((name for name in group if name in names), None))
         self.judged(request)
-        return self.verdicts.best(Shape(request=request, cpu_memory=cpu_memory_of(pod)), names)
+        return Preference(node=self.verdicts.best(Shape(request=request, cpu_memory=cpu_memory_of(pod)), names))
 
-    def _beside_devices(self, pod: Pod, names: Collection[str]) -> str | None:
+    def _beside_devices(self, pod: Pod, names: Collection[str]) -> Preference:
         """Return, for a pod without devices, the node whose cards lose the least by the pod's use of cpu and memory. Return
-        None if the cluster's policy is not fragmentation, or if the names include a node without devices, which is better."""
+        none if the cluster's policy is not fragmentation, or if the names include a node without devices, which is better."""
         uid = pod.metadata.uid
-        self.ledger.claims.forget_prediction(uid)
         if self.policy is not Policy.FRAGMENTATION or not self.verdicts.reports_all(names):
-            return None
-        shape = Shape(request=NO_DEVICES, cpu_memory=cpu_memory_of(pod))
-        self.verdicts.learn(uid, shape)
-        winner = self.verdicts.best(shape, names)
-        if winner is not None:
-            self.ledger.claims.predict_load(PodLoad(uid, winner, shape.cpu_memory), self._clock() + PREDICTION_S)
-        return winner
+            return Preference()
+        shape, expected = Shape(request=NO_DEVICES, cpu_memory=cpu_memory_of(pod)), self.ledger.expected_on(uid)
+        node = expected if expected in names else self.verdicts.best(shape, names)
+        return Preference(node=node, load=None if node is None else PodLoad(uid, node, shape.cpu_memory))
+
+    def apply_preference(self, preference: Preference) -> None:
+        """Count the cpu and memory of a pod without devices on the preferred node for a moment."""
+        if (load := preference.load) is not None:
+            self.verdicts.learn(load.uid, Shape(request=NO_DEVICES, cpu_memory=load.cpu_memory))
+            self.ledger.claims.forget_prediction(load.uid)
+            self.ledger.claims.predict_load(load, self._clock() + PREDICTION_S)
 
     def preempting(self, pod: Pod, victims: Mapping[str, Collection[PodUid]], suffice: list[str]) -> Steps:
         """Add to `suffice` the nodes where the devices suffice after kube-scheduler's evictions for cpu or memory, one node in
@@ -496,8 +559,9 @@ class Scheduler:
         return (nominated.node, "") if nominated.evicts else ("", nominated.node)
 
     def _predict(self, pod: Pending, node: str) -> None:
-        placement = self.placement(pod, node) if node else None
+        placement = self.placement(pod, node)
         if placement is None:
+            self.ledger.claims.forget_prediction(pod.uid)
             self.pending.refused(pod, self._clock())
             return
         self.pending.fitted(pod)
@@ -521,11 +585,6 @@ class Scheduler:
         reserved = self.ledger.own_claim(uid, Claim.RESERVED)
         return reserved.node if reserved else ""
 
-    def _only(self, settled: str, uid: PodUid, names: Sequence[str]) -> Filtered:
-        if settled not in names and (pod := self.pending.get(uid)):
-            self.pending.refused(pod, self._clock())  # so that the pod is requeued if it turns out not to be bound
-        return sort_nodes(names, fits={settled}, otherwise=OfPod.BOUND_ELSEWHERE.shown)
-
     # ---- bind
 
     def reserve(self, uid: PodUid, node: str) -> Reservation | Bound | NotBound:
@@ -548,8 +607,11 @@ class Scheduler:
             return NotBound(
                 why=OfBinding.GANG_INCOMPLETE.about(f"gang {found[0].key} has no place for the pod on {node} any more")
             )
-        if placement is None and (refusal := self.quotas.admits([pod])):
-            return NotBound(why=refusal.shown)
+        if placement is None:
+            refusal = self.quotas.admits([pod])
+            self.quotas.record([pod], refusal)
+            if refusal is not None:
+                return NotBound(why=refusal.shown)
         placement = placement or self._predicted(pod, node) or self.placement(pod, node)
         if placement is None and not self.ledger.capacity(node).reported:
             return NotBound(why=Missing.NO_REPORT.about(f"node {node} reports no devices, or does not exist"))

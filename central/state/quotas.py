@@ -178,26 +178,39 @@ class Quotas:
         return self._snapshot
 
     def admits(
-        self, pods: Sequence[Pending], *, gang: bool = False, starting: bool = True, given_back: Collection[PodUid] = ()
+        self, pods: Sequence[Pending], *, gang: bool = False, given_back: Collection[PodUid] = ()
     ) -> QuotaRefusal | None:
         """Return why these pods may not start together; None if they may. Pods of a gang may borrow as a whole, up to max.
-        `starting`: admitted pods start now, which uses their quota's turn. `given_back`: pods whose claims would end first."""
+        `given_back`: pods whose claims would end first. Nothing is recorded: see `record`."""
         if not self._counts:
             return None
         self._catch_up()
-        counted = [(pod, self._counted.get(pod.uid, NOTHING)) for pod in pods]
-        for quota in dict.fromkeys(quota for _, of in counted for quota in of.quotas):
-            members = [(pod, of) for pod, of in counted if quota in of.quotas]
-            back = [self._counted.get(uid, NOTHING) for uid in given_back]
+        counted = [self._amounts_of(pod) for pod in pods]
+        back = [self._counted.get(uid, NOTHING) for uid in given_back]
+        for quota in dict.fromkeys(quota for of in counted for quota in of.quotas):
+            members = [of for of in counted if quota in of.quotas]
             beside = {key: -amount for key, amount in total_of(of.held for of in back if quota in of.quotas).items()}
-            if refusal := self._check(quota, [of for _, of in members], gang=gang, beside=beside):
-                whole = total_of(of.asked for _, of in members)
-                for pod, _ in members:
-                    self._refuse(pod.uid, refusal.code, quota, whole)
+            if refusal := self._check(quota, members, gang=gang, beside=beside):
                 return refusal
-        for pod in pods if starting else ():
-            self._let_in(pod.uid)
         return None
+
+    def record(self, pods: Sequence[Pending], refusal: QuotaRefusal | None) -> None:
+        """Record the answer of `admits` about these pods: refused pods wait for their quota, and admitted pods use its turn."""
+        if refusal is None:
+            for pod in pods:
+                self._let_in(pod.uid)
+            return
+        waiting = {pod.uid: of for pod in pods if refusal.quota in (of := self._amounts_of(pod)).quotas}
+        whole = total_of(of.asked for of in waiting.values())
+        for uid in waiting:
+            self._refuse(uid, refusal.code, refusal.quota, whole)
+
+    def _amounts_of(self, pod: Pending) -> Counted:
+        """Return the pod's amounts of the last query. A pod that was not added to the pending pods yet holds nothing."""
+        return self._counted.get(pod.uid) or self._count_request(pod, NONE)
+
+    def _count_request(self, pod: Pending, holds: Amounts) -> Counted:
+        return Counted(pod.owner, self._quotas_of(pod.owner), holds, asked(pod.request, pod.cpu_memory, self._models))
 
     def _check(self, quota: QuotaId, pods: Sequence[Counted], *, gang: bool, beside: Amounts = NONE) -> QuotaRefusal | None:
         """Check pods of one quota. `beside`: further amounts that are about to be used, or, if negative, given back."""
@@ -258,7 +271,7 @@ class Quotas:
         if not self._counts or not pods:
             return None
         self._catch_up()
-        waiting = [self._counted.get(pod.uid, NOTHING) for pod in pods]
+        waiting = [self._amounts_of(pod) for pod in pods]
         quotas = waiting[0].quotas if len({one.quotas for one in waiting}) == 1 else None
         more = total_of(one.asked for one in waiting)
         for one in waiting:
@@ -451,8 +464,7 @@ class Quotas:
         on_nodes = [*self._held.get(uid, {}).values()]
         holds = on_nodes[0] if len(on_nodes) == 1 else _largest(on_nodes)
         if pod is not None:
-            asks = asked(pod.request, pod.cpu_memory, self._models)
-            return Counted(pod.owner, self._quotas_of(pod.owner), holds, asks)
+            return self._count_request(pod, holds)
         if record is None and (kept := self._ledger.own_claim(uid, Claim.PLANNED)) is not None and kept.labels is not None:
             owner = owner_of(kept.holder.namespace, kept.labels)
             return Counted(owner, self._quotas_of(owner), holds, holds)

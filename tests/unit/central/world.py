@@ -13,6 +13,7 @@ from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.fit.forecast import Forecast
 from central.ledger.ledger import Ledger
+from central.ledger.model import Claim
 from central.loop.steps import exhaust
 from central.request.model import Policy
 from central.request.pod import Pod
@@ -114,7 +115,21 @@ class World:
     # ---- what kube-scheduler asks
 
     def filter(self, name: str, *names: str) -> Filtered:
-        return self.scheduler.filter(decoded(self.pods[name]), list(names or self.ledger.nodes()))
+        """Return the answer to kube-scheduler's filter call, once applied. The decision alone must change nothing."""
+        before = self._state()
+        decision = self.scheduler.decide(decoded(self.pods[name]), list(names or self.ledger.nodes()))
+        assert self._state() == before
+        self.scheduler.apply(decision)
+        return decision.answer
+
+    def _state(self) -> tuple[object, ...]:
+        """Return everything that a filter call may change."""
+        one, uids = self.scheduler, [uid_of(name) for name in self.pods]
+        claims = [one.ledger.own_claim(uid, kind) for uid in uids for kind in Claim]
+        loads = [one.ledger.expected_on(uid) for uid in uids]
+        gangs = [(gang, [dict(one.gangs.calls.names(uid)) for uid in gang.members]) for gang in one.gangs]
+        counts = one.ledger.version, one.ledger.loads_version, one.forecast.learned, dict(one.counts.refused)
+        return claims, loads, gangs, counts, [repr(pod) for pod in self.pending], list(one.unfinished)
 
     def preempt(self, pod: Pod, victims: Mapping[str, Collection[PodUid]]) -> list[str]:
         suffice: list[str] = []

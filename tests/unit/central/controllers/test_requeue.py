@@ -8,8 +8,7 @@ import pytest
 
 from central.assignment.model import Part, Taken
 from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Requeuer
-from central.fit.model import NoFit, Placement
-from central.fit.sharing import fit_among_sharers
+from central.fit.filters import CardFilter, find_filters
 from central.ledger.model import NodeCapacity
 from central.loop.slices import SLICE_S
 from central.request.model import DeviceRequest, Policy
@@ -261,11 +260,11 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
     one.look()
     fits: list[str] = []
 
-    def counted(capacity: NodeCapacity, *words: Any) -> Placement | NoFit:
+    def counted(capacity: NodeCapacity, *words: Any) -> Sequence[CardFilter]:
         fits.append(capacity.name)
-        return fit_among_sharers(capacity, *words)
+        return find_filters(capacity, *words)
 
-    monkeypatch.setattr("central.fit.fit.fit_among_sharers", counted)
+    monkeypatch.setattr("central.fit.fit.find_filters", counted)
     one.world.gone("full-n3")
     assert len(one.look()) == FOR_EACH_NODE
     assert fits == ["n3"] * 10

@@ -69,7 +69,7 @@ def test_the_verbs_are_those_of_the_present_term(tmp_path: Path) -> None:
         assert list(decision.answer.fitting) == ["n1"]
         replica.apply(decision)
         assert await replica.preempt(one.shown("a"), {}) == []
-        assert replica.prioritize(one.shown("a"), ["n1"]) == "n1"
+        assert replica.prefer(one.shown("a"), ["n1"]).node == "n1"
         assert await replica.why("default", "a") is not None
         assert await replica.bind(one.uid("a"), "n1") == ""
 

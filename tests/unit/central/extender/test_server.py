@@ -18,7 +18,7 @@ from central.http import connections
 from central.http.server import server_tls
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
-from central.scheduling.scheduler import Decision
+from central.scheduling.decision import Decision
 from lading.errors import ConfigError, HostError
 from lading.health import Address
 from lading.log import Event
@@ -38,7 +38,8 @@ class Verbs:
         self.world = World()
         self.decide = self.world.scheduler.decide
         self.apply = self.world.scheduler.apply
-        self.prioritize = self.world.scheduler.prioritize
+        self.prefer = self.world.scheduler.prefer
+        self.apply_preference = self.world.scheduler.apply_preference
         self.why_unknown = self.world.scheduler.why_unknown
         self.unseen: set[str] = set()  # names of pods that the watch does not show
         self.preparing: Callable[[], object] = lambda: None

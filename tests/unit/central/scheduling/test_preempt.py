@@ -1,15 +1,16 @@
 """Test which pods would have to go for one of higher priority: no more than necessary, the least important, on the best
 node."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from central.fit.filters import CardFilter, find_filters
 from central.fit.fit import fit
-from central.fit.model import NoFit, Placement
-from central.fit.sharing import fit_among_sharers
+from central.fit.model import Placement
 from central.ledger.model import NodeCapacity
 from central.scheduling.preempt import Plan
 from central.state.pending import Pending
@@ -258,12 +259,12 @@ def test_it_ends_with_a_plan_than_which_none_costs_less(
     pod = wanting(made, limits)
     fits = []
 
-    def counted(capacity: NodeCapacity, *words: Any) -> Placement | NoFit:
+    def counted(capacity: NodeCapacity, *words: Any) -> Sequence[CardFilter]:
         fits.append(capacity.name)
-        return fit_among_sharers(capacity, *words)
+        return find_filters(capacity, *words)
 
     made.scheduler.judged(pod.request)
-    monkeypatch.setattr("central.fit.fit.fit_among_sharers", counted)
+    monkeypatch.setattr("central.fit.fit.find_filters", counted)
     found = made.plan(pod, made.ledger.nodes())
     assert found is not None
     assert set(fits) == {found.node} == {"n00"}

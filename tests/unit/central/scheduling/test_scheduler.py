@@ -96,12 +96,26 @@ def test_the_winners_room_is_held_for_a_moment() -> None:
 def test_a_decision_holds_nothing_until_it_is_applied() -> None:
     made = world(n1=1)
     decisions = [made.scheduler.decide(made.show(name), ["n1"]) for name in "ab"]
-    assert [(one.node, one.answer.fitting) for one in decisions] == [("n1", ["n1"])] * 2
+    assert [one.answer.fitting for one in decisions] == [["n1"]] * 2
     assert predicted(made, "a") == predicted(made, "b") == ""
     for decision in decisions:
         made.scheduler.apply(decision)
     assert (predicted(made, "a"), predicted(made, "b")) == ("n1", "")
     assert made.is_refused("b")
+
+
+def test_a_repeated_question_gets_the_predicted_node_again() -> None:
+    made = world(n1=1, n2=1)
+    made.show("a")
+    made.filter("a")
+    first = predicted(made, "a")
+    other = ({"n1", "n2"} - {first}).pop()
+    made.show("b")
+    assert made.filter("b").fitting == [other]
+    assert made.filter("a").fitting == [first]  # its own prediction is not in its way
+    assert predicted(made, "a") == first
+    assert made.filter("a", other).fitting == []
+    assert (predicted(made, "a"), made.is_refused("a")) == ("", True)
 
 
 def test_a_decision_about_a_pod_that_ended_meanwhile_changes_nothing() -> None:
@@ -319,7 +333,7 @@ def test_what_was_predicted_is_reserved_without_another_search(monkeypatch: pyte
         made.show(name)
         made.filter(name)
     made.show("b")  # its status changed
-    monkeypatch.setattr("central.fit.fit.fit_among_sharers", None)
+    monkeypatch.setattr("central.fit.fit.find_filters", None)
     assert gpus_of(reserve(made, "b", "n1")) == [gpu_uuid("n1", 1)]
 
 
@@ -457,12 +471,12 @@ def test_cpu_of_a_pod_without_devices_counts_where_it_was_named() -> None:
     sized(made, "n1", 1, cpu="8")
     sized(made, "n2", 1)
     made.bind("a", "n1", requests=SMALL)  # n1 has nothing to lose, and cpu for one more pod
-    shown = {name: made.show(name, {}, requests=SMALL) for name in ("b", "c")}
+    shown = {name: made.show(name, {}, requests=SMALL) for name in ("b", "c", "d")}
     assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"
     assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"  # its own cpu is not in its way
     assert made.scheduler.prioritize(shown["c"], ["n1", "n2"]) == "n2"
     made.gone("b")
-    assert made.scheduler.prioritize(shown["c"], ["n1", "n2"]) == "n1"
+    assert made.scheduler.prioritize(shown["d"], ["n1", "n2"]) == "n1"
     made.now += PREDICTION_S
     made.ledger.expire(made.now)
     assert made.ledger.capacity("n1").cpu_milli == 4000

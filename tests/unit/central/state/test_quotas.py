@@ -341,6 +341,21 @@ def test_a_gang_is_checked_as_a_whole() -> None:
     assert refused.code is OfPod.QUOTA_TURN
 
 
+def test_a_question_to_quotas_changes_nothing_until_its_answer_is_recorded() -> None:
+    teams = Teams(cards("a", 0, 1))
+    teams.run("first", "a", gpus(1))
+    teams.world.show("second", gpus(1), labels=of("a"))
+    waiting = [teams.world.pending_pod("second")]
+    refusal = teams.world.quotas.admits(waiting)
+    assert refusal is not None
+    teams.world.gone("first")
+    assert teams.woken() == []
+    teams.run("third", "a", gpus(1))
+    teams.world.quotas.record(waiting, refusal)
+    teams.world.gone("third")
+    assert teams.woken() == ["second"]
+
+
 def test_a_gang_of_two_quotas_is_refused_by_either() -> None:
     teams = Teams(cards("a", 0, 4), cards("b", 0, 1))
     teams.world.show("m0", gpus(2), labels=of("a"))
