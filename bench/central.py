@@ -40,11 +40,11 @@ from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.daemon.settings import Settings
+from central.decide.scheduler import Scheduler
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.request.model import Policy
 from central.request.pod import Pod
-from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
 from lading.errors import HostError
 from lading.kube.resource import PODS as PODS_OF

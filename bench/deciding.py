@@ -20,12 +20,12 @@ from bench.figures import percentile
 from central.assignment.model import Part, Taken
 from central.controllers.conditions import Conditions
 from central.controllers.informer import PodFeed
-from central.fit import joint
-from central.fit.fit import fit
+from central.decide.scheduler import Reservation, Scheduler
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeCapacity, NodeFacts, PodRecord
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy
-from central.scheduling.scheduler import Reservation, Scheduler
+from central.search import joint
+from central.search.fit import fit
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
 from lading.nodedevices import Metadata, NodeDevices, Status

@@ -31,15 +31,15 @@ from bench import api_server
 from central.assignment.model import Part, Taken
 from central.controllers.requeue import Requeuer
 from central.daemon.leadership import REQUEST_S
-from central.fit import joint
-from central.fit.model import Missing
+from central.decide.scheduler import Scheduler
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeFacts, PodRecord
 from central.loop.slices import SLICE_S, in_slices
 from central.request.model import DeviceRequest, Policy
 from central.request.parse import parse_request
 from central.request.pod import Pod
-from central.scheduling.scheduler import Scheduler
+from central.search import joint
+from central.search.placement import Missing
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
 from lading.nodedevices import NodeDevices

@@ -66,7 +66,7 @@ def measure(gangs: int, members: int) -> dict[str, float]:
     for gang in range(gangs):
         for member in range(members):
             pod = rig.show(f"g{gang}-{member}", 1, {GANG: f"g{gang}", GANG_MIN: str(members)})
-            rig.scheduler.decide(pod, rig.names)
+            rig.scheduler.filter(pod, rig.names)
     gc.freeze()  # central does this too once it has read the cluster
     first, _ = _take(keeper.look())
     for _ in range(3 * LOOKS):  # until every gang had its turn

@@ -24,13 +24,13 @@ from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
+from central.decide.gangs import GangPlanner
+from central.decide.scheduler import Scheduler
 from central.gang.gang import Gang
 from central.ledger.ledger import Ledger
 from central.request.gang import MAX_MIN
 from central.request.model import Policy
 from central.request.pod import Pod
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.scheduler import Scheduler
 from central.state.pending import PendingPods
 from lading.log import Level, open_log
 from lading.nodedevices import NodeDevices

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from bench.figures import percentile
-from central.fit import joint
-from central.fit.fit import fit
 from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.request.model import ContainerRequest, DeviceRequest, Policy
+from central.search import joint
+from central.search.fit import fit
 from lading.nodedevices import Gpu, NvLink, Pf, Place, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 

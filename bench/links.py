@@ -24,11 +24,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from central.fit.model import Placement
+from central.decide.scheduler import Scheduler
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeFacts, PodRecord
 from central.request.model import ContainerRequest, DeviceRequest, Policy, Shape
-from central.scheduling.scheduler import Scheduler
+from central.search.placement import Placement
 from central.state.pending import PendingPods
 from lading.nodedevices import Gpu, Metadata, NodeDevices, NvLink, Status
 from lading.vocabulary import PodUid

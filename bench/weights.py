@@ -1,7 +1,7 @@
 """`python -m bench.weights FOLDER`: compare the shipped weights of the policy fragmentation with others.
 
 FOLDER, or LADING_TRACES in the environment, is as for bench.placement. Every workload is replayed without departures, with
-the weights of central/fit/fragmentation.py for a cluster that is filled, with one of them scaled, or with another step
+the weights of central/rank/fragmentation.py for a cluster that is filled, with one of them scaled, or with another step
 of the score; on the same arrivals, those of seeds of which no figure in the docs comes: the ten of bench.placement are refused.
 A difference is the mean over seeds of how much more of the GPUs is allocated at the end of arrivals, in points of percent, with
 the standard error of that mean.
@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 
 from bench.placement import RATIO, SEEDS, find_workloads
 from bench.placement_table import signed
-from central.fit import fragmentation
-from central.fit.turnover import STEPS
-from central.fit.workload import MASS
-from central.fit.worth import Weights
+from central.rank import fragmentation
+from central.rank.forecast import STEPS
+from central.rank.workload import MASS
+from central.rank.worth import Weights
 from central.request.model import Policy
 from lading.errors import ConfigError, LadingError, die
 from simulate.replay import replay

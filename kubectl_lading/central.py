@@ -17,8 +17,8 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
-from central.scheduling.configuration import EffectiveConfiguration
-from central.scheduling.why_pod import Why
+from central.decide.configuration import EffectiveConfiguration
+from central.decide.why_pod import Why
 from kubectl_lading.flags import Flags
 from kubectl_lading.objects import Lease, SystemPod, Unread
 from lading.errors import ConfigError, LadingError

@@ -17,13 +17,13 @@ from central.api.watch import Reflector, Unreadable
 from central.controllers.conditions import Conditions
 from central.controllers.gangs import GangFeed
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
+from central.decide.configuration import EffectiveConfiguration
+from central.decide.gangs import GangPlanner
+from central.decide.scheduler import Scheduler
+from central.decide.why_pod import FITS
 from central.ledger.ledger import Ledger
 from central.page.waiting import count_reasons
 from central.request import pod as request
-from central.scheduling.configuration import EffectiveConfiguration
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.scheduler import Scheduler
-from central.scheduling.why_pod import FITS
 from central.state.budgets import Budget
 from central.state.nodes import Nodes
 from central.state.pending import Pending, PendingPods

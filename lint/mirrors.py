@@ -2,7 +2,7 @@
 
     python -m lint.mirrors
 
-The tests of `central/fit/score.py` are in tests/unit/central/fit/test_score.py. If other tests cover a module, its docstring
+The tests of `central/rank/score.py` are in tests/unit/central/rank/test_score.py. If other tests cover a module, its docstring
 names them in a line of its own: `Tests: tests/node/test_netlink.py`. Exit status 1 where there is neither.
 """
 

@@ -20,6 +20,8 @@ from central.api.known import Ident
 from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
+from central.decide.configuration import effective_configuration
+from central.decide.scheduler import Reservation, Scheduler
 from central.ledger.ledger import Ledger
 from central.loop.steps import exhaust
 from central.page.live import Live
@@ -29,8 +31,6 @@ from central.quota.amounts import CARD
 from central.quota.model import ROOT, Quota, QuotaDialect, QuotaId
 from central.request.model import Policy
 from central.request.pod import Pod
-from central.scheduling.configuration import effective_configuration
-from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.node_reports import Reports
 from central.state.pending import PendingPods
 from central.state.quotas import Quotas

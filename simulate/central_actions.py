@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from central.controllers.patience import MOST_KEPT, Patience
+from central.decide.preempt import plans
 from central.request.node_rules import traits_of
-from central.scheduling.preempt import plans
 from central.state.nodes import Nodes
 from central.state.pending import Pending
 from lading.log import Level, open_log

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from central.fit.joint import sites_of
-from central.fit.topology import Layout, Site, bits, lay_out
 from central.ledger.capacity import card_capacities, inventory_of, vf_capacities
 from central.ledger.model import NodeCapacity
 from central.ledger.usage import Usage
 from central.request.model import PartitionPolicy, RdmaPolicy, Scope
+from central.search.joint import sites_of
+from central.search.topology import Layout, Site, bits, lay_out
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PciAddress
 from simulate.objects import render_devices

@@ -18,18 +18,17 @@ from numpy.typing import NDArray
 
 from central.api.objects import Node
 from central.controllers.informer import DevicesFeed, NodeFeed
-from central.fit.demand import Limits
-from central.fit.forecast import Forecast
-from central.fit.model import NoFit, Placement
-from central.fit.turnover import STEPS
-from central.fit.workload import PodKind, kind_of, workload_of
+from central.decide.scheduler import Scheduler
 from central.ledger.ledger import Ledger
 from central.ledger.model import PodLoad, PodRecord
+from central.rank.forecast import STEPS, Forecast
+from central.rank.workload import PodKind, kind_of, workload_of
 from central.request.cpu_memory import cpu_memory_of
 from central.request.model import DeviceRequest, MalformedRequest, Policy, Shape
 from central.request.parse import parse_request
 from central.request.pod import Pod
-from central.scheduling.scheduler import Scheduler
+from central.search.demand import Limits
+from central.search.placement import NoFit, Placement
 from central.state.pending import Pending, PendingPods, pending_of
 from lading.nodedevices import NodeDevices
 from lading.vocabulary import PodUid

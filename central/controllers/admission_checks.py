@@ -19,13 +19,13 @@ from typing import Final, Generic, TypeVar
 from central.api.known import Ident
 from central.api.kueue import CONTROLLER, AdmissionCheck, ResourceFlavor, Workload, is_true
 from central.api.watch import Unreadable
+from central.decide.workloads import WorkloadPlanner
 from central.gang.admission import AdmissionAnswer, AnswerState, in_line, is_due, may_hold, render_active, render_answer
 from central.gang.workload_places import WorkloadPlaces
 from central.ledger.model import Holder
 from central.loop.faults import Faults, Work
 from central.loop.slices import result_in_slices
 from central.request.pod import Pod
-from central.scheduling.workloads import WorkloadPlanner
 from lading.kube.backoff import Backoff
 from lading.kube.client import KubeClient
 from lading.kube.errors import ConflictError, KubeError, NotFoundError

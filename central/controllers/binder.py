@@ -24,10 +24,10 @@ import msgspec
 
 from central.assignment.networks import UnreadableNetworks, VfNetwork, add_networks
 from central.controllers.signer import Signer
+from central.decide.scheduler import Bound, NotBound, Reservation, Scheduler
 from central.loop.faults import Faults, Work
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
-from central.scheduling.scheduler import Bound, NotBound, Reservation, Scheduler
 from central.state.counts import BindOutcome
 from central.state.pending import Pending
 from lading.kube.backoff import Backoff

@@ -18,6 +18,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from central.decide.preempt import Plan, can_preempt, plans, renewed
+from central.decide.scheduler import Scheduler
+from central.decide.victims import Protection
 from central.ledger.claims import NOMINATION_S
 from central.ledger.model import Clash, Holder, PodRecord
 from central.loop.faults import Faults, Work
@@ -25,9 +28,6 @@ from central.loop.slices import Slices
 from central.quota.checks import QuotaRefusal
 from central.quota.model import Owner
 from central.request.model import DeviceRequest
-from central.scheduling.preempt import Plan, can_preempt, plans, renewed
-from central.scheduling.scheduler import Scheduler
-from central.scheduling.victims import Protection
 from central.state.budgets import Budgets
 from central.state.counts import EvictOutcome
 from central.state.pending import Pending

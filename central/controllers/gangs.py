@@ -22,7 +22,7 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Final
 
 from central.api.known import Ident
@@ -31,6 +31,9 @@ from central.api.times import parse_seconds
 from central.api.watch import Unreadable
 from central.controllers.make_room import OF_QUOTA, Evictions, RoomMaker
 from central.controllers.take_back import TakeBack
+from central.decide.gangs import FoundPlan, GangPlanner, NoPlan
+from central.decide.line import gang_place
+from central.decide.scheduler import Scheduler
 from central.gang.gang import Gang, Member
 from central.gang.gangs import Gangs
 from central.gang.life import Phase, Stage
@@ -45,9 +48,6 @@ from central.request.model import MalformedRequest
 from central.request.parse import mentions_devices
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
-from central.scheduling.gangs import FoundPlan, GangPlanner, NoPlan
-from central.scheduling.line import gang_place
-from central.scheduling.scheduler import Scheduler
 from lading.log import Event, Log
 from lading.vocabulary import ASSIGNMENT, PodUid
 
@@ -295,14 +295,13 @@ class GangKeeper:
         for key in [*self._waiting] if whole else [key for key in keys if key in self._waiting]:
             gang = self._gangs.get(key)
             if gang is not None and not self._faults.sets_aside(Work.GANGS, str(key)) and self._is_due(gang):
-                line.append((place(gang), gang))
+                heappush(line, (place(gang), gang))  # not in one step at the end, which would take long for thousands of gangs
             elif gang is not None:
                 self._rest(gang)
             await slices.pause()
         if whole:
             now = self._clock()
             self._searched, self._scan_at = cluster, now + (now - began if now - began > LOOK_S else 0.0)
-        heapify(line)
         return line
 
     def _rest(self, gang: Gang) -> None:

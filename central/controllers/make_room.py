@@ -14,6 +14,12 @@ from typing import Final, Protocol, TypeVar
 
 from central.controllers.evict import PREEMPTED
 from central.controllers.take_back import TAKEN_BACK, TakeBack
+from central.decide.gang_room import Kept, Made, evicting, keeping, taking_back
+from central.decide.gangs import GangPlanner
+from central.decide.line import gang_place
+from central.decide.reservation import Attempts, NodeReservation
+from central.decide.scheduler import Scheduler
+from central.decide.victims import Protection
 from central.gang.draft import Where
 from central.gang.gang import Gang
 from central.gang.life import Phase
@@ -24,12 +30,6 @@ from central.loop.faults import Faults, Work
 from central.loop.slices import Slices, result_in_slices
 from central.request.gang import GangKey
 from central.request.reasons import OfPod
-from central.scheduling.gang_room import Kept, Made, evicting, keeping, taking_back
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.line import gang_place
-from central.scheduling.reservation import Attempts, NodeReservation
-from central.scheduling.scheduler import Scheduler
-from central.scheduling.victims import Protection
 from lading.log import Event, Log
 from lading.vocabulary import PodUid
 

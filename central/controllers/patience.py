@@ -26,16 +26,16 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
-from central.fit.demand import Demand
-from central.fit.shortage import requested_cards
+from central.decide.preempt import can_preempt
+from central.decide.reservation import SEEN_S, Attempts, NodeReservation
+from central.decide.scheduler import Scheduler
 from central.ledger.claims import NOMINATION_S
 from central.ledger.model import Claim, NodeCapacity
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.request.model import CpuMemory
-from central.scheduling.preempt import can_preempt
-from central.scheduling.reservation import SEEN_S, Attempts, NodeReservation
-from central.scheduling.scheduler import Scheduler
+from central.search.demand import Demand
+from central.search.shortage import requested_cards
 from central.state.nodes import Nodes
 from central.state.pending import Pending
 from lading.log import Event, Log

@@ -32,10 +32,10 @@ from itertools import islice
 from typing import Final
 
 from central.assignment.sharing import groups_of
+from central.decide.scheduler import Scheduler
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
 from central.request.model import DeviceRequest
-from central.scheduling.scheduler import Scheduler
 from central.state.pending import Pending, in_line
 from lading.kube.backoff import Backoff
 from lading.kube.errors import ConflictError, KubeError, NotFoundError, RefusedError, TooManyRequestsError

@@ -12,14 +12,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from central.fit.columns import ANY_MODEL, BARE, CORE, ISOLATION, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
-from central.fit.forecast import Forecast
-from central.fit.interner import Interner
-from central.fit.unusable import FreeColumns, read_free, unusable_milli
 from central.ledger.ledger import Ledger
 from central.ledger.model import NodeCapacity
 from central.loop.faults import Faults, Work
 from central.loop.slices import Slices
+from central.rank.columns import ANY_MODEL, BARE, CORE, ISOLATION, MIB, MODEL, SIZE, USABLE, Bools, Columns, Ints
+from central.rank.forecast import Forecast
+from central.rank.interner import Interner
+from central.rank.unusable import FreeColumns, read_free, unusable_milli
 from central.view.model import NodeState
 from lading.devices.share import FULL_CORE
 

@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from central.controllers.evict import Evictor
-from central.fit.model import Placement
+from central.decide.gang_units import Holding, units_of
+from central.decide.preempt import Plan
+from central.decide.scheduler import Scheduler
+from central.decide.victims import Protection
 from central.loop.faults import Faults, Work
 from central.loop.slices import result_in_slices
 from central.loop.steps import result
@@ -28,10 +31,7 @@ from central.quota.checks import check
 from central.quota.giving import Enough, Piece, QuotaUnit, beyond, choosing, importance, uids_of
 from central.quota.model import QuotaId
 from central.quota.quota_snapshot import QuotaSnapshot
-from central.scheduling.gang_units import Holding, units_of
-from central.scheduling.preempt import Plan
-from central.scheduling.scheduler import Scheduler
-from central.scheduling.victims import Protection
+from central.search.placement import Placement
 from central.state.pending import Pending
 from central.state.quotas import Quotas
 from lading.log import Event, Log

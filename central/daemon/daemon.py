@@ -14,15 +14,15 @@ from central.daemon.leadership import Leadership
 from central.daemon.lease import Election, KubeLease, LeaseTerms, boot_time
 from central.daemon.metrics import Metrics
 from central.daemon.settings import Settings, advertised, listen_address, read_page_tls, read_prior, read_signer, read_tls
+from central.decide.decision import Decision, Preference
 from central.extender.server import ExtenderServer
-from central.fit.demand import Limits
-from central.fit.forecast import Forecast
 from central.loop.faults import Faults
 from central.page.live import Live
 from central.page.routes import PageRoutes
 from central.page.server import PageServer
+from central.rank.forecast import Forecast
 from central.request.pod import Pod
-from central.scheduling.decision import Decision, Preference
+from central.search.demand import Limits
 from central.state.counts import Counts
 from lading import __version__
 from lading.health import Condition, HealthServer, parse_address

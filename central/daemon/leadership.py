@@ -45,8 +45,11 @@ from central.controllers.share_bypass import Bypassed, BypassEnder, BypassFeed
 from central.controllers.signer import Signer
 from central.controllers.statistics import ClusterStatistics
 from central.controllers.take_back import TakeBack
-from central.fit.demand import DEFAULT_LIMITS, Limits
-from central.fit.forecast import Forecast
+from central.decide.configuration import effective_configuration
+from central.decide.gangs import ALL_DEVICES, GangPlanner
+from central.decide.scheduler import Scheduler
+from central.decide.why_pod import NodeWhy, look_at_nodes, why_by_nodes
+from central.decide.workloads import WorkloadPlanner
 from central.gang.gangs import Gangs
 from central.gang.life import Phase
 from central.gang.workload_places import WorkloadPlaces
@@ -57,14 +60,11 @@ from central.loop.slices import SLICE_S, Slices, in_slices
 from central.loop.steps import Steps
 from central.page.live import Live
 from central.quota.objects import ElasticQuota
+from central.rank.forecast import Forecast
 from central.request.model import DeviceRequest, Policy
 from central.request.parse import parse_request
 from central.request.pod import Pod, without_annotations
-from central.scheduling.configuration import effective_configuration
-from central.scheduling.gangs import ALL_DEVICES, GangPlanner
-from central.scheduling.scheduler import Scheduler
-from central.scheduling.why_pod import NodeWhy, look_at_nodes, why_by_nodes
-from central.scheduling.workloads import WorkloadPlanner
+from central.search.demand import DEFAULT_LIMITS, Limits
 from central.state.budgets import Budget
 from central.state.counts import Counts
 from central.state.node_reports import Reports

@@ -22,12 +22,12 @@ from central.controllers.share_bypass import BYPASSED
 from central.controllers.statistics import Amounts, Overview
 from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import Leadership
-from central.fit.forecast import Forecast, Source
-from central.fit.model import Missing
 from central.gang.life import Phase
 from central.loop.faults import Faults, Work
 from central.quota.amounts import CARD
+from central.rank.forecast import Forecast, Source
 from central.request.reasons import OfPod
+from central.search.placement import Missing
 from central.state.counts import BindOutcome, Counts, EvictOutcome
 from central.state.pending import PendingPods
 from central.state.quotas import Quotas

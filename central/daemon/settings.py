@@ -12,8 +12,8 @@ import msgspec
 from central.assignment.networks import parse_vf_network
 from central.controllers.share_bypass import Bypassed
 from central.controllers.signer import Signer, load_signer
-from central.fit.workload import PodKind, parse_workload
 from central.http.server import server_tls
+from central.rank.workload import PodKind, parse_workload
 from central.request.model import PartitionPolicy, Policy
 from central.state.topology import KNOWN_KEYS
 from lading.errors import ConfigError

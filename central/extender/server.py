@@ -21,6 +21,8 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
+from central.decide.decision import Decision, Preference
+from central.decide.filtered import SameReason
 from central.extender.wire import (
     BadNamesError,
     BindArgs,
@@ -37,8 +39,6 @@ from central.extender.wire import (
 from central.http.server import JSON, NOT_LEADING, SPAN, Answered, Handler, HttpServer
 from central.loop.faults import Faults, Work
 from central.request.pod import Pod
-from central.scheduling.decision import Decision, Preference
-from central.scheduling.filtered import SameReason
 from lading.health import Address
 from lading.log import Event, Log, printable
 from lading.tracing import OFF, Tracing
@@ -63,7 +63,7 @@ class _NotLeadingError(Exception):
 
 
 class Verbs(Protocol):
-    """Decide the verbs; see central.scheduling.scheduler and central.controllers.binder."""
+    """Decide the verbs; see central.decide.scheduler and central.controllers.binder."""
 
     async def find(self, sent: Pod) -> Pod | None:
         """Return the pod as the watch shows it; see central.state.seen."""

@@ -8,8 +8,8 @@ from typing import Final, overload
 
 import msgspec
 
+from central.decide.filtered import Filtered, SameReason
 from central.request import pod  # the fields are named Pod, and Python 3.14 reads their types in the class
-from central.scheduling.filtered import Filtered, SameReason
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ class MemberCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class PlannedNode:
     """Answer with the member's node."""
 
     node: str
@@ -60,7 +60,7 @@ def hear(gang: Gang, member: Member, names: Sequence[str], domain_of: Mapping[st
 
 def answer(
     gangs: Gangs, gang: Gang, member: Member, call: MemberCall, domain_of: Mapping[str, str] | None = None
-) -> Named | Refused:
+) -> PlannedNode | Refused:
     """Return the member's node, or a refusal."""
     if member.wrong:
         return Refused(reason=OfPod.REQUEST_MALFORMED, message=f"gang {gang.key}: {member.wrong}")
@@ -81,15 +81,15 @@ def answer(
         message = f"gang {gang.key}: node {planned.node} is not possible for the pod any more; the gang is planned again"
         veto = planned.node if vetoed else ""
         return Refused(reason=OfPod.GANG_WAITS_FOR_TURN, message=message, guess=single, vetoed=veto)
-    return Named(node=planned.node)
+    return PlannedNode(node=planned.node)
 
 
-def record(starts: Starts, call: MemberCall, answered: Named | Refused) -> None:
+def record(starts: Starts, call: MemberCall, answered: PlannedNode | Refused) -> None:
     """Record a call and its answer. A plan ends if kube-scheduler excludes a node of it; if the gang's other members run
     already, only the member's place ends."""
     gangs, uid = starts.gangs, call.uid
     gangs.calls.record(uid, call.domain, call.names)
-    guess = False if isinstance(answered, Named) else answered.guess
+    guess = False if isinstance(answered, PlannedNode) else answered.guess
     if guess is not None:
         gangs.calls.guess(uid, guessed=guess)
     gang = gangs.get(call.gang)
@@ -99,7 +99,7 @@ def record(starts: Starts, call: MemberCall, answered: Named | Refused) -> None:
     planned = gang.life.places.get(uid)
     if planned is None:  # the plan ended while the answer was sent
         return
-    if isinstance(answered, Named) and planned.node == answered.node:
+    if isinstance(answered, PlannedNode) and planned.node == answered.node:
         starts.name(gang)
     elif isinstance(answered, Refused) and planned.node == answered.vetoed:
         gang = gangs.note(gang, guesses=False)

@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from central.fit.model import Placement
-from central.fit.rails import on_preferred
 from central.gang.life import Planned
 from central.ledger.overlay import Overlay, Put
 from central.ledger.parts import containers_placed
 from central.ledger.rails import Rails
 from central.ledger.usage import Hold
 from central.request.model import Shape
+from central.search.placement import Placement, on_preferred
 from lading.vocabulary import PodUid
 
 MOVES: Final = 256  # maximum attempts to move members in one search

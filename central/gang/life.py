@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Any, Final
 
-from central.fit.model import Placement
 from central.ledger.model import OwnClaim
+from central.search.placement import Placement
 from lading.vocabulary import PodUid
 
 FIRST_PAUSE_S: Final = 0.25  # seconds, doubled for each start, also for the first

@@ -4,7 +4,7 @@ A gang that is bound in part comes first, because its devices are useless until 
 next turn, then the higher priority. Among equal gangs, a gang with a reservation comes first, then the gang of the namespace
 with the smaller part (central.state.tenants), then the older gang. A gang that cannot be placed does not block the others.
 
-Tests: tests/unit/central/scheduling/test_line.py
+Tests: tests/unit/central/decide/test_line.py
 """
 
 from collections.abc import Callable, Collection

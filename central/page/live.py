@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from central.decide.scheduler import Scheduler
 from central.ledger.changes import Changes
 from central.loop.slices import Slices
 from central.page.waiting import SENTENCES, Waiting, read_waiting
-from central.scheduling.scheduler import Scheduler
 from central.state.node_reports import Reports
 from central.view.build import node_view, totals
 from central.view.model import NodeView, Totals

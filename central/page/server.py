@@ -1,7 +1,7 @@
 """Serve people on a listener of its own: the page, if it is enabled, and requests of `kubectl lading`.
 
-    GET /v1/why/NAMESPACE/POD          why a pod waits (central.scheduling.why_pod); 404: no such pod waits for devices
-    GET /v1/configuration              the effective configuration (central.scheduling.configuration)
+    GET /v1/why/NAMESPACE/POD          why a pod waits (central.decide.why_pod); 404: no such pod waits for devices
+    GET /v1/configuration              the effective configuration (central.decide.configuration)
     GET /v1/quotas                     the tree of quotas (central.view.quotas)
     GET / and /v1/cluster              see central.page.routes
 

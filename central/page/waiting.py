@@ -15,14 +15,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from central.api.times import parse_seconds
-from central.fit.model import BY_SHOWN, Missing, NoFit
+from central.decide.line import Line, gang_lines, line_of, pod_lines
+from central.decide.scheduler import Scheduler
+from central.decide.why_pod import FITS, describe_request, view_gang
+from central.decide.why_pod import SENTENCES as OF_WHY
 from central.loop.slices import Slices
 from central.request.gang import GangKey
 from central.request.model import DeviceRequest
-from central.scheduling.line import Line, gang_lines, line_of, pod_lines
-from central.scheduling.scheduler import Scheduler
-from central.scheduling.why_pod import FITS, describe_request, view_gang
-from central.scheduling.why_pod import SENTENCES as OF_WHY
+from central.search.placement import BY_SHOWN, Missing, NoFit
 from central.state.pending import Pending
 from central.view.model import PendingView
 

@@ -12,7 +12,7 @@ If its quota does not allow a pod, it evicts others only if it fits in the quota
 
 Source: Koordinator a7a1b76, pkg/scheduler/plugins/elasticquota (preempt.go); scheduler-plugins 903da7d, pkg/capacityscheduling.
 
-Tests: tests/unit/central/scheduling/test_preempt_quotas.py
+Tests: tests/unit/central/decide/test_preempt_quotas.py
 """
 
 from collections.abc import Callable, Collection, Sequence

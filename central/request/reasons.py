@@ -1,10 +1,10 @@
 """Define the reason codes with which central refuses a pod because of the pod or its Binding, regardless of the node.
 
-Each code has a sentence. kube-scheduler receives both, in one fixed text, because it groups nodes by the text. These codes and
-`central.fit.model.Missing`, which is about a node, are all codes of central; the codes of a node are in `lading.reasons`.
-docs/reasons.md explains all.
+Each code has a sentence. kube-scheduler receives both, in one fixed text, because it groups nodes by the text. These codes
+and `central.search.placement.Missing`, which is about a node, are all codes of central; the codes of a node are in
+`lading.reasons`. docs/reasons.md explains all.
 
-Tests: tests/unit/central/scheduling/test_scheduler.py
+Tests: tests/unit/central/decide/test_scheduler.py
 """
 
 from enum import StrEnum

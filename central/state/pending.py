@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from central.fit.model import Placement
 from central.ledger.model import Holder, NodeCapacity, version_of
 from central.quota.checks import QuotaRefusal
 from central.quota.model import NO_OWNER, Owner, owner_of
@@ -18,6 +17,7 @@ from central.request.model import NO_CPU_MEMORY, CpuMemory, DeviceRequest, Role,
 from central.request.node_rules import ANY_NODE, NodeRules, read_node_rules
 from central.request.pod import Pod, roles_of
 from central.request.reasons import Coded
+from central.search.placement import Placement
 from lading.vocabulary import NETWORKS, PodUid
 
 NEVER: Final = "Never"  # PreemptionPolicy

@@ -18,10 +18,10 @@ from typing import Final
 
 import msgspec
 
-from central.fit.demand import Demand
-from central.fit.shortage import requested_cards
+from central.decide.scheduler import Scheduler
 from central.ledger.model import Held, NodeCapacity
-from central.scheduling.scheduler import Scheduler
+from central.search.demand import Demand
+from central.search.shortage import requested_cards
 from central.state.pending import Pending
 from lading.vocabulary import PodUid
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from central.fit.model import MAY_FIT_LATER
+from central.decide.scheduler import Scheduler
 from central.ledger.model import PodRecord
 from central.ledger.overlay import Overlay, Put
 from central.ledger.parts import containers_placed
 from central.ledger.usage import Hold
 from central.request.model import Shape
 from central.request.node_rules import NodeRules
-from central.scheduling.scheduler import Scheduler
+from central.search.placement import MAY_FIT_LATER
 from central.state.pending import Pending
 from central.view.helps import lacks
 from lading.vocabulary import PodUid

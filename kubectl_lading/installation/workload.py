@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from central.fit.model import Missing
+from central.decide.why_pod import FITS
 from central.ledger.model import Clash
 from central.request.model import DeviceRequest, MalformedRequest
 from central.request.node_rules import NodeRules
 from central.request.parse import parse_request
 from central.request.reasons import OfPod
-from central.scheduling.why_pod import FITS
+from central.search.placement import Missing
 from central.state.pending import Pending
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
 from kubectl_lading.installation.finding import Workload

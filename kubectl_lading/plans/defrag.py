@@ -14,9 +14,9 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from central.decide.why_pod import describe_request
 from central.request.model import DeviceRequest
 from central.request.parse import parse_request
-from central.scheduling.why_pod import describe_request
 from central.state.budgets import BudgetKey, Budgets
 from central.state.pending import Pending, pending_of
 from central.view.moves import MOST_MOVES, Opening, plan_openings

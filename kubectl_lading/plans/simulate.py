@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.scheduling.why_pod import FITS
+from central.decide.why_pod import FITS
 from kubectl_lading.access import connect, find_namespace
 from kubectl_lading.central import Central
 from kubectl_lading.cluster import NOT_ALLOWED, read_deciding

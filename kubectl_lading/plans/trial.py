@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from central.controllers.gangs import GangFeed
-from central.fit.model import Placement
+from central.decide.why_pod import FITS, NodeWhy, Why, describe_request, why_pending
 from central.gang.calls import EVERYWHERE
 from central.loop.steps import result
 from central.request.gang import GangKey
@@ -26,7 +26,7 @@ from central.request.node_rules import NodeRules
 from central.request.parse import parse_request
 from central.request.pod import Pod
 from central.request.reasons import OfPod
-from central.scheduling.why_pod import FITS, NodeWhy, Why, describe_request, why_pending
+from central.search.placement import Placement
 from central.state.pending import Pending, pending_of
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
 from kubectl_lading.plans.manifests import RefusedPod

@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from central.scheduling.why_pod import FITS, NodeWhy
+from central.decide.why_pod import FITS, NodeWhy
 from central.view.helps import Ending, NodeHelp
 from kubectl_lading.pods.given import Given
 from kubectl_lading.pods.situation import PodRefusal, Situation

@@ -2,7 +2,7 @@
 
 Take a container's devices from an assignment or a placement, and the node's report. Return a `Given`, with amounts in MiB of
 memory and percent of compute. Also return a `Pair` for each two GPUs, and for each GPU with each VF. Distances are central's
-levels (central.fit.topology). A device that the node no longer reports is in no pair.
+levels (central.search.topology). A device that the node no longer reports is in no pair.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,8 @@ import msgspec
 
 from central.assignment.annotation import OwnAssignment, parse_own
 from central.assignment.model import PlacedContainer
-from central.fit.topology import distance, nvlinks
 from central.request.pod import Pod, roles_of
+from central.search.topology import distance, nvlinks
 from kubectl_lading.terminal.words import DISTANCES, count, gib
 from lading.devices.isolation import IsolationName
 from lading.nodedevices import Gpu, NodeDevices, Pf

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from central.api.times import parse_seconds
+from central.decide.why_pod import describe_request
 from central.request.model import MalformedRequest
 from central.request.parse import parse_request
 from central.request.reasons import OfPod
-from central.scheduling.why_pod import describe_request
 from central.state.pending import pending_of
 from central.view.model import NodeView
 from central.view.pods import PodState, PodView, view_pods

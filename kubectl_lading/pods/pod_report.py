@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from central.assignment.annotation import BadAssignment, name_vfs, parse_own
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
+from central.decide.why_pod import describe_request
 from central.request.model import MalformedRequest
 from central.request.parse import parse_request
 from central.request.pod import roles_of
-from central.scheduling.why_pod import describe_request
 from central.state.pending import pending_of
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.given import GivenGpu, Pair, given_of, pairs_of

@@ -2,7 +2,7 @@
 
 Take the cluster in central's data structures, one pending pod, and central's own answer if there is one. Central's answer takes
 precedence over the API server's objects, because central also knows the pods that it is binding right now. Return a `Wait`,
-with the victims that central would choose (central.scheduling.preempt). Before an eviction, central also asks the Eviction API
+with the victims that central would choose (central.decide.preempt). Before an eviction, central also asks the Eviction API
 by a dry run, which may refuse it.
 """
 
@@ -12,14 +12,14 @@ from typing import Final
 
 import msgspec
 
-from central.fit.demand import Demand
-from central.fit.model import Missing
+from central.decide import why_pod
+from central.decide.preempt import plans
+from central.decide.scheduler import Scheduler
+from central.decide.victims import Protection
+from central.decide.why_pod import FITS, NodeWhy, Why, why_pending
 from central.ledger.model import NodeCapacity
-from central.scheduling import why_pod
-from central.scheduling.preempt import plans
-from central.scheduling.scheduler import Scheduler
-from central.scheduling.victims import Protection
-from central.scheduling.why_pod import FITS, NodeWhy, Why, why_pending
+from central.search.demand import Demand
+from central.search.placement import Missing
 from central.state.budgets import NO_BUDGETS, Budgets
 from central.state.pending import Pending
 from central.view.helps import Ending, NodeHelp, find_helps

@@ -15,9 +15,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from central.api.times import parse_seconds
+from central.decide.why_pod import FITS, Why, describe_request
 from central.request.model import DeviceRequest, MalformedRequest
 from central.request.parse import parse_request
-from central.scheduling.why_pod import FITS, Why, describe_request
 from central.state.budgets import Budgets
 from central.state.pending import pending_of
 from kubectl_lading.access import connect, find_pod, find_scope

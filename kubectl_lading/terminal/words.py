@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from central.fit.topology import Distance
+from central.search.topology import Distance
 from central.view.helps import Ending
 from central.view.model import DeviceCounts, HolderView, Past, Use
 from central.view.pods import PodView

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from central.fit.topology import Distance, distance
+from central.search.topology import Distance, distance
 from central.view.build import node_view
 from central.view.model import DeviceState, GpuView, HolderView, Past
 from kubectl_lading.access import connect

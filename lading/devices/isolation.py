@@ -1,7 +1,7 @@
 """Name the isolations, which keep a container within its share of a card. The names are in the annotation
 `lading.dev/isolation`, in assignments, in grants and in NodeDevices.
 
-Tests: tests/unit/central/fit/test_isolation.py
+Tests: tests/unit/central/search/test_isolation.py
 """
 
 from collections.abc import Iterable, Mapping

@@ -17,13 +17,13 @@ import msgspec
 
 from central.api.known import Ident
 from central.controllers.gangs import GangFeed, GangKeeper
+from central.decide.gangs import GangPlanner
+from central.decide.scheduler import Reservation
+from central.decide.victims import Protection
 from central.gang.gang import Gang
 from central.gang.life import Phase
 from central.ledger.model import PodRecord
 from central.request.pod import Pod
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.scheduler import Reservation
-from central.scheduling.victims import Protection
 from lading.log import Level, open_log
 from lading.vocabulary import GANG, GANG_MIN, PodUid
 from simulate.cluster import Placed

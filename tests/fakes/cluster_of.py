@@ -1,8 +1,8 @@
 """The cluster of a test's world, as a command has it."""
 
+from central.decide.gangs import GangPlanner
+from central.decide.scheduler import Scheduler
 from central.ledger.ledger import Ledger
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.scheduler import Scheduler
 from central.state.nodes import Nodes
 from central.state.pending import PendingPods
 from kubectl_lading.cluster import Cluster

@@ -20,9 +20,9 @@ from central.controllers.gangs import FINISH_S
 from central.controllers.share_bypass import Bypassed
 from central.controllers.signer import Signer
 from central.daemon.leadership import Leadership
+from central.decide.gangs import ALL_DEVICES
 from central.request.model import Policy
 from central.request.pod import Pod
-from central.scheduling.gangs import ALL_DEVICES
 from lading.kube.client import KubeClient
 from lading.kube.config import open_access
 from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU, PodUid

@@ -18,11 +18,11 @@ from central.assignment.annotation import BadAssignment, parse_own
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
 from central.controllers.signer import Signer
+from central.decide.scheduler import Reservation, Scheduler
 from central.ledger.ledger import Ledger
 from central.quota.model import KOORDINATOR_PREFIX
 from central.request.model import Policy
 from central.request.pod import Pod, roles_of
-from central.scheduling.scheduler import Reservation, Scheduler
 from central.state.pending import PendingPods
 from lading.kube.resource import ELASTIC_QUOTAS, EVENTS, NODE_DEVICES, NODES, PODS
 from lading.nodedevices import NodeDevices, Status

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from central.assignment.annotation import render_assignment
-from central.fit.fit import fit
-from central.fit.model import Placement
 from central.request.model import Policy, Role
+from central.search.fit import fit
+from central.search.placement import Placement
 from lading.reasons import Reason
 from lading.signature import sign
 from lading.vocabulary import ASSIGNMENT, ASSIGNMENT_SIGNATURE, PodUid

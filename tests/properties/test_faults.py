@@ -39,9 +39,9 @@ from central.controllers import (
 from central.controllers import device_health as health
 from central.controllers.share_bypass import Bypassed
 from central.daemon.leadership import Leadership
+from central.decide.gangs import GangPlanner
+from central.decide.scheduler import Scheduler
 from central.request.model import Policy
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.scheduler import Scheduler
 from central.state import seen
 from central.state.quotas import Quotas
 from lading.log import Event

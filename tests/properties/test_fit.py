@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
-from central.fit.demand import Limits
-from central.fit.equivalence import class_in_any_order
-from central.fit.explain import explain
-from central.fit.fit import fit
-from central.fit.model import NoFit, Placement
-from central.fit.score import score
-from central.fit.topology import Distance, distance
 from central.ledger.model import CardCapacity, NodeCapacity
+from central.rank.equivalence import class_in_any_order
+from central.rank.score import score
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Role, Scope
+from central.search.demand import Limits
+from central.search.explain import explain
+from central.search.fit import fit
+from central.search.placement import NoFit, Placement
+from central.search.topology import Distance, distance
 from lading.nodedevices import Gpu, NvLink
 from tests.depth import repeats
 from tests.fakes.capacities import MODEL, capacity, card, gpu_uuid, port, rdma, request, share, vf, whole
@@ -377,7 +377,7 @@ def moved(gpu: Gpu, to: Gpu) -> Gpu:
 @settings(max_examples=repeats(60, long=1_500))
 @given(st.data(), capacities(), asks(), policies)
 def test_what_is_alike_fits_alike(data: st.DataObject, one: NodeCapacity, asked: DeviceRequest, policy: Policy) -> None:
-    """A verdict is kept for all rooms that are alike (central/fit/equivalence.py)."""
+    """A verdict is kept for all rooms that are alike (central/rank/equivalence.py)."""
     twin = data.draw(likely(one))
     if class_in_any_order(one) != class_in_any_order(twin):
         return

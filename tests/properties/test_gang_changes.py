@@ -18,12 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from central.api.known import Ident
 from central.api.pod_groups import GANG_KINDS, PodGroup
 from central.controllers.gangs import FINISH_S, INCOMPLETE, GangFeed, GangKeeper, GangObjectFeed
+from central.decide.gangs import GangPlanner
+from central.decide.scheduler import Reservation
+from central.decide.victims import Protection
 from central.gang.gang import Gang
 from central.gang.life import Phase
 from central.ledger.model import Claim, PodRecord
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.scheduler import Reservation
-from central.scheduling.victims import Protection
 from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, PodUid
 from tests.depth import repeats
 from tests.properties.test_gangs import assigned, run

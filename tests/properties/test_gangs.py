@@ -13,11 +13,11 @@ import pytest
 
 from central.api.known import Ident
 from central.controllers.gangs import FINISH_S, GangFeed, GangKeeper
+from central.decide.gangs import GangPlanner
+from central.decide.scheduler import Reservation
+from central.decide.victims import Protection
 from central.gang.gang import Gang
 from central.ledger.model import Claim, PodRecord
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.scheduler import Reservation
-from central.scheduling.victims import Protection
 from lading.vocabulary import ASSIGNMENT, GANG, GANG_MIN, PodUid
 from tests.depth import repeats
 from tests.unit.central.world import World, uid_of

@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from central.decide.scheduler import Reservation
 from central.request.model import Policy
-from central.scheduling.scheduler import Reservation
 from hooks.forms.signed import parse_central
 from hooks.grant.choose import choose
 from hooks.model.assignment import Assignment, Form, GrantedDevices

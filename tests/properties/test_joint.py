@@ -1,5 +1,5 @@
 """The joint choice of cards and VFs against brute force: every set of cards with every set of VFs, and every way to pair them,
-the objective computed by its words. Nothing of central/fit is used by the oracle.
+the objective computed by its words. Nothing of central/search is used by the oracle.
 
 On every shipped profile with random holds, and on random nodes."""
 
@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 import pytest
 
-from central.fit.demand import Limits
-from central.fit.fit import fit
-from central.fit.model import Placement
 from central.ledger.model import CardCapacity, NodeCapacity, VfCapacity
 from central.request.model import DeviceRequest, PartitionPolicy, Policy, RdmaPolicy, Scope
+from central.search.demand import Limits
+from central.search.fit import fit
+from central.search.placement import Placement
 from lading.nodedevices import Gpu, NvLink, Partition, Pf, Place, Status, Vf
 from lading.vocabulary import GpuUuid, PciAddress
 from tests.fakes.capacities import rdma, request, share, whole

@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from central.fit.fit import fit
-from central.fit.model import Placement
-from central.fit.topology import Distance
 from central.ledger.model import NodeCapacity
 from central.request.model import Policy
+from central.search.fit import fit
+from central.search.placement import Placement
+from central.search.topology import Distance
 from tests.fakes.capacities import request, whole
 from tests.properties.test_joint import Plan, capacity_of, kept_whole, linked, near, random_status
 

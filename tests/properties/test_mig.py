@@ -1,5 +1,5 @@
 """MIG instances against brute force: random nodes, several containers, VFs and scopes. Every set of instances with every set of
-VFs is tried for each container. Nothing of central/fit is used by the oracle."""
+VFs is tried for each container. Nothing of central/search is used by the oracle."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from central.fit.demand import Limits
-from central.fit.fit import fit
-from central.fit.model import Placement
 from central.ledger.model import NodeCapacity, VfCapacity
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Role, Scope
+from central.search.demand import Limits
+from central.search.fit import fit
+from central.search.placement import Placement
 from tests.depth import repeats
 from tests.fakes.capacities import capacity, mig_card, port, request, vf, whole
 from tests.properties.test_joint import distances

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.controllers.requeue import Requeuer
-from central.fit.model import Placement
+from central.decide.scheduler import PREDICTION_S, Reservation
 from central.ledger.model import Claim
 from central.request.model import Policy
-from central.scheduling.scheduler import PREDICTION_S, Reservation
+from central.search.placement import Placement
 from lading.vocabulary import ASSIGNMENT, PodUid
 from tests.depth import repeats
 from tests.fakes.kube_objects import WHOLE, share
@@ -100,7 +100,7 @@ class Story:
 @settings(max_examples=repeats(50, long=500), deadline=None)
 @given(steps, st.sampled_from([Policy.BINPACK, Policy.FRAGMENTATION]), st.sampled_from([1, 256]))
 def test_who_fits_is_woken_at_last(said: Sequence[tuple[object, ...]], policy: Policy, kept: int) -> None:
-    with patch("central.fit.verdicts.REMEMBERED", kept):
+    with patch("central.rank.verdicts.REMEMBERED", kept):
         story = Story(policy)
         for step in said:
             match step:

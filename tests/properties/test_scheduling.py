@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from central.api.known import Ident
 from central.assignment.annotation import OwnAssignment, parse_own
+from central.decide.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from central.ledger.facts import UNREPORTED_S
 from central.request.model import Policy
-from central.scheduling.scheduler import PREDICTION_S, Bound, NotBound, Reservation
 from lading.vocabulary import ASSIGNMENT, RESOURCE_GPU_CORE, RESOURCE_GPU_MEMORY
 from tests.depth import repeats
 from tests.fakes.capacities import CARD_MIB

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.fit.fit import fit
-from central.fit.model import Placement
 from central.ledger.model import CardCapacity, NodeCapacity
 from central.request.model import DeviceRequest, Policy, Sharing
+from central.search.fit import fit
+from central.search.placement import Placement
 from lading.devices.isolation import IsolationName
 from tests.depth import repeats
 from tests.fakes.capacities import capacity, card, request, share, whole

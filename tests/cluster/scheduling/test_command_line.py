@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from central.fit.model import Missing
+from central.search.placement import Missing
 from lading.vocabulary import SYSTEM_NAMESPACE
 from simnode.kube_api import KubeApi
 from simnode.scheduling import Replica

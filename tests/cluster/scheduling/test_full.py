@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 
-from central.fit.model import Missing
+from central.search.placement import Missing
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.books import by_assignment
 from tests.cluster.scheduling.world import LOOK_S, World

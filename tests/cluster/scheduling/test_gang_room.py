@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from central.scheduling.reservation import PATIENCES
+from central.decide.reservation import PATIENCES
 from simnode.control_plane import ControlPlane
 from tests.cluster.scheduling.fleet import CARDS
 from tests.cluster.scheduling.gang_world import GangWorld, gang_world, of_gang

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from central.fit.model import Missing
+from central.search.placement import Missing
 from lading.vocabulary import GPU_CORE_LIMIT, ISOLATION
 from simnode import images
 from simnode.cuda import CudaDriver, install_fake_cuda

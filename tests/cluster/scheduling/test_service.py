@@ -2,7 +2,7 @@
 
 import pytest
 
-from central.fit.model import Missing
+from central.search.placement import Missing
 from simnode.nvml import GPU_IS_LOST, Failure
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.world import World

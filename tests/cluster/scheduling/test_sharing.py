@@ -2,7 +2,7 @@
 
 import pytest
 
-from central.fit.model import Missing
+from central.search.placement import Missing
 from lading.vocabulary import POLICY, SHARE_AFFINITY, SHARE_ANTI_AFFINITY, SHARE_EXCLUSION
 from tests.cluster.pods import Pods
 from tests.cluster.scheduling.world import MERGE, World

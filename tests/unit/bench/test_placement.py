@@ -12,7 +12,7 @@ from bench.departures import ONLINE, POOLED
 from bench.placement import find_workloads
 from bench.placement_real import expected_pods
 from bench.placement_table import BEGIN, END, render, render_baselines, render_markdown, write_docs
-from central.fit.workload import kind_of, parse_workload
+from central.rank.workload import kind_of, parse_workload
 from lading.errors import ConfigError
 from simulate.product import read_pod, shape_of
 from tests.unit.simulate.small import PODS as TRACED

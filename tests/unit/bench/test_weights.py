@@ -8,10 +8,10 @@ import pytest
 
 from bench import weights
 from bench.weights import ALL, SHIPPED, VARIANTS, Variant, played_with, summarize
-from central.fit import fragmentation
-from central.fit.columns import FULL, Columns, States
-from central.fit.fragmentation import Fragmentation
-from central.fit.workload import PodKind, workload_of
+from central.rank import fragmentation
+from central.rank.columns import FULL, Columns, States
+from central.rank.fragmentation import Fragmentation
+from central.rank.workload import PodKind, workload_of
 from central.request.model import CpuMemory
 from tests.fakes.capacities import capacity, card
 from tests.unit.bench.test_placement import NODES, PODS

@@ -13,10 +13,10 @@ from central.controllers.share_bypass import BYPASSED
 from central.controllers.take_back import TAKEN_BACK
 from central.daemon.leadership import NO_ASSIGNMENT
 from central.daemon.lease import LeaseTerms
-from central.fit.model import Missing
+from central.decide.scheduler import PREDICTION_S
 from central.ledger.claims import NOMINATION_S
 from central.request.reasons import OfBinding, OfPod
-from central.scheduling.scheduler import PREDICTION_S
+from central.search.placement import Missing
 from lading.log import Event
 from lading.reasons import Reason
 from tests.docs import ROOT, first_cells, section

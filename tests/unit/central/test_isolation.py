@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 from central.controllers.requeue import Requeuer
-from central.fit.model import Missing
+from central.decide.scheduler import Reservation
+from central.decide.why_pod import why_pending
 from central.ledger.model import CardCapacity
-from central.scheduling.scheduler import Reservation
-from central.scheduling.why_pod import why_pending
+from central.search.placement import Missing
 from lading.devices.isolation import IsolationName
 from lading.vocabulary import ASSIGNMENT
 from tests.fakes.kube_objects import decoded, gpu_uuid, share

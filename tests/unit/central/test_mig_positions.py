@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from central.fit.model import Missing
-from central.scheduling.scheduler import Reservation
-from central.scheduling.why_pod import why_pending
+from central.decide.scheduler import Reservation
+from central.decide.why_pod import why_pending
+from central.search.placement import Missing
 from lading.nodedevices import Metadata, NodeDevices
 from lading.vocabulary import ASSIGNMENT
 from simnode.reported import read_status

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from central.controllers.requeue import Requeuer
-from central.fit.model import Missing
+from central.decide.scheduler import PREDICTION_S, NotBound, Reservation
+from central.decide.why_pod import describe_request, why_pending
 from central.ledger.model import Claim
 from central.request.pod import Pod
-from central.scheduling.scheduler import PREDICTION_S, NotBound, Reservation
-from central.scheduling.why_pod import describe_request, why_pending
+from central.search.placement import Missing
 from lading.vocabulary import ASSIGNMENT, GpuUuid
 from tests.fakes.kube_objects import decoded, gpu_uuid, share
 from tests.fakes.simulated_time import run_simulated

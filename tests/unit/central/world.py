@@ -11,16 +11,16 @@ from central.api.known import Ident
 from central.api.objects import Node
 from central.controllers.conditions import Conditions
 from central.controllers.informer import DevicesFeed, NodeFeed, PodFeed
-from central.fit.forecast import Forecast
+from central.decide.filtered import Filtered
+from central.decide.preempt import Plan, plans
+from central.decide.scheduler import Reservation, Scheduler
+from central.decide.victims import Protection
 from central.ledger.ledger import Ledger
 from central.ledger.model import Claim
 from central.loop.steps import exhaust
+from central.rank.forecast import Forecast
 from central.request.model import Policy
 from central.request.pod import Pod
-from central.scheduling.filtered import Filtered
-from central.scheduling.preempt import Plan, plans
-from central.scheduling.scheduler import Reservation, Scheduler
-from central.scheduling.victims import Protection
 from central.state.pending import Pending, PendingPods
 from central.state.quotas import Quotas
 from lading.nodedevices import NodeDevices

@@ -16,8 +16,8 @@ import yaml
 import hooks.daemon.settings
 import runtimeproxy.settings
 import shares.settings
-from central.fit.model import Missing
 from central.request.reasons import OfPod
+from central.search.placement import Missing
 from lading.health import parse_address
 from lading.reasons import Reason
 from tests.docs import ROOT, section

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from central.scheduling.why_pod import Why
+from central.decide.why_pod import Why
 from kubectl_lading.access import connect
 from kubectl_lading.central import DEFAULT_PORT, Central
 from kubectl_lading.flags import Flags

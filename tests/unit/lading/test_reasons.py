@@ -3,8 +3,8 @@
 import re
 from collections import Counter
 
-from central.fit.model import Missing
 from central.request.reasons import OfBinding, OfPod
+from central.search.placement import Missing
 from lading.reasons import Reason
 from tests.docs import ROOT
 

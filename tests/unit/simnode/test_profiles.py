@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from central.assignment.annotation import render_assignment
-from central.fit.fit import fit
-from central.fit.model import Placement
-from central.fit.topology import Distance, distance
 from central.request.model import DeviceRequest, PartitionPolicy, Policy
+from central.search.fit import fit
+from central.search.placement import Placement
+from central.search.topology import Distance, distance
 from hooks.grant.cards import UnassignedPolicy
 from hooks.grant.decide import Rules, View, decide
 from hooks.grant.pod import PodPolicy

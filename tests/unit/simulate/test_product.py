@@ -10,11 +10,11 @@ import pytest
 from central.assignment.model import Taken
 from central.controllers.conditions import Conditions
 from central.controllers.informer import PodFeed
-from central.fit.demand import Limits
-from central.fit.forecast import LOOK_FIRST, Forecast, Source
+from central.decide.scheduler import Reservation, Scheduler
+from central.rank.forecast import LOOK_FIRST, Forecast, Source
 from central.request.model import ContainerRequest, DeviceRequest, Policy, RdmaPolicy, Scope, Share
 from central.request.parse import parse_request
-from central.scheduling.scheduler import Reservation, Scheduler
+from central.search.demand import Limits
 from central.state.pending import PendingPods
 from lading.vocabulary import ASSIGNMENT, PodUid
 from simnode.reported import read_status

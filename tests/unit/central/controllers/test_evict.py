@@ -10,10 +10,10 @@ import pytest
 
 from central.controllers.evict import CONFLICT, PREEMPTED, SPARED_S
 from central.controllers.signer import Signer
+from central.decide.preempt import Plan, plans
+from central.decide.scheduler import Scheduler
 from central.ledger.claims import NOMINATION_S
 from central.ledger.facts import UNREPORTED_S
-from central.scheduling.preempt import Plan, plans
-from central.scheduling.scheduler import Scheduler
 from central.state.counts import EvictOutcome
 from central.state.pending import Pending
 from lading.log import Event

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from central.controllers.patience import LOOK_S, MOST_ABANDONED, REMEMBERED, TRIED
+from central.decide.reservation import PATIENCES, SEEN_S
+from central.decide.why_pod import why_pending
 from central.ledger.claims import NOMINATION_S
-from central.scheduling.reservation import PATIENCES, SEEN_S
-from central.scheduling.why_pod import why_pending
 from lading.log import Event
 from lading.vocabulary import RESOURCE_GPU
 from tests.fakes import kube_objects

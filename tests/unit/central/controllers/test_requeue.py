@@ -8,11 +8,11 @@ import pytest
 
 from central.assignment.model import Part, Taken
 from central.controllers.requeue import AT_ONCE, FOR_EACH_NODE, JUDGED_S, LOOK_S, Requeuer
-from central.fit.filters import CardFilter, find_filters
+from central.decide.scheduler import PREDICTION_S, Reservation
 from central.ledger.model import NodeCapacity
 from central.loop.slices import SLICE_S
 from central.request.model import DeviceRequest, Policy
-from central.scheduling.scheduler import PREDICTION_S, Reservation
+from central.search.filters import CardFilter, find_filters
 from central.state.pending import Pending
 from lading.kube.errors import ConflictError, ForbiddenError, KubeError, NotFoundError, UnclearError
 from lading.log import Event
@@ -250,7 +250,7 @@ def with_a_larger_node(nodes: Sequence[str]) -> Waking:
 
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
 def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("central.fit.verdicts.REMEMBERED", 4)
+    monkeypatch.setattr("central.rank.verdicts.REMEMBERED", 4)
     one = Waking(nodes=(), policy=policy)
     for number in range(20):
         one.world.node(f"n{number}", 1)
@@ -264,7 +264,7 @@ def test_for_more_asks_than_are_kept_only_what_got_room_is_judged(policy: Policy
         fits.append(capacity.name)
         return find_filters(capacity, *words)
 
-    monkeypatch.setattr("central.fit.fit.find_filters", counted)
+    monkeypatch.setattr("central.search.fit.find_filters", counted)
     one.world.gone("full-n3")
     assert len(one.look()) == FOR_EACH_NODE
     assert fits == ["n3"] * 10

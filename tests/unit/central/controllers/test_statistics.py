@@ -7,10 +7,10 @@ import pytest
 
 from central.controllers import statistics as module
 from central.controllers.statistics import Amounts, ClusterStatistics, Overview
-from central.fit.columns import Bools
-from central.fit.unusable import FreeColumns, unusable_milli
-from central.fit.workload import PodKind, workload_of
 from central.ledger.ledger import Ledger
+from central.rank.columns import Bools
+from central.rank.unusable import FreeColumns, unusable_milli
+from central.rank.workload import PodKind, workload_of
 from central.request.model import CpuMemory
 from central.view.model import NodeState
 from tests.fakes.kube_objects import share

@@ -9,9 +9,9 @@ from prometheus_client import generate_latest
 from central.controllers.evict import PREEMPTED
 from central.controllers.share_bypass import BYPASSED
 from central.daemon.metrics import MOST_QUOTAS, Metrics
-from central.fit.model import Missing
 from central.quota.model import LABEL_QUOTA
 from central.request.reasons import OfPod
+from central.search.placement import Missing
 from central.state.counts import BindOutcome, Counts, EvictOutcome
 from tests.fakes.led import Led, play
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from central.daemon.settings import Settings, check, listen_address, read_page_tls, read_prior, read_signer, read_tls
-from central.fit.workload import PodKind, parse_workload
 from central.main import main
+from central.rank.workload import PodKind, parse_workload
 from lading.errors import ConfigError
 from simnode.pki import Authority
 

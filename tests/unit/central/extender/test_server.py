@@ -12,13 +12,13 @@ import aiohttp
 import msgspec
 import pytest
 
+from central.decide.decision import Decision
 from central.extender import server as module
 from central.extender.server import ExtenderServer
 from central.http import connections
 from central.http.server import server_tls
 from central.request.pod import Pod
 from central.request.reasons import OfBinding, OfPod
-from central.scheduling.decision import Decision
 from lading.errors import ConfigError, HostError
 from lading.health import Address
 from lading.log import Event
@@ -451,7 +451,7 @@ def test_a_version_of_thousands_of_digits_is_a_bad_request(verb: str) -> None:
     play(story)
 
 
-@pytest.mark.parametrize("where", ["decide", "apply", "prioritize"])
+@pytest.mark.parametrize("where", ["decide", "apply", "prefer"])
 def test_an_error_of_lading_is_no_bad_request(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """It is logged with the pod's name. What follows from an answer that was sent changes the answer no more."""
 
@@ -461,7 +461,7 @@ def test_an_error_of_lading_is_no_bad_request(monkeypatch: pytest.MonkeyPatch, w
 
         monkeypatch.setattr(one.verbs, where, fail)
         body = {"Pod": pod("a", version=1), "NodeNames": ["n1"]}
-        status, _ = await one.post("prioritize" if where == "prioritize" else "filter", body)
+        status, _ = await one.post("prioritize" if where == "prefer" else "filter", body)
         assert status == (200 if where == "apply" else 500)
         (first, *_) = [fields for event, fields in one.records.seen if event is Event.HANDLING_FAILED]
         assert first["object"] == "default/a"

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from central.decide.filtered import SameReason
 from central.extender.wire import Names, render_same
-from central.scheduling.filtered import SameReason
 
 
 @pytest.mark.parametrize("sent", [b'["a","b-1","c"]', b'["a", "b-1", "c"]', b'["b-1"]', b"[]"])

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from central.assignment.model import Part, PlacedContainer, PlacedGpu, Taken
-from central.fit.model import Placement
 from central.gang.gang import Gang, Member
 from central.gang.life import Planned
 from central.ledger.model import Claim, Conflict, Holder, OwnClaim
 from central.request.gang import GangDialect, GangKey, Membership
 from central.request.model import NO_CPU_MEMORY
+from central.search.placement import Placement
 from lading.vocabulary import PodUid
 from tests.unit.central.world import World, uid_of
 

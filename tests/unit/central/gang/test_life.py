@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from central.assignment.model import NOTHING_TAKEN
-from central.fit.model import Placement
 from central.gang.life import (
     PHASES,
     TRANSITIONS,
@@ -22,6 +21,7 @@ from central.gang.life import (
     next_stage,
 )
 from central.ledger.model import Holder, OwnClaim
+from central.search.placement import Placement
 from lading.vocabulary import PodUid
 
 PLACE = Planned(node="n1", placement=Placement(containers={}, taken=NOTHING_TAKEN))

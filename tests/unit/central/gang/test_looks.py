@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from central.api.pod_groups import GangObject
 from central.controllers.gangs import QUEUED_S, GangKeeper
+from central.decide.gangs import GangPlanner
 from central.extender.wire import Names
 from central.gang import node_names
 from central.gang.gang import Gang, Member
@@ -18,7 +19,6 @@ from central.gang.gangs import Gangs
 from central.gang.life import Phase
 from central.gang.node_names import Numbered
 from central.request.gang import GangDialect, GangKey, Membership, ObjectKey, Terms
-from central.scheduling.gangs import GangPlanner
 from lading.vocabulary import PodUid
 from tests.fakes.led import Led, play
 from tests.unit.central.gang.stories import bound, put_gang, put_member

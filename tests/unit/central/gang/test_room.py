@@ -12,12 +12,12 @@ import pytest
 from central.controllers import make_room
 from central.controllers.evict import PREEMPTED
 from central.controllers.gangs import BARRIER_S
+from central.decide.gang_room import Made, evicting
+from central.decide.gangs import GangPlanner
+from central.decide.reservation import SEEN_S
+from central.decide.victims import Protection
 from central.gang.gang import Gang
 from central.request.gang import Terms
-from central.scheduling.gang_room import Made, evicting
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.reservation import SEEN_S
-from central.scheduling.victims import Protection
 from lading.vocabulary import GANG, GANG_MIN, GANG_REQUIRED_TOPOLOGY, RESOURCE_GPU, PodUid
 from tests.fakes.kube_scheduler import KubeScheduler
 from tests.fakes.led import Led, play

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Iterable
 
 from central.controllers.gangs import GangFeed, GangKeeper
+from central.decide.gangs import GangPlanner
+from central.decide.victims import Protection
 from central.gang.life import Phase
 from central.ledger.model import PodRecord
-from central.scheduling.gangs import GangPlanner
-from central.scheduling.victims import Protection
 from lading.vocabulary import GANG, GANG_MIN, PodUid
 from tests.fakes.simulated_time import run_simulated
 from tests.unit.central.world import World, uid_of

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from central.assignment.model import Part, Taken
-from central.fit.model import Missing, NoFit, Placement
 from central.ledger.model import ONE_EACH, NodeCapacity
 from central.ledger.overlay import Put
 from central.ledger.usage import Hold
 from central.request.model import CpuMemory
+from central.search.placement import Missing, NoFit, Placement
 from central.view.moves import place
 from tests.fakes.capacities import capacity, gpu_uuid
 from tests.fakes.ended import end_pod

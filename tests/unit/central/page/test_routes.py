@@ -11,13 +11,13 @@ import aiohttp
 import msgspec
 import pytest
 
+from central.decide.configuration import EffectiveConfiguration, effective_configuration
 from central.page import routes
 from central.page.files import STATIC
 from central.page.live import EVERY_S, Live
 from central.page.routes import PageRoutes
 from central.page.server import PageServer
 from central.request.model import Policy
-from central.scheduling.configuration import EffectiveConfiguration, effective_configuration
 from lading.health import Address
 from tests.unit.central.page.shown import Shown, names
 

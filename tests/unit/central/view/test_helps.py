@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.fit.model import Placement
+from central.search.placement import Placement
 from central.view.helps import MOST_SETS, NodeHelp, find_helps, smallest_sets
 from lading.vocabulary import PodUid
 from tests.fakes.kube_objects import WHOLE, grant, share, vfs

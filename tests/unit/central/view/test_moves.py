@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from central.fit.model import Placement
 from central.request.model import DeviceRequest
 from central.request.parse import parse_request
+from central.search.placement import Placement
 from central.state.pending import Pending, pending_of
 from central.view.moves import Opening, plan_openings
 from lading.vocabulary import PodUid

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from central.scheduling.configuration import EffectiveConfiguration
+from central.decide.configuration import EffectiveConfiguration
 from kubectl_lading.installation.finding import Level, Part, Workload
 from kubectl_lading.installation.read_installation import CRDS, DAEMONSETS, DEPLOYMENTS
 from kubectl_lading.installation.status import AGAIN_S, wait_until_well

@@ -4,8 +4,8 @@ from collections import Counter
 
 import msgspec
 
-from central.fit.model import Missing
 from central.request.reasons import OfPod
+from central.search.placement import Missing
 from kubectl_lading.cluster import Cluster, compute
 from kubectl_lading.objects import Node, Report
 from kubectl_lading.plans.manifests import parse_manifest

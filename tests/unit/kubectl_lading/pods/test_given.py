@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from central.assignment.model import PlacedContainer, PlacedGpu, PlacedVf
-from central.fit.topology import Distance
+from central.search.topology import Distance
 from kubectl_lading.pods.given import Pair, given_of, pairs_of
 from kubectl_lading.terminal.words import DISTANCES
 from lading.devices.isolation import IsolationName

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from central.fit.topology import Distance
 from central.request.pod import DEVICES_HEALTHY
+from central.search.topology import Distance
 from kubectl_lading.objects import FullPod
 from kubectl_lading.pods.pod_report import PodReport, SignatureState, report_pod
 from kubectl_lading.pods.situation import Stand

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from central.fit.model import Missing
+from central.decide.why_pod import FITS, Why
 from central.request.node_rules import traits_of
-from central.scheduling.why_pod import FITS, Why
+from central.search.placement import Missing
 from central.state.budgets import NO_BUDGETS, Budget, Budgets
 from central.state.nodes import Nodes
 from kubectl_lading.cluster import NOT_ALLOWED

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from central.scheduling.why_pod import Why
+from central.decide.why_pod import Why
 from kubectl_lading.objects import Unread
 from kubectl_lading.pods.situation import Stand
 from lading.kube.resource import EVENTS

@@ -1,0 +1,248 @@
+"""Explain node by node why a pod is not running: `GET /v1/why/<namespace>/<pod>`.
+
+Take the scheduler's view of one pod. Return JSON for `kubectl lading why` and for people with curl. It has the codes of
+kube-scheduler's reasons with their numbers of nodes, and each node's nearest miss in words and numbers.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, Literal
+
+import msgspec
+
+from central.assignment.sharing import groups_of
+from central.decide.line import Line, gang_lines, pod_line
+from central.decide.scheduler import Scheduler
+from central.decide.victims import Protection, Victims
+from central.gang.gang import Gang
+from central.gang.life import Phase
+from central.ledger.model import Claim
+from central.request.model import ContainerRequest, DeviceRequest, RdmaPolicy, Scope, Sharing
+from central.search.explain import explain
+from central.search.placement import Missing, Placement
+from central.state.pending import Pending
+from lading.amounts import format_mib
+from lading.vocabulary import (
+    GPU_MODEL,
+    ISOLATION,
+    NVSWITCH_PARTITION,
+    POLICY,
+    PREFIX,
+    SHARE_AFFINITY,
+    SHARE_ANTI_AFFINITY,
+    SHARE_EXCLUSION,
+    TOPOLOGY,
+    PodUid,
+)
+
+MOST_PROTECTED: Final = 8  # maximum causes that are shown
+FITS: Final = "fits"  # the `reason` of a node on which the pod fits
+
+_WHERE: Final = {
+    RdmaPolicy.NEAREST: "",
+    RdmaPolicy.COUNT: " wherever they are (rdma-policy count)",
+    RdmaPolicy.PER_SWITCH: " on each switch of its GPUs (rdma-policy per-switch)",
+    RdmaPolicy.PER_PF: " of each PF (rdma-policy per-pf)",
+}
+
+
+SENTENCES: Final = {missing.value: missing.text for missing in Missing} | {FITS: "its devices are free"}
+
+
+class NodeWhy(msgspec.Struct, frozen=True, omit_defaults=True):
+    node: str
+    reason: str  # code of central.search.placement.Missing, or FITS
+    text: str = ""  # the reason's sentence
+    detail: str = ""
+
+
+class GangWhy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Describe the progress of the pod's gang."""
+
+    name: str  # namespace/name
+    phase: Phase
+    least: dict[str, int] = {}  # minimum by role; an empty name: the gang has no roles
+    exist: dict[str, int] = {}  # existing members by role, also beyond the minimum
+    bound: dict[str, int] = {}
+    reason: str = ""  # code of OfPod, for a gang without a plan
+    said: str = ""  # message for `reason`
+    nodes: list[str] = []  # nodes of the plan, or nodes where devices are kept or freed for the gang
+    line: Line | None = None  # queue position of a gang that waits for a plan
+
+    def in_words(self) -> str:
+        roles = [
+            f"{f'{role}: ' if role else ''}{self.exist.get(role, 0)} exist and {self.bound.get(role, 0)} are bound of {count}"
+            for role, count in self.least.items()
+        ]
+        said = f"; {self.said} ({self.reason})" if self.reason else ""
+        line = f"; {self.line.in_words()}" if self.line is not None else ""
+        return f"{self.name} is {self.phase}: {', '.join(roles) or 'its minimum is not known'}{said}{line}"
+
+
+def why_gang(scheduler: Scheduler, uid: PodUid) -> GangWhy | None:
+    """Return the gang that the pod waits for; None if it is placed like other pods."""
+    found = scheduler.gangs.of(uid)
+    if found is None or found[0].ordinary:
+        return None
+    return view_gang(scheduler, found[0], gang_lines(scheduler).get(found[0].key))
+
+
+def view_gang(scheduler: Scheduler, gang: Gang, line: Line | None) -> GangWhy:
+    nominations = (scheduler.ledger.own_claim(member, Claim.NOMINATED) for member in gang.members)
+    return GangWhy(
+        name=str(gang.key),
+        phase=gang.phase,
+        least=dict(gang.terms.least),
+        exist=dict(gang.existing()),
+        bound=dict(gang.bound()),
+        reason="" if gang.plan else gang.search.reason.value,
+        said="" if gang.plan else gang.search.message,
+        nodes=sorted(gang.life.nodes or {claim.node for claim in nominations if claim is not None}),
+        line=line,
+    )
+
+
+class Why(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    name: str
+    uid: str
+    state: Literal["pending", "reserved"]
+    asks: str  # the device request in words
+    node: str = ""  # node where the pod's devices are reserved
+    refused_s: float | None = None  # seconds since the first refusal
+    making_room_on: str = ""  # node where pods are evicted for the pod
+    keeping_room_on: str = ""  # node where devices that become free are kept for the pod
+    gang: GangWhy | None = None  # gang with which the pod starts, in place of the fields below for a single pod
+    quota: str = ""  # message why the quota refuses the pod, with the code
+    line: Line | None = None  # queue position of a pod that waits alone
+    preempts: str = ""  # possible victims by quotas, in words; empty: quotas make no difference
+    protected: dict[str, int] = {}  # number of pods of lower priority that cannot be evicted, by protection
+    reasons: dict[str, int] = {}  # number of nodes by reason
+    nodes: list[NodeWhy] = []
+
+
+def why_pending(scheduler: Scheduler, pod: Pending, now: float) -> Why:
+    return why_by_nodes(scheduler, pod, now, list(look_at_nodes(scheduler, pod)))
+
+
+def look_at_nodes(scheduler: Scheduler, pod: Pending) -> Iterator[NodeWhy]:
+    """Yield for each node whether the pod fits, and why not; a node takes some tenths of a millisecond. If the caller pauses in
+    between, the later nodes have their new state."""
+    for name in scheduler.ledger.nodes():
+        yield _look_at(scheduler, pod, name)
+
+
+def _look_at(scheduler: Scheduler, pod: Pending, name: str) -> NodeWhy:
+    verdict = scheduler.verdict(pod.request, name, scheduler.ledger.without(pod.uid))
+    if isinstance(verdict, Placement):
+        return NodeWhy(node=name, reason=FITS)
+    missing = verdict.missing
+    if missing is Missing.GROUP_ELSEWHERE:
+        detail = _where_its_group_is(scheduler, pod)
+    else:
+        capacity = scheduler.ledger.without(pod.uid).capacity(name)
+        detail = explain(capacity, pod.request, missing, policy=scheduler.policy, limits=scheduler.limits)
+    return NodeWhy(node=name, reason=missing.value, text=missing.text, detail=detail)
+
+
+def why_by_nodes(
+    scheduler: Scheduler, pod: Pending, now: float, nodes: list[NodeWhy], protection: Protection | None = None
+) -> Why:
+    """Return the whole answer. `protection`: the pods that cannot be evicted; None: unknown."""
+    reserved = scheduler.ledger.own_claim(pod.uid, Claim.RESERVED)
+    making_room_on, keeping_room_on = scheduler.room_for(pod.uid)
+    return Why(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        state="reserved" if reserved else "pending",
+        asks=describe_request(pod),
+        node=reserved.node if reserved else "",
+        refused_s=None if pod.refused_at is None else round(now - pod.refused_at, 1),
+        making_room_on=making_room_on,
+        keeping_room_on=keeping_room_on,
+        gang=why_gang(scheduler, pod.uid),
+        quota=pod.quota.shown if pod.quota is not None else "",
+        line=pod_line(scheduler, pod),
+        preempts=scheduler.preemption([pod]).said,
+        protected={} if protection is None else _protected(scheduler, pod, [one.node for one in nodes], protection),
+        reasons=dict(Counter(node.reason for node in nodes).most_common()),
+        nodes=nodes,
+    )
+
+
+def _protected(scheduler: Scheduler, pod: Pending, names: Iterable[str], protection: Protection) -> dict[str, int]:
+    """Return by protection, in words, the number of pods of lower priority that cannot be evicted for this pod."""
+    if scheduler.pending.get_refused(pod.uid) is None or not pod.may_preempt:
+        return {}
+    found = scheduler.gangs.of(pod.uid)
+    priority = pod.priority if found is None or found[0].ordinary else found[0].priority
+    lower = Victims(scheduler, priority, protection, scheduler.preemption([pod]))
+    return dict(islice(lower.protected(names).items(), MOST_PROTECTED))
+
+
+def _where_its_group_is(scheduler: Scheduler, pod: Pending) -> str:
+    """Return a text with the affinity group's card, its node, and the pods on it: pods of the requesting pod's own
+    namespace."""
+    (group,) = groups_of([pod.request.sharing]) if pod.request.sharing else ()
+    cards = []
+    for card in sorted(scheduler.group_cards(pod.request, scheduler.ledger.without(pod.uid))):
+        members = sorted(f"{holder.namespace}/{holder.name}" for holder in scheduler.ledger.group_members(group, card))
+        cards.append(f"{card.uuid} of node {card.node} ({', '.join(members[:4])}{', …' if len(members) > 4 else ''})")
+    several = "; it takes no more pods until it is on one" if len(cards) > 1 else ""
+    return f"share-affinity {group.affinity} is on {' and '.join(cards)}{several}"
+
+
+def describe_request(pod: Pending) -> str:
+    """Return in words the devices of each container, then the annotations that refine all of them. Unset annotations are left
+    out."""
+    request = pod.request
+    devices = [f"{container.name}: {', '.join(_devices_in_words(container, request))}" for container in request.containers]
+    bound_to = (
+        (GPU_MODEL, " or ".join(request.gpu_models)),
+        (TOPOLOGY, "" if request.scope is Scope.ANY else request.scope),
+        (NVSWITCH_PARTITION, request.partition or ""),
+        (POLICY, request.policy or ""),
+        (ISOLATION, request.isolation or ""),
+    )
+    return "; ".join(
+        [*devices, *(f"{_word(key)} {value}" for key, value in bound_to if value), *_sharing_in_words(request.sharing)]
+    )
+
+
+def _devices_in_words(container: ContainerRequest, request: DeviceRequest) -> Iterator[str]:
+    if container.gpus:
+        kind = (
+            f"MIG instance{_s(container.gpus)} {request.mig_profile}"
+            if request.mig_profile
+            else f"whole GPU{_s(container.gpus)}"
+        )
+        yield f"{container.gpus} {kind}"
+    if share := container.share:
+        amounts = [format_mib(share.memory_mib)] if share.memory_mib else []
+        amounts += [f"{share.core_percent}%"] if share.core_percent else []
+        limit = f", limited to {share.core_limit_percent}% of the compute" if share.core_limit_percent else ""
+        each = f" of each of {share.cards} GPUs" if share.cards > 1 else ""
+        yield f"a GPU share of {' and '.join(amounts)}{each}{limit}"
+    if container.vfs:
+        yield f"{container.vfs} RDMA VF{_s(container.vfs)}{_WHERE[request.rdma_policy]}"
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _word(key: str) -> str:
+    return key.removeprefix(PREFIX)
+
+
+def _sharing_in_words(sharing: Sharing | None) -> list[str]:
+    if sharing is None:
+        return []
+    rules = (
+        (SHARE_AFFINITY, sharing.affinity),
+        (SHARE_ANTI_AFFINITY, sharing.anti_affinity),
+        (SHARE_EXCLUSION, sharing.exclusion),
+    )
+    return [f"{_word(key)} {label}" for key, label in rules if label]

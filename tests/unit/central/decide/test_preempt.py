@@ -1,0 +1,270 @@
+"""Test which pods would have to go for one of higher priority: no more than necessary, the least important, on the best
+node."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from central.decide.preempt import Plan
+from central.ledger.model import NodeCapacity
+from central.search.filters import CardFilter, find_filters
+from central.search.fit import fit
+from central.search.placement import Placement
+from central.state.pending import Pending
+from lading.vocabulary import PodUid
+from tests.depth import repeats
+from tests.fakes.kube_objects import WHOLE, grant, share, vfs
+from tests.unit.central.world import World, uid_of
+
+
+def wanting(made: World, limits: dict[str, str] = WHOLE, priority: int = 100, **words: object) -> Pending:
+    made.show("high", limits, priority=priority, **words)
+    return made.pending_pod("high")
+
+
+def plan_for(made: World, limits: dict[str, str] = WHOLE, *, spared: str = "", nodes: tuple[str, ...] = ()) -> Plan | None:
+    pod = wanting(made, limits)
+    return made.plan(pod, nodes or made.ledger.nodes(), spared=frozenset({uid_of(spared)} if spared else ()))
+
+
+def victims(found: Plan | None) -> list[str]:
+    assert found is not None
+    return [victim.name for victim in found.victims]
+
+
+def full(**priorities: int) -> World:
+    """One node; each pod by name has one of its cards."""
+    made = World()
+    made.node("n1", len(priorities))
+    for name, priority in priorities.items():
+        made.bind(name, "n1", priority=priority)
+    return made
+
+
+def test_the_least_important_goes() -> None:
+    made = full(a=30, b=10, c=20)
+    found = plan_for(made)
+    assert victims(found) == ["b"]
+    assert found is not None
+    assert found.node == "n1"
+
+
+def test_as_many_as_necessary_and_the_most_important_are_put_back() -> None:
+    assert victims(plan_for(full(a=30, b=10, c=20, d=40), {"lading.dev/gpu": "2"})) == ["b", "c"]
+
+
+def test_of_equal_ones_the_older_stays() -> None:
+    made = World()
+    made.node("n1", 2)
+    made.bind("old", "n1", created="2026-11-20T00:00:00Z")
+    made.bind("young", "n1", created="2026-11-21T00:00:00Z")
+    assert victims(plan_for(made)) == ["young"]
+
+
+@pytest.mark.parametrize("priority", [100, 101])
+def test_who_is_not_strictly_less_important_stays(priority: int) -> None:
+    assert plan_for(full(a=priority)) is None
+
+
+def test_a_pod_that_may_not_preempt() -> None:
+    made = full(a=1)
+    assert made.plan(wanting(made, never=True), ["n1"]) is None
+
+
+def test_who_frees_nothing_that_is_asked_stays() -> None:
+    made = World()
+    made.node("n1", 2, 2)
+    made.bind("vf-only", "n1", vfs(2), priority=1)
+    made.bind("first", "n1", share("50Gi"), priority=2)
+    made.bind("second", "n1", share("60Gi"), priority=3)
+    assert victims(plan_for(made, share("40Gi"))) == ["first"]
+    assert victims(plan_for(made, vfs(1))) == ["vf-only"]
+    assert victims(plan_for(made, share("40Gi") | vfs(1))) == ["vf-only", "first"]
+
+
+def test_of_a_shared_card_those_who_are_enough_go() -> None:
+    made = World()
+    made.node("n1", 1)
+    for name, priority in {"a": 1, "b": 2, "c": 3, "d": 4}.items():
+        made.bind(name, "n1", share("20Gi"), priority=priority)
+    assert victims(plan_for(made, share("40Gi"))) == ["a", "b"]
+    assert victims(plan_for(made)) == ["a", "b", "c", "d"]
+
+
+def test_where_no_one_who_may_go_would_be_enough() -> None:
+    made = World()
+    made.node("n1", 1)
+    made.bind("a", "n1", share("10Gi"), priority=1)
+    made.bind("b", "n1", share("10Gi"), priority=500)
+    assert plan_for(made) is None
+
+
+def test_what_only_the_node_grants_is_nobodys_to_evict() -> None:
+    made = World()
+    made.node("n1", 1, grants=[grant("uid-manual", "n1", 0)])
+    made.show("manual", node="n1", priority=1, annotations={"lading.dev/gpus": "0"})
+    assert plan_for(made) is None
+
+
+def test_where_it_can_never_fit_no_one_goes() -> None:
+    assert plan_for(full(a=1), {"lading.dev/gpu": "2"}) is None
+
+
+def test_only_nodes_where_all_else_suffices() -> None:
+    made = full(a=1)
+    assert plan_for(made, nodes=("n7",)) is None
+
+
+def test_room_that_appeared_meanwhile_needs_no_victims() -> None:
+    made = full(a=1)
+    made.node("n2", 1)
+    assert plan_for(made) is None
+
+
+def test_who_is_being_deleted_goes_by_itself() -> None:
+    made = full(a=30, b=10)
+    made.show("a", node="n1", priority=30, deleting=True, annotations=made.pods["a"]["metadata"]["annotations"])
+    found = plan_for(made)
+    assert found is not None
+    assert [(victim.name, victim.deleting) for victim in found.victims] == [("a", True)]
+
+
+def test_whom_a_budget_spares_is_left_out() -> None:
+    made = full(a=30, b=10)
+    assert victims(plan_for(made, spared="b")) == ["a"]
+
+
+def test_what_is_nominated_for_another_is_not_there() -> None:
+    made = full(a=1)
+    found = plan_for(made)
+    assert found is not None
+    made.ledger.claims.nominate(uid_of("first"), "n1", found.placement.taken, 100.0)
+    assert plan_for(made) is None
+
+
+def test_nodes_compared() -> None:
+    """Each node: the priority and the minute of birth of each pod on it. The pod wants all cards of a node; two are wanted."""
+    two = {"lading.dev/gpu": "2"}
+    cases = [
+        ({"n1": [(9, 0), (1, 0)], "n2": [(8, 0), (8, 0)]}, "n2"),  # the lowest highest priority
+        ({"n1": [(9, 0), (5, 0)], "n2": [(9, 0), (4, 0)]}, "n2"),  # then the lowest sum
+        ({"n1": [(-9, 0), (-9, 0)], "n2": [(-9, 0)]}, "n2"),  # then the fewest, whatever the sign
+        ({"n1": [(9, 1), (1, 9)], "n2": [(9, 2), (1, 0)]}, "n2"),  # then the youngest of the most important
+        ({"n1": [(9, 1), (1, 0)], "n2": [(9, 1), (1, 0)]}, "n1"),  # then by name
+    ]
+    for nodes, best in cases:
+        made = World()
+        for node, pods in nodes.items():
+            made.node(node, 2)
+            for number, (priority, minute) in enumerate(pods):
+                limits = two if len(pods) == 1 else WHOLE
+                made.bind(f"{node}-{number}", node, limits, priority=priority, created=f"2026-11-21T00:0{minute}:00Z")
+        found = plan_for(made, two)
+        assert found is not None
+        assert found.node == best, nodes
+
+
+shapes = st.sampled_from([WHOLE, share("20Gi"), share("40Gi", 30), vfs(1), share("30Gi") | vfs(1)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(shapes, st.integers(0, 3)), max_size=7), shapes)
+def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
+    held: list[tuple[dict[str, str], int]], wanted: dict[str, str]
+) -> None:
+    made = World()
+    made.node("n1", 2, 2)
+    for number, (limits, priority) in enumerate(held):
+        made.show(f"p{number}", limits, priority=priority)
+        if made.filter(f"p{number}").fitting:
+            made.bind(f"p{number}", "n1", limits, priority=priority)
+        else:
+            made.gone(f"p{number}")
+    pod = wanting(made, wanted, priority=2)
+
+    def fits(gone: set[PodUid]) -> bool:
+        return isinstance(fit(made.ledger.without(pod.uid, *gone).capacity("n1"), pod.request, policy=made.policy), Placement)
+
+    lower = {record.uid for record in made.ledger.bound_on("n1") if record.priority < 2}
+    found = made.plan(pod, ["n1"])
+    if found is None:
+        assert fits(set()) or not fits(lower)
+        return
+    gone = {victim.uid for victim in found.victims}
+    assert gone <= lower
+    assert fits(gone)
+    assert not any(fits(gone - {one}) for one in gone)
+
+
+def cost(found: Plan) -> tuple[int, int, int, int, str]:
+    """As kube-scheduler compares: to each priority it adds so much that the lowest one there can be is zero."""
+    going = [victim for victim in found.victims if not victim.deleting]
+    highest = max((victim.priority for victim in going), default=-1)
+    eldest = min((victim.created for victim in going if victim.priority == highest), default=0)
+    return highest, sum(victim.priority + 2**31 for victim in going), len(going), -eldest, found.node
+
+
+held_pods = st.lists(
+    st.tuples(shapes, st.integers(0, 3), st.integers(0, 9), st.sampled_from([True, False, False])), max_size=14
+)
+
+
+@settings(max_examples=repeats(50, long=500))
+@given(held_pods, st.one_of(shapes, st.just({"lading.dev/gpu": "2"})))
+def test_no_node_has_a_plan_that_costs_less(held: list[tuple[dict[str, str], int, int, bool]], wanted: dict[str, str]) -> None:
+    made = World()
+    for node in ("n1", "n2", "n3"):
+        made.node(node, 2, 2)
+    for number, (limits, priority, minute, deleting) in enumerate(held):
+        name, words = f"p{number}", {"priority": priority, "created": f"2026-11-21T00:0{minute}:00Z"}
+        made.show(name, limits, **words)
+        (node, *_) = [*made.filter(name).fitting, ""]
+        if not node:
+            made.gone(name)
+            continue
+        made.bind(name, node, limits, **words)
+        if deleting:
+            given = made.pods[name]["metadata"]["annotations"]
+            made.show(name, limits, node=node, deleting=True, annotations=given, **words)
+    pod = wanting(made, wanted, priority=3)
+    alone = [found for node in made.ledger.nodes() if (found := made.plan(pod, [node]))]
+    if any(
+        isinstance(made.scheduler.verdict(pod.request, node, made.ledger.without(pod.uid)), Placement)
+        for node in made.ledger.nodes()
+    ):
+        assert made.plan(pod, made.ledger.nodes()) is None
+    else:
+        assert made.plan(pod, made.ledger.nodes()) == min(alone, key=cost, default=None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "held"), [({"lading.dev/gpu": "2"}, WHOLE), (vfs(2), vfs(1)), ({"lading.dev/gpu": "1"}, share("20Gi"))]
+)
+def test_it_ends_with_a_plan_than_which_none_costs_less(
+    limits: dict[str, str], held: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty nodes of which each would do."""
+    made = World()
+    for number in range(30):
+        made.node(f"n{number:02}", 2 if held != share("20Gi") else 1, 4)
+        for each in range(8):
+            made.show(f"p{number}-{each}", held)
+            if made.filter(f"p{number}-{each}", f"n{number:02}").fitting:
+                made.bind(f"p{number}-{each}", f"n{number:02}", held)
+            else:
+                made.gone(f"p{number}-{each}")
+    pod = wanting(made, limits)
+    fits = []
+
+    def counted(capacity: NodeCapacity, *words: Any) -> Sequence[CardFilter]:
+        fits.append(capacity.name)
+        return find_filters(capacity, *words)
+
+    made.scheduler.judged(pod.request)
+    monkeypatch.setattr("central.search.fit.find_filters", counted)
+    found = made.plan(pod, made.ledger.nodes())
+    assert found is not None
+    assert set(fits) == {found.node} == {"n00"}

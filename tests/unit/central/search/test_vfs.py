@@ -1,0 +1,78 @@
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from central.ledger.model import NodeCapacity
+from central.request.model import DeviceRequest, Policy, RdmaPolicy, Role
+from central.search.fit import fit
+from central.search.placement import Placement
+from lading.nodedevices import Place
+from lading.vocabulary import PciAddress
+from tests.fakes.capacities import capacity, card, eight_gpus, pf_bdf, port, rdma, request, vf, vf_bdf, whole
+
+
+def given(where: NodeCapacity, pod: DeviceRequest, container: str = "a") -> Sequence[PciAddress]:
+    found = fit(where, pod, policy=Policy.BINPACK)
+    assert isinstance(found, Placement)
+    assert found.taken.vfs == {one.bdf for placed in found.containers.values() for one in placed.vfs}
+    return [one.bdf for one in found.containers[container].vfs]
+
+
+def test_the_lowest_free_address() -> None:
+    where = capacity(vfs=[vf(3), vf(1, held=True), vf(2, usable=False)])
+    assert given(where, request(rdma("a"))) == [vf_bdf(3)]
+
+
+def test_a_vf_of_the_cards_switch() -> None:
+    where = eight_gpus(held_cards={0, 1, 2, 3})  # what is free begins with card 4, on the switch of PF 2
+    assert given(where, request(whole("a", vfs=1))) == [vf_bdf(0, pf=2)]
+
+
+def test_then_of_its_numa_node() -> None:
+    """Also below another host bridge."""
+    where = eight_gpus(held_cards={0, 1, 2, 3}, held_vfs={8, 9, 10, 11})  # PF 2 has none left, PF 3 is beside it
+    assert given(where, request(whole("a", vfs=1))) == [vf_bdf(0, pf=3)]
+    elsewhere = structs.replace(port(1), place=Place(path=("pci0000:7f",), numa=0))
+    assert given(capacity(card(0), vfs=[vf(0, pf=port(0, switch=3)), vf(0, pf=elsewhere)]), request(whole("a", vfs=1))) == [
+        vf_bdf(0, pf=1)
+    ]
+
+
+def test_one_beside_each_card() -> None:
+    assert given(eight_gpus(), request(whole("a", 8, vfs=8))) == [vf_bdf(n % 2, pf=n // 2) for n in range(8)]
+
+
+def test_by_count_the_pf_with_the_fewest_taken() -> None:
+    where = eight_gpus(held_cards={0, 1, 2, 3}, held_vfs={0, 8})
+    pod = request(whole("a", vfs=3), rdma_policy=RdmaPolicy.COUNT)
+    assert set(given(where, pod)) == {vf_bdf(0, pf=1), vf_bdf(0, pf=3), vf_bdf(1, pf=0)}
+
+
+def test_unusable_vfs_are_not_load() -> None:
+    where = capacity(vfs=[vf(0, pf=0), vf(1, pf=0, held=True), vf(0, pf=1), vf(1, pf=1, usable=False)])
+    assert given(where, request(rdma("a"))) == [vf_bdf(0, pf=1)]
+
+
+def test_an_init_container_has_the_apps_and_more_only_where_they_do_not_suffice() -> None:
+    where = capacity(vfs=[vf(n) for n in range(5)])
+    pod = request(rdma("init", 3, role=Role.INIT), rdma("a", 2))
+    assert set(given(where, pod, "init")) == {*given(where, pod), vf_bdf(2)}
+
+
+def test_the_apps_vf_is_close_and_the_init_container_has_that_one() -> None:
+    where = eight_gpus(held_cards={0, 1, 2, 3})
+    pod = request(rdma("init", role=Role.INIT), whole("a", vfs=1))
+    assert given(where, pod, "init") == given(where, pod) == [vf_bdf(0, pf=2)]
+
+
+def test_beside_a_sidecar_it_has_others() -> None:
+    where = capacity(vfs=[vf(n) for n in range(3)])
+    pod = request(rdma("sidecar", 1, role=Role.SIDECAR), rdma("init", 2, role=Role.INIT), rdma("a", 2))
+    assert set(given(where, pod, "init")) == set(given(where, pod, "a"))
+    assert given(where, pod, "sidecar")[0] not in given(where, pod, "init")
+
+
+def test_each_vf_has_its_pf() -> None:
+    found = fit(capacity(card(0), vfs=[vf(0, pf=port(1))]), request(rdma("a")), policy=Policy.SPREAD)
+    assert isinstance(found, Placement)
+    assert [one.pf for one in found.containers["a"].vfs] == [pf_bdf(1)]
