@@ -3,8 +3,8 @@
     python -m lint.words [FILE ...]
 
 Reads the tracked files; in code the parts of names too (`check_nobody`, `LadingNobodyLeads`), but not in docs, which cite names
-of tests, and not the data of tests. Outside tests it also finds docstrings and comments that begin in the middle of a sentence.
-Prints each place with what to write instead; exit status 1 where there is one.
+of tests, and not the data of tests. It also finds docstrings and comments that begin in the middle of a sentence. Prints each
+place with what to write instead; exit status 1 where there is one.
 """
 
 import re
@@ -93,8 +93,7 @@ def read_tracked() -> list[str]:
 def main(files: Iterable[str]) -> None:
     texts = {name: (ROOT / name).read_text() for name in files or read_tracked()}
     hits = [hit for name, text in texts.items() for hit in find_words(name, text)]
-    product = {name: text for name, text in texts.items() if name.endswith(".py") and not name.startswith("tests/")}
-    hits += [hit for name, text in product.items() for hit in find_starts(name, text)]
+    hits += [hit for name, text in texts.items() if name.endswith(".py") for hit in find_starts(name, text)]
     for hit in hits:
         print(f'{hit.file}:{hit.line}: "{hit.word}": {hit.instead}', file=sys.stderr)
     sys.exit(1 if hits else 0)

@@ -5,4 +5,4 @@ from typing import Final
 
 import pytest
 
-LOGS: Final = pytest.StashKey[list[Path]]()  # of pytest's configuration; a fixture that starts a process puts its logs there
+LOGS: Final = pytest.StashKey[list[Path]]()  # key in pytest's configuration; fixtures that start processes put their logs there

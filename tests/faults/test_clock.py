@@ -59,7 +59,7 @@ def test_what_is_in_use_is_kept_and_what_is_over_goes(play: Play, jump: int) -> 
 
 @pytest.mark.parametrize("jump", JUMPS)
 def test_a_grant_that_no_one_can_vouch_for_is_not_stuck(play: Play, jump: int) -> None:
-    """Its pod vanished without a word, and the clock was set: it goes at the latest when the grace is over again."""
+    """Check a grant whose pod vanished before the clock was set: the grant ends at the latest after another grace period."""
 
     async def scenario(rig: Rig) -> None:
         clock = WallClock()

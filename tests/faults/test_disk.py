@@ -73,7 +73,7 @@ def test_a_full_disk_refuses_new_grants_and_nothing_else(
         made, late = use_up(kubelet)
         assert len(cards_in_use(runtime)) == 1 + len(made)
 
-        holder.create_container(attempt=1)  # what it holds already is written
+        holder.create_container(attempt=1)  # this grant is in the ledger already
         kubelet.run_pod("plain", annotations=PLAIN).create_container()
         holder.remove()
         rival = kubelet.run_pod("rival", annotations=WANTS)
@@ -85,7 +85,7 @@ def test_a_full_disk_refuses_new_grants_and_nothing_else(
         late.create_container()
         in_use = cards_in_use(runtime)
         assert len(in_use) == len(set(in_use)) == 2 + len(made)
-        lading.hooks.kill()  # what was answered is on the disk
+        lading.hooks.kill()  # each answered call is on the disk
         assert {g.pod for g in read_ledger(ledger)} == {p.spec.uid for p in (*made, late, rival)}
         lading.hooks.start()
 
@@ -140,7 +140,7 @@ def test_a_ledger_removed_underneath_takes_no_grant_and_is_made_anew_from_the_ru
         ends.remove()
         assert logged(lading.hooks, Event.LEDGER_FAILED)
         lading.hooks.stop()
-        if remove is the_file:  # its log is there: what it held is not to be forgotten in silence
+        if remove is the_file:  # the write-ahead log exists: its grants must not be lost in silence
             with pytest.raises(HostError):
                 lading.hooks.start()
             rebuild(lading)

@@ -34,7 +34,7 @@ from tests.node.site import eventually, refusal_of
 
 OTHERS: Final = {"example.com/wants": "something"}
 DEADLINE_S: Final = 2.0  # deadline of the caller: half of it is the hooks'
-SPARED_S: Final = 0.3  # what a caller must have left when it is answered; nominally half its deadline, on a busy machine less
+SPARED_S: Final = 0.3  # minimum seconds left to a caller when it is answered: half its deadline, on a busy machine less
 CALLERS: Final = 4
 
 

@@ -119,7 +119,7 @@ class Scene:
         return acting
 
     def retry_create(self, first: Future[Container], pod: Pod) -> Container:
-        """As kubelet: with the next attempt where the runtime has one of that name already, until it is there."""
+        """Create the container as kubelet does: again with the next attempt if the runtime has the name already."""
         with contextlib.suppress(CriError):
             return first.result()
 
@@ -130,7 +130,7 @@ class Scene:
         return eventually(again)
 
     def retry_remove(self, first: Future[None], pod: Pod) -> None:
-        """As kubelet: again until it worked, or the runtime does not know the pod any more."""
+        """Call as kubelet does: again until the call succeeds, or the runtime does not have the pod any more."""
         with contextlib.suppress(CriError):
             return first.result()
 

@@ -174,7 +174,7 @@ def test_a_full_disk_refuses_the_grant_and_keeps_what_was_written(small_disk: Pa
         ledger.record(grant())
         filler = fill(small_disk)
         refused = None
-        for n in range(1, 200):  # what SQLite set aside already may still take some
+        for n in range(1, 200):  # pages that SQLite allocated already still take some writes
             try:
                 ledger.record(grant(f"pod-{n + 1}", devices=vfs(n)))
             except StateError as e:
@@ -238,7 +238,7 @@ def replace_by_a_copy(path: Path) -> None:
 
 @pytest.mark.parametrize("gone", [unlink, replace_by_a_copy])
 def test_a_ledger_that_is_gone_from_its_path_takes_no_grant(path: Path, gone: Callable[[Path], None]) -> None:
-    """What is written into a file without a name is lost with the daemon."""
+    """Check that no grant is written once the file was deleted or replaced: such writes are lost with the daemon."""
     with Ledger.open(path) as ledger:
         held = ledger.grants()
         gone(path)

@@ -221,7 +221,7 @@ def test_a_runtime_that_hangs_is_waited_for_as_without_a_proxy(
                 client.deadline_s = 60.0
             lading.hooks.kill()
             lading.hooks.start()
-            with monkeypatch.context() as patch:  # which only the runtime could say
+            with monkeypatch.context() as patch:  # only the runtime knows the answer
                 patch.setattr(kubelet, "image_id", lambda _: image)
                 with measure("runtime hangs, ledger not reconciled: refused after"), pytest.raises(CriError) as caught:
                     rival.create_container()

@@ -39,7 +39,7 @@ COMPARED_S: Final = 90.0  # a comparison with the runtime's lists comes every 60
 
 
 def replaced(daemon: Daemon) -> None:
-    """As a package manager does it: the new one starts when the old one has ended."""
+    """Upgrade as a package manager does: the new daemon starts when the old one has ended."""
     daemon.restart()
 
 

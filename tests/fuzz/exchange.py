@@ -34,7 +34,7 @@ class Play:
         self.exchange = Exchange(limit=LIMIT)
         self.heard = Reading(len(frames.PREFACE))
         self.question = b""
-        self.asked = b""  # what of it has come
+        self.asked = b""  # bytes of the request that have arrived
         self.over = True  # the stream, by what the server said
         self.fresh = False  # nothing was said of it yet
         self.content = b""

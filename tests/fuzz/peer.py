@@ -57,7 +57,7 @@ class Room:
             self._initial = max(self._initial, self._lower or 0)
 
     def settle(self) -> None:
-        """What was said was heard."""
+        """Apply the smaller initial window: the other side has received the setting."""
         if self._lower is not None:
             self._initial, self._lower = self._lower, None
 
@@ -111,7 +111,7 @@ class Peer:
         extra = self.tape.pick(EXTRAS)
         block = self._encoder.encode(
             [*fields.items(), *extra], huffman=extra is not EXTRAS[-1]
-        )  # which would take most of a case
+        )  # Huffman coding of the last, long entry would take most of the time of a case
         return frames.header_block(stream, block, end_stream=end_stream)
 
     def data(self, stream: int, content: bytes, *, end_stream: bool) -> bytes:

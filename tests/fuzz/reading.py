@@ -22,7 +22,7 @@ class Reading:
         self._decoder = hpack.Decoder(max_header_list_size=1 << 26)
         self._decoder.max_allowed_table_size = (
             1 << 32
-        )  # who may use what is the properties' question (h2); here, only the content
+        )  # only the content is compared here; tests/properties checks the states of streams with h2
         self._block: bytes | None = None
         self._block_stream = 0
         self._ends_stream = False

@@ -25,13 +25,13 @@ class Play:
     def __init__(self) -> None:
         self.budget = HoldBudget(BUDGET)
         self.relay = Relay(held_paths=frozenset({HELD}), budget=self.budget, clock=lambda: 0.0, max_message=MAX_MESSAGE)
-        self.said = {Side.CLIENT: Reading(len(frames.PREFACE)), Side.RUNTIME: Reading(0)}  # by whom
-        self.heard = {Side.CLIENT: Reading(0), Side.RUNTIME: Reading(len(frames.PREFACE))}  # by whom
+        self.said = {Side.CLIENT: Reading(len(frames.PREFACE)), Side.RUNTIME: Reading(0)}  # bytes sent, by sender
+        self.heard = {Side.CLIENT: Reading(0), Side.RUNTIME: Reading(len(frames.PREFACE))}  # bytes received, by receiver
         self.window = frames.DEFAULT_WINDOW  # the runtime's
         self.open: set[int] = set()  # held, and no end yet
         self.observed: set[int] = set()
         self.refused: set[int] = set()
-        self.ended: set[int] = set()  # by the client; what it still sends there is the runtime's to judge
+        self.ended: set[int] = set()  # streams that the client ended; the runtime judges later frames of these
         self.taken = 0
         self.given = 0
 
@@ -119,7 +119,7 @@ class Play:
             if half := self.heard[Side.CLIENT].half_data:
                 assert half == self.said[Side.RUNTIME].half_data
                 assert half[0] not in self.relay._refused.calls  # after the barrier, the runtime says what it must not
-                return  # what the relay has to say waits
+                return  # the relay's own frames wait
             assert self.heard[Side.CLIENT].between_frames
             for stream, blocks in self.said[Side.RUNTIME].blocks.items():
                 if stream not in self.refused and self.said[Side.RUNTIME].readable:

@@ -42,7 +42,7 @@ class KeepingRuntime(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def __enter__(self) -> Self:
         self._server.start()
-        self.path.chmod(0o660)  # as containerd's
+        self.path.chmod(0o660)  # containerd's socket has the same mode
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

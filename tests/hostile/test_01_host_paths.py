@@ -51,13 +51,13 @@ def test_a_bad_entry_of_one_kind_refuses_the_other_kind_too(by_hand: Front) -> N
     for annotations in (
         {"lading.dev/gpus": "0", "lading.dev/vfs": "/dev/sda"},
         {"lading.dev/gpus": "/dev/sda", "lading.dev/vfs": "1"},
-        {"lading.dev/gpus": "0", "lading.dev/gpus.other": "/dev/sda"},  # of a container that does not even exist
+        {"lading.dev/gpus": "0", "lading.dev/gpus.other": "/dev/sda"},  # a container that does not exist
     ):
         assert by_hand.refused(annotations).reason is Reason.ANNOTATION_MALFORMED
-    with by_hand.created({"lading.dev/gpus": "0", "lading.dev/vfs": "1"}) as request:  # what the bad entries spoiled
+    with by_hand.created({"lading.dev/gpus": "0", "lading.dev/vfs": "1"}) as request:  # without bad entries
         assert by_hand.card(0) in devices(request)
         paths = host_paths(request)
-        assert len(paths) > 2  # of a card, and of a VF
+        assert len(paths) > 2  # paths of a card, and of a VF
         assert all(path.startswith(f"{by_hand.lading.node.root}/dev/") for path in paths)
 
 

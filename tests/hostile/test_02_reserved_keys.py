@@ -38,7 +38,7 @@ RESERVED = {
     GRANT: "{}",
     ATTACHMENTS: "[]",
 }
-OURS = {GRANT, ATTACHMENTS}  # what our own hook writes
+OURS = {GRANT, ATTACHMENTS}  # annotations that Lading's own hook writes
 
 
 @pytest.mark.parametrize("key", RESERVED)
@@ -63,7 +63,7 @@ def test_the_grant_is_nobodys_to_bring_and_the_rest_of_a_pod_that_is_not_ours_is
     assert by_hand.refused({GRANT: "{}"}).reason is Reason.ANNOTATION_RESERVED
     assert by_hand.refused({}, annotations={GRANT: "{}"}).reason is Reason.ANNOTATION_RESERVED
     others = {key: value for key, value in RESERVED.items() if key not in OURS}
-    with by_hand.created({}, annotations=others) as request:  # as a device plugin has kubelet do it
+    with by_hand.created({}, annotations=others) as request:  # kubelet sets these annotations for a device plugin
         assert others.items() <= dict(request.config.annotations).items()
 
 

@@ -23,7 +23,7 @@ def uid() -> str:
 
 
 def test_node_name_preset_with_an_assignment_by_hand(signed: Front, uid: str) -> None:
-    """Who sets `spec.nodeName` goes around every scheduler, and can write any annotation."""
+    """Check a pod with `spec.nodeName` set by its author: it bypasses every scheduler, and may have any annotation."""
     text = assignment(uid, signed.gpu(0))
     assert signed.refused({ASSIGNMENT: text}, uid=uid).reason is Reason.SIGNATURE_MISSING
     assert signed.refused({"lading.dev/gpus": "0"}, uid=uid).reason is Reason.FORM_NOT_ACCEPTED

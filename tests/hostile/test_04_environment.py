@@ -104,7 +104,7 @@ def registration_of(lading: LadingNode) -> dict[str, object]:
 
 def test_nothing_is_started_loaded_or_set(audited: Audited) -> None:
     front = audited.front
-    with front.created(GUARDED):  # what a first call imports and loads, it has then
+    with front.created(GUARDED):  # a first call, so that all modules are imported before the measured ones
         pass
     before = audited.events()
     assert any(event.startswith("ctypes.dlopen") for event in before)  # the audit works: NVML was loaded

@@ -61,7 +61,7 @@ def given(answer: dict[str, Any]) -> set[str]:
     return {device["container_path"] for device in answer["adjustment"]["devices"]}
 
 
-# What stands in the place of a node whose number is right. The copy beside the node's folder is perfect but for where it is.
+# Replacements of a device node that has the right number. The copy beside the node's folder is equal except for its path.
 
 
 def a_link_to_a_copy(path: Path) -> None:

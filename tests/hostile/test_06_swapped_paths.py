@@ -98,7 +98,7 @@ PROFILE = {
 
 @pytest.mark.parametrize("swapped", ["uverbs", "function"])
 def test_two_functions_in_sysfs(device_nodes: None, tmp_path: Path, swapped: str) -> None:
-    """As when a driver is unbound and bound again while it is read: no VF is ever given another one's verbs device. A round
+    """Check a driver that is unbound and bound again during reading: no VF is ever given another one's verbs device. A round
     reads some thirty files."""
     root = build(PROFILE, tmp_path / "node").root
     (pf,), _, _ = read_rdma(root)

@@ -16,7 +16,7 @@ from tests.hostile.front import Front, assignment, devices
 from tests.hostile.measure import MIB, memory_growth
 from tests.hostile.runtime import LIMIT
 
-KUBERNETES = 262_144  # of all keys and values together: apimachinery, TotalAnnotationSizeLimitB
+KUBERNETES = 262_144  # maximum bytes of all keys and values together: apimachinery, TotalAnnotationSizeLimitB
 SIZES = (KUBERNETES - 1, KUBERNETES, KUBERNETES + 1, 1 * MIB, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 12 * MIB)
 GUARDED = {"lading.dev/gpus": "0"}
 GROWTH = 240 * MIB  # some copies of the largest request; 210 were seen on a busy machine
@@ -65,7 +65,7 @@ def test_more_than_the_runtime_takes(by_hand: Front, of_pod: dict[str, str]) -> 
         pass
     assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     with by_hand.pod(of_pod) as pod:
-        pod.config.annotations.update(filled({}, LIMIT - 1000))  # its request fits, with what a grant adds it does not
+        pod.config.annotations.update(filled({}, LIMIT - 1000))  # the request fits, but not with the fields that a grant adds
         with pytest.raises(CriError) as caught:
             pod.create_container(annotations={"fill": "x" * 900})
         assert caught.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED

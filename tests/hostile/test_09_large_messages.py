@@ -80,7 +80,7 @@ def _outcome(channel: grpc.Channel, method: str, request: bytes, compression: gr
 @pytest.fixture
 def kubelet(by_hand: Front) -> Iterator[Caller]:
     caller = Caller(by_hand, KUBELET)
-    by_hand.runtime.asked.clear()  # by tests of other modules
+    by_hand.runtime.asked.clear()  # drop calls of tests in other modules
     yield caller
     caller.close()
     by_hand.runtime.sandboxes.clear()

@@ -139,7 +139,7 @@ def test_a_refusal(by_hand: Front, nasty: str, key: str, value: str) -> None:
 
 @pytest.mark.parametrize("nasty", NASTY, ids=ascii)
 def test_a_grant(by_hand: Front, nasty: str) -> None:
-    """Whose names are like that is no reason to refuse it; kubelet's own are not."""
+    """Check that a container is not refused because of control characters in names, which kubelet itself never sends."""
     tail = Tail(by_hand)
     assert create(by_hand, nasty, GUARDED) is None
     eventually(lambda: _released(by_hand))

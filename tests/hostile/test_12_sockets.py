@@ -80,7 +80,7 @@ def test_modes_do_not_depend_on_the_umask(daemon: Daemon, umask: str) -> None:
         assert {mode_of(path) & 0o077 for path in (state, *state.iterdir())} == {0}
 
 
-# What was planted
+# Planted files and sockets
 
 
 def victim(folder: Path) -> Path:

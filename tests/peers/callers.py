@@ -157,7 +157,7 @@ class AioCaller:
 
         async def start() -> Any:
             if request is None:
-                open_stream: Any = self._channel.stream_stream(path, bytes, bytes)  # its stubs want what may be left out
+                open_stream: Any = self._channel.stream_stream(path, bytes, bytes)  # grpc's stubs demand optional arguments
                 return open_stream(timeout=deadline_s, metadata=metadata)
             rpc = self._channel.unary_stream(path, bytes, bytes)
             return rpc(request, timeout=deadline_s, metadata=metadata, compression=compression)

@@ -54,7 +54,7 @@ def test_a_runtime_that_comes_and_goes(caller: Caller, runtime_path: Path) -> No
 
 
 def test_a_client_that_connected_and_did_not_call(caller: Caller, runtime_path: Path) -> None:
-    """Its connection has no runtime behind it, and its first call comes when there is one."""
+    """Check a client that connected before the runtime existed, and calls when the runtime has started."""
     caller.connect()
     runtime = CoreRuntime(runtime_path)
     assert ask_at_once(caller).code == "OK"

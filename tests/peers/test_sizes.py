@@ -26,7 +26,7 @@ from tests.peers.script import Script, metadata_of
 
 LARGE: Final = 15 * MIB
 REPLY: Final = 20 * MIB
-SLOW_MAX: Final = 8 * MIB  # of the proxy's memory: two buffers of 1 MiB, and what Python's allocator keeps
+SLOW_MAX: Final = 8 * MIB  # maximum memory of the proxy: two buffers of 1 MiB, and the memory that Python's allocator keeps
 WINDOW_MAX: Final = (1 << 31) - 1
 GZIP: Final = grpc.Compression.Gzip
 
@@ -42,7 +42,7 @@ def unchanged(_: Call) -> bytes:
 
 
 def container(sandbox: str, annotations: dict[str, str], size: int) -> cri.CreateContainerRequest:
-    """Of about `size` bytes, which gzip can make smaller."""
+    """Return a message of about `size` bytes that gzip can make smaller."""
     pod = cri.PodSandboxMetadata(name="p", uid=sandbox, namespace="default")
     return cri.CreateContainerRequest(
         pod_sandbox_id=sandbox,
@@ -56,7 +56,7 @@ def guarded(size: int) -> cri.CreateContainerRequest:
 
 
 def marked(request: cri.CreateContainerRequest) -> cri.CreateContainerRequest:
-    """As `ScriptedHooks.mark` has it changed."""
+    """Return the message with the change of `ScriptedHooks.mark`."""
     changed = cri.CreateContainerRequest()
     changed.CopyFrom(request)
     changed.config.envs.add(key=ScriptedHooks.MARK, value=request.sandbox_config.metadata.uid.encode())

@@ -109,7 +109,7 @@ def test_what_we_do_not_know_survives(message: bytes, adjustment: hook.Adjustmen
     assert len(after) == len(without) + 2 * len(field)
 
 
-# What the bytes come to is what one would do with the parsed request.
+# The changed bytes must equal the parsed request with the same change.
 
 
 @st.composite
@@ -133,7 +133,7 @@ def crowded(draw: st.DrawFn) -> bytes:
 def expected(message: bytes, adjustment: hook.Adjustment) -> cri.ContainerConfig:
     config = cri.CreateContainerRequest.FromString(message).config
     wanted = {env.name: env.value.encode() for env in adjustment.env}
-    envs: dict[object, tuple[str, bytes]] = {}  # by name of those that are wanted, by number of all others
+    envs: dict[object, tuple[str, bytes]] = {}  # key: the name of a wanted variable, or the number of another one
     for number, env in enumerate(config.envs):
         if env.key not in adjustment.env_remove:
             envs.setdefault(env.key if env.key in wanted else number, (env.key, wanted.get(env.key, env.value)))

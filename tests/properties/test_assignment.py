@@ -217,7 +217,7 @@ def test_no_sequence_of_requests_gives_a_device_twice(sequence: list[tuple[str, 
         others = [holding for key, holding in held.items() if key != (pod, container)]
         result = choose(request, NODE, pod=PodUid(pod), held=others, unmanaged={})
         again = choose(request, NODE, pod=PodUid(pod), held=list(reversed(others)), unmanaged={})
-        if isinstance(result, Refusal):  # its words may name another of those who are in the way
+        if isinstance(result, Refusal):  # the message may name another holder of the same device
             assert isinstance(again, Refusal)
             assert again.reason is result.reason
         else:

@@ -47,7 +47,8 @@ picks = st.integers(0, 999)
 def add_up(
     claims: Mapping[PodUid, Mapping[Claim, Taken]], without: Claim | None = None
 ) -> dict[str, tuple[int, int, int, int]]:
-    """By device: MiB, percent, pods that have all of it (whose figures do not count), pods. Of one pod's claims the largest."""
+    """Return, by device: MiB, percent, pods with the whole device (their figures do not count), pods. Each pod counts with its
+    largest claim."""
     total: dict[str, tuple[int, int, int, int]] = {}
     for of_pod in claims.values():
         most: defaultdict[str, tuple[int, int, int]] = defaultdict(lambda: (0, 0, 0))
@@ -77,7 +78,7 @@ Sharers = dict[tuple[str, GpuUuid], dict[PodUid, set[Sharing]]]
 
 
 def sharers(nodes: Mapping[str, Mapping[PodUid, Mapping[Claim, Taken]]], kinds: Collection[Claim] = tuple(Claim)) -> Sharers:
-    """By node and card, of pods that have a claim of these kinds there: all their labels."""
+    """Return, by node and card, all labels of the pods with a claim of these kinds there."""
     found: Sharers = {}
     for name, claims in nodes.items():
         for of, by_kind in claims.items():
@@ -108,7 +109,7 @@ def against_the_rules(on: Sharers) -> list[object]:
 def isolations(
     claims: Mapping[PodUid, Mapping[Claim, Taken]], kinds: Collection[Claim] = tuple(Claim)
 ) -> dict[GpuUuid, dict[PodUid, set[str]]]:
-    """By card of one node, of pods that have claims of these kinds there: all isolations of their shares."""
+    """Return, by card of one node, all isolations of the shares of pods with claims of these kinds there."""
     found: dict[GpuUuid, dict[PodUid, set[str]]] = {}
     for of, by_kind in claims.items():
         for claim in (claim for kind, claim in by_kind.items() if kind in kinds):
@@ -323,8 +324,8 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def no_one_is_beside_whom_labels_keep_off(self) -> None:
-        """Of what central gives: what a node still grants to a pod that is gone has no labels any more, and a nomination is for
-        the time after others have gone."""
+        """Check the devices that central assigns. A node's grant to a deleted pod has no labels any more, and a nomination is
+        for the time after other pods have ended."""
         claims = {name: node.claims for name, node in self.ledger.snapshot().nodes.items()}
         assert against_the_rules(sharers(claims, {Claim.RESERVED, Claim.BOUND})) == []
         assert against_the_rules(sharers(claims, {Claim.PREDICTED})) == []
@@ -333,7 +334,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def a_card_has_one_isolation(self) -> None:
-        """Of what central gives, and one that the node offers."""
+        """Check that a card has one isolation of all assigned shares, and that the node offers it."""
         for name, node in self.ledger.snapshot().nodes.items():
             for pods in isolations(node.claims, {Claim.RESERVED, Claim.BOUND, Claim.PREDICTED}).values():
                 (one,) = set().union(*pods.values())
@@ -369,7 +370,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_not_free(self) -> None:
-        """What a bound pod may use, and what a node has granted, each as far as the ledger can know."""
+        """Check that devices of bound pods, and devices that nodes have granted, are not free."""
         for name in NODES:
             holds = {held.holder.pod: held.taken for held in self.ledger.holders(name)}
             must = {r.uid: r.taken for r in self.pods.values() if r.node == name and not r.terminal and r.taken is not None}

@@ -120,7 +120,7 @@ def injected(entries: Sequence[tuple[type, str]], raised: Counter[str]) -> Itera
 
     def raising(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **words: Any) -> Any:
-            # Of an object that could not be decoded, or handled, only its name is left: no code reads more of it.
+            # If an object could not be decoded or handled, only its name remains: no code reads more of the object.
             if POISON in repr(args[1:]) and not any(isinstance(one, Unreadable) for one in args):
                 raised[name] += 1
                 raise Injected(name)

@@ -241,7 +241,7 @@ def placed_ways(where: NodeCapacity, container: ContainerRequest, pod: DeviceReq
 
 
 # Where most could be placed, were it not for where devices sit.
-behind = st.sampled_from([(), (), (0,), (1,)])  # of the switch itself, or of another one behind it
+behind = st.sampled_from([(), (), (0,), (1,)])  # number of the switch, or of a switch behind it
 roomy = st.builds(
     lambda cards, pfs, of_pf: capacity(
         *(card(n, usable_mib=size, switch=switch, behind=at) for n, (switch, size, at) in enumerate(cards)),

@@ -36,7 +36,7 @@ NAMES: Final = ("a", "b")
 GROUP: Final = '["default/a","default/b"]'
 MOST_PODS: Final = 10
 
-# What a pod says: nothing, Lading's words with a minimum, Koordinator's without and with an object, in a group or not.
+# Annotations of a pod: none, Lading's with a minimum, or Koordinator's without and with an object, in a group or not.
 WORDS: Final = st.one_of(
     st.just({}),
     st.builds(lambda name, least: {GANG: name, GANG_MIN: str(least)}, st.sampled_from(NAMES), st.sampled_from([2, 2, 2, 3])),
@@ -274,7 +274,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, FINISH_S / 2]))
     def wait(self, seconds: float) -> None:
-        """What became of each Binding is known then."""
+        """Let the outcome of each Binding become known."""
         self.now += seconds
         self.world.now = self.now
         self.world.ledger.expire(self.now)

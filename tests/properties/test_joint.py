@@ -235,8 +235,8 @@ class Plan:
 
 
 def random_place(random: Random, places: int) -> Place:
-    """Of a tree: sockets of two NUMA nodes of two host bridges of two root ports, with up to three switches behind one another
-    below each. Sometimes what the node does not know."""
+    """Draw a place in a tree: sockets of two NUMA nodes of two host bridges of two root ports, with up to three switches in a
+    row below each. Some facts are sometimes unknown to the node."""
     switch = random.randrange(places)
     bridge, numa, socket = switch // 2, switch // 4, switch // 8
     if random.random() < 0.1:

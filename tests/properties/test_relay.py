@@ -74,8 +74,8 @@ class RelayMachine(RuleBasedStateMachine):
         self.calls: dict[int, Call] = {}
         self.unprocessed = frames.LARGEST_WINDOW  # streams beyond it were given up by the runtime's GOAWAY
         self.announced = False
-        self.settings_sent = {True: 1, False: 1}  # by the client, by the runtime
-        self.windows = {True: frames.DEFAULT_WINDOW, False: frames.DEFAULT_WINDOW}  # that each gave on the connection
+        self.settings_sent = {True: 1, False: 1}  # settings sent: True is the client, False the runtime
+        self.windows = {True: frames.DEFAULT_WINDOW, False: frames.DEFAULT_WINDOW}  # windows of the connection, by giver
         self.events_seen = 0
 
     @initialize(calls=st.lists(a_call, min_size=1, max_size=6), client=st.booleans(), runtime=st.booleans())
@@ -109,7 +109,7 @@ class RelayMachine(RuleBasedStateMachine):
         self.call(*one)
 
     def call(self, held: bool, size: int, pad: int | None, with_end: bool) -> None:
-        """As much of one as the windows allow."""
+        """Send as much of a message as the windows allow."""
         self.open(held, size, [], no_message=False)
         self.wire.flow()
         call = self.calls[max(self.calls)]
@@ -405,7 +405,7 @@ class RelayMachine(RuleBasedStateMachine):
         assert set(relay._streams) == relay._refused.calls <= silent
         assert settled_window(wire.client) == self.windows[True]
         assert settled_window(wire.runtime) == self.windows[False]
-        # What h2 keeps back (of data for streams that it had reset) the relay owes the client until it comes.
+        # The relay owes the client the window for data that h2 holds back, for streams that h2 reset.
         window, given = relay._flow._connection, wire.runtime.connection.inbound_flow_control_window
         assert window.owed <= self.windows[False] - given
         assert window.room == given

@@ -233,7 +233,7 @@ class Scheduling(RuleBasedStateMachine):
 
     @invariant()
     def labels_are_kept(self) -> None:
-        """As they stand in the assignments, whatever the pods' annotations say by now."""
+        """Check the labels in the assignments, which may differ from the pods' current annotations."""
         on: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
         homes: defaultdict[str, set[str]] = defaultdict(set)
         for truth in self.cluster.pods.values():

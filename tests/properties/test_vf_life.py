@@ -50,7 +50,7 @@ class VfLife(RuleBasedStateMachine):
         self.node.kernel.point = self.passed
         self.loop = new_loop()
         self.sandboxes: list[str] = []
-        self.owners: dict[int, tuple[PciAddress, SandboxId]] = {}  # of every generation
+        self.owners: dict[int, tuple[PciAddress, SandboxId]] = {}  # VF and sandbox by generation of the attachment
         self.attached: set[int] = set()  # generations that were seen to be
         self.die_in = 0
 
@@ -74,7 +74,7 @@ class VfLife(RuleBasedStateMachine):
             self.restart()
 
     def restart(self) -> None:
-        """What the daemon had begun is gone, wherever it was."""
+        """Restart the daemon: all its unfinished work is lost."""
         self.node.kernel.dead = True
         self.die_in = 0
         for task in asyncio.all_tasks(self.loop):
@@ -88,7 +88,7 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(pod=pods, number=numbers, turns=turns)
     def live_on(self, pod: str, number: int, turns: int) -> None:
-        """What comes next for a pod: a sandbox, a container in it (again and again), its stop, its end."""
+        """Take the next step of a pod: create its sandbox, create a container (repeatedly), stop the sandbox, remove it."""
         sandbox = self.newest(pod)
         if sandbox is None or SandboxId(sandbox) not in self.node.ready:
             self.node.run(self.add(pod))
@@ -174,7 +174,7 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(late=st.booleans())
     def come_late(self, late: bool) -> None:
-        """What was in a namespace that ends is nowhere for a while."""
+        """End a namespace: for a while, its devices are in no namespace."""
         self.node.kernel.late = late
         if not late:
             self.node.kernel.arrive()
@@ -190,7 +190,7 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(data=st.data(), altnames=st.sets(st.sampled_from(ALTNAMES)))
     def name(self, data: st.DataObject, altnames: set[str]) -> None:
-        """What a pod may do with what it has: names for its network devices, names besides; names for its RDMA devices."""
+        """Rename devices as a pod may: names and alternative names of network devices, names of RDMA devices."""
         kernel = self.node.kernel
         if pod := kernel.pods.get(path_of(data.draw(st.sampled_from(self.sandboxes)))) if self.sandboxes else None:
             for name, link in pod.links.items():
@@ -201,7 +201,7 @@ class VfLife(RuleBasedStateMachine):
 
     @rule(number=numbers, setting=st.sampled_from([("flags", "noarp promisc"), ("xdp", "driver:7"), ("ring-rx", "64")]))
     def change_kept(self, number: int, setting: tuple[str, str]) -> None:
-        """What a pod may do with its network device, and the device keeps wherever it goes."""
+        """Change settings of a network device as a pod may; the device keeps them in other namespaces."""
         bdf = self.node.vfs[number].bdf
         where = self.node.kernel.where(bdf)
         if where is not None and where[0] != HOST:
@@ -252,7 +252,7 @@ async def pass_time(turns: int) -> None:
 
 def new_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda *_: None)  # what a daemon that was killed did not hear any more
+    loop.set_exception_handler(lambda *_: None)  # ignore errors of tasks of a killed daemon
     return loop
 
 

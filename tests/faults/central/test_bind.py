@@ -353,7 +353,7 @@ def test_a_term_that_ends_while_it_binds(tmp_path: Path) -> None:
         one.server.fail(LOST, when=is_binding)
         binding = asyncio.create_task(one.bind("a", "n1"))
         await one.pause(1)
-        assert not await one.leadership.end()  # what became of it, no one knows
+        assert not await one.leadership.end()  # the outcome of the Binding stays unknown
         assert await binding == OfBinding.NOT_LEADING.shown
         await one.pause(60)
         assert one.sent("/status") == []  # nothing is written by a leadership that is over

@@ -39,7 +39,7 @@ FAULTS = (
 
 
 def used_mib(one: Led) -> Counter[str]:
-    """By card, as the annotations of bound pods say it."""
+    """Return the MiB in use on each card, as the annotations of bound pods say."""
     used: Counter[str] = Counter()
     for path in one.server.objects:
         if "/pods/" in path:
@@ -119,7 +119,7 @@ def test_a_storm(tmp_path: Path, seed: int) -> None:
         watching = asyncio.create_task(watch_capacity(one))
         pods = [asyncio.create_task(schedule(one, name, random)) for name in names]
         await end_some(one, random, 60)
-        await asyncio.sleep(120)  # what is unclear is known by then, and who was woken is bound
+        await asyncio.sleep(120)  # unclear Bindings are settled by then, and requeued pods are bound
         assert not watching.done()
         watching.cancel()
         for task in pods:

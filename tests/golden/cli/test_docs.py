@@ -26,7 +26,7 @@ def test_what_a_command_says(cli: Cli, name: str) -> None:
 
 def test_every_command_has_a_section() -> None:
     headings = set(re.findall(r"^## `(\w+)`$", (ROOT / "docs" / PAGE).read_text(), re.MULTILINE))
-    assert headings == main.commands.keys() - {"completion", "uncordon"}  # which stand with others
+    assert headings == main.commands.keys() - {"completion", "uncordon"}  # the docs describe these two under other commands
 
 
 def test_every_global_flag_has_a_row() -> None:

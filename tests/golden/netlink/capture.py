@@ -100,7 +100,7 @@ def _capture_ip(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def _last_change(trace: str) -> bytes:
-    """Of the hexadecimal dumps that strace puts behind each call, the last that is a request for a change."""
+    """Return the last request for a change among the hexadecimal dumps that strace prints after each call."""
     dumps: list[bytes] = []
     for line in trace.splitlines():
         match = re.match(r" \| ([0-9a-f]{5})  ([0-9a-f ]{49})", line)

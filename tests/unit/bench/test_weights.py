@@ -18,7 +18,7 @@ from tests.unit.bench.test_placement import NODES, PODS
 
 
 def score() -> int:
-    """Of a pod that leaves a tenth of a card less than others ask for, and hardly any cpu for them."""
+    """Return the score of a pod that leaves a tenth of a card less than others request, and hardly any cpu for them."""
     columns = Columns()
     columns.put(capacity(card(0), card(1)))
     cores = CpuMemory(8_000, 1_024)

@@ -25,8 +25,7 @@ PAGE: Final = "central.md"
 
 
 def test_reasons() -> None:
-    """That each is explained is looked after in tests/unit/lading/test_reasons.py; here, that it stands where it says whether
-    waiting helps."""
+    """Check that each reason is in the right table: whether waiting helps, or not."""
     waits = {missing.value for missing in Missing if not missing.unresolvable}
     assert _explained("## Central: the pod waits") == waits
     never = {code.value for code in (*Missing, *OfPod)} - waits

@@ -92,7 +92,7 @@ def test_the_limit_is_written() -> None:
     record = made.ledger.pod(uid_of("a"))
     assert record is not None
     assert record.taken is not None
-    assert next(iter(record.taken.gpus.values())).core_percent == 30  # which is what counts
+    assert next(iter(record.taken.gpus.values())).core_percent == 30  # the share counts, not its limit
 
 
 def test_the_isolation_of_a_bound_pod_is_that_of_its_assignment() -> None:

@@ -19,7 +19,9 @@ from simnode.api_server import failure, write_kubeconfig
 
 WHY = {"namespace": "team", "name": "p", "uid": "u", "state": "pending", "asks": "main: 1 whole GPU", "refused_s": 7.0}
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/sys/leases/lading-central"
-LED = {"spec": {"holderIdentity": "lading-central-x_6b1f0a52-0000-0000-0000-000000000000"}}  # as central.daemon.lease writes it
+LED = {
+    "spec": {"holderIdentity": "lading-central-x_6b1f0a52-0000-0000-0000-000000000000"}
+}  # central.daemon.lease writes this form
 POD = "/api/v1/namespaces/sys/pods/lading-central-x"
 PORTS = [{"containerPort": 8080, "name": "extender"}, {"containerPort": 8090, "name": "page"}]
 PATH = "/api/v1/namespaces/sys/pods/{}:lading-central-x:8090/proxy/v1/why/team/p"

@@ -37,7 +37,7 @@ def test_the_shipped_cluster_has_every_profile() -> None:
 
 
 def test_an_object_of_the_cluster(tmp_path: Path) -> None:
-    """As kubectl prints it. Who was there when it was printed is not there when the replay begins."""
+    """Check an object as kubectl prints it: the pods that it names are not there when the replay begins."""
     gpus = [
         {**H100["gpus"][0], "usedBy": "somebody", "dirty": "its memory"},
         {**H100["gpus"][1], "unhealthy": "fell off the bus"},
@@ -154,7 +154,7 @@ def test_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("report", [H100, {"kind": "NodeDevices", "status": H100}, {"pfs": H100["pfs"]}])
 def test_the_report_of_one_node(tmp_path: Path, report: dict[str, Any]) -> None:
-    """What is to be written instead can be read."""
+    """Check that the replacement that an error message suggests can be read."""
     path = written(tmp_path, report, "dgx.json")
     with pytest.raises(ConfigError) as refused:
         read_cluster(path)

@@ -29,7 +29,7 @@ class Spy:
 
     cluster: Cluster
     player: Player
-    placed: dict[int, tuple[int, Placed]] = field(default_factory=dict)  # by pod: its kind, and where
+    placed: dict[int, tuple[int, Placed]] = field(default_factory=dict)  # kind and place of each pod
     ended_pods: list[int] = field(default_factory=list)
 
     def place(self, kind: int, pod: int) -> Placed | None:

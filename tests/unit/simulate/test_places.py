@@ -60,7 +60,7 @@ def test_each_node_has_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "cards", "vfs"),
     [
-        (pod(1, 1), (0,), FIRST[:1]),  # which someone has
+        (pod(1, 1), (0,), FIRST[:1]),  # a card that another pod holds
         (pod(1, 2), (0,), [FIRST[1], FIRST[1]]),
         (pod(1, 1), (0,), [PciAddress("0000:18:00.0")]),  # a PF
         (pod(1, 1), (0,), FIRST[1:3]),

@@ -43,7 +43,7 @@ def test_a_seed_says_it_all(policy: AnyPolicy) -> None:
 @pytest.mark.parametrize("prior", Prior)
 @pytest.mark.parametrize("seed", range(3))
 def test_figures_are_those_of_the_arrivals(policy: AnyPolicy, prior: Prior, seed: int) -> None:
-    """That nothing is placed over capacity, and nothing turned away that fits, the replay checks at every pod."""
+    """Check a replay, which itself checks at every pod that capacity is not exceeded and that no fitting pod is refused."""
     told: list[int] = []
     run = replay(TRACE, policy, seed, ratio=RATIO, prior=prior, tell=told.append)
     arriving = draw_arrivals(TRACE.pods, TRACE.capacity, RATIO, seed)
@@ -73,7 +73,7 @@ def test_to_baselines_cards_are_cards(policy: Baseline) -> None:
 
 @pytest.mark.parametrize(("partition", "failed"), [("honor", {"3 GPUs": 2}), ("prefer", {})])
 def test_partitions_are_a_setting_of_the_cluster(tmp_path: Path, partition: str, failed: dict[str, int]) -> None:
-    """Of a board of eight GPUs, three are none."""
+    """Check a board of eight GPUs of which three are missing."""
     found = described(tmp_path, entry("dgx-h100", 1), partition=partition)
     trace = Trace(nodes=found.nodes, pods=(whole(3), whole(3)), partition=found.partition)
     assert replay(trace, Policy.FRAGMENTATION, 42, ratio=0.9).failed == failed

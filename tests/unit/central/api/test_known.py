@@ -95,7 +95,7 @@ def test_a_store_that_was_restored_counts_anew() -> None:
     repeats=st.lists(st.integers(0, 40), max_size=20),
 )
 def test_repeated_events_change_nothing(changes: list[tuple[str, bool]], repeats: list[int]) -> None:
-    """What is there after a stream in which old events come again is what is there without them."""
+    """Check that repeated old events in a stream change nothing."""
     stream: list[tuple[Meta, bool]] = []
     alive: dict[str, str] = {}
     for version, (name, delete) in enumerate(changes, start=1):

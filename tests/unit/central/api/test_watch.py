@@ -322,7 +322,7 @@ BROKEN = {"spec": {"nodeName": 7}}
 
 
 def test_a_deeply_nested_pod_is_listed_and_watched_whole(play: Play) -> None:
-    """Its spec is read: it may hold devices."""
+    """Check that the spec of such a pod is read, because the pod may hold devices."""
 
     def deep(version: int, node: str) -> bytes:
         metadata = {"name": "a", "namespace": "default", "uid": "u-a", "resourceVersion": str(version), **deep_fields()}
@@ -477,7 +477,7 @@ def test_a_watch_that_ends_at_once_is_a_failure(play: Play) -> None:
 
 
 def test_a_watch_that_never_said_a_word_lists_again(tmp_path: Path) -> None:
-    """What a real server does to a watch from the future, where its store was restored from a backup."""
+    """Check a server that ends a watch without an event, as a real one does if its store was restored from a backup."""
 
     async def go() -> None:
         async with rig(tmp_path) as one:

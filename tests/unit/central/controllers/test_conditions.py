@@ -161,7 +161,7 @@ def test_who_holds_nothing_any_more_keeps_the_last_word() -> None:
     assert words(capacity(gpu(0)), conditions=after(word)) == []
 
 
-# What conditions say
+# Texts of conditions
 
 
 def test_a_late_look_at_a_pod_does_not_undo_what_was_said() -> None:

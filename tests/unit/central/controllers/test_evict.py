@@ -64,7 +64,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
         assert one.sent(f"{pod_path('high')}/status") == []  # nothing is free yet
         await one.remove_pod("low")
         await one.pause(1)
-        assert one.sent(f"{pod_path('high')}/status") == []  # its node grants it still
+        assert one.sent(f"{pod_path('high')}/status") == []  # the node's report still has the grant
         await one.report("n1")
         await one.put_pod("other")
         assert await one.schedule("other") == REFUSED  # the room is held

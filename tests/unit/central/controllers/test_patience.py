@@ -340,7 +340,7 @@ def test_a_node_that_kube_scheduler_does_not_name_once_its_cpu_suffices_is_left_
         await vetoes(one, "n1", "n3", "n4")
         assert kept_on(one, "large") == "n2"
         await one.put_pod("next")
-        assert one.filter("next", "n1") == ["n1"]  # its room there is not kept any more
+        assert one.filter("next", "n1") == ["n1"]  # the reservation there has ended
         await one.pause(PATIENCE_S / 2)
         assert kept_on(one, "large") == "n2"
 

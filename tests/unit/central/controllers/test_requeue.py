@@ -56,7 +56,7 @@ def look(waker: Requeuer) -> list[str]:
 
 
 def cards(*numbers: int) -> Taken:
-    """Of n1, whole."""
+    """Return these whole cards of n1."""
     return Taken(gpus={GpuUuid(gpu_uuid("n1", number)): Part(whole=True) for number in numbers})
 
 
@@ -221,7 +221,7 @@ def test_a_nominated_pod_is_not_woken_before_all_of_its_room_is_there() -> None:
     assert one.look() == ["high"]
 
 
-# What a look costs
+# Cost of a scan
 
 
 def costing(one: Waking, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[tuple[DeviceRequest, str]]:
@@ -429,7 +429,7 @@ def test_from_release_to_touch_p99() -> None:
     assert sorted(took)[int(len(took) * 0.99)] <= 2 * LOOK_S
 
 
-# what a filter had no time for
+# nodes that a filter call had no time to judge
 
 
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])

@@ -51,7 +51,7 @@ def test_it_is_evicted_where_central_is_to(tmp_path: Path) -> None:
         await report(one, "a")
         await one.pause(5)
         assert evicted(one) == ["a"]
-        assert told(one) == [("a", BYPASSED)] * 2  # what it does, and that it goes
+        assert told(one) == [("a", BYPASSED)] * 2  # one event for the bypass, one for the eviction
 
     play(story, tmp_path, bypassed=Bypassed.END)
 

@@ -43,7 +43,7 @@ def test_what_there_is() -> None:
     assert seen.core_percent == Amounts(free=270, held=130, unusable=200)
     assert seen.vfs == Amounts(free=2, held=1, unusable=0)
     assert seen.free_milli == 2700
-    assert seen.unusable_milli == 700  # of the card that is shared, for both of the kinds that ask for GPUs
+    assert seen.unusable_milli == 700  # the shared card's free part, for both kinds of pods that request GPUs
     assert round(seen.fragmentation, 3) == round(700 / 2700, 3)
     assert seen.places == {1: 2, 2: 1, 4: 0, 8: 0}
 

@@ -167,7 +167,7 @@ def test_without_a_delay_nothing_is_taken_back(tmp_path: Path) -> None:
 
 
 def test_a_pod_that_was_let_in_to_borrow_takes_nothing_back(tmp_path: Path) -> None:
-    """Of 16 cards three quotas may use 6, 5 and 5. What b may borrow is free, but on no single node."""
+    """Check three quotas that may use 6, 5 and 5 of 16 cards: the cards that b may borrow are free, but on no single node."""
 
     async def story(one: Led) -> None:
         await one.put_node("n1", 8)

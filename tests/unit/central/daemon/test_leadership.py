@@ -165,7 +165,7 @@ def test_policy_fragmentation_from_the_watch_to_the_binding(tmp_path: Path) -> N
 
 
 def test_a_launcher_without_devices_waits_through_a_change_of_leader(tmp_path: Path) -> None:
-    """Its workers are missing. The policy is that of a new installation."""
+    """Check a launcher whose workers are missing, under the policy of a new installation."""
 
     async def story(one: Led) -> None:
         await one.report("n1", 2)

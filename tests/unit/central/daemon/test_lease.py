@@ -76,7 +76,7 @@ class SlowStore:
     def _arrived(self, arrival: "asyncio.Future[Record | None]") -> None:
         self._under_way.discard(arrival)
         if not arrival.cancelled():
-            arrival.exception()  # its sender may be gone
+            arrival.exception()  # the sender may have ended
 
     async def settle(self) -> None:
         if self._under_way:
@@ -347,7 +347,7 @@ def test_never_two_leaders_whatever_is_late(seed: int) -> None:
 
     async def story() -> None:
         store = SlowStore(delays())
-        last_led: dict[Candidate, float] = {}  # of all but those who released
+        last_led: dict[Candidate, float] = {}  # time of the last leadership of each candidate that did not release the lease
 
         def start() -> Candidate:
             rate = random.choice([0.99, 1.0, 1.01])

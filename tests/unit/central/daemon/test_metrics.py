@@ -21,7 +21,7 @@ def sample(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def alone(counts: Counts | None = None) -> Metrics:
-    """Of a replica that waits."""
+    """Return the metrics of a replica that does not lead."""
     return Metrics(counts or Counts(), leadership=lambda: None, leads=lambda: False, transitions=lambda: 7)
 
 

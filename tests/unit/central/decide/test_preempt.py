@@ -200,7 +200,7 @@ def test_a_plan_is_enough_and_no_victim_of_it_is_too_many(
 
 
 def cost(found: Plan) -> tuple[int, int, int, int, str]:
-    """As kube-scheduler compares: to each priority it adds so much that the lowest one there can be is zero."""
+    """Return the cost by which kube-scheduler compares. Priorities are shifted so that the lowest possible one is zero."""
     going = [victim for victim in found.victims if not victim.deleting]
     highest = max((victim.priority for victim in going), default=-1)
     eldest = min((victim.created for victim in going if victim.priority == highest), default=0)

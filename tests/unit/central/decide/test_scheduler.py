@@ -49,7 +49,7 @@ def test_each_node_is_in_one_answer() -> None:
 
 
 def test_nodes_that_kube_scheduler_does_not_name_hide_no_stranger() -> None:
-    # As many nodes as central knows, and one of them is another.
+    # The call names as many nodes as central has, and one of them is unknown.
     made = world(n1=1, n2=1, n3=1)
     made.show("b")
     answer = made.filter("b", "n1", "n2", "stranger")
@@ -112,7 +112,7 @@ def test_a_repeated_question_gets_the_predicted_node_again() -> None:
     other = ({"n1", "n2"} - {first}).pop()
     made.show("b")
     assert made.filter("b").fitting == [other]
-    assert made.filter("a").fitting == [first]  # its own prediction is not in its way
+    assert made.filter("a").fitting == [first]  # the pod's own prediction does not count
     assert predicted(made, "a") == first
     assert made.filter("a", other).fitting == []
     assert (predicted(made, "a"), made.is_refused("a")) == ("", True)
@@ -332,7 +332,7 @@ def test_what_was_predicted_is_reserved_without_another_search(monkeypatch: pyte
     for name in "ab":
         made.show(name)
         made.filter(name)
-    made.show("b")  # its status changed
+    made.show("b")  # a new version, by a change of the status
     monkeypatch.setattr("central.search.fit.find_filters", None)
     assert gpus_of(reserve(made, "b", "n1")) == [gpu_uuid("n1", 1)]
 
@@ -456,7 +456,7 @@ def test_a_pod_may_ask_for_the_policy_by_itself() -> None:
 
 def test_pods_without_devices_go_where_cards_lose_the_least() -> None:
     made = expecting(whole=1)
-    sized(made, "n1", 2, cpu="8")  # its two cards need all of it
+    sized(made, "n1", 2, cpu="8")  # the two cards need all of this cpu
     sized(made, "n2", 2, cpu="64")
     beside = pod("a", {}, version=made.next_version(), requests=SMALL)
     assert made.scheduler.prioritize(decoded(beside), ["n1", "n2"]) == "n2"
@@ -473,7 +473,7 @@ def test_cpu_of_a_pod_without_devices_counts_where_it_was_named() -> None:
     made.bind("a", "n1", requests=SMALL)  # n1 has nothing to lose, and cpu for one more pod
     shown = {name: made.show(name, {}, requests=SMALL) for name in ("b", "c", "d")}
     assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"
-    assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"  # its own cpu is not in its way
+    assert made.scheduler.prioritize(shown["b"], ["n1", "n2"]) == "n1"  # the pod's own cpu does not count
     assert made.scheduler.prioritize(shown["c"], ["n1", "n2"]) == "n2"
     made.gone("b")
     assert made.scheduler.prioritize(shown["d"], ["n1", "n2"]) == "n1"

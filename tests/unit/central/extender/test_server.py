@@ -46,7 +46,7 @@ class Verbs:
         self.bound: tuple[PodUid, str] | None = None
 
     async def find(self, sent: Pod) -> Pod | None:
-        """As if the watch showed every pod as it is sent."""
+        """Return the pod as it was sent, as if the watch had the same version."""
         return None if sent.metadata.name in self.unseen else sent
 
     async def prepare_filter(self, pod: Pod) -> None:
@@ -113,7 +113,7 @@ def golden(verb: str) -> bytes:
     return (GOLDEN / f"{verb}.json").read_bytes()
 
 
-# What a real kube-scheduler sends
+# Requests of a real kube-scheduler
 
 
 def test_filter_as_kube_scheduler_sends_it() -> None:
@@ -233,7 +233,7 @@ def test_what_people_read_is_not_here_and_the_answer_says_where(path: str, page:
     play(story, page=page)
 
 
-# What is no request of the protocol
+# Malformed requests
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_verb_needs_a_certificate_with_an_allowed_name(authority: Authority, c
     assert asyncio.run(story()) == status
 
 
-# By what the watch shows
+# Pods as the watch reports them
 
 
 def test_a_pod_that_is_bound_is_not_called_unknown() -> None:

@@ -145,7 +145,8 @@ def test_a_pod_group_costs_only_the_pods_that_name_it(monkeypatch: pytest.Monkey
 
 
 def test_node_names_of_waiting_members_take_little_memory(tmp_path: Path) -> None:
-    """As text the names of 5,000 nodes take 173 KB for each member, and each member may have been asked about other nodes."""
+    """Check the memory of the node names of calls: as text, 5,000 names take 173 KB for each member, and members may have
+    calls about different nodes."""
     names = [f"node-{number:05d}.zone-a.example.org" for number in range(5000)]
 
     async def story(one: Led) -> None:

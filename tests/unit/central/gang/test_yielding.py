@@ -36,7 +36,7 @@ def test_a_pod_of_higher_priority_is_placed_at_once_in_place_of_a_plan(tmp_path:
         assert (claims(one), bound(one)) == (8, [])
         await one.put_pod("urgent", priority=100_000)
         assert scheduler.ask("urgent") != REFUSED
-        assert claims(one) == 1  # its own: the plan is dropped whole
+        assert claims(one) == 1  # only the new pod's claim remains, because the plan ends as a whole
         await scheduler.run(1)
         assert bound(one) == ["urgent"]
         await scheduler.end()
@@ -258,7 +258,7 @@ def test_members_beyond_the_minimum_are_planned_within_that_part(tmp_path: Path)
 
 
 async def only_the_launcher(one: Led, scheduler: KubeScheduler) -> None:
-    """Of nine members the one without devices is bound, and the eight others are deleted."""
+    """Check a gang of nine whose member without devices is bound, while the eight others are deleted."""
     await one.report("n1", 8)
     says = {f"{KOORDINATOR}name": "g", f"{KOORDINATOR}min-available": "9", f"{KOORDINATOR}waiting-time": "3600s"}
     await one.put_pod("launcher", {RESOURCE_GANG_MEMBER: "1"}, annotations=says, labels={QUOTA: "a"})

@@ -379,7 +379,7 @@ def test_a_second_card_of_an_affinity_group_is_refused_for_any_claim() -> None:
             ledger.claims.predict(Q, node, labelled(card, affinity="x"), 5),
         ):
             assert claim == Conflict(obstacle=Obstacle.GROUP, device=gpu_uuid(0), holders=(Holder(pod=P),))
-    assert ledger.claims.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # its own prediction is in no one's way
+    assert ledger.claims.reserve(P, "n2", labelled(0, affinity="x"), 1) is None  # the pod's own prediction does not conflict
     ledger.expire(5)
     assert ledger.claims.reserve(Q, "n2", labelled(0, affinity="x"), 1) is None
 

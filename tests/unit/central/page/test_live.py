@@ -119,7 +119,7 @@ def test_a_node_that_is_gone() -> None:
     for name in ("n1", "n2"):
         shown.world.devices_feed.removed(Ident("", name, ""), str(shown.world.next_version()))
     answer = shown.since(revision)
-    assert answer["gone"] == ["n1"]  # of the other a pod still holds something
+    assert answer["gone"] == ["n1"]  # a pod still holds devices of the other node
     assert [(node["name"], node["state"]) for node in answer["nodes"]] == [("n2", "no-report")]
     assert msgspec.convert(answer["totals"], Totals).gpus == 0
     assert names(shown.whole()) == {"n2"}

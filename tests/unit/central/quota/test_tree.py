@@ -109,7 +109,7 @@ def test_mins_of_the_first_level_may_be_more_than_there_is() -> None:
         (Owner("elsewhere"), [DEFAULT]),
         (Owner("kube-system"), [SYSTEM]),
         (Owner("flat"), [DEFAULT, "flat/quota"]),
-        (Owner("team", "broken"), ["broken"]),  # its pods are refused, not let in without a limit
+        (Owner("team", "broken"), ["broken"]),  # pods of a broken quota are refused, and do not start without a limit
     ],
 )
 def test_a_pod_finds_its_quota(owner: Owner, expected: list[str]) -> None:

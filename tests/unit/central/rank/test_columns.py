@@ -117,7 +117,7 @@ def test_load_is_told_by_itself() -> None:
     columns = Columns()
     columns.put(sized(capacity(card(0))))
     tick = columns.tick
-    columns.load("n1", 8000, 4096, True)  # as it was
+    columns.load("n1", 8000, 4096, True)  # the same values again
     columns.load("nobody", 1, 1, True)
     assert columns.tick == tick
     columns.load("n1", 7000, 4096, True)

@@ -18,7 +18,7 @@ from tests.fakes.capacities import capacity, card, eight_gpus, rdma, request, sh
 
 
 def free(*cards: int, vfs: tuple[int, ...] = tuple(range(16)), name: str = "n1") -> NodeCapacity:
-    """Of eight cards two to a switch, and sixteen VFs four to a switch."""
+    """Return a node with eight cards, two for each switch, and sixteen VFs, four for each switch."""
     return eight_gpus(held_cards={*range(8)} - {*cards}, held_vfs={*range(16)} - {*vfs}, name=name)
 
 

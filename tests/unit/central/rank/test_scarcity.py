@@ -16,7 +16,7 @@ LARGE = CpuMemory(120_000, 700_000)
 
 @dataclass(frozen=True)
 class Left:
-    """What is free in a cluster: cards, of these models some; and places, of some groups others."""
+    """Hold the free cards of a cluster by model, and the free places by group."""
 
     cards: float
     most: int = 0

@@ -46,7 +46,7 @@ ASKS = (
     request(whole("c", 2)),
     request(share("c", 400)),
     request(share("c", None, 30)),
-    request(whole("c", vfs=1)),  # as those below, not by counting
+    request(whole("c", vfs=1)),  # judged by the search, like the requests below
     request(share("a", 300), share("b", 300)),
     request(whole("c", 2), partition=PartitionPolicy.HONOR),
     request(whole("c", 3)),
@@ -143,7 +143,7 @@ def place(capacity: NodeCapacity, request: DeviceRequest) -> Placement | NoFit:
 
 
 def best_score(counting: Counting, one: NodeCapacity, shape: Shape) -> int:
-    """By the exact fit: every card by itself for a single share, all cards for everything else."""
+    """Return the result of the exact fit: each card alone for a single share, all cards together for other requests."""
     before = counting.columns.states(np.array([counting.columns.row_of[one.name]]))
     absent = [0] * (before.free.shape[1] - len(one.cards))
     single = len(shape.request.containers) == 1 and _cards(shape.request) == 1 and not any(c.sharers for c in one.cards)
@@ -251,7 +251,7 @@ def test_a_node_with_the_gpu_and_the_vf_on_one_switch_comes_before_a_fuller_one(
 
 def test_a_share_goes_to_the_card_where_it_wastes_least() -> None:
     capacities = Capacities()
-    capacities.put("n1", (0, 2, 1), 64_000, 0)  # of the third 700 are left: 400 leave what another one of 30 % takes
+    capacities.put("n1", (0, 2, 1), 64_000, 0)  # the third card has 700 milli left: a share of 400 leaves room for one of 30 %
     counted = capacities.verdicts()
     shape = Shape(request=ASKS[2], cpu_memory=ALL)
     best(counted, shape, ["n1"])

@@ -58,7 +58,7 @@ def tables_of(workload: ExpectedWorkload, turnover: float = 0.0) -> Tables:
 
 
 def weight_of(workload: ExpectedWorkload, pod: PodKind, mass: int) -> int:
-    """As if each number of whole cards came often; and by how few places there are for its group."""
+    """Return the weights as if each number of whole cards were frequent, with the scarcity of places of each group."""
     group = group_of(pod)
     weight = mass * factor_of(group)
     if pod.gpus > 1:

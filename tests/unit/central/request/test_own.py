@@ -98,7 +98,7 @@ def test_a_pod_that_requests_no_device_of_lading() -> None:
     assert parse_request(pod(container("c", {"cpu": "1", "nvidia.com/gpu": "1", "lading.device/x": "1"}))) is None
     assert (
         parse_request(pod(container("c"), annotations={"gpus": "0", "x.dev/policy": "binpack"})) is None
-    )  # by hand: the node's
+    )  # an annotation for the node, set by hand
 
 
 def test_zero_is_absent() -> None:
@@ -424,7 +424,7 @@ def test_a_profile_refines_whole_gpus_only() -> None:
 @pytest.mark.parametrize(("inits", "apps"), [(0, MAX_CONTAINERS), (MAX_INIT_CONTAINERS, MAX_CONTAINERS - MAX_INIT_CONTAINERS)])
 def test_as_many_containers_as_may_ask_for_devices(inits: int, apps: int) -> None:
     assert isinstance(parse_request(crowd(inits, apps)), DeviceRequest)
-    plain = tuple(container(f"p{number}") for number in range(1000))  # which ask for none
+    plain = tuple(container(f"p{number}") for number in range(1000))  # containers without devices
     assert isinstance(parse_request(pod(*crowd(0, 1).spec.containers, init=plain)), DeviceRequest)
 
 

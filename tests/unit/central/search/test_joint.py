@@ -187,10 +187,13 @@ def test_a_card_that_is_taken_in_part_is_no_one_elses_whole_card() -> None:
 def test_the_partition_that_breaks_the_fewest_others_not_the_first(order: int) -> None:
     where = node("dgx-h100", held_cards={7})
     where = replace(where, partitions=where.partitions[::order])
-    assert modules(where, request(whole("a", 2))) == {6, 8}  # of {1, 3}, {2, 4} and {6, 8}: 1-4 stays whole
+    assert modules(where, request(whole("a", 2))) == {
+        6,
+        8,
+    }  # among {1, 3}, {2, 4} and {6, 8}, because partition 1-4 stays whole
     assert modules(where, request(whole("a", 4))) == {1, 2, 3, 4}
     assert modules(node("dgx-h100", held_cards={1}), request(whole("a", 4))) == {5, 6, 7, 8}
-    assert modules(where, request(whole("a"))) == {5}  # its pair is broken already
+    assert modules(where, request(whole("a"))) == {5}  # the partition of card 5 is broken already
 
 
 # ---- partitions
@@ -202,7 +205,7 @@ def test_an_honored_partition_is_met_exactly(policy: Policy) -> None:
     where = node("dgx-h100", held_cards={1, 7})
     assert missing(where, request(whole("a", 3), partition=honor)) is Missing.NO_PARTITION
     assert missing(where, request(whole("a", 4), partition=honor, policy=policy)) is Missing.NO_FREE_PARTITION
-    assert modules(where, request(whole("a", 2), partition=honor)) == {6, 8}  # of lower addresses than {2, 4}
+    assert modules(where, request(whole("a", 2), partition=honor)) == {6, 8}  # these cards have lower addresses than {2, 4}
     assert len(modules(where, request(whole("a", 4), partition=PartitionPolicy.PREFER))) == 4
     assert (
         missing(node("dgx-h100", held_cards=range(1, 9)), request(whole("a", 2), partition=honor)) is Missing.TOO_FEW_FREE_GPUS
@@ -353,7 +356,7 @@ def test_a_container_leaves_the_only_switch_that_would_do_to_the_next() -> None:
 
 
 def test_and_takes_the_next_best_itself() -> None:
-    """Of the two other switches the one whose PF has more VFs left, although the other has the lower address."""
+    """Check that the switch whose PF has more VFs left is chosen, although another switch has the lower address."""
     where = eight_gpus(held_cards={6, 7}, held_vfs={4, 5, 6, 8, 9})
     found = place(where, request(whole("a", vfs=1), whole("b", 2, vfs=3), scope=Scope.SWITCH))
     assert [switches(where, found, name)[0] for name in "ab"] == [switch_of(where.cards[n].gpu.place.path) for n in (4, 0)]

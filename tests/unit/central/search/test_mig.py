@@ -144,7 +144,7 @@ def test_what_it_takes_instead_is_what_is_preferred_there() -> None:
 
 
 def test_half_of_a_node_full_of_instances() -> None:
-    """Of which there are some 10^16 sets."""
+    """Check a request for which there are some 10^16 sets of instances."""
     where = capacity(*(mig_card(number, *SEVEN) for number in range(8)))
     assert len(set(given_to(where, instances(whole("a", 29)))["a"])) == 29
 

@@ -96,7 +96,7 @@ def test_whole_cards_go_by_their_links_under_every_policy(policy: Policy) -> Non
 
 
 def test_of_equally_linked_cards_the_least_loaded() -> None:
-    """Which differ in load only where whole cards are cut."""
+    """Check cards that differ in load only if whole cards are divided."""
     where = capacity(*(card(n, switch=0, free_mib=60000, free_core=75, containers=load) for n, load in enumerate([0, 2, 1])))
     found = fit(where, request(whole("a", 2)), policy=Policy.SPREAD, limits=Limits(spread_containers_per_card=4))
     assert isinstance(found, Placement)

@@ -34,7 +34,7 @@ def test_each_is_of_another_card_and_of_the_amount(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.FRAGMENTATION])
 def test_linked_cards_come_before_full_ones(policy: Policy) -> None:
-    """Of equally linked ones the fullest."""
+    """Check that the fullest of equally linked cards is chosen."""
     where = capacity(*(linked(n, n ^ 2, free_mib=free) for n, free in enumerate([9000, 2000, 8000, 60_000])))
     assert cards(where, request(share("a", 1000, cards=2)), policy) == [0, 2]
     assert cards(where, request(share("a", 1000)), policy) == [1]

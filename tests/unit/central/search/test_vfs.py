@@ -24,7 +24,7 @@ def test_the_lowest_free_address() -> None:
 
 
 def test_a_vf_of_the_cards_switch() -> None:
-    where = eight_gpus(held_cards={0, 1, 2, 3})  # what is free begins with card 4, on the switch of PF 2
+    where = eight_gpus(held_cards={0, 1, 2, 3})  # the first free card is card 4, on the switch of PF 2
     assert given(where, request(whole("a", vfs=1))) == [vf_bdf(0, pf=2)]
 
 

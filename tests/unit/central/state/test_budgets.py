@@ -31,7 +31,7 @@ def record(name: str, *, namespace: str = NAMESPACE, deleting: bool = False, **l
         ([made("b", 1, app="x")], False),
         ([made("b", 0, app="x")], True),
         ([made("b", 0, app="y")], False),
-        ([made("b", 1, app="x"), made("c", 1, app="x")], True),  # which the Eviction API does not support
+        ([made("b", 1, app="x"), made("c", 1, app="x")], True),  # the Eviction API does not support two budgets for one pod
         ([made("b", 1, generation=2, observed=1, app="x")], True),  # not counted yet
     ],
 )
@@ -59,6 +59,6 @@ def test_budgets_follow_the_watch() -> None:
     assert not protected()
     feed.changed(made("c", 0, app="x"))
     feed.replaced([Unreadable(metadata=Metadata(name="c", namespace=NAMESPACE, uid="uid-c"), why="of another age")], "2")
-    assert protected()  # as it was known
+    assert protected()  # the last readable version counts
     feed.removed(Ident(NAMESPACE, "c", "uid-c"), "3")
     assert not protected()

@@ -320,7 +320,7 @@ def test_pods_that_are_larger_than_their_share_take_turns() -> None:
     assert "quota-turn" in teams.ask("c", "c", gpus(8))
     teams.world.gone("a")
     assert "quota-turn" in teams.ask("b2", "b", gpus(8))  # it asks first, and b has 8 cards
-    assert "quota-turn" in teams.ask("a2", "a", gpus(8))  # as few as c, which waits longer
+    assert "quota-turn" in teams.ask("a2", "a", gpus(8))  # quota a uses as few cards as c, and c waits longer
     assert teams.woken() == ["c"]
     assert teams.ask("c", "c", gpus(8)) == ""
     assert teams.world.scheduler.counts.refused[OfPod.QUOTA_TURN] == 3

@@ -88,7 +88,7 @@ def test_what_is_let_in_counts_for_its_namespace() -> None:
         waits(world, f"large{age}", "a", {"lading.dev/gpu": "2"}, age=age)
     for age in range(4):
         waits(world, f"small{age}", "b", {"lading.dev/gpu": "4"} if age == 3 else WHOLE, age=10 + age)
-    world.pending.remove(uid_of("small0"))  # which fits: b has 1 card
+    world.pending.remove(uid_of("small0"))  # a pod that fits: b has 1 card
     assert in_turn(world) == ["large0", "small1", "large1", "small2", "small3", "large2"]
 
 

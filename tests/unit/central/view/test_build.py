@@ -196,7 +196,7 @@ def test_instances_of_a_card_in_mig_mode() -> None:
 
 
 def test_positions_of_a_card_that_is_divided_on_demand() -> None:
-    """What is held is shown as an instance, and what could be made as numbers."""
+    """Check that held MIG instances are shown one by one, and possible instances as numbers."""
     node = Node(1)
     large = {"memoryMiB": CARD_MIB // 2, "profile": "3g.40gb", "computeInstance": 0, "slices": 4}
     small = {"memoryMiB": CARD_MIB // 8, "profile": "1g.10gb", "computeInstance": 0, "slices": 1}

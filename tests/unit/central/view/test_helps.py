@@ -108,7 +108,7 @@ def test_any_of_those_who_are_alike() -> None:
 
 
 def test_no_more_sets_are_told_than_a_person_reads() -> None:
-    """Of each card both pods have to go."""
+    """Check that both pods of each card have to end."""
     made = World()
     made.node("n1", 8)
     for number in range(16):

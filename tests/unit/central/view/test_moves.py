@@ -182,7 +182,7 @@ def test_carried_out_nothing_is_given_twice(bound: list[tuple[dict[str, str], st
 
 
 def _single_moves(made: World, pod: Pending) -> list[PodUid]:
-    """Of the first pod that waits, by trying: whom to move there is a free place for elsewhere, wherever it is now."""
+    """Return the pods whose move alone lets the first waiting pod start, by trying each one."""
     found = []
     for uid, one in movable(made).items():
         record = made.ledger.pod(uid)

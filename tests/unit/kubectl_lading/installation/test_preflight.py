@@ -121,7 +121,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
 
 
 def test_the_installed_cluster(cli: Cli) -> None:
-    """Its resource is that of deploy/, which has every field that is reported."""
+    """Check a cluster whose CustomResourceDefinition is that of deploy/, with every reported field."""
     done = cli.run("preflight", "-o", "json")
     view = msgspec.json.decode(done.stdout, type=PreflightView)
     assert (done.exit_code, view.target) == (1, "0.1.0")

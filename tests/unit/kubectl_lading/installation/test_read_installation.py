@@ -27,7 +27,7 @@ def ready(*conditions: tuple[str, bool]) -> bytes:
 
 
 def test_the_configuration_of_deploy_asks_central_about_every_resource() -> None:
-    """Its second extender, which is asked about all pods, has no bind."""
+    """Check that the second extender of deploy/, which is called for all pods and has no bind verb, is accepted."""
     text = (ROOT / "deploy/scheduler/config.yaml").read_text()
     assert parse_scheduler_config(text) == SchedulerConfig(profiles=("lading",), asks_central=managed_resources())
 

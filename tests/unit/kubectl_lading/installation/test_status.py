@@ -151,7 +151,7 @@ def test_replicas_that_may_not_be_asked_are_not_needed(cluster: InstalledCluster
         cluster.pages[cluster.proxied(pod, "/metrics")] = 403
     status, view = seen(cli)
     assert (status, [one.check for one in view.findings]) == (0, ["central-answers"])
-    assert view.versions["central"] == {"0.1.0": 1}  # by its image
+    assert view.versions["central"] == {"0.1.0": 1}  # the version in the image's tag
 
 
 def test_pods_that_may_not_be_read(cluster: InstalledCluster, cli: Cli) -> None:
@@ -171,7 +171,7 @@ def test_nothing_is_installed(tmp_path: Path) -> None:
     missing = {"resource-served", "policies-there", "central-deployed", "scheduler-deployed", "nodes-report"}
     assert status == 1
     assert missing <= {one.check for one in view.findings if one.level is Level.DEGRADED}
-    assert not [one.mend for one in view.findings if " logs " in one.mend]  # of what is not there
+    assert not [one.mend for one in view.findings if " logs " in one.mend]  # no `kubectl logs` command for a missing pod
 
 
 def test_an_api_server_that_is_not_there(tmp_path: Path) -> None:

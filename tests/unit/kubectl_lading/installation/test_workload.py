@@ -54,7 +54,7 @@ def test_a_pod_that_runs_without_a_grant() -> None:
     cluster = InstalledCluster()
     forget_grants(cluster, "h100-1")
     running(cluster, "train-0", since_s=61)
-    running(cluster, "serve-a", since_s=10)  # its report may be under way
+    running(cluster, "serve-a", since_s=10)  # the node's report may be on its way
     running(cluster, "serve-b", since_s=500, phase="Pending")
     assert workload(cluster).ungranted == ("team-a/train-0",)
 

@@ -15,7 +15,7 @@ from tests.fakes.kube_server import FakeKubeServer, Fault, Request
 from tests.fakes.kubectl_lading import Cli
 
 PATH = NODE_DEVICES.path(name="h100-1")
-CARD = "GPU-00000001-4c61-6469-6e67-000000001efc"  # which train-0 has
+CARD = "GPU-00000001-4c61-6469-6e67-000000001efc"  # train-0 holds this card
 
 
 def written(server: FakeKubeServer, node: str = "h100-1") -> str | None:

@@ -21,7 +21,7 @@ def card() -> Json:
 
 @pytest.fixture(scope="module")
 def cli(tmp_path_factory: pytest.TempPathFactory, card: Json) -> Iterator[Cli]:
-    """Its node was put into MIG mode while a pod held the whole card."""
+    """Serve a card that was put into MIG mode while a pod held the whole card."""
     cluster = SmallCluster()
     by_hand = {"pod": "uid-old", "container": "main", "namespace": "team-a", "podName": "old", "form": "manual"}
     cluster.objects[NODE_DEVICES.path(name="mig-1")]["status"]["grants"] = [by_hand | {"gpus": [{"uuid": card["uuid"]}]}]
