@@ -4,6 +4,7 @@ Tests: tests/unit/doctor/test_page.py
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -15,7 +16,6 @@ from doctor.hooks_dir import decide_connections, decide_folder, decide_registrat
 from doctor.host import HOOKS, PROXY, CdiSeen, Host
 from doctor.keys import decide_keys
 from doctor.kubelet.kubelet import decide_endpoint
-from doctor.model import Check, Verdict, failed, ok, then
 from doctor.mps import decide_mps
 from doctor.nri import decide_nri, decide_plugins
 from doctor.nvidia import gpus
@@ -25,11 +25,12 @@ from doctor.sockets import decide_socket
 from doctor.units import decide_units
 from doctor.versions import decide_versions
 from hooks.daemon.settings import FrontEndName
+from lading.checks.model import Check, Finding, failed, ok
 
 T = TypeVar("T")
 
 
-def decide_cdi(seen: CdiSeen) -> Iterator[Verdict]:
+def decide_cdi(seen: CdiSeen) -> Iterator[Finding]:
     dirs = seen.support.spec_dirs
     if seen.support.supported and seen.folder and not any(Path(seen.folder).resolve() == Path(one).resolve() for one in dirs):
         what = f"lading-hooks writes CDI specs into {seen.folder}, and the runtime reads {', '.join(dirs)}"
@@ -54,16 +55,22 @@ _NODE: Final = "node"
 _CLUSTER: Final = "cluster"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCheck(Check[Host]):
+    of: str = HOOKS  # daemon that must be installed for this check; empty: none
+    front_end: str = ""  # front end that the node must have for this check; empty: any
+
+
 def _of_each(
-    *, name: str, group: str, what: str, why: str, read: Callable[..., Awaitable[T]], decide: Callable[[T], Iterable[Verdict]]
-) -> Iterator[Check[Host]]:
+    *, name: str, group: str, what: str, why: str, read: Callable[..., Awaitable[T]], decide: Callable[[T], Iterable[Finding]]
+) -> Iterator[NodeCheck]:
     """Yield one check for each daemon, so that a failure to read one daemon does not hide the result of the other."""
     for daemon in (HOOKS, PROXY):
-        look = then(partial(read, daemon=daemon), decide)
-        yield Check(name=name, group=group, what=what, why=why, look=look, of=daemon)
+        its = partial(read, daemon=daemon)
+        yield NodeCheck(name=name, group=group, what=what, why=why, read=its, decide=decide, of=daemon)
 
 
-CHECKS: Final[tuple[Check[Host], ...]] = (
+CHECKS: Final[tuple[NodeCheck, ...]] = (
     *_of_each(
         name="config",
         group=_OURS,
@@ -88,83 +95,90 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         read=Host.said,
         decide=decide_ready,
     ),
-    Check(
+    NodeCheck(
         name="units",
         group=_OURS,
         what="systemd's units: installed, enabled, running",
         why="what is not enabled does not start at the next boot, and then kubelet reaches no runtime",
-        look=then(Host.units, decide_units),
+        read=Host.units,
+        decide=decide_units,
+        of="",
     ),
-    Check(
+    NodeCheck(
         name="versions",
         group=_OURS,
         what="the versions of both running daemons, and of this command",
         why="the daemons may be at most one minor version apart; an upgrade ends with a restart",
-        look=then(Host.versions, decide_versions),
+        read=Host.versions,
+        decide=decide_versions,
+        of="",
     ),
-    Check(
+    NodeCheck(
         name="keys",
         group=_OURS,
         what="central's public keys can be read; no private key is on this node; what is accepted without one",
         why="assignments are checked with these keys, and anyone with a private key can assign devices to any pod",
-        look=then(Host.keys, decide_keys),
-        of=HOOKS,
+        read=Host.keys,
+        decide=decide_keys,
     ),
-    Check(
+    NodeCheck(
         name="registration",
         group=_OURS,
         what="the proxy's folder of registrations has the one that this configuration makes",
         why="the proxy calls the server in a registration, at its stages and with its timeout",
-        look=then(Host.registration, decide_registration),
-        of=HOOKS,
+        read=Host.registration,
+        decide=decide_registration,
         front_end=FrontEndName.CRI_HOOK,
     ),
-    Check(
+    NodeCheck(
         name="ledger",
         group=_OURS,
         what="the ledger opens, is sound, and has this version's schema",
         why="no device is assigned without it: it records the holders",
-        look=then(Host.ledger, state.decide_ledger),
-        of=HOOKS,
+        read=Host.ledger,
+        decide=state.decide_ledger,
     ),
-    Check(
+    NodeCheck(
         name="disk",
         group=_OURS,
         what="the folder of the ledger: its owner, writable, bytes and inodes left",
         why="a grant that cannot be recorded is refused",
-        look=then(Host.disk, state.decide_disk),
-        of=HOOKS,
+        read=Host.disk,
+        decide=state.decide_disk,
     ),
-    Check(
+    NodeCheck(
         name="connections",
         group=_OURS,
         what="connections in use, of max_connections, and those that were rejected",
         why="kubelet's next connection is rejected when all are in use",
-        look=then(Host.load, decide_connections),
+        read=Host.load,
+        decide=decide_connections,
         of=PROXY,
     ),
-    Check(
+    NodeCheck(
         name="kubelet-endpoint",
         group=_KUBELET,
         what="the socket that kubelet talks to now and after its next start, and the file that says so",
         why="if kubelet bypasses the proxy, pods start without the devices that they were given; by NRI it needs no proxy",
-        look=then(Host.route, decide_endpoint),
+        read=Host.route,
+        decide=decide_endpoint,
+        of="",
     ),
-    Check(
+    NodeCheck(
         name="device-plugins",
         group=_KUBELET,
         what="other device plugins for GPUs or RDMA that serve this node, and coexist",
         why="two systems that assign the same device assign it twice",
-        look=then(Host.plugins, cluster.decide_plugins),
-        of=HOOKS,
+        read=Host.plugins,
+        decide=cluster.decide_plugins,
     ),
-    Check(
+    NodeCheck(
         name="cgroup-driver",
         group=_KUBELET,
         what="kubelet's cgroup driver and the runtime's",
         why="where they differ, pods are in two trees of cgroups, and limits hold in neither",
-        look=then(Host.cgroup_drivers, decide_cgroup_driver),
-        of=HOOKS,
+        read=Host.cgroup_drivers,
+        decide=decide_cgroup_driver,
     ),
     *_of_each(
         name="runtime",
@@ -174,190 +188,193 @@ CHECKS: Final[tuple[Check[Host], ...]] = (
         read=Host.runtime,
         decide=decide_runtime,
     ),
-    Check(
+    NodeCheck(
         name="cdi",
         group=_RUNTIME,
         what="whether the runtime honours CDI devices, where gpu_mode needs it",
         why="containerd before 1.7.2 ignores them silently, so the node refuses instead",
-        look=then(Host.cdi, decide_cdi),
-        of=HOOKS,
+        read=Host.cdi,
+        decide=decide_cdi,
     ),
-    Check(
+    NodeCheck(
         name="nri",
         group=_RUNTIME,
         what="whether the runtime's NRI is on; with the proxy, whether containerd's default validator is",
         why="front_end nri needs it; otherwise plugins change containers after the proxy did, and the validator rejects pods",
-        look=then(Host.nri, decide_nri),
-        of=HOOKS,
+        read=Host.nri,
+        decide=decide_nri,
     ),
-    Check(
+    NodeCheck(
         name="nri-plugins",
         group=_RUNTIME,
         what="front_end nri: the runtime's folder of plugins: the launched guard, its version, other executables",
         why="it guards from containerd's start on; containerd does not start with an executable that is not named as a plugin",
-        look=then(Host.nri_plugins, decide_plugins),
-        of=HOOKS,
+        read=Host.nri_plugins,
+        decide=decide_plugins,
         front_end=FrontEndName.NRI,
     ),
-    Check(
+    NodeCheck(
         name="runtime-handler",
         group=_RUNTIME,
         what="front_end nri: the runtime handler lading, where containerd has it: its program, and what it sees of pods",
         why="it refuses containers without a grant, also without plugin and guards, if it sees annotations and no forged grant",
-        look=then(Host.handler, decide_handler),
-        of=HOOKS,
+        read=Host.handler,
+        decide=decide_handler,
         front_end=FrontEndName.NRI,
     ),
-    Check(
+    NodeCheck(
         name="memlock",
         group=_RUNTIME,
         what="how much memory the runtime, and so its containers, may lock",
         why="RDMA programs lock what they register, and fail with ENOMEM where they may not",
-        look=then(Host.memlock, rdma.decide_memlock),
-        of=HOOKS,
+        read=Host.memlock,
+        decide=rdma.decide_memlock,
     ),
-    Check(
+    NodeCheck(
         name="hooks-dir",
         group=_HOOKS,
         what="the folder of registrations: readable, writable by root only, each file valid, a hook for every guarded prefix",
         why="a registration that cannot be trusted is ignored, and guarded pods without one are refused",
-        look=then(Host.folder, decide_folder),
+        read=Host.folder,
+        decide=decide_folder,
         front_end=FrontEndName.CRI_HOOK,
+        of="",
     ),
-    Check(
+    NodeCheck(
         name="hooks",
         group=_HOOKS,
         what="each registered hook server: its socket is root's, a process listens, and greets",
         why="if a server does not answer, its pods are refused, or start without it where its policy is Ignore",
-        look=then(Host.servers, decide_servers),
+        read=Host.servers,
+        decide=decide_servers,
         of=PROXY,
     ),
-    Check(
+    NodeCheck(
         name="driver",
         group=_GPUS,
         what="NVIDIA's kernel module is loaded, NVML answers, and both are of one version",
         why="without NVML no card is known; with two versions no program can use one",
-        look=then(Host.nvidia, gpus.decide_driver),
-        of=HOOKS,
+        read=Host.nvidia,
+        decide=gpus.decide_driver,
     ),
-    Check(
+    NodeCheck(
         name="gpus",
         group=_GPUS,
         what="each card on the bus is known to the driver and answers",
         why="a card that does not answer is assigned to no pod",
-        look=then(Host.nvidia, gpus.decide_gpus),
-        of=HOOKS,
+        read=Host.nvidia,
+        decide=gpus.decide_gpus,
     ),
-    Check(
+    NodeCheck(
         name="gpu-nodes",
         group=_GPUS,
         what="the device nodes of the cards and of the driver, with the kernel's numbers",
         why="containers use a card through its node; one with another number is refused",
-        look=then(Host.nvidia, gpus.decide_gpu_nodes),
-        of=HOOKS,
+        read=Host.nvidia,
+        decide=gpus.decide_gpu_nodes,
     ),
-    Check(
+    NodeCheck(
         name="persistence",
         group=_GPUS,
         what="persistence mode",
         why="without it each look at the cards powers them up and down, which takes seconds and loses settings",
-        look=then(Host.nvidia, gpus.decide_persistence),
-        of=HOOKS,
+        read=Host.nvidia,
+        decide=gpus.decide_persistence,
     ),
-    Check(
+    NodeCheck(
         name="driver-files",
         group=_GPUS,
         what="gpu_mode devices: the driver's libraries of this version below driver_root",
         why="a container with a card and no libcuda of the driver's version cannot use it",
-        look=then(Host.injection, gpus.decide_driver_files),
-        of=HOOKS,
+        read=Host.injection,
+        decide=gpus.decide_driver_files,
     ),
-    Check(
+    NodeCheck(
         name="cdi-specs",
         group=_GPUS,
         what="gpu_mode cdi: a CDI spec names each device by UUID; Lading's own is of this driver, and its files are there",
         why="an index is another card after a reboot; a name that is not there is a create error",
-        look=then(Host.injection, gpus.decide_cdi_specs),
-        of=HOOKS,
+        read=Host.injection,
+        decide=gpus.decide_cdi_specs,
     ),
-    Check(
+    NodeCheck(
         name="daemon-reload",
         group=_GPUS,
         what="gpu_mode nvidia-runtime: whether running containers keep their cards",
         why="NVIDIA's runtime can give a card past the container's specification, and systemd takes it away again",
-        look=then(Host.reload, gpus.decide_reload),
-        of=HOOKS,
+        read=Host.reload,
+        decide=gpus.decide_reload,
     ),
-    Check(
+    NodeCheck(
         name="mps",
         group=_GPUS,
         what="isolation mps: NVIDIA's program, systemd, and each card's daemon: runs, answers, takes clients",
         why="programs of a share start only while their card's daemon takes clients",
-        look=then(Host.mps, decide_mps),
-        of=HOOKS,
+        read=Host.mps,
+        decide=decide_mps,
     ),
-    Check(
+    NodeCheck(
         name="rdma-modules",
         group=_RDMA,
         what="ib_core, ib_uverbs, rdma_ucm, mlx5_ib; beside GPUs DMA-BUF or nvidia_peermem",
         why="without them there is no verbs device, or no GPUDirect",
-        look=then(Host.modules, rdma.decide_modules),
-        of=HOOKS,
+        read=Host.modules,
+        decide=rdma.decide_modules,
     ),
-    Check(
+    NodeCheck(
         name="rdma-mode",
         group=_RDMA,
         what="the kernel's RDMA network namespace mode, and who moves RDMA devices",
         why="in exclusive mode a container sees an RDMA device only after it was moved into its pod",
-        look=then(Host.rdma_mode, rdma.decide_mode),
-        of=HOOKS,
+        read=Host.rdma_mode,
+        decide=rdma.decide_mode,
     ),
-    Check(
+    NodeCheck(
         name="vfs",
         group=_RDMA,
         what="PFs with their ports, their VFs, the driver and the verbs node of each",
         why="a VF without driver, RDMA device, node or address is assigned to no pod",
-        look=then(Host.vfs, rdma.decide_vfs),
-        of=HOOKS,
+        read=Host.vfs,
+        decide=rdma.decide_vfs,
     ),
-    Check(
+    NodeCheck(
         name="cgroups",
         group=_NODE,
         what="cgroup v1 or v2, and what denies devices in it",
         why="the device cgroup is what keeps a container from the cards of others",
-        look=then(Host.cgroups, kernel.decide_cgroups),
-        of=HOOKS,
+        read=Host.cgroups,
+        decide=kernel.decide_cgroups,
     ),
-    Check(
+    NodeCheck(
         name="selinux",
         group=_NODE,
         what="SELinux, and its boolean container_use_devices",
         why="it can deny a container the device that it was given",
-        look=then(Host.selinux, kernel.decide_selinux),
-        of=HOOKS,
+        read=Host.selinux,
+        decide=kernel.decide_selinux,
     ),
-    Check(
+    NodeCheck(
         name="clock",
         group=_NODE,
         what="the clock is synchronised",
         why="certificates, leases and the times in the ledger depend on it",
-        look=then(Host.clock, kernel.decide_clock),
-        of=HOOKS,
+        read=Host.clock,
+        decide=kernel.decide_clock,
     ),
-    Check(
+    NodeCheck(
         name="node-name",
         group=_CLUSTER,
         what="node_name is what kubelet calls this node",
         why="assignments for another node are refused",
-        look=then(Host.name, cluster.decide_name),
-        of=HOOKS,
+        read=Host.name,
+        decide=cluster.decide_name,
     ),
-    Check(
+    NodeCheck(
         name="api",
         group=_CLUSTER,
         what="report: the API server is reached, has this Node and NodeDevices, and allows what the reporter does",
         why="central assigns the devices in reports, and none of a node that does not report",
-        look=then(Host.api, cluster.decide_api),
-        of=HOOKS,
+        read=Host.api,
+        decide=cluster.decide_api,
     ),
 )

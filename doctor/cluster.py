@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from doctor.model import Verdict, failed, ok, skipped, warning
+from lading.checks.model import Finding, failed, ok, skipped, warning
 
 PLUGINS: Final = "var/lib/kubelet/device-plugins"
 # Sockets of NVIDIA's plugin and its forks (nvidia-gpu.sock, hami), and of Mellanox' and its operator's (rdma-shared…, sriov…).
@@ -26,7 +26,7 @@ class PluginsSeen:
     coexist: bool  # setting `coexist` of hooks.toml
 
 
-def decide_plugins(seen: PluginsSeen) -> Iterator[Verdict]:
+def decide_plugins(seen: PluginsSeen) -> Iterator[Finding]:
     rivals = [name for name in seen.sockets if _OURS.search(name)]
     if not rivals:
         yield ok("no other device plugin for GPUs or RDMA")
@@ -48,7 +48,7 @@ class NameSeen:
     kubelets: str  # name that kubelet uses: --hostname-override, or the host's name
 
 
-def decide_name(seen: NameSeen) -> Iterator[Verdict]:
+def decide_name(seen: NameSeen) -> Iterator[Finding]:
     if not seen.configured:
         yield skipped("node_name is empty: assignments are not compared with it")
     elif seen.configured != seen.kubelets:
@@ -74,7 +74,7 @@ class ApiSeen:
     denied: tuple[str, ...] = ()  # rights that the reporter lacks, as verb and resource
 
 
-def decide_api(seen: ApiSeen) -> Iterator[Verdict]:
+def decide_api(seen: ApiSeen) -> Iterator[Finding]:
     if not seen.asked:
         yield skipped(
             "report = false: this node reports nothing to central", mend="report = true in hooks.toml, where central assigns"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from doctor.model import Verdict, failed, ok, skipped
+from lading.checks.model import Finding, failed, ok, skipped
 from lading.errors import ConfigError
 from lading.sockets import Access
 
@@ -31,7 +31,7 @@ def can_be_changed(access: Access | None) -> bool:
     return access is not None and (access.uid != 0 or bool(access.mode & OTHERS_WRITE))
 
 
-def decide_config(seen: ConfigSeen) -> Iterator[Verdict]:
+def decide_config(seen: ConfigSeen) -> Iterator[Finding]:
     if seen.problem is not None:
         what = f"{seen.problem.message}; the other checks use the valid part of the file, and the defaults"
         if seen.is_denied:

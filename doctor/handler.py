@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from doctor.model import Verdict, failed, ok, warning
 from doctor.runtime import RuntimeSeen, runtimes_of
 from hooks.frontends.nri.handler.program import HANDLER, RUNC, pod_annotations
+from lading.checks.model import Finding, failed, ok, warning
 from lading.vocabulary import GRANT
 
 _INSTALL = "lading-hooks install-handler"
@@ -36,7 +36,7 @@ def read_handler(runtime: RuntimeSeen, *, installed: str) -> HandlerSeen:
     return HandlerSeen(runtime=runtime, table=table, program=program, version=version, installed=installed)
 
 
-def decide_handler(seen: HandlerSeen) -> Iterator[Verdict]:
+def decide_handler(seen: HandlerSeen) -> Iterator[Finding]:
     if seen.table is None:
         yield ok(f"{seen.runtime.name} has no runtime handler {HANDLER}, which is optional")
         return

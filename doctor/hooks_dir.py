@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from doctor.model import Verdict, failed, ok, skipped, warning
 from doctor.ready import DaemonReply
 from doctor.sockets import SocketSeen
+from lading.checks.model import Finding, failed, ok, skipped, warning
 from runtimeproxy.chain.registrations import FailurePolicy, Registration
 
 _OURS: Final = "50-lading.json"
@@ -34,7 +34,7 @@ class FolderSeen:
     guarded_prefixes: tuple[str, ...]
 
 
-def decide_folder(seen: FolderSeen) -> Iterator[Verdict]:
+def decide_folder(seen: FolderSeen) -> Iterator[Finding]:
     for name, complaint in seen.complaints.items():
         yield failed(f"{seen.folder}{'/' if name else ': '}{complaint}", mend=_mend_of(seen.folder, name))
     unclaimed = [prefix for prefix in seen.guarded_prefixes if not any(r.claims(prefix) for r in seen.registrations)]
@@ -53,7 +53,7 @@ class RegistrationSeen:
     expected: Registration  # registration that follows from this node's configuration
 
 
-def decide_registration(seen: RegistrationSeen) -> Iterator[Verdict]:
+def decide_registration(seen: RegistrationSeen) -> Iterator[Finding]:
     folder, expected = seen.folder.folder, seen.expected
     ours = [one for one in seen.folder.registrations if one.endpoint == expected.endpoint]
     if not ours:
@@ -86,7 +86,7 @@ class ServerSeen:
     socket: SocketSeen
 
 
-def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Verdict]:
+def decide_servers(servers: Sequence[ServerSeen]) -> Iterator[Finding]:
     if not servers:
         yield skipped("no hook server is registered")
     for server in servers:
@@ -121,7 +121,7 @@ class LoadSeen:
     socket: Path
 
 
-def decide_connections(seen: LoadSeen) -> Iterator[Verdict]:
+def decide_connections(seen: LoadSeen) -> Iterator[Finding]:
     used = seen.said.gauge("lading_proxy_connections")
     rejected = seen.said.gauge("lading_proxy_connections_rejected_total") or 0
     if used is None:

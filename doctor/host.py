@@ -29,7 +29,6 @@ from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.nvidia.specs import read_own_specs
 from doctor.read import ANSWER_S, read_listener, read_runtime, read_said, read_socket, read_units
-from doctor.reading import ElsewhereError, Readings, said_by
 from doctor.ready import DaemonReply
 from doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
 from doctor.sockets import SocketSeen
@@ -55,6 +54,7 @@ from hooks.model.inventory import Inventory
 from hooks.mps.control import ANSWER_S as MPS_ANSWER_S
 from hooks.vendors.nvidia.driver import find_nvml, read_driver_mounts, read_driver_versions
 from lading import __version__
+from lading.checks.reading import ElsewhereError, Readings, said_by
 from lading.devices.isolation import IsolationName
 from lading.errors import StateError
 from lading.log import Event, Level, Log

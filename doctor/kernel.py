@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from doctor.model import Verdict, failed, ok, skipped, warning
+from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _LATE_S: Final = 1.0  # maximum error of the clock without a warning, in seconds
 
@@ -28,7 +28,7 @@ class CgroupsSeen:
     devices: bool = False  # v1: whether the devices controller exists; v2: whether this kernel has BPF
 
 
-def decide_cgroups(seen: CgroupsSeen) -> Iterator[Verdict]:
+def decide_cgroups(seen: CgroupsSeen) -> Iterator[Finding]:
     match seen.mode:
         case CgroupMode.UNKNOWN:
             yield skipped("neither /sys/fs/cgroup/cgroup.controllers nor /proc/cgroups is there")
@@ -50,7 +50,7 @@ class SelinuxSeen:
     use_devices: bool | None = None  # SELinux boolean container_use_devices; None: the policy does not have it
 
 
-def decide_selinux(seen: SelinuxSeen) -> Iterator[Verdict]:
+def decide_selinux(seen: SelinuxSeen) -> Iterator[Finding]:
     if not seen.enforcing:
         yield ok("SELinux is not enforcing" if seen.enforcing is False else "no SELinux")
     elif seen.use_devices is False:
@@ -68,7 +68,7 @@ class ClockSeen:
     max_error_s: float  # maximum error as estimated by the kernel, in seconds
 
 
-def decide_clock(seen: ClockSeen) -> Iterator[Verdict]:
+def decide_clock(seen: ClockSeen) -> Iterator[Finding]:
     if not seen.synchronised:
         yield warning(
             "the clock is not synchronised", mend="timedatectl set-ntp true (or chronyc tracking); timedatectl timesync-status"

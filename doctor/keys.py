@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from doctor.config import can_be_changed
-from doctor.model import Verdict, failed, ok, warning
 from hooks.model.assignment import Form
+from lading.checks.model import Finding, failed, ok, warning
 from lading.errors import ConfigError
 from lading.signature import load_public_keys
 from lading.sockets import Access
@@ -33,7 +33,7 @@ class KeysSeen:
     beside: tuple[FileSeen, ...] = ()  # other files in the folders of these keys
 
 
-def decide_keys(seen: KeysSeen) -> Iterator[Verdict]:
+def decide_keys(seen: KeysSeen) -> Iterator[Finding]:
     private = sorted({str(file.path) for file in (*seen.keys.values(), *seen.beside) if _PRIVATE in file.content})
     for path in private:
         what = f"{path} is a private key: anyone who can read it can sign assignments for every node"
@@ -55,7 +55,7 @@ def decide_keys(seen: KeysSeen) -> Iterator[Verdict]:
         yield ok(f"public keys: {', '.join(sorted(seen.keys))}")
 
 
-def _key_problem(key_id: str, file: FileSeen) -> Verdict | None:
+def _key_problem(key_id: str, file: FileSeen) -> Finding | None:
     if file.problem:
         return failed(f"keys.{key_id}: cannot read {file.path}: {file.problem}", mend=f"ls -l {file.path}")
     try:

@@ -6,29 +6,31 @@ Exit status 0: no check failed; with `--strict`, no warning either. 1: a check f
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgspec
 from rich.console import Console
+from rich.text import Text
 
-from doctor.checks import CHECKS
+from doctor.checks import CHECKS, NodeCheck
 from doctor.config import ConfigSeen
 from doctor.host import HOOKS, PROXY, Host
 from doctor.kubelet.read_unit_files import UNIT_FOLDERS
-from doctor.model import Check, Finding
 from doctor.read import read_config
-from doctor.run_checks import run_checks
-from doctor.show import exit_status, print_json, print_list, print_text
 from hooks.daemon.settings import CONFIG as HOOKS_CONFIG
 from hooks.daemon.settings import FrontEndName, Settings
 from hooks.daemon.settings import check as check_hooks
 from lading import __version__
+from lading.checks.model import Check, Finding, Verdict, worst
+from lading.checks.run import run_checks
+from lading.checks.show import as_json, render_groups
 from lading.errors import ConfigError, LadingError, die
 from lading.log import printable
 from lading.slowness import measure_slowness
@@ -36,7 +38,7 @@ from runtimeproxy.main import check as check_proxy
 from runtimeproxy.settings import CONFIG as PROXY_CONFIG
 from runtimeproxy.settings import Settings as ProxySettings
 
-H = TypeVar("H")
+C = TypeVar("C", bound=Check[Any])
 
 PROGRAM: Final = "lading-doctor"
 # The deadline must be longer than NVML's first call: some 2 s on a board of eight cards without persistence mode.
@@ -89,20 +91,35 @@ def _run(args: argparse.Namespace) -> None:
     console = Console()
     chosen = select(CHECKS, args.only)
     if args.list:
-        print_list(chosen, console)
+        _print(console, *_render_list(chosen))
         raise SystemExit(0)
-    found = asyncio.run(_look(chosen, args, slowness))
-    findings = tuple(replace(finding, mend=repeat_flags(finding.mend, args)) for finding in found)
+    found = asyncio.run(_check(chosen, args, slowness))
+    findings = tuple(msgspec.structs.replace(finding, mend=repeat_flags(finding.mend, args)) for finding in found)
     if args.output == "json":
-        print_json(findings, program=PROGRAM, version=__version__)
+        print(json.dumps({"program": PROGRAM, "version": __version__, **as_json(findings)}, indent=2))
     else:
-        print_text(findings, console)
+        _print(console, *render_groups(findings))
         if os.geteuid() != 0:
             console.print("\nnot root: what could not be read is skipped", style="dim", highlight=False)
     raise SystemExit(exit_status(findings, strict=args.strict))
 
 
-async def _look(checks: Sequence[Check[Host]], args: argparse.Namespace, slowness: float) -> tuple[Finding, ...]:
+def exit_status(findings: Sequence[Finding], *, strict: bool) -> int:
+    return int(worst(findings) in {Verdict.FAILED, *([Verdict.WARNING] if strict else [])})
+
+
+def _render_list(checks: Sequence[NodeCheck]) -> Iterator[Text]:
+    width = max(len(check.name) for check in checks)
+    for name, what in dict.fromkeys((check.name, check.what) for check in checks):
+        yield Text.assemble((f"{name:<{width}}", "bold"), f"  {what}")
+
+
+def _print(console: Console, *lines: Text) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+async def _check(checks: Sequence[NodeCheck], args: argparse.Namespace, slowness: float) -> tuple[Finding, ...]:
     hooks, of_hooks = read_config(Settings, args.hooks_config, HOOKS_CONFIG, check_hooks, daemon=HOOKS)
     proxy, of_proxy = read_config(ProxySettings, args.proxy_config, PROXY_CONFIG, check_proxy, daemon=PROXY)
     root = args.host_root or Path(hooks.host_root)
@@ -122,7 +139,7 @@ def is_installed(seen: ConfigSeen, root: Path) -> bool:
     return seen.access is not None or seen.is_denied or any(map(Path.is_file, units))
 
 
-def select(checks: Sequence[Check[H]], only: Sequence[str]) -> tuple[Check[H], ...]:
+def select(checks: Sequence[C], only: Sequence[str]) -> tuple[C, ...]:
     """Return the checks that `only` names; all checks if it names none. Raises ConfigError for an unknown name."""
     wanted = {name.strip() for names in only for name in names.split(",")} - {""}
     names = dict.fromkeys(check.name for check in checks)

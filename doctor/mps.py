@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from doctor.model import Verdict, failed, ok, warning
 from hooks.isolation.mps import MpsFolders
 from hooks.mps.control import ANSWER_S, Control
+from lading.checks.model import Finding, failed, ok, warning
 from lading.devices.isolation import MPS_CLIENTS
 from lading.errors import HostError
 from lading.vocabulary import GpuUuid
@@ -72,7 +72,7 @@ async def _read_daemon(control: Control) -> DaemonSeen:
     return DaemonSeen(uuid=control.uuid, runs=True, clients=clients, fault=fault)
 
 
-def decide_mps(seen: MpsSeen) -> Iterator[Verdict]:
+def decide_mps(seen: MpsSeen) -> Iterator[Finding]:
     if not seen.offered and not seen.daemons:
         yield ok("not needed: isolations has no mps")
         return
@@ -87,7 +87,7 @@ def decide_mps(seen: MpsSeen) -> Iterator[Verdict]:
         )
 
 
-def _without_means(seen: MpsSeen) -> Iterator[Verdict]:
+def _without_means(seen: MpsSeen) -> Iterator[Finding]:
     if not seen.executable:
         what = f"mps_control {seen.command} cannot be run: no daemon is started or stopped"
         yield failed(what, mend="mps_control in hooks.toml; the driver's package has nvidia-cuda-mps-control")
@@ -95,7 +95,7 @@ def _without_means(seen: MpsSeen) -> Iterator[Verdict]:
         yield failed("no systemd runs this node: daemons are its services", mend='isolations without "mps" in hooks.toml')
 
 
-def _decide_daemon(daemon: DaemonSeen) -> Iterator[Verdict]:
+def _decide_daemon(daemon: DaemonSeen) -> Iterator[Finding]:
     unit = f"lading-mps-{daemon.uuid}.service"
     if not daemon.runs:
         what = f"the MPS daemon of {daemon.uuid} does not run, and the card is not put back"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from doctor.model import Verdict, failed, ok, skipped, warning
 from doctor.runtime import RuntimeSeen
 from hooks.frontends.nri.launched.program import GUARD, PROGRAM, find_strays
+from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _INSTALL = "lading-hooks install-guard"
 _RESTART = "systemctl restart containerd"
@@ -74,7 +74,7 @@ def _are_tables(one: object, other: object) -> bool:
     return isinstance(one, dict) and isinstance(other, dict)
 
 
-def decide_nri(seen: NriSeen) -> Iterator[Verdict]:
+def decide_nri(seen: NriSeen) -> Iterator[Finding]:
     if not seen.by_nri:
         says = "NRI is on: its plugins may change containers after us" if seen.served else "NRI is off"
         yield ok(f"{seen.runtime.name}: {says}")
@@ -131,7 +131,7 @@ def _runs(path: Path, proc: Path) -> bool | None:
     return False if seen else None
 
 
-def decide_plugins(seen: NriPluginsSeen) -> Iterator[Verdict]:
+def decide_plugins(seen: NriPluginsSeen) -> Iterator[Finding]:
     path = seen.folder / PROGRAM
     for name in seen.strays:
         what = f"{seen.folder / name} is executable, and not named as a plugin: containerd does not start with it"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from doctor.model import Verdict, failed, ok, skipped, warning
 from hooks.model.attachment import RdmaMode
 from hooks.model.inventory import INFINIBAND, Pf, Vf
+from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _VFIO: Final = "vfio"  # common part of the driver names vfio-pci and mlx5_vfio_pci
 MELLANOX: Final = "mlx5_core"
@@ -28,7 +28,7 @@ class ModulesSeen:
     dma_buf: bool = False  # whether NICs can use GPU memory by DMA-BUF, without nvidia_peermem
 
 
-def decide_modules(seen: ModulesSeen) -> Iterator[Verdict]:
+def decide_modules(seen: ModulesSeen) -> Iterator[Finding]:
     if not seen.pfs:
         yield ok(NO_RDMA)
         return
@@ -53,7 +53,7 @@ class RdmaModeSeen:
     attaches: bool  # whether VFs and their RDMA devices are moved into the network namespaces of pods
 
 
-def decide_mode(seen: RdmaModeSeen) -> Iterator[Verdict]:
+def decide_mode(seen: RdmaModeSeen) -> Iterator[Finding]:
     if not seen.pfs:
         yield ok(NO_RDMA)
     elif seen.mode is None:
@@ -73,7 +73,7 @@ class VfsSeen:
     problems: tuple[str, ...] = ()  # messages about devices that could not be read
 
 
-def decide_vfs(seen: VfsSeen) -> Iterator[Verdict]:
+def decide_vfs(seen: VfsSeen) -> Iterator[Finding]:
     if not seen.pfs:
         yield ok(NO_RDMA)
     for pf in seen.pfs:
@@ -97,7 +97,7 @@ def decide_vfs(seen: VfsSeen) -> Iterator[Verdict]:
         yield ok(f"{len(vfs)} VFs of {len(seen.pfs) - len(could)} PFs can be assigned{without}")
 
 
-def _judge_unhealthy(vf: Vf) -> Verdict:
+def _judge_unhealthy(vf: Vf) -> Finding:
     what = f"VF {vf.bdf}: {vf.unhealthy}"
     pci = "/sys/bus/pci"
     if not vf.driver:
@@ -124,7 +124,7 @@ class MemlockSeen:
     problem: str  # warning of hooks.host.memlock about the runtime's limit; empty: none
 
 
-def decide_memlock(seen: MemlockSeen) -> Iterator[Verdict]:
+def decide_memlock(seen: MemlockSeen) -> Iterator[Finding]:
     if not seen.vfs:
         yield ok("this node has no VF that would need it")
     elif not seen.problem:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from doctor.model import Verdict, failed, ok, skipped, warning
+from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _VERSION: Final = re.compile(r'^lading_build_info\{version="([^"]*)"\}', re.MULTILINE)
 
@@ -77,7 +77,7 @@ class DaemonReply:
         return float(found[1]) if found else None
 
 
-def decide_ready(said: DaemonReply) -> Iterator[Verdict]:
+def decide_ready(said: DaemonReply) -> Iterator[Finding]:
     """Yield a verdict for each condition that the daemon reports as not met. A condition that only a newer daemon has gets
     general advice."""
     if not said.address:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from doctor.kubelet.kubelet import CGROUP_DRIVER, DEFAULT, KubeletSeen
-from doctor.model import Verdict, failed, ok, skipped, warning
+from lading.checks.model import Finding, failed, ok, skipped, warning
 from lading.versions import Support, judge_runtime, parse_version
 from protos.cri.runtime.v1 import api_pb2 as cri
 
@@ -34,7 +34,7 @@ class RuntimeSeen:
         return f"{self.version.runtime_name} {self.version.runtime_version}"
 
 
-def decide_runtime(seen: RuntimeSeen) -> Iterator[Verdict]:
+def decide_runtime(seen: RuntimeSeen) -> Iterator[Finding]:
     judged = judge_runtime(f"{seen.version.runtime_name}://{seen.version.runtime_version}")
     mend = "docs/operations.md, Install: containerd 1.6 or newer; 1.7.2 or newer for gpu_mode = cdi"
     match judged.support:
@@ -59,7 +59,7 @@ class CgroupDrivers:
     runtime: RuntimeSeen
 
 
-def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Verdict]:
+def decide_cgroup_driver(seen: CgroupDrivers) -> Iterator[Finding]:
     if seen.kubelet.running is None:
         yield skipped("no kubelet runs here")
         return

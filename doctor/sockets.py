@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from doctor.config import OTHERS_WRITE
-from doctor.model import Verdict, failed, ok, warning
 from doctor.processes import Process
+from lading.checks.model import Finding, failed, ok, warning
 from lading.sockets import Access
 
 _SYSTEMD: Final = 1
@@ -32,7 +32,7 @@ class SocketSeen:
     silence: str = ""  # error text if the holder does not answer; else empty
 
 
-def decide_socket(seen: SocketSeen) -> Iterator[Verdict]:
+def decide_socket(seen: SocketSeen) -> Iterator[Finding]:
     restart = f"systemctl restart {seen.daemon}.socket {seen.daemon}"
     if seen.found is None:
         yield failed(f"{seen.path} is not there", mend=restart)
@@ -54,7 +54,7 @@ def decide_socket(seen: SocketSeen) -> Iterator[Verdict]:
         yield ok(f"{seen.path} is answered; {seen.holder} holds it")
 
 
-def _trust(seen: SocketSeen, found: Access) -> Iterator[Verdict]:
+def _trust(seen: SocketSeen, found: Access) -> Iterator[Finding]:
     wanted = seen.wanted
     mend = f"chown {wanted.uid}:{wanted.gid} {seen.path}; chmod {wanted.mode:04o} {seen.path}"
     if found.uid != wanted.uid:

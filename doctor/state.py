@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final
 
 from doctor.config import can_be_changed
-from doctor.model import Verdict, failed, ok, skipped, warning
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.writable import LEAST_FREE
+from lading.checks.model import Finding, failed, ok, skipped, warning
 from lading.sockets import Access
 
 LITTLE_FREE: Final = 100 << 20
@@ -24,7 +24,7 @@ class LedgerSeen:
     schema: int | None = None  # version of the schema; None: there is no ledger yet
 
 
-def decide_ledger(seen: LedgerSeen) -> Iterator[Verdict]:
+def decide_ledger(seen: LedgerSeen) -> Iterator[Finding]:
     if seen.schema is None:
         yield skipped(f"there is no {seen.path} yet: lading-hooks creates it when it first starts")
     elif seen.schema < len(MIGRATIONS):
@@ -44,7 +44,7 @@ class DiskSeen:
     read_only: bool = False
 
 
-def decide_disk(seen: DiskSeen) -> Iterator[Verdict]:
+def decide_disk(seen: DiskSeen) -> Iterator[Finding]:
     room = f'make room: du -xhd2 "$(findmnt -no TARGET -T {seen.folder})" | sort -h | tail; '
     where = f"df -h {seen.folder}; df -i {seen.folder}; findmnt -T {seen.folder}"
     if not seen.there or seen.access is None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from doctor.model import Verdict, failed, ok, skipped, warning
+from lading.checks.model import Finding, failed, ok, skipped, warning
 
 # 2 is the status of lading.errors.die; the others are systemd's, for failures before the program began (systemd.exec(5)).
 _STATUS: Final = {
@@ -26,7 +26,7 @@ class UnitsSeen:
     shown: str | None = None  # None: systemd does not run here, or the host root belongs to another node
 
 
-def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
+def decide_units(seen: UnitsSeen) -> Iterator[Finding]:
     if seen.shown is None:
         yield skipped("systemd does not run here")
         return
@@ -42,7 +42,7 @@ def decide_units(seen: UnitsSeen) -> Iterator[Verdict]:
         yield ok(f"{', '.join(well)}: running")
 
 
-def _does_not_stay_up(unit: dict[str, str]) -> Verdict | None:
+def _does_not_stay_up(unit: dict[str, str]) -> Finding | None:
     """Return a verdict about a unit that failed or restarts repeatedly: with `Restart=always`, systemd never gives up."""
     name, restarts = unit.get("Id", ""), unit.get("NRestarts", "0")
     if unit.get("ActiveState") != "failed" and (unit.get("ActiveState") != "activating" or restarts in ("", "0")):
@@ -66,7 +66,7 @@ def _how_it_ended(unit: dict[str, str]) -> Iterator[str]:
         yield f"exit status {status}{_STATUS.get(status, '')}"
 
 
-def _problem(unit: dict[str, str]) -> Verdict | None:
+def _problem(unit: dict[str, str]) -> Finding | None:
     name, active = unit.get("Id", ""), f"{unit.get('ActiveState')} ({unit.get('SubState')})"
     if unit.get("LoadState") == "not-found":
         return failed(f"{name} is not installed", mend=f"cp systemd/{name} /etc/systemd/system/; systemctl daemon-reload")

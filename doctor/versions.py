@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from doctor.model import Verdict, failed, ok, skipped, warning
+from lading.checks.model import Finding, failed, ok, skipped, warning
 from lading.versions import find_skews
 
 
@@ -13,7 +13,7 @@ class VersionsSeen:
     running: Mapping[str, str]  # version by daemon; empty if unknown
 
 
-def decide_versions(seen: VersionsSeen) -> Iterator[Verdict]:
+def decide_versions(seen: VersionsSeen) -> Iterator[Finding]:
     known = {daemon: version for daemon, version in seen.running.items() if version}
     if not known:
         what = f"no daemon reports its version: is one running, with metrics set? {seen.installed} is installed"

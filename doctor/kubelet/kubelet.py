@@ -16,8 +16,8 @@ from typing import Final
 
 from doctor.kubelet.distribution import CONTAINERD, Service, redirect
 from doctor.kubelet.unit_files import Unit, Word
-from doctor.model import Verdict, failed, ok, skipped, warning
 from doctor.processes import Process
+from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _FLAG: Final = "container-runtime-endpoint"
 KEY: Final = "containerRuntimeEndpoint"
@@ -122,7 +122,7 @@ class Route:
     direct: bool = False
 
 
-def decide_endpoint(route: Route) -> Iterator[Verdict]:
+def decide_endpoint(route: Route) -> Iterator[Finding]:
     now, later = route.kubelet.running, route.kubelet.planned
     if now is None and later is None:
         yield skipped("no kubelet runs here, and it has no unit (neither have k3s and rke2)")
@@ -144,7 +144,7 @@ def decide_endpoint(route: Route) -> Iterator[Verdict]:
         yield _through_the_proxy(route, now)
 
 
-def _decide_direct(route: Route) -> Iterator[Verdict]:
+def _decide_direct(route: Route) -> Iterator[Finding]:
     """Check for front_end = nri that kubelet uses the runtime's socket. A proxy in between would refuse guarded pods."""
     plans = {"now": route.kubelet.running, "from its next start on": route.kubelet.planned}
     wrong = [
@@ -163,7 +163,7 @@ def _decide_direct(route: Route) -> Iterator[Verdict]:
         yield ok(f"kubelet talks to the runtime at {endpoint.value}, as {endpoint.source} says; it needs no proxy")
 
 
-def _through_the_proxy(route: Route, now: Command) -> Verdict:
+def _through_the_proxy(route: Route, now: Command) -> Finding:
     service, found = route.kubelet.service, now.endpoint
     if service is None:
         return ok(f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says")
@@ -180,7 +180,7 @@ def _through_the_proxy(route: Route, now: Command) -> Verdict:
     return ok(f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says")
 
 
-def _bypass(route: Route, now: Command, later: Command | None) -> Verdict:
+def _bypass(route: Route, now: Command, later: Command | None) -> Finding:
     found = now.endpoint
     what = f"{route.kubelet.name} talks to {found.value}, as {found.source} says: past the proxy at {route.proxy}"
     if later is not None and same_socket(later.endpoint.value, route.proxy):

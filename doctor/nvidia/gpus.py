@@ -13,7 +13,6 @@ from typing import Final
 
 import pynvml
 
-from doctor.model import Verdict, failed, ok, skipped, warning
 from doctor.nvidia.cards import BadNode, CardsSeen
 from hooks.host.devnodes import Cause
 from hooks.model.cdi import GPU_KIND, MIG_KIND, full_name
@@ -21,6 +20,7 @@ from hooks.model.inventory import Gpu
 from hooks.vendors.nvidia.inject import GpuMode
 from hooks.vendors.nvidia.supplied import CDI_KIND
 from lading.amounts import first_few
+from lading.checks.model import Finding, failed, ok, skipped, warning
 
 _NAMED: Final = 8  # maximum cards or device nodes named in one finding
 _RELOAD: Final = (
@@ -29,7 +29,7 @@ _RELOAD: Final = (
 )
 
 
-def decide_driver(seen: CardsSeen) -> Iterator[Verdict]:
+def decide_driver(seen: CardsSeen) -> Iterator[Finding]:
     if not seen.on_bus and not seen.loaded:
         yield ok("this node has no NVIDIA card")
     elif not seen.loaded:
@@ -52,7 +52,7 @@ def decide_driver(seen: CardsSeen) -> Iterator[Verdict]:
         yield ok(f"driver {seen.nvml.library_version}: kernel module and library agree, NVML answers")
 
 
-def decide_gpus(seen: CardsSeen) -> Iterator[Verdict]:
+def decide_gpus(seen: CardsSeen) -> Iterator[Finding]:
     """Check that all cards answer to NVML. Cards with the same problem share one finding. `decide_gpu_nodes` checks their
     device nodes."""
     if (nothing := _without_nvml(seen)) or seen.nvml is None:
@@ -74,7 +74,7 @@ def decide_gpus(seen: CardsSeen) -> Iterator[Verdict]:
         yield ok(f"all {len(seen.nvml.gpus)} answer")
 
 
-def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Verdict]:
+def decide_gpu_nodes(seen: CardsSeen) -> Iterator[Finding]:
     """Check the device nodes of cards and driver, without NVML. Suggest removal only of nodes with a wrong number or type."""
     if nothing := _no_cards(seen):
         yield nothing
@@ -110,7 +110,7 @@ def _makes(nodes: Sequence[BadNode]) -> str:
     return f"{command} (package nvidia-modprobe); at each boot: systemctl enable nvidia-persistenced"
 
 
-def decide_persistence(seen: CardsSeen) -> Iterator[Verdict]:
+def decide_persistence(seen: CardsSeen) -> Iterator[Finding]:
     if (nothing := _without_nvml(seen)) or seen.nvml is None:
         yield nothing or skipped("NVML does not answer")
     elif off := seen.nvml.not_persistent:
@@ -120,13 +120,13 @@ def decide_persistence(seen: CardsSeen) -> Iterator[Verdict]:
         yield ok("no card reports that persistence mode is off")
 
 
-def _no_cards(seen: CardsSeen) -> Verdict | None:
+def _no_cards(seen: CardsSeen) -> Finding | None:
     if not seen.on_bus and not seen.loaded:
         return ok("this node has no NVIDIA card")
     return skipped("the driver is not loaded") if not seen.loaded else None
 
 
-def _without_nvml(seen: CardsSeen) -> Verdict | None:
+def _without_nvml(seen: CardsSeen) -> Finding | None:
     """Return the verdict of a check that needs an NVML session, if opening one failed; else None."""
     if (nothing := _no_cards(seen)) is None and seen.nvml is not None and seen.nvml.error:
         return skipped(f"NVML: {seen.nvml.why}; the check `driver` says how to fix it")
@@ -164,7 +164,7 @@ class InjectionSeen:
     own: OwnSpecs | None = None  # CDI specs of lading-hooks; None: it writes none
 
 
-def decide_driver_files(seen: InjectionSeen) -> Iterator[Verdict]:
+def decide_driver_files(seen: InjectionSeen) -> Iterator[Finding]:
     version = seen.cards.version
     if seen.mode is not GpuMode.DEVICES:
         yield ok(f"not needed with gpu_mode = {seen.mode}")
@@ -191,7 +191,7 @@ class ReloadSeen:
     systemd: bool | None  # whether systemd writes the device rules of containers; None: the runtime does not report it
 
 
-def decide_reload(seen: ReloadSeen) -> Iterator[Verdict]:
+def decide_reload(seen: ReloadSeen) -> Iterator[Finding]:
     """Check whether `systemctl daemon-reload` takes cards from containers. systemd then writes the device rules of containers
     again, and knows only the rules of the OCI spec."""
     if seen.mode is not GpuMode.NVIDIA_RUNTIME:
@@ -208,7 +208,7 @@ def decide_reload(seen: ReloadSeen) -> Iterator[Verdict]:
         yield ok("systemd does not write the device rules of containers: the cgroup driver is cgroupfs")
 
 
-def decide_cdi_specs(seen: InjectionSeen) -> Iterator[Verdict]:
+def decide_cdi_specs(seen: InjectionSeen) -> Iterator[Finding]:
     if seen.mode is not GpuMode.CDI:
         yield ok(f"not needed with gpu_mode = {seen.mode}")
         return
@@ -231,7 +231,7 @@ def decide_cdi_specs(seen: InjectionSeen) -> Iterator[Verdict]:
         yield ok(f"CDI specs name all of {len(uuids)} devices by UUID")
 
 
-def _decide_own(own: OwnSpecs, seen: InjectionSeen, names: Sequence[str]) -> Verdict:
+def _decide_own(own: OwnSpecs, seen: InjectionSeen, names: Sequence[str]) -> Finding:
     """Check that the CDI specs of lading-hooks match the current devices and driver. lading-hooks writes them at each reading
     of the devices."""
     version, missing = seen.cards.version, [name for name in names if name not in seen.cdi_names]

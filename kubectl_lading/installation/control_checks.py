@@ -10,20 +10,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from central.request.parse import managed_resources
-from kubectl_lading.installation.finding import (
-    CheckResult,
-    Installation,
-    Part,
-    Replica,
-    checks,
-    degraded,
-    note,
-    several,
-    unknown,
-)
+from kubectl_lading.installation.installation import Installation, Part, Replica, checks, several, unreadable
 from kubectl_lading.objects import Crd, Deployment, Lease, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
+from lading.checks.model import Finding, degraded, note
 from lading.versions import Support, judge_api_server, judge_scheduler
 from lading.vocabulary import CENTRAL
 
@@ -55,17 +46,17 @@ _CLOCK_OFF_S: Final = 5.0  # seconds by which this machine's clock may be behind
 _MANY_BINDINGS: Final = 50
 
 
-def api_server_version(now: Installation) -> Iterator[CheckResult]:
+def api_server_version(now: Installation) -> Iterator[Finding]:
     judged = judge_api_server(now.api_server)
     if judged.support is Support.NONE:
         yield degraded(judged.why, mend="upgrade the cluster, or leave out deploy/admission and rely on signatures alone")
 
 
-def resource_served(now: Installation) -> Iterator[CheckResult]:
+def resource_served(now: Installation) -> Iterator[Finding]:
     mend = "kubectl apply --server-side -k deploy/crds"
     match now.crd:
         case Unread(why=why):
-            yield unknown("the CustomResourceDefinition of NodeDevices", why)
+            yield unreadable("the CustomResourceDefinition of NodeDevices", why)
         case None:
             yield degraded("there is no resource NodeDevices: nodes have nowhere to report to", mend=mend)
         case Crd() as crd:
@@ -77,9 +68,9 @@ def resource_served(now: Installation) -> Iterator[CheckResult]:
                 yield degraded(f"{nodedevices.VERSION} of NodeDevices is not served", mend=mend)
 
 
-def policies_there(now: Installation) -> Iterator[CheckResult]:
+def policies_there(now: Installation) -> Iterator[Finding]:
     if isinstance(now.policies, Unread):
-        yield unknown("the admission policies", now.policies.why)
+        yield unreadable("the admission policies", now.policies.why)
         return
     missing = [name for name in POLICIES if name not in now.policies]
     why = "pods can go around central; on the nodes the signature still counts"
@@ -94,9 +85,9 @@ def policies_there(now: Installation) -> Iterator[CheckResult]:
             )
 
 
-def policies_bound(now: Installation) -> Iterator[CheckResult]:
+def policies_bound(now: Installation) -> Iterator[Finding]:
     if isinstance(now.bindings, Unread):
-        yield unknown("the bindings of the admission policies", now.bindings.why)
+        yield unreadable("the bindings of the admission policies", now.bindings.why)
         return
     if isinstance(now.policies, Unread):
         return
@@ -106,7 +97,7 @@ def policies_bound(now: Installation) -> Iterator[CheckResult]:
     yield from several(idle, "admission policy denies", "admission policies deny", "nothing", why=why, mend=_ADMISSION)
 
 
-def central_deployed(now: Installation) -> Iterator[CheckResult]:
+def central_deployed(now: Installation) -> Iterator[Finding]:
     if now.named is not None and now.named.silent:
         mend = "is it the URL of lading-central? Without --central this looks for its Deployment"
         yield degraded(f"central does not answer at {now.named.url}", why=now.named.silent, mend=mend)
@@ -116,15 +107,15 @@ def central_deployed(now: Installation) -> Iterator[CheckResult]:
         yield from _deployed(now, now.central, CENTRAL)
 
 
-def scheduler_deployed(now: Installation) -> Iterator[CheckResult]:
+def scheduler_deployed(now: Installation) -> Iterator[Finding]:
     yield from _deployed(now, now.scheduler, SCHEDULER)
 
 
-def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -> Iterator[CheckResult]:
+def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -> Iterator[Finding]:
     of = f"-n {now.namespace}"
     match found:
         case Unread(why=why):
-            yield unknown(f"Deployment {now.namespace}/{name}", why)
+            yield unreadable(f"Deployment {now.namespace}/{name}", why)
         case None:
             yield degraded(
                 f"not installed as a Deployment: there is no {now.namespace}/{name}",
@@ -142,12 +133,12 @@ def _deployed(now: Installation, found: Deployment | Unread | None, name: str) -
                 yield degraded(f"a rollout of {name} is under way", mend=f"kubectl {of} rollout status deployment/{name}")
 
 
-def central_leads(now: Installation) -> Iterator[CheckResult]:
+def central_leads(now: Installation) -> Iterator[Finding]:
     logs = _logs(now, "lease")
     why = "while no replica leads, no pod gets devices"
     match now.lease:
         case Unread(why=cause):
-            yield unknown(f"Lease {now.namespace}/{CENTRAL}", cause)
+            yield unreadable(f"Lease {now.namespace}/{CENTRAL}", cause)
         case None if not now.has_central:
             return  # `central_deployed` reports that no replica runs, unless --central answered
         case None:
@@ -162,10 +153,10 @@ def central_leads(now: Installation) -> Iterator[CheckResult]:
                 yield note(f"the clock of this machine is {-age:.0f} s behind that of {lease.holder}", mend="timedatectl")
 
 
-def central_announced(now: Installation) -> Iterator[CheckResult]:
+def central_announced(now: Installation) -> Iterator[Finding]:
     """Check that the endpoint of central's Service is the leading replica."""
     if isinstance(now.endpoints, Unread):
-        yield unknown(f"EndpointSlice {now.namespace}/{CENTRAL}", now.endpoints.why)
+        yield unreadable(f"EndpointSlice {now.namespace}/{CENTRAL}", now.endpoints.why)
         return
     if not isinstance(now.lease, Lease) or isinstance(now.system_pods, Unread):
         return
@@ -184,7 +175,7 @@ def central_announced(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def central_answers(now: Installation) -> Iterator[CheckResult]:
+def central_answers(now: Installation) -> Iterator[Finding]:
     answers = {name: one for name, one in now.replicas.items() if isinstance(one, Replica)}
     for name, one in sorted(answers.items()):
         for condition in one.unready:
@@ -202,7 +193,7 @@ def central_answers(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def central_bindings(now: Installation) -> Iterator[CheckResult]:
+def central_bindings(now: Installation) -> Iterator[Finding]:
     bindings = sum(one.bindings_open or 0 for one in now.replicas.values() if isinstance(one, Replica))
     if bindings > _MANY_BINDINGS:
         yield degraded(
@@ -212,10 +203,10 @@ def central_bindings(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def scheduler_asks_central(now: Installation) -> Iterator[CheckResult]:
+def scheduler_asks_central(now: Installation) -> Iterator[Finding]:
     config = now.scheduler_config
     if isinstance(config, Unread):
-        yield unknown("kube-scheduler's configuration", config.why)
+        yield unreadable("kube-scheduler's configuration", config.why)
     elif config is not None and (missing := sorted(managed_resources() - config.asks_central)):
         yield degraded(
             f"kube-scheduler does not ask central about {listed(missing)}",
@@ -224,7 +215,7 @@ def scheduler_asks_central(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def scheduler_version(now: Installation) -> Iterator[CheckResult]:
+def scheduler_version(now: Installation) -> Iterator[Finding]:
     if not isinstance(now.scheduler, Deployment) or not now.scheduler.tag:
         return
     judged = judge_scheduler(now.scheduler.tag, api_server=now.api_server)

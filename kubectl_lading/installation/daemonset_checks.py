@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from kubectl_lading.installation.control_checks import NAME_LABEL
-from kubectl_lading.installation.finding import CheckResult, Installation, Part, checks, degraded, note, several, unknown
+from kubectl_lading.installation.installation import Installation, Part, checks, several, unreadable
 from kubectl_lading.objects import DaemonSet, Unread
 from kubectl_lading.terminal.words import age, listed
+from lading.checks.model import Finding, degraded, note
 from lading.versions import go_together
 from lading.vocabulary import NODES_NAMESPACE, NOT_READY
 
@@ -34,10 +35,10 @@ _WHY: Final = {
 _INSTALL: Final = "kubectl apply --server-side -k deploy/node (docs/nodes.md)"
 
 
-def daemonsets_deployed(now: Installation) -> Iterator[CheckResult]:
+def daemonsets_deployed(now: Installation) -> Iterator[Finding]:
     for name, found in now.daemonsets.items():
         if isinstance(found, Unread):
-            yield unknown(f"DaemonSet {NODES_NAMESPACE}/{name}", found.why)
+            yield unreadable(f"DaemonSet {NODES_NAMESPACE}/{name}", found.why)
         else:
             yield from _rolled_out(now, name, found)
     missing = [name for name in (HOOKS, GUARD) if name not in now.daemonsets]
@@ -47,7 +48,7 @@ def daemonsets_deployed(now: Installation) -> Iterator[CheckResult]:
         yield note(f"no node has the label {FRONT_END}={_ITS_LABEL[HOOKS]}", mend=f"kubectl label node NODE {FRONT_END}=nri")
 
 
-def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[CheckResult]:
+def _rolled_out(now: Installation, name: str, found: DaemonSet) -> Iterator[Finding]:
     ready, wanted = found.status.number_ready, found.status.desired_number_scheduled
     of = f"kubectl -n {NODES_NAMESPACE}"
     silent = {node for node in _nodes(now, name) if not now.nodes[node].ready}  # `nodes_reachable` reports them
@@ -81,7 +82,7 @@ def _nodes(now: Installation, name: str) -> list[str]:
     return sorted(node for node, one in now.nodes.items() if one.metadata.labels.get(FRONT_END) == _ITS_LABEL[name])
 
 
-def daemonsets_in_step(now: Installation) -> Iterator[CheckResult]:
+def daemonsets_in_step(now: Installation) -> Iterator[Finding]:
     """Check the versions of the DaemonSets' images. Node reports do not suffice: their version is the one that ran last."""
     for tag, names in images(now).items():
         if tag and not go_together(tag, now.cli):
@@ -104,7 +105,7 @@ def images(now: Installation) -> dict[str, list[str]]:
     return found
 
 
-def nodes_chosen_report(now: Installation) -> list[CheckResult]:
+def nodes_chosen_report(now: Installation) -> list[Finding]:
     silent = set(_nodes(now, HOOKS)) - set(now.reports) - set(not_ready_on(now, HOOKS))
     return several(
         sorted(silent) if HOOKS in now.daemonsets else [],
@@ -116,7 +117,7 @@ def nodes_chosen_report(now: Installation) -> list[CheckResult]:
     )
 
 
-def nodes_untainted(now: Installation) -> list[CheckResult]:
+def nodes_untainted(now: Installation) -> list[Finding]:
     return several(
         [name for name, node in sorted(now.nodes.items()) if any(taint.key == NOT_READY for taint in node.spec.taints)],
         "node has",

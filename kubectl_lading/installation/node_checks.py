@@ -13,16 +13,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kubectl_lading.installation.finding import CheckResult, Installation, Part, checks, degraded, note, several
+from kubectl_lading.installation.installation import Installation, Part, checks, several
 from kubectl_lading.objects import Report
 from kubectl_lading.terminal.words import count, listed
+from lading.checks.model import Finding, degraded, note
 from lading.nodedevices import is_other_boot
 from lading.versions import go_together
 
 _DOCTOR: Final = "lading-doctor, on the node"
 
 
-def nodes_report(now: Installation) -> Iterator[CheckResult]:
+def nodes_report(now: Installation) -> Iterator[Finding]:
     if not now.reports:
         mend = "docs/operations.md: install lading-hooks on a node, and set report"
         yield degraded("no node reports devices: no pod can get devices", mend=mend)
@@ -38,7 +39,7 @@ def nodes_report(now: Installation) -> Iterator[CheckResult]:
     yield from several(sorted(now.reports.keys() - now.nodes.keys()), "report", "reports", "of no node", mend=mend, say=note)
 
 
-def versions_in_step(now: Installation) -> Iterator[CheckResult]:
+def versions_in_step(now: Installation) -> Iterator[Finding]:
     """Check that all versions are compatible. Neighbouring minor versions mean an upgrade in progress; larger distances were
     never tested."""
     reporters = Counter(report.status.reporter for report in now.reports.values() if report.status.reporter)
@@ -63,7 +64,7 @@ def versions_in_step(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def nodes_reconciled(now: Installation) -> list[CheckResult]:
+def nodes_reconciled(now: Installation) -> list[Finding]:
     return several(
         sorted(name for name, report in now.reports.items() if not report.status.reconciled),
         "node does",
@@ -74,7 +75,7 @@ def nodes_reconciled(now: Installation) -> list[CheckResult]:
     )
 
 
-def nodes_reachable(now: Installation) -> list[CheckResult]:
+def nodes_reachable(now: Installation) -> list[Finding]:
     return several(
         sorted(name for name in now.reporting if not now.nodes[name].ready),
         "node with devices is",
@@ -85,7 +86,7 @@ def nodes_reachable(now: Installation) -> list[CheckResult]:
     )
 
 
-def nodes_rebooted(now: Installation) -> list[CheckResult]:
+def nodes_rebooted(now: Installation) -> list[Finding]:
     """Find nodes that have booted since their last report."""
     boots = {name: (now.reports[name].status.boot_id, now.nodes[name].status.node_info.boot_id) for name in now.reporting}
     return several(
@@ -98,7 +99,7 @@ def nodes_rebooted(now: Installation) -> list[CheckResult]:
     )
 
 
-def nodes_problems(now: Installation) -> Iterator[CheckResult]:
+def nodes_problems(now: Installation) -> Iterator[Finding]:
     troubled = sorted(name for name, report in now.reports.items() if report.status.problems)
     if troubled:
         first = now.reports[troubled[0]].status.problems[0]
@@ -108,7 +109,7 @@ def nodes_problems(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def devices_healthy(now: Installation) -> Iterator[CheckResult]:
+def devices_healthy(now: Installation) -> Iterator[Finding]:
     unhealthy = {name: devices for name, report in sorted(now.reports.items()) if (devices := _unhealthy(report))}
     yield from several(
         [f"{name}: {device}" for name, devices in unhealthy.items() for device in devices],
@@ -134,7 +135,7 @@ def _unhealthy(report: Report) -> list[str]:
     return [f"{name} ({why})" for name, why in named if why]
 
 
-def pods_assigned(now: Installation) -> list[CheckResult]:
+def pods_assigned(now: Installation) -> list[Finding]:
     pods = now.workload.unassigned
     return several(
         pods,
@@ -146,13 +147,13 @@ def pods_assigned(now: Installation) -> list[CheckResult]:
     )
 
 
-def pods_healthy(now: Installation) -> list[CheckResult]:
+def pods_healthy(now: Installation) -> list[Finding]:
     pods = now.workload.unhealthy
     mend = f"kubectl lading pod {_flags(pods)}"
     return several(pods, "pod has", "pods have", "devices that became unhealthy", mend=mend)
 
 
-def pods_granted(now: Installation) -> list[CheckResult]:
+def pods_granted(now: Installation) -> list[Finding]:
     """Check that nodes report the devices of running pods. A node grants them before it creates the container."""
     return several(
         now.workload.ungranted,
@@ -164,14 +165,14 @@ def pods_granted(now: Installation) -> list[CheckResult]:
     )
 
 
-def pods_started(now: Installation) -> list[CheckResult]:
+def pods_started(now: Installation) -> list[Finding]:
     pods = now.workload.unstarted
     what = f"given devices long ago and {'has' if len(pods) == 1 else 'have'} not started"
     mend = f"kubectl lading why {_flags(pods)}"
     return several(pods, "pod was", "pods were", what, why="the devices are held meanwhile", mend=mend)
 
 
-def pods_apart(now: Installation) -> list[CheckResult]:
+def pods_apart(now: Installation) -> list[Finding]:
     return several(
         now.workload.clashes,
         "device is",
@@ -182,12 +183,12 @@ def pods_apart(now: Installation) -> list[CheckResult]:
     )
 
 
-def objects_readable(now: Installation) -> Iterator[CheckResult]:
+def objects_readable(now: Installation) -> Iterator[Finding]:
     for problem in now.workload.problems:
         yield degraded(problem, mend="kubectl get it with -o yaml; only what its node reports of it counts")
 
 
-def pods_waiting(now: Installation) -> Iterator[CheckResult]:
+def pods_waiting(now: Installation) -> Iterator[Finding]:
     if pending := now.workload.pending:
         reasons = ", ".join(f"{reason} {pods}" for reason, pods in sorted(pending.items(), key=lambda one: (-one[1], one[0])))
         yield note(

@@ -13,14 +13,17 @@ from rich.console import Group, RenderableType
 
 from kubectl_lading.access import connect
 from kubectl_lading.flags import Flags, command
-from kubectl_lading.installation.finding import Finding, Installation, Level, find, worst
-from kubectl_lading.installation.status import EXIT, end_untold, look, render_findings
+from kubectl_lading.installation.installation import Installation
+from kubectl_lading.installation.status import EXIT, end_untold, look
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.installation.upgrade_checks import CHECKS, count_platform
 from kubectl_lading.objects import Deployment, Unread
 from kubectl_lading.terminal.output import show, table, text
 from kubectl_lading.terminal.words import count
 from lading import __version__
+from lading.checks.model import Finding, Verdict, worst, worst_first
+from lading.checks.run import decide_all
+from lading.checks.show import render_problems
 from lading.versions import (
     Judgement,
     Support,
@@ -45,7 +48,7 @@ class VersionRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class PreflightView(msgspec.Struct, frozen=True, kw_only=True):
     target: str
-    state: Level
+    state: Verdict
     versions: tuple[VersionRow, ...]
     findings: tuple[Finding, ...]
 
@@ -84,15 +87,13 @@ async def preflight(flags: Flags, target: str) -> None:
     if isinstance(seen, Unread):
         end_untold(seen)
     show(seen, flags.output, render_preflight(seen))
-    raise SystemExit(EXIT[seen.state])
+    raise SystemExit(EXIT.get(seen.state, 0))
 
 
 def view_preflight(now: Installation, target: str) -> PreflightView:
     """Check an upgrade to `target`. Pure."""
-    findings = find(CHECKS, replace(now, target=target))
-    return PreflightView(
-        target=target, state=worst(one.level for one in findings), versions=tuple(_rows(now, target)), findings=findings
-    )
+    findings = worst_first(decide_all(CHECKS, replace(now, target=target)))
+    return PreflightView(target=target, state=worst(findings), versions=tuple(_rows(now, target)), findings=findings)
 
 
 def _rows(now: Installation, target: str) -> list[VersionRow]:
@@ -119,14 +120,14 @@ def _row(part: str, version: str, number: int, judged: Judgement) -> VersionRow:
 
 def render_preflight(view: PreflightView) -> RenderableType:
     rows = [(one.part, one.version, str(one.count), text(one.goes, _STYLES[one.goes]), one.why) for one in view.versions]
-    in_the_way = sum(one.level is Level.DEGRADED for one in view.findings)
+    in_the_way = sum(one.verdict is Verdict.DEGRADED for one in view.findings)
     last = {
-        Level.DEGRADED: f"{count(in_the_way, 'thing is', 'things are')} in the way of {view.target}.",
-        Level.UNKNOWN: f"Cannot tell whether anything is in the way of {view.target}.",
+        Verdict.DEGRADED: f"{count(in_the_way, 'thing is', 'things are')} in the way of {view.target}.",
+        Verdict.UNKNOWN: f"Cannot tell whether anything is in the way of {view.target}.",
     }.get(view.state, f"Nothing is in the way of {view.target}.")
     return Group(
         table(("PART", "VERSION", "COUNT", "GOES", ""), rows),
-        render_findings(view.findings),
+        render_problems(view.findings),
         text(""),
-        text(last, "bad" if view.state is Level.DEGRADED else ""),
+        text(last, "bad" if view.state is Verdict.DEGRADED else ""),
     )

@@ -19,7 +19,7 @@ from kubectl_lading.central import Central
 from kubectl_lading.cluster import compute
 from kubectl_lading.installation.control_checks import NAME_LABEL, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS as NAMES
-from kubectl_lading.installation.finding import Installation, Maybe, NamedCentral, Replica, SchedulerConfig
+from kubectl_lading.installation.installation import Installation, Maybe, NamedCentral, Replica, SchedulerConfig
 from kubectl_lading.installation.workload import summarise
 from kubectl_lading.lists import Listed, NotInstalledError, read_list
 from kubectl_lading.objects import (

@@ -6,31 +6,30 @@ does not answer, or that rights to read are missing. With `--wait`, check again 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn, TypeVar
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kubectl_lading.access import connect
 from kubectl_lading.central import named_central
 from kubectl_lading.flags import Duration, Flags, Output, command
-from kubectl_lading.installation.finding import Finding, Installation, Level
+from kubectl_lading.installation.installation import Installation
 from kubectl_lading.installation.read_installation import read_installation
 from kubectl_lading.installation.status_view import StatusView, view_status
 from kubectl_lading.objects import Unread
-from kubectl_lading.terminal.output import safe, show, table, text
+from kubectl_lading.terminal.output import show, table, text
+from lading.checks.model import Verdict
+from lading.checks.show import STYLES, render_problems
 from lading.kube.client import KubeClient
 from lading.kube.errors import KubeError
 from lading.log import printable
 
 CANNOT_TELL: Final = 3
-EXIT: Final = {Level.OK: 0, Level.NOTE: 0, Level.UNKNOWN: CANNOT_TELL, Level.DEGRADED: 1}
+EXIT: Final = {Verdict.UNKNOWN: CANNOT_TELL, Verdict.DEGRADED: 1}  # other worst verdicts: 0
 AGAIN_S: Final = 2.0  # seconds between two checks of --wait; each lists all pods
-
-STATE_STYLES: Final = {Level.OK: "good", Level.NOTE: "dim", Level.UNKNOWN: "warn", Level.DEGRADED: "bad"}
 
 
 Look = Callable[[], Awaitable[StatusView | Unread]]
@@ -61,7 +60,7 @@ async def status(flags: Flags, wait: bool, timeout_s: float) -> None:
     if isinstance(seen, Unread):
         end_untold(seen)
     show(seen, flags.output, render_status(seen), *([render_nodes(seen)] if flags.output is Output.WIDE else []))
-    raise SystemExit(EXIT[seen.state])
+    raise SystemExit(EXIT.get(seen.state, 0))
 
 
 def end_untold(unread: Unread) -> NoReturn:
@@ -93,7 +92,7 @@ async def wait_until_well(
     told = ""
     while True:
         seen = await look()
-        if (isinstance(seen, StatusView) and EXIT[seen.state] == 0) or clock() + AGAIN_S > until:
+        if (isinstance(seen, StatusView) and seen.state not in EXIT) or clock() + AGAIN_S > until:
             return seen
         waits = awaited(seen)
         if waits != told:
@@ -105,15 +104,15 @@ async def wait_until_well(
 def awaited(seen: StatusView | Unread) -> str:
     if isinstance(seen, Unread):
         return seen.why
-    return "; ".join(f"{one.part}: {one.what}" for one in seen.findings if one.level in (Level.UNKNOWN, Level.DEGRADED))
+    return "; ".join(f"{one.group}: {one.what}" for one in seen.findings if one.verdict in EXIT)
 
 
 # ---- for people
 
 
 def render_status(view: StatusView) -> RenderableType:
-    rows = [(one.part.value, text(one.state, STATE_STYLES[one.state]), one.version, one.what) for one in view.parts]
-    return Group(table(("PART", "STATE", "VERSION", ""), rows), render_findings(view.findings))
+    rows = [(one.part.value, Text(one.state, STYLES[one.state]), one.version, one.what) for one in view.parts]
+    return Group(table(("PART", "STATE", "VERSION", ""), rows), render_problems(view.findings))
 
 
 def render_nodes(view: StatusView) -> RenderableType:
@@ -135,16 +134,3 @@ def render_nodes(view: StatusView) -> RenderableType:
 
 def _yes(good: bool) -> Text:
     return text("yes", "good") if good else text("no", "bad")
-
-
-def render_findings(findings: Sequence[Finding]) -> Table:
-    """Render each finding in a few lines. Text that is wider than the terminal continues on the next line."""
-    made = Table.grid(padding=(0, 1))
-    for one in findings:
-        made.add_row()
-        made.add_row(text(f"{one.level}:", STATE_STYLES[one.level]), safe(f"{one.part}: {one.what}"))
-        if one.why:
-            made.add_row("  why:", safe(one.why))
-        if one.mend:
-            made.add_row("  do:", safe(one.mend))
-    return made

@@ -12,10 +12,12 @@ from typing import Final
 import msgspec
 
 from kubectl_lading.installation import control_checks, daemonset_checks, node_checks
-from kubectl_lading.installation.finding import Finding, Installation, Level, Part, SchedulerConfig, find, worst
+from kubectl_lading.installation.installation import Installation, Part, SchedulerConfig
 from kubectl_lading.objects import DaemonSet, Deployment, Lease, Unread
 from kubectl_lading.terminal.words import age, count, listed
 from lading import nodedevices
+from lading.checks.model import Finding, Verdict, worst, worst_first
+from lading.checks.run import decide_all
 from lading.vocabulary import NOT_READY
 
 CHECKS: Final = (*control_checks.CHECKS, *daemonset_checks.CHECKS, *node_checks.CHECKS)
@@ -23,7 +25,7 @@ CHECKS: Final = (*control_checks.CHECKS, *daemonset_checks.CHECKS, *node_checks.
 
 class PartView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     part: Part
-    state: Level
+    state: Verdict
     version: str = ""
     what: str = ""
 
@@ -53,7 +55,7 @@ class NodeStatusView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 class StatusView(msgspec.Struct, frozen=True, kw_only=True):
     at: str  # RFC 3339 time of the check
-    state: Level
+    state: Verdict
     parts: tuple[PartView, ...]
     findings: tuple[Finding, ...]
     versions: dict[str, dict[str, int]]  # number of running instances by part, then by version
@@ -63,14 +65,14 @@ class StatusView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view_status(now: Installation) -> StatusView:
-    findings = find(CHECKS, now)
+    findings = worst_first(decide_all(CHECKS, now))
     parts = tuple(
-        PartView(part=part, state=worst(one.level for one in findings if one.part is part), version=version, what=what)
+        PartView(part=part, state=worst(one for one in findings if one.group == part), version=version, what=what)
         for part, version, what in _parts(now)
     )
     return StatusView(
         at=_rendered(now.at),
-        state=worst(one.level for one in findings),
+        state=worst(findings),
         parts=parts,
         findings=findings,
         versions={part: dict(versions) for part, versions in find_versions(now).items()},

@@ -14,16 +14,17 @@ from typing import Final
 import msgspec
 
 from kubectl_lading.installation import control_checks, daemonset_checks, node_checks
-from kubectl_lading.installation.finding import CheckResult, Installation, Level, Part, checks, degraded, note, several
+from kubectl_lading.installation.installation import Installation, Part, checks, several
 from kubectl_lading.installation.status_view import find_versions
 from kubectl_lading.objects import Crd, Deployment, Unread
 from kubectl_lading.terminal.words import count, listed
 from lading import nodedevices
+from lading.checks.model import Finding, degraded, note, unknown
 from lading.versions import Judgement, Support, find_skews, go_together, judge_kubelet, judge_runtime, judge_step
 from lading.vocabulary import CENTRAL
 
 
-def parts_in_step(now: Installation) -> Iterator[CheckResult]:
+def parts_in_step(now: Installation) -> Iterator[Finding]:
     versions = find_versions(now)
     running = {
         f"{part} {version}": version for part, found in versions.items() for version in found if part != "kubectl-lading"
@@ -36,7 +37,7 @@ def parts_in_step(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def steps_allowed(now: Installation) -> Iterator[CheckResult]:
+def steps_allowed(now: Installation) -> Iterator[Finding]:
     for part, found in find_versions(now).items():
         if part == "kubectl-lading":
             continue
@@ -51,12 +52,12 @@ def steps_allowed(now: Installation) -> Iterator[CheckResult]:
                 case Support.LIMITED:
                     yield note(words, mend="keep /var/lib/lading/node.db of each node until you are sure")
                 case Support.UNKNOWN:
-                    yield CheckResult(Level.UNKNOWN, words)
+                    yield unknown(words)
                 case Support.FULL:
                     pass
 
 
-def this_command(now: Installation) -> Iterator[CheckResult]:
+def this_command(now: Installation) -> Iterator[Finding]:
     if not go_together(now.cli, now.target):
         yield degraded(
             f"this kubectl-lading is {now.cli}: it does not know {now.target}",
@@ -64,7 +65,7 @@ def this_command(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def resource_current(now: Installation) -> Iterator[CheckResult]:
+def resource_current(now: Installation) -> Iterator[Finding]:
     """Check that the cluster's NodeDevices has all fields of this command's version, which `this_command` compares with the
     target."""
     if not isinstance(now.crd, Crd):
@@ -87,18 +88,18 @@ def resource_current(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def kubelets(now: Installation) -> Iterator[CheckResult]:
+def kubelets(now: Installation) -> Iterator[Finding]:
     for version, nodes in _of_nodes(now, "kubelet_version").items():
         judged = judge_kubelet(version, api_server=now.api_server)
         yield from _platform(judged, nodes, mend="upgrade that node's kubelet first")
 
 
-def runtimes(now: Installation) -> Iterator[CheckResult]:
+def runtimes(now: Installation) -> Iterator[Finding]:
     for version, nodes in _of_nodes(now, "container_runtime_version").items():
         yield from _platform(judge_runtime(version), nodes, mend="upgrade that node's containerd first")
 
 
-def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[CheckResult]:
+def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[Finding]:
     words = f"{judged.why} ({count(len(nodes), 'node')}: {listed(nodes)})"
     match judged.support:
         case Support.NONE:
@@ -109,7 +110,7 @@ def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[Che
             pass
 
 
-def disks(now: Installation) -> list[CheckResult]:
+def disks(now: Installation) -> list[Finding]:
     return several(
         [name for name in now.reporting if now.nodes[name].is_true("DiskPressure")],
         "node has",
@@ -120,7 +121,7 @@ def disks(now: Installation) -> list[CheckResult]:
     )
 
 
-def vfs_back(now: Installation) -> list[CheckResult]:
+def vfs_back(now: Installation) -> list[Finding]:
     vfs = [(name, vf) for name, report in now.reports.items() for pf in report.status.pfs for vf in pf.vfs]
     return several(
         sorted(f"{name} {vf.bdf} ({vf.unhealthy})" for name, vf in vfs if vf.unhealthy),
@@ -132,7 +133,7 @@ def vfs_back(now: Installation) -> list[CheckResult]:
     )
 
 
-def replicas_spare(now: Installation) -> Iterator[CheckResult]:
+def replicas_spare(now: Installation) -> Iterator[Finding]:
     if isinstance(now.central, Deployment) and now.central.spec.replicas == 1:
         yield note(
             "central has one replica: while it is replaced, no pod gets devices for some 15 s",
@@ -140,7 +141,7 @@ def replicas_spare(now: Installation) -> Iterator[CheckResult]:
         )
 
 
-def bindings_settled(now: Installation) -> Iterator[CheckResult]:
+def bindings_settled(now: Installation) -> Iterator[Finding]:
     said = [one.bindings_open for one in now.replicas.values() if not isinstance(one, Unread)]
     if not any(one is not None for one in said):
         yield note(
@@ -181,5 +182,5 @@ CHECKS: Final = (
     *checks(Part.RESOURCE, resource_current),
     *checks(Part.CENTRAL, replicas_spare, bindings_settled),
     *checks(Part.NODES, kubelets, runtimes, disks, vfs_back),
-    *(one for one in (*control_checks.CHECKS, *daemonset_checks.CHECKS, *node_checks.CHECKS) if one.code in _BLOCKING),
+    *(one for one in (*control_checks.CHECKS, *daemonset_checks.CHECKS, *node_checks.CHECKS) if one.name in _BLOCKING),
 )

@@ -17,7 +17,7 @@ from central.request.reasons import OfPod
 from central.search.placement import Missing
 from central.state.pending import Pending
 from kubectl_lading.cluster import NOT_ALLOWED, Cluster
-from kubectl_lading.installation.finding import Workload
+from kubectl_lading.installation.installation import Workload
 from kubectl_lading.objects import Pod
 from lading.vocabulary import ASSIGNMENT, PodUid
 

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from kubectl_lading.installation.finding import Level
 from kubectl_lading.installation.preflight import PreflightView
 from kubectl_lading.installation.status_view import StatusView
 from kubectl_lading.main import main
+from lading.checks.model import Verdict
 from lading.nodedevices import GROUP, KIND, VERSION
 from simnode.control_plane import ControlPlane
 
@@ -43,9 +43,9 @@ def test_status_may_read_all_that_it_looks_at(reader: Path) -> None:
     done = run(reader, "status", "-o", "json")
     assert done.exit_code == 1, done.output
     view = msgspec.json.decode(done.stdout, type=StatusView)
-    assert [one.what for one in view.findings if one.level is Level.UNKNOWN] == []
+    assert [one.what for one in view.findings if one.verdict is Verdict.UNKNOWN] == []
     missing = {"central-deployed", "central-leads", "scheduler-deployed", "nodes-report"}
-    assert {one.check for one in view.findings if one.level is Level.DEGRADED} >= missing  # beside what other tests left
+    assert {one.check for one in view.findings if one.verdict is Verdict.DEGRADED} >= missing  # beside what other tests left
 
 
 def test_preflight_knows_the_resource_as_it_is_served(reader: Path) -> None:

@@ -13,7 +13,7 @@ from hooks.daemon.handler_command import handler_program
 from hooks.daemon.settings import Settings
 from hooks.frontends.nri.launched.program import PROGRAM
 from hooks.host.netns import netns_path
-from kubectl_lading.installation.finding import Part
+from kubectl_lading.installation.installation import Part
 from kubectl_lading.installation.status_view import StatusView
 from kubectl_lading.main import main
 from lading import __version__
@@ -82,7 +82,7 @@ def test_status_knows_its_daemonsets_and_its_node(site: NodeSite) -> None:
     assert ready == {"lading-node": (1, 1, 1, ()), "lading-guard": (1, 1, 1, ()), **none}
     assert [(one.name, one.reporter, one.tainted) for one in seen.nodes] == [(NODE, __version__, False)]
     assert seen.versions["node image"] == {__version__: 2}
-    assert not [one for one in seen.findings if one.part in (Part.DAEMONSETS, Part.NODES)]
+    assert not [one for one in seen.findings if one.group in (Part.DAEMONSETS, Part.NODES)]
 
 
 def test_its_node_has_a_taint_only_while_the_guard_is_away(site: NodeSite) -> None:

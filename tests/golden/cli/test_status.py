@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kubectl_lading.installation.finding import Check
+from kubectl_lading.installation.installation import Installation
 from kubectl_lading.installation.status_view import CHECKS as STATUS_CHECKS
 from kubectl_lading.installation.upgrade_checks import CHECKS as PREFLIGHT_CHECKS
+from lading.checks.model import Check
 from tests.docs import section
 from tests.fakes.installed_cluster import InstalledCluster, served_installation
 from tests.fakes.kubectl_lading import Cli
@@ -64,5 +65,5 @@ def test_the_page_shows_what_it_says(cli: Cli, command: str) -> None:
 
 
 @pytest.mark.parametrize(("command", "checks"), [("status", STATUS_CHECKS), ("preflight", PREFLIGHT_CHECKS)])
-def test_the_page_explains_every_check(command: str, checks: Iterable[Check]) -> None:
-    assert {check.code for check in checks} <= set(re.findall(r"`([a-z-]+)`", section(PAGE, f"## `{command}`")))
+def test_the_page_explains_every_check(command: str, checks: Iterable[Check[Installation]]) -> None:
+    assert {check.name for check in checks} <= set(re.findall(r"`([a-z-]+)`", section(PAGE, f"## `{command}`")))

@@ -12,8 +12,8 @@ import pytest
 
 from doctor.api import ask, read_api, rights_of
 from doctor.cluster import PLUGINS, ApiSeen, NameSeen, PluginsSeen, decide_api, decide_name, decide_plugins
-from doctor.model import State
 from doctor.read_node import read_plugins
+from lading.checks.model import Verdict
 from lading.errors import ConfigError, HostError
 from lading.kube.errors import ForbiddenError, NotFoundError
 from simnode.api_server import write_kubeconfig
@@ -50,34 +50,34 @@ def test_plugins_that_serve(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sockets", "coexist", "state"),
     [
-        ((), False, State.OK),
-        (("smarter-fuse.sock",), False, State.OK),
-        (("nvidia-gpu.sock",), False, State.FAILED),
-        (("rdma-shared-dp-ad12.sock",), False, State.FAILED),
-        (("openshift.io_sriovnics.sock",), False, State.FAILED),
-        (("nvidia-gpu.sock",), True, State.OK),
+        ((), False, Verdict.OK),
+        (("smarter-fuse.sock",), False, Verdict.OK),
+        (("nvidia-gpu.sock",), False, Verdict.FAILED),
+        (("rdma-shared-dp-ad12.sock",), False, Verdict.FAILED),
+        (("openshift.io_sriovnics.sock",), False, Verdict.FAILED),
+        (("nvidia-gpu.sock",), True, Verdict.OK),
     ],
 )
-def test_other_plugins(sockets: tuple[str, ...], coexist: bool, state: State) -> None:
-    assert only(decide_plugins(PluginsSeen(sockets=sockets, coexist=coexist))).state is state
+def test_other_plugins(sockets: tuple[str, ...], coexist: bool, state: Verdict) -> None:
+    assert only(decide_plugins(PluginsSeen(sockets=sockets, coexist=coexist))).verdict is state
 
 
-@pytest.mark.parametrize(("configured", "state"), [("n1", State.OK), ("n2", State.WARNING), ("", State.SKIPPED)])
-def test_the_nodes_name(configured: str, state: State) -> None:
-    assert only(decide_name(NameSeen(configured=configured, kubelets="n1"))).state is state
+@pytest.mark.parametrize(("configured", "state"), [("n1", Verdict.OK), ("n2", Verdict.WARNING), ("", Verdict.SKIPPED)])
+def test_the_nodes_name(configured: str, state: Verdict) -> None:
+    assert only(decide_name(NameSeen(configured=configured, kubelets="n1"))).verdict is state
 
 
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (ApiSeen(node_name="n1", node=True, served=True), [State.OK]),
-        (ApiSeen(node_name="n1", asked=False), [State.SKIPPED]),
-        (ApiSeen(node_name="n1", node=False, served=True), [State.FAILED]),
-        (ApiSeen(node_name="n1", node=True, served=False), [State.FAILED]),
-        (ApiSeen(node_name="n1", node=True, served=True, denied=("patch x",)), [State.FAILED]),
+        (ApiSeen(node_name="n1", node=True, served=True), [Verdict.OK]),
+        (ApiSeen(node_name="n1", asked=False), [Verdict.SKIPPED]),
+        (ApiSeen(node_name="n1", node=False, served=True), [Verdict.FAILED]),
+        (ApiSeen(node_name="n1", node=True, served=False), [Verdict.FAILED]),
+        (ApiSeen(node_name="n1", node=True, served=True, denied=("patch x",)), [Verdict.FAILED]),
     ],
 )
-def test_the_api_server(seen: ApiSeen, expected: list[State]) -> None:
+def test_the_api_server(seen: ApiSeen, expected: list[Verdict]) -> None:
     assert states(decide_api(seen)) == expected
 
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from doctor.config import ConfigSeen, decide_config
-from doctor.model import State
 from doctor.read import read_config
+from lading.checks.model import Verdict
 from lading.errors import ConfigError
 from lading.sockets import Access
 from runtimeproxy.settings import Settings
@@ -18,14 +18,14 @@ FILE = Path("/etc/lading/x.toml")
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (ConfigSeen(daemon="d", path=FILE, access=ROOTS), [State.OK]),
-        (ConfigSeen(daemon="d", path=FILE), [State.OK]),
-        (ConfigSeen(daemon="d", path=FILE, access=ROOTS, problem=PROBLEM), [State.FAILED]),
-        (ConfigSeen(daemon="d", path=FILE, access=ANYBODYS), [State.FAILED]),
-        (ConfigSeen(daemon="d", path=FILE, access=Access(1000, 0, 0o600), problem=PROBLEM), [State.FAILED, State.FAILED]),
+        (ConfigSeen(daemon="d", path=FILE, access=ROOTS), [Verdict.OK]),
+        (ConfigSeen(daemon="d", path=FILE), [Verdict.OK]),
+        (ConfigSeen(daemon="d", path=FILE, access=ROOTS, problem=PROBLEM), [Verdict.FAILED]),
+        (ConfigSeen(daemon="d", path=FILE, access=ANYBODYS), [Verdict.FAILED]),
+        (ConfigSeen(daemon="d", path=FILE, access=Access(1000, 0, 0o600), problem=PROBLEM), [Verdict.FAILED, Verdict.FAILED]),
     ],
 )
-def test_verdicts(seen: ConfigSeen, expected: list[State]) -> None:
+def test_verdicts(seen: ConfigSeen, expected: list[Verdict]) -> None:
     assert states(decide_config(seen)) == expected
 
 
@@ -55,4 +55,4 @@ def test_what_can_be_read_of_it(tmp_path: Path, text: str, connections: int, wel
 def test_one_that_we_may_not_read_is_skipped() -> None:
     denied = ConfigError("cannot read")
     denied.__cause__ = PermissionError()
-    assert states(decide_config(ConfigSeen(daemon="d", path=FILE, access=ROOTS, problem=denied))) == [State.SKIPPED]
+    assert states(decide_config(ConfigSeen(daemon="d", path=FILE, access=ROOTS, problem=denied))) == [Verdict.SKIPPED]

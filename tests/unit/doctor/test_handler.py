@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from doctor.handler import decide_handler, read_handler
-from doctor.model import State, Verdict
 from doctor.runtime import RuntimeSeen
 from hooks.frontends.nri.handler.program import PROGRAM, VERSION_MARK, pod_annotations
+from lading.checks.model import Finding, Verdict
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.doctor.verdicts import states
 
 
-def found(table: dict[str, Any] | None, installed: str = "1.2.3") -> list[Verdict]:
+def found(table: dict[str, Any] | None, installed: str = "1.2.3") -> list[Finding]:
     config = {"containerd": {"runtimes": {"runc": {}, "lading": table}}}
     runtime = RuntimeSeen(
         endpoint=Path("/x.sock"),
@@ -33,24 +33,24 @@ def well(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_it_is_optional_and_well_as_in_the_docs(well: dict[str, Any]) -> None:
-    assert states(found(None)) == [State.OK]
-    assert states(found({**well, "PodAnnotations": [*pod_annotations(), "other.dev/*"]})) == [State.OK]
+    assert states(found(None)) == [Verdict.OK]
+    assert states(found({**well, "PodAnnotations": [*pod_annotations(), "other.dev/*"]})) == [Verdict.OK]
 
 
 @pytest.mark.parametrize(
     ("changed", "installed", "expected", "says"),
     [
-        ({}, "1.2.4", [State.WARNING], "1.2.3"),
-        ({"options": {"BinaryName": "/usr/sbin/runc"}}, "1.2.3", [State.FAILED], "/usr/sbin/runc"),
-        ({"options": None}, "1.2.3", [State.FAILED], "no program"),
-        ({"PodAnnotations": ["lading.dev/*", *pod_annotations()]}, "1.2.3", [State.FAILED], "passes lading.dev/*"),
-        ({"ContainerAnnotations": ["lading.dev/gran[^s]"]}, "1.2.3", [State.FAILED], "passes lading.dev/gran[^s]"),
-        ({"PodAnnotations": ["*/*"]}, "1.2.3", [State.FAILED, State.FAILED], "can write lading.dev/grant"),
-        ({"PodAnnotations": None}, "1.2.3", [State.FAILED], "does not pass lading.dev/[^g]*"),
+        ({}, "1.2.4", [Verdict.WARNING], "1.2.3"),
+        ({"options": {"BinaryName": "/usr/sbin/runc"}}, "1.2.3", [Verdict.FAILED], "/usr/sbin/runc"),
+        ({"options": None}, "1.2.3", [Verdict.FAILED], "no program"),
+        ({"PodAnnotations": ["lading.dev/*", *pod_annotations()]}, "1.2.3", [Verdict.FAILED], "passes lading.dev/*"),
+        ({"ContainerAnnotations": ["lading.dev/gran[^s]"]}, "1.2.3", [Verdict.FAILED], "passes lading.dev/gran[^s]"),
+        ({"PodAnnotations": ["*/*"]}, "1.2.3", [Verdict.FAILED, Verdict.FAILED], "can write lading.dev/grant"),
+        ({"PodAnnotations": None}, "1.2.3", [Verdict.FAILED], "does not pass lading.dev/[^g]*"),
     ],
 )
 def test_what_is_wrong_with_it(
-    well: dict[str, Any], changed: dict[str, Any], installed: str, expected: list[State], says: str
+    well: dict[str, Any], changed: dict[str, Any], installed: str, expected: list[Verdict], says: str
 ) -> None:
     verdicts = found({**well, **changed}, installed)
     assert states(verdicts) == expected

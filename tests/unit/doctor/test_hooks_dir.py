@@ -16,12 +16,12 @@ from doctor.hooks_dir import (
     decide_servers,
 )
 from doctor.host import read_folder
-from doctor.model import State
 from doctor.processes import Process
 from doctor.ready import DaemonReply
 from doctor.sockets import SocketSeen
 from hooks.daemon.registration import render_registration
 from hooks.daemon.settings import Settings
+from lading.checks.model import Verdict
 from lading.sockets import Access
 from runtimeproxy.chain.registrations import FailurePolicy, Registration, parse_registration
 from tests.unit.doctor.verdicts import only, states
@@ -37,16 +37,16 @@ GUARDED = ("lading.dev/",)
 @pytest.mark.parametrize(
     ("files", "guarded", "expected", "word"),
     [
-        ({"50.json": OURS}, GUARDED, [State.OK], "50.json"),
-        ({}, GUARDED, [State.FAILED], "lading.dev/"),
-        ({}, (), [State.OK], ""),
-        ({"50.json": OURS | {"failure-polcy": "Ignore"}}, GUARDED, [State.FAILED, State.FAILED], "failure-polcy"),
-        ({"50.json": OURS, "60.json": OURS}, GUARDED, [State.FAILED], "60.json"),
-        ({"50.json": OURS | {"annotation-prefixes": ["other/"]}}, GUARDED, [State.FAILED], "lading.dev/"),
+        ({"50.json": OURS}, GUARDED, [Verdict.OK], "50.json"),
+        ({}, GUARDED, [Verdict.FAILED], "lading.dev/"),
+        ({}, (), [Verdict.OK], ""),
+        ({"50.json": OURS | {"failure-polcy": "Ignore"}}, GUARDED, [Verdict.FAILED, Verdict.FAILED], "failure-polcy"),
+        ({"50.json": OURS, "60.json": OURS}, GUARDED, [Verdict.FAILED], "60.json"),
+        ({"50.json": OURS | {"annotation-prefixes": ["other/"]}}, GUARDED, [Verdict.FAILED], "lading.dev/"),
     ],
 )
 def test_the_folder(
-    tmp_path: Path, files: dict[str, object], guarded: tuple[str, ...], expected: list[State], word: str
+    tmp_path: Path, files: dict[str, object], guarded: tuple[str, ...], expected: list[Verdict], word: str
 ) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))
@@ -72,7 +72,7 @@ def test_a_folder_that_others_can_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     seen = read_folder(tmp_path, GUARDED)
     assert seen.registrations == ()
-    assert State.FAILED in states(decide_folder(seen))
+    assert Verdict.FAILED in states(decide_folder(seen))
 
 
 def test_a_folder_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_folder_that_may_not_be_read_is_not_an_empty_one(tmp_path: Path, monke
 
 
 def test_no_folder(tmp_path: Path) -> None:
-    assert states(decide_folder(read_folder(tmp_path / "none", GUARDED))) == [State.FAILED]
+    assert states(decide_folder(read_folder(tmp_path / "none", GUARDED))) == [Verdict.FAILED]
 
 
 REGISTRATION = Registration(name="50.json", endpoint="/run/x.sock", hooks=frozenset({"PreCreateContainer"}))
@@ -110,8 +110,8 @@ WELL = SocketSeen(
 )
 def test_servers(changes: dict[str, object], well: bool, policy: FailurePolicy) -> None:
     server = ServerSeen(registration=replace(REGISTRATION, policy=policy), socket=replace(WELL, **changes))  # type: ignore[arg-type]
-    bad = State.FAILED if policy is FailurePolicy.FAIL else State.WARNING
-    assert only(decide_servers([server])).state is (State.OK if well else bad)
+    bad = Verdict.FAILED if policy is FailurePolicy.FAIL else Verdict.WARNING
+    assert only(decide_servers([server])).verdict is (Verdict.OK if well else bad)
 
 
 def test_the_fix_of_another_programs_server_restarts_no_daemon_of_lading() -> None:
@@ -123,17 +123,17 @@ def test_the_fix_of_another_programs_server_restarts_no_daemon_of_lading() -> No
 
 
 def test_no_server() -> None:
-    assert states(decide_servers([])) == [State.SKIPPED]
+    assert states(decide_servers([])) == [Verdict.SKIPPED]
 
 
 @pytest.mark.parametrize(
     ("used", "rejected", "state"),
-    [(2, 0, State.OK), (2, 1, State.WARNING), (9, 0, State.WARNING), (10, 0, State.FAILED), (None, 0, State.SKIPPED)],
+    [(2, 0, Verdict.OK), (2, 1, Verdict.WARNING), (9, 0, Verdict.WARNING), (10, 0, Verdict.FAILED), (None, 0, Verdict.SKIPPED)],
 )
-def test_connections(used: int | None, rejected: int, state: State) -> None:
+def test_connections(used: int | None, rejected: int, state: Verdict) -> None:
     text = f"lading_proxy_connections {used}.0\nlading_proxy_connections_rejected_total {rejected}.0\n"
     said = DaemonReply(daemon="d", address="x", metrics=None if used is None else text)
-    assert only(decide_connections(LoadSeen(said=said, most=10, socket=Path("/run/x.sock")))).state is state
+    assert only(decide_connections(LoadSeen(said=said, most=10, socket=Path("/run/x.sock")))).verdict is state
 
 
 # ---- the registration of lading-hooks
@@ -144,17 +144,17 @@ RENDERED = render_registration(Settings())
 @pytest.mark.parametrize(
     ("files", "expected", "word"),
     [
-        ({"50-lading.json": RENDERED}, [State.OK], ""),
-        ({"a.json": RENDERED | {"remote-endpoint": "unix:///run/lading/hooks.sock"}}, [State.OK], ""),
-        ({"a.json": RENDERED | {"deadlines": {}}}, [State.WARNING], "deadlines"),
-        ({"a.json": RENDERED | {"failure-policy": "Ignore"}}, [State.WARNING], "failure-policy"),
-        ({"b.json": {"remote-endpoint": "/run/b", "runtime-hooks": []}}, [State.FAILED], "/run/lading/hooks.sock"),
-        ({"a.json": RENDERED, "b.json": "{"}, [State.OK], ""),  # `hooks-dir` reports the other one
-        ({"50-lading.json": "{"}, [State.FAILED], "/run/lading/hooks.sock"),
-        ({}, [State.FAILED], "/run/lading/hooks.sock"),
+        ({"50-lading.json": RENDERED}, [Verdict.OK], ""),
+        ({"a.json": RENDERED | {"remote-endpoint": "unix:///run/lading/hooks.sock"}}, [Verdict.OK], ""),
+        ({"a.json": RENDERED | {"deadlines": {}}}, [Verdict.WARNING], "deadlines"),
+        ({"a.json": RENDERED | {"failure-policy": "Ignore"}}, [Verdict.WARNING], "failure-policy"),
+        ({"b.json": {"remote-endpoint": "/run/b", "runtime-hooks": []}}, [Verdict.FAILED], "/run/lading/hooks.sock"),
+        ({"a.json": RENDERED, "b.json": "{"}, [Verdict.OK], ""),  # `hooks-dir` reports the other one
+        ({"50-lading.json": "{"}, [Verdict.FAILED], "/run/lading/hooks.sock"),
+        ({}, [Verdict.FAILED], "/run/lading/hooks.sock"),
     ],
 )
-def test_registrations(tmp_path: Path, files: dict[str, object], expected: list[State], word: str) -> None:
+def test_registrations(tmp_path: Path, files: dict[str, object], expected: list[Verdict], word: str) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
     seen = RegistrationSeen(

@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from doctor.config import ConfigSeen
 from doctor.host import Host
 from doctor.keys import KeysSeen, decide_keys
-from doctor.model import State
 from doctor.read_node import read_file, read_key_files
-from doctor.reading import ElsewhereError
 from hooks.daemon.settings import Settings
 from hooks.model.assignment import Form
+from lading.checks.model import Verdict
+from lading.checks.reading import ElsewhereError
 from lading.errors import ConfigError
 from runtimeproxy.settings import Settings as ProxySettings
 from tests.unit.doctor.verdicts import states
@@ -36,14 +36,14 @@ def keys(folder: Path, content: bytes | None, *, assignments: tuple[Form, ...] =
 @pytest.mark.parametrize(
     ("content", "mode", "expected", "mend"),
     [
-        (PUBLIC, 0o644, [State.OK], ""),
-        (PUBLIC, 0o666, [State.FAILED], "chmod go-w"),
-        (PRIVATE, 0o600, [State.FAILED], "shred"),
-        (b"-----BEGIN PUBLIC KEY-----\n", 0o644, [State.FAILED], "openssl"),
-        (None, 0o644, [State.FAILED], "ls -l"),
+        (PUBLIC, 0o644, [Verdict.OK], ""),
+        (PUBLIC, 0o666, [Verdict.FAILED], "chmod go-w"),
+        (PRIVATE, 0o600, [Verdict.FAILED], "shred"),
+        (b"-----BEGIN PUBLIC KEY-----\n", 0o644, [Verdict.FAILED], "openssl"),
+        (None, 0o644, [Verdict.FAILED], "ls -l"),
     ],
 )
-def test_one_key(tmp_path: Path, content: bytes | None, mode: int, expected: list[State], mend: str) -> None:
+def test_one_key(tmp_path: Path, content: bytes | None, mode: int, expected: list[Verdict], mend: str) -> None:
     verdicts = tuple(decide_keys(keys(tmp_path, content, mode=mode)))
     assert states(verdicts) == expected
     assert mend in verdicts[0].mend
@@ -54,7 +54,7 @@ def test_a_private_key_beside_them(tmp_path: Path, name: str) -> None:
     (tmp_path / "keys").mkdir()
     (tmp_path / name).write_bytes(PRIVATE)
     verdict, *_ = decide_keys(keys(tmp_path, PUBLIC))
-    assert verdict.state is State.FAILED
+    assert verdict.verdict is Verdict.FAILED
     assert name in verdict.what
 
 
@@ -68,8 +68,8 @@ def test_keys_of_a_configuration_that_may_not_be_read_are_not_missed(tmp_path: P
 
 
 def test_signed_without_a_key_and_no_signature_at_all() -> None:
-    assert states(decide_keys(KeysSeen(assignments=SIGNED, keys={}))) == [State.FAILED]
-    assert states(decide_keys(KeysSeen(assignments=MANUAL, keys={}))) == [State.WARNING]
+    assert states(decide_keys(KeysSeen(assignments=SIGNED, keys={}))) == [Verdict.FAILED]
+    assert states(decide_keys(KeysSeen(assignments=MANUAL, keys={}))) == [Verdict.WARNING]
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

@@ -6,20 +6,22 @@ from pathlib import Path
 import pytest
 
 from doctor import main
+from doctor.checks import NodeCheck
 from doctor.config import ConfigSeen
-from doctor.model import Check, State, Verdict
+from doctor.host import Host
+from lading.checks.model import Finding, Verdict
 from lading.errors import ConfigError
 from lading.sockets import Access
 
 
-def check(name: str, state: State) -> Check[None]:
-    async def looks(_: None) -> list[Verdict]:
-        return [Verdict(state=state, what="found")]
+def check(name: str, verdict: Verdict) -> NodeCheck:
+    async def read(_: Host) -> list[Finding]:
+        return [Finding(verdict=verdict, what="found")]
 
-    return Check(name=name, group="g", what="what", why="why", look=looks)
+    return NodeCheck(name=name, group="g", what="what", why="why", read=read, decide=list, of="")
 
 
-CHECKS = (check("good", State.OK), check("bad", State.FAILED), check("so-so", State.WARNING))
+CHECKS = (check("good", Verdict.OK), check("bad", Verdict.FAILED), check("so-so", Verdict.WARNING))
 
 
 @pytest.fixture
@@ -51,6 +53,19 @@ def status(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 def test_exit_status(status: Callable[..., int], argv: list[str], expected: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert status(*argv) == expected
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "strict", "expected"),
+    [
+        ([Verdict.OK, Verdict.SKIPPED], True, 0),
+        ([Verdict.WARNING], False, 0),
+        ([Verdict.WARNING], True, 1),
+        ([Verdict.OK, Verdict.FAILED], False, 1),
+    ],
+)
+def test_exit_status_of_findings(verdicts: list[Verdict], strict: bool, expected: int) -> None:
+    assert main.exit_status([Finding(verdict=one, what="found") for one in verdicts], strict=strict) == expected
 
 
 def test_the_list_names_every_check(status: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

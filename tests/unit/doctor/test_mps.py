@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from doctor.model import State
 from doctor.mps import DaemonSeen, MpsSeen, decide_mps, read_mps
 from hooks.isolation.mps import MpsFolders
 from hooks.mps import control as control_module
 from hooks.mps.control import Control
+from lading.checks.model import Verdict
 from lading.devices.isolation import MPS_CLIENTS
 from simnode.mps import SYSTEMD_RUN, client, install_fake_mps
 from tests.unit.doctor.verdicts import only, states
@@ -77,26 +77,26 @@ def test_a_daemon_that_hangs_or_is_gone_is_found(control: Control, tmp_path: Pat
 
 
 def test_a_node_without_mps_needs_none_of_it() -> None:
-    assert only(decide_mps(MpsSeen(offered=False, executable=False, systemd=False))).state is State.OK
+    assert only(decide_mps(MpsSeen(offered=False, executable=False, systemd=False))).verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(
     ("found", "state", "words"),
     [
-        (OFFERED, State.OK, "by them: 2"),
-        (replace(OFFERED, daemons=()), State.OK, "no card"),
-        (replace(OFFERED, executable=False), State.FAILED, "mps_control"),
-        (replace(OFFERED, systemd=False), State.FAILED, "systemd"),
-        (replace(OFFERED, daemons=(replace(WELL, clients=MPS_CLIENTS),)), State.WARNING, "48"),
-        (replace(OFFERED, offered=False, daemons=(replace(WELL, runs=False),)), State.FAILED, "does not run"),
+        (OFFERED, Verdict.OK, "by them: 2"),
+        (replace(OFFERED, daemons=()), Verdict.OK, "no card"),
+        (replace(OFFERED, executable=False), Verdict.FAILED, "mps_control"),
+        (replace(OFFERED, systemd=False), Verdict.FAILED, "systemd"),
+        (replace(OFFERED, daemons=(replace(WELL, clients=MPS_CLIENTS),)), Verdict.WARNING, "48"),
+        (replace(OFFERED, offered=False, daemons=(replace(WELL, runs=False),)), Verdict.FAILED, "does not run"),
     ],
 )
-def test_what_is_wrong_is_said(found: MpsSeen, state: State, words: str) -> None:
+def test_what_is_wrong_is_said(found: MpsSeen, state: Verdict, words: str) -> None:
     verdict = only(decide_mps(found))
-    assert verdict.state is state
+    assert verdict.verdict is state
     assert words in verdict.what
 
 
 def test_each_daemon_is_a_finding_of_its_own() -> None:
     two = (replace(WELL, fault=True), replace(WELL, uuid=uuid(1), problem="no answer"))
-    assert states(decide_mps(replace(OFFERED, daemons=two))) == [State.FAILED] * 2
+    assert states(decide_mps(replace(OFFERED, daemons=two))) == [Verdict.FAILED] * 2

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from doctor.model import State
 from doctor.nri import NriPluginsSeen, NriSeen, decide_nri, decide_plugins, read_plugins, read_validator
 from doctor.runtime import RuntimeSeen
 from hooks.frontends.nri.launched.program import PROGRAM, VERSION_MARK
+from lading.checks.model import Verdict
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.doctor.verdicts import only, states
 
@@ -23,12 +23,12 @@ WELL = NriPluginsSeen(folder=FOLDER, installed="0.1.0", there=True, version="0.1
 
 @pytest.mark.parametrize(
     ("by_nri", "served", "state"),
-    [(True, True, State.OK), (True, False, State.FAILED), (False, True, State.OK), (False, False, State.OK)],
+    [(True, True, Verdict.OK), (True, False, Verdict.FAILED), (False, True, Verdict.OK), (False, False, Verdict.OK)],
 )
-def test_nri_is_needed_where_it_is_the_front_end(by_nri: bool, served: bool, state: State) -> None:
+def test_nri_is_needed_where_it_is_the_front_end(by_nri: bool, served: bool, state: Verdict) -> None:
     verdict = only(decide_nri(NriSeen(runtime=RUNTIME, by_nri=by_nri, socket="/var/run/nri/nri.sock", served=served)))
-    assert verdict.state is state
-    if state is State.FAILED:
+    assert verdict.verdict is state
+    if state is Verdict.FAILED:
         assert '[plugins."io.containerd.nri.v1.nri"]' in verdict.mend
         assert "disable = false" in verdict.mend
 
@@ -52,7 +52,7 @@ def test_the_runtimes_validator_rejects_pods_beside_the_proxy(tmp_path: Path, te
     assert validates is on
     for by_nri in (False, True):
         seen = NriSeen(runtime=RUNTIME, by_nri=by_nri, socket="/x", served=True, validates=validates)
-        assert states(decide_nri(seen)) == [State.OK, *[State.WARNING] * (on and not by_nri)]
+        assert states(decide_nri(seen)) == [Verdict.OK, *[Verdict.WARNING] * (on and not by_nri)]
 
 
 _ON = '[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\n'
@@ -90,20 +90,20 @@ def test_the_validator_is_read_from_imported_files_too(tmp_path: Path, files: di
 @pytest.mark.parametrize(
     ("changed", "expected", "says"),
     [
-        ({}, [State.OK], "0.1.0 runs"),
-        ({"runs": None}, [State.SKIPPED], "cannot be seen"),
-        ({"runs": False}, [State.WARNING], "next start"),
-        ({"version": "0.0.9"}, [State.WARNING], "0.0.9"),
-        ({"version": ""}, [State.FAILED], "no guard of Lading"),
-        ({"there": False, "version": "", "runs": False}, [State.WARNING], "nothing guards"),
-        ({"strays": ("x.bak",)}, [State.FAILED, State.OK], "x.bak"),
+        ({}, [Verdict.OK], "0.1.0 runs"),
+        ({"runs": None}, [Verdict.SKIPPED], "cannot be seen"),
+        ({"runs": False}, [Verdict.WARNING], "next start"),
+        ({"version": "0.0.9"}, [Verdict.WARNING], "0.0.9"),
+        ({"version": ""}, [Verdict.FAILED], "no guard of Lading"),
+        ({"there": False, "version": "", "runs": False}, [Verdict.WARNING], "nothing guards"),
+        ({"strays": ("x.bak",)}, [Verdict.FAILED, Verdict.OK], "x.bak"),
     ],
 )
-def test_the_launched_guard(changed: dict[str, object], expected: list[State], says: str) -> None:
+def test_the_launched_guard(changed: dict[str, object], expected: list[Verdict], says: str) -> None:
     found = [*decide_plugins(replace(WELL, **changed))]  # type: ignore[arg-type]
     assert states(found) == expected
     assert says in found[0].what
-    assert all(one.mend for one in found if one.state in {State.FAILED, State.WARNING})
+    assert all(one.mend for one in found if one.verdict in {Verdict.FAILED, Verdict.WARNING})
 
 
 def test_the_folder_is_read_and_its_process_found(tmp_path: Path) -> None:

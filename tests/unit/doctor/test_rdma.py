@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from doctor.model import State
 from doctor.rdma import (
     MemlockSeen,
     ModulesSeen,
@@ -18,6 +17,7 @@ from doctor.read_node import read_modules
 from hooks.host.rdma import read_rdma
 from hooks.model.attachment import RdmaMode
 from hooks.model.inventory import Pf
+from lading.checks.model import Verdict
 from lading.vocabulary import PciAddress
 from simnode.build import build
 from tests.unit.doctor.verdicts import only, states
@@ -30,15 +30,15 @@ NEEDED = frozenset({"ib_core", "ib_uverbs", "rdma_ucm", "mlx5_ib"})
 @pytest.mark.parametrize(
     ("pfs", "gpus", "modules", "expected", "mend"),
     [
-        ((), True, frozenset(), [State.OK], ""),
-        ((PF,), False, NEEDED, [State.OK], ""),
-        ((PF,), True, NEEDED | {"nvidia_peermem"}, [State.OK], ""),
-        ((PF,), True, NEEDED, [State.WARNING], "modprobe nvidia_peermem"),
-        ((PF,), False, NEEDED - {"ib_uverbs"}, [State.FAILED], "modprobe -a ib_uverbs"),
-        ((replace(PF, driver="irdma"),), False, NEEDED - {"mlx5_ib"}, [State.OK], ""),
+        ((), True, frozenset(), [Verdict.OK], ""),
+        ((PF,), False, NEEDED, [Verdict.OK], ""),
+        ((PF,), True, NEEDED | {"nvidia_peermem"}, [Verdict.OK], ""),
+        ((PF,), True, NEEDED, [Verdict.WARNING], "modprobe nvidia_peermem"),
+        ((PF,), False, NEEDED - {"ib_uverbs"}, [Verdict.FAILED], "modprobe -a ib_uverbs"),
+        ((replace(PF, driver="irdma"),), False, NEEDED - {"mlx5_ib"}, [Verdict.OK], ""),
     ],
 )
-def test_modules(pfs: tuple[Pf, ...], gpus: bool, modules: frozenset[str], expected: list[State], mend: str) -> None:
+def test_modules(pfs: tuple[Pf, ...], gpus: bool, modules: frozenset[str], expected: list[Verdict], mend: str) -> None:
     verdicts = tuple(decide_modules(ModulesSeen(pfs=pfs, gpus=gpus, modules=modules)))
     assert states(verdicts) == expected
     assert mend in verdicts[0].mend
@@ -76,22 +76,22 @@ def test_nvidia_peermem_is_not_needed_with_dma_buf(tmp_path: Path, driver: str, 
         (tmp_path / path).write_text(f"{text}\n")
     seen = replace(read_modules(tmp_path, (PF,), gpus=True), modules=NEEDED)
     assert seen.dma_buf == dma_buf
-    assert states(tuple(decide_modules(seen))) == [State.OK if dma_buf else State.WARNING]
+    assert states(tuple(decide_modules(seen))) == [Verdict.OK if dma_buf else Verdict.WARNING]
 
 
 @pytest.mark.parametrize(
     ("pfs", "mode", "attaches", "state"),
     [
-        ((), RdmaMode.NONE, False, State.OK),
-        ((PF,), None, True, State.SKIPPED),
-        ((PF,), RdmaMode.NONE, True, State.FAILED),
-        ((PF,), RdmaMode.SHARED, False, State.OK),
-        ((PF,), RdmaMode.EXCLUSIVE, True, State.OK),
-        ((PF,), RdmaMode.EXCLUSIVE, False, State.FAILED),
+        ((), RdmaMode.NONE, False, Verdict.OK),
+        ((PF,), None, True, Verdict.SKIPPED),
+        ((PF,), RdmaMode.NONE, True, Verdict.FAILED),
+        ((PF,), RdmaMode.SHARED, False, Verdict.OK),
+        ((PF,), RdmaMode.EXCLUSIVE, True, Verdict.OK),
+        ((PF,), RdmaMode.EXCLUSIVE, False, Verdict.FAILED),
     ],
 )
-def test_mode(pfs: tuple[Pf, ...], mode: RdmaMode | None, attaches: bool, state: State) -> None:
-    assert only(decide_mode(RdmaModeSeen(pfs=pfs, mode=mode, attaches=attaches))).state is state
+def test_mode(pfs: tuple[Pf, ...], mode: RdmaMode | None, attaches: bool, state: Verdict) -> None:
+    assert only(decide_mode(RdmaModeSeen(pfs=pfs, mode=mode, attaches=attaches))).verdict is state
 
 
 ILL = vf(1, unhealthy="why")
@@ -100,42 +100,45 @@ ILL = vf(1, unhealthy="why")
 @pytest.mark.parametrize(
     ("changes", "expected", "mend"),
     [
-        ({}, [State.OK], ""),
-        ({"unhealthy": "no port is active"}, [State.FAILED, State.OK], "ibstat mlx5_0"),
-        ({"vfs": ()}, [State.WARNING], "sriov_numvfs"),
-        ({"vfs": (), "total_vfs": 0}, [State.OK], ""),
-        ({"vfs": (), "total_vfs": 0, "unhealthy": "no port is active"}, [State.OK], ""),
-        ({"vfs": (vf(0), replace(ILL, driver=""))}, [State.FAILED], "drivers_probe"),
-        ({"vfs": (vf(0), replace(ILL, driver="vfio-pci"))}, [State.WARNING], "vfio-pci/unbind"),
-        ({"vfs": (vf(0), replace(ILL, ibdev=""))}, [State.FAILED], "mlx5_ib"),
-        ({"vfs": (vf(0), replace(ILL, uverbs=None))}, [State.FAILED], "ib_uverbs"),
-        ({"vfs": (vf(0), ILL)}, [State.FAILED], "vf 1 mac"),
+        ({}, [Verdict.OK], ""),
+        ({"unhealthy": "no port is active"}, [Verdict.FAILED, Verdict.OK], "ibstat mlx5_0"),
+        ({"vfs": ()}, [Verdict.WARNING], "sriov_numvfs"),
+        ({"vfs": (), "total_vfs": 0}, [Verdict.OK], ""),
+        ({"vfs": (), "total_vfs": 0, "unhealthy": "no port is active"}, [Verdict.OK], ""),
+        ({"vfs": (vf(0), replace(ILL, driver=""))}, [Verdict.FAILED], "drivers_probe"),
+        ({"vfs": (vf(0), replace(ILL, driver="vfio-pci"))}, [Verdict.WARNING], "vfio-pci/unbind"),
+        ({"vfs": (vf(0), replace(ILL, ibdev=""))}, [Verdict.FAILED], "mlx5_ib"),
+        ({"vfs": (vf(0), replace(ILL, uverbs=None))}, [Verdict.FAILED], "ib_uverbs"),
+        ({"vfs": (vf(0), ILL)}, [Verdict.FAILED], "vf 1 mac"),
     ],
 )
-def test_vfs(changes: dict[str, object], expected: list[State], mend: str) -> None:
+def test_vfs(changes: dict[str, object], expected: list[Verdict], mend: str) -> None:
     verdicts = tuple(decide_vfs(VfsSeen(pfs=(replace(PF, **changes),))))  # type: ignore[arg-type]
     assert states(verdicts) == expected
     assert mend in verdicts[0].mend
 
 
 def test_a_pf_without_vfs_is_meant_where_others_have_some() -> None:
-    assert states(decide_vfs(VfsSeen(pfs=(PF, replace(PF, vfs=()))))) == [State.OK]
+    assert states(decide_vfs(VfsSeen(pfs=(PF, replace(PF, vfs=()))))) == [Verdict.OK]
 
 
 def test_what_could_not_be_read_is_said() -> None:
-    assert states(decide_vfs(VfsSeen(pfs=(PF,), problems=("cannot use /dev/infiniband/umad0",)))) == [State.WARNING, State.OK]
-    assert states(decide_vfs(VfsSeen(pfs=()))) == [State.OK]
+    assert states(decide_vfs(VfsSeen(pfs=(PF,), problems=("cannot use /dev/infiniband/umad0",)))) == [
+        Verdict.WARNING,
+        Verdict.OK,
+    ]
+    assert states(decide_vfs(VfsSeen(pfs=()))) == [Verdict.OK]
 
 
 @pytest.mark.parametrize(
     ("vfs", "ipc_lock", "problem", "state"),
     [
-        (False, False, "8192 KiB", State.OK),
-        (True, False, "", State.OK),
-        (True, True, "8192 KiB", State.OK),
-        (True, False, "8192 KiB", State.FAILED),
+        (False, False, "8192 KiB", Verdict.OK),
+        (True, False, "", Verdict.OK),
+        (True, True, "8192 KiB", Verdict.OK),
+        (True, False, "8192 KiB", Verdict.FAILED),
     ],
 )
-def test_memlock(vfs: bool, ipc_lock: bool, problem: str, state: State) -> None:
-    assert only(decide_memlock(MemlockSeen(vfs=vfs, ipc_lock=ipc_lock, problem=problem))).state is state
-    assert only(decide_memlock(MemlockSeen(vfs=vfs, ipc_lock=ipc_lock, memlock=True, problem=problem))).state is State.OK
+def test_memlock(vfs: bool, ipc_lock: bool, problem: str, state: Verdict) -> None:
+    assert only(decide_memlock(MemlockSeen(vfs=vfs, ipc_lock=ipc_lock, problem=problem))).verdict is state
+    assert only(decide_memlock(MemlockSeen(vfs=vfs, ipc_lock=ipc_lock, memlock=True, problem=problem))).verdict is Verdict.OK

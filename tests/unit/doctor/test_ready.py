@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from doctor.model import State
 from doctor.read import read_said
 from doctor.ready import MENDS, DaemonReply, decide_ready
 from hooks.daemon.readiness import decide_ready as readiness_of_hooks
 from hooks.node.bypass import Bypassed
+from lading.checks.model import Verdict
 from lading.vocabulary import ContainerId, PodUid
 from runtimeproxy.readiness import decide_ready as readiness_of_proxy
 from tests.unit.doctor.verdicts import states
@@ -23,15 +23,15 @@ def said(*conditions: dict[str, object]) -> DaemonReply:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (said({"name": "a", "ok": True}), [State.OK]),
-        (said({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [State.FAILED]),
-        (said({"name": "a", "ok": False, "required": False}), [State.WARNING]),
-        (DaemonReply(daemon="d", address=""), [State.SKIPPED]),
-        (DaemonReply(daemon="d", address="127.0.0.1:1"), [State.WARNING]),
-        (DaemonReply(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [State.WARNING]),
+        (said({"name": "a", "ok": True}), [Verdict.OK]),
+        (said({"name": "a", "ok": False, "why": "w"}, {"name": "b", "ok": True}), [Verdict.FAILED]),
+        (said({"name": "a", "ok": False, "required": False}), [Verdict.WARNING]),
+        (DaemonReply(daemon="d", address=""), [Verdict.SKIPPED]),
+        (DaemonReply(daemon="d", address="127.0.0.1:1"), [Verdict.WARNING]),
+        (DaemonReply(daemon="d", address="127.0.0.1:1", readyz=b"<html>"), [Verdict.WARNING]),
     ],
 )
-def test_conditions(given: DaemonReply, expected: list[State]) -> None:
+def test_conditions(given: DaemonReply, expected: list[Verdict]) -> None:
     assert states(decide_ready(given)) == expected
 
 

@@ -9,10 +9,10 @@ import pytest
 from doctor.kubelet.distribution import Distribution, Service
 from doctor.kubelet.kubelet import CGROUP_DRIVER, Command, KubeletSeen, Setting
 from doctor.kubelet.unit_files import Word
-from doctor.model import State
 from doctor.processes import Process
 from doctor.read import read_runtime
 from doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver, decide_runtime
+from lading.checks.model import Verdict
 from lading.errors import HostError
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.doctor.verdicts import only, states
@@ -42,16 +42,16 @@ def runtime(
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (runtime(), [State.OK]),
-        (runtime("1.6.20~ds1"), [State.OK]),
-        (runtime("v2.1.9"), [State.OK]),
-        (runtime("1.5.0"), [State.FAILED]),
-        (runtime("1.31.0", name="cri-o"), [State.WARNING, State.OK]),
-        (runtime(ready=False), [State.FAILED]),
-        (runtime("v2.3.4", deprecated=True), [State.WARNING, State.OK]),
+        (runtime(), [Verdict.OK]),
+        (runtime("1.6.20~ds1"), [Verdict.OK]),
+        (runtime("v2.1.9"), [Verdict.OK]),
+        (runtime("1.5.0"), [Verdict.FAILED]),
+        (runtime("1.31.0", name="cri-o"), [Verdict.WARNING, Verdict.OK]),
+        (runtime(ready=False), [Verdict.FAILED]),
+        (runtime("v2.3.4", deprecated=True), [Verdict.WARNING, Verdict.OK]),
     ],
 )
-def test_versions_and_conditions(seen: RuntimeSeen, expected: list[State]) -> None:
+def test_versions_and_conditions(seen: RuntimeSeen, expected: list[Verdict]) -> None:
     assert states(decide_runtime(seen)) == expected
 
 
@@ -77,18 +77,18 @@ def kubelet(driver: str) -> KubeletSeen:
 @pytest.mark.parametrize(
     ("mine", "seen", "state"),
     [
-        ("systemd", runtime(), State.OK),
-        ("cgroupfs", runtime(systemd=False), State.OK),
-        ("cgroupfs", runtime(), State.FAILED),
-        ("systemd", runtime(systemd=False), State.FAILED),
-        ("cgroupfs", runtime("2.1.9"), State.WARNING),  # a newer kubelet asks the runtime
-        ("systemd", runtime(systemd=None), State.SKIPPED),
-        ("systemd", replace(runtime(), status=cri.StatusResponse(info={"config": "no JSON"})), State.SKIPPED),
-        ("systemd", replace(runtime(), status=cri.StatusResponse(info={"config": "[]"})), State.SKIPPED),
+        ("systemd", runtime(), Verdict.OK),
+        ("cgroupfs", runtime(systemd=False), Verdict.OK),
+        ("cgroupfs", runtime(), Verdict.FAILED),
+        ("systemd", runtime(systemd=False), Verdict.FAILED),
+        ("cgroupfs", runtime("2.1.9"), Verdict.WARNING),  # a newer kubelet asks the runtime
+        ("systemd", runtime(systemd=None), Verdict.SKIPPED),
+        ("systemd", replace(runtime(), status=cri.StatusResponse(info={"config": "no JSON"})), Verdict.SKIPPED),
+        ("systemd", replace(runtime(), status=cri.StatusResponse(info={"config": "[]"})), Verdict.SKIPPED),
     ],
 )
-def test_cgroup_drivers(mine: str, seen: RuntimeSeen, state: State) -> None:
-    assert only(decide_cgroup_driver(CgroupDrivers(kubelet=kubelet(mine), runtime=seen))).state is state
+def test_cgroup_drivers(mine: str, seen: RuntimeSeen, state: Verdict) -> None:
+    assert only(decide_cgroup_driver(CgroupDrivers(kubelet=kubelet(mine), runtime=seen))).verdict is state
 
 
 FLAGS = "/var/lib/kubelet/kubeadm-flags.env"
@@ -113,10 +113,10 @@ OF_K3S = Setting(value="cgroupfs", source="/var/lib/rancher/k3s/agent/etc/kubele
 )
 def test_the_driver_is_set_where_it_counts(seen: KubeletSeen, mends: tuple[str, ...]) -> None:
     verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=seen, runtime=runtime())))
-    assert verdict.state is State.FAILED
+    assert verdict.verdict is Verdict.FAILED
     for mend in mends:
         assert mend in verdict.mend
 
 
 def test_no_kubelet_no_driver() -> None:
-    assert states(decide_cgroup_driver(CgroupDrivers(kubelet=KubeletSeen(), runtime=runtime()))) == [State.SKIPPED]
+    assert states(decide_cgroup_driver(CgroupDrivers(kubelet=KubeletSeen(), runtime=runtime()))) == [Verdict.SKIPPED]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from doctor.model import State
 from doctor.processes import Process
 from doctor.read import read_listener, read_socket
 from doctor.read_files import find_processes, read_process
 from doctor.sockets import SocketSeen, decide_socket
+from lading.checks.model import Verdict
 from lading.errors import HostError
 from lading.sockets import Access
 from tests.unit.doctor.verdicts import only, states
@@ -29,39 +29,39 @@ WELL = SocketSeen(
 @pytest.mark.parametrize(
     ("changes", "state", "word"),
     [
-        ({}, State.OK, "77"),
-        ({"holder": Process(pid=1, argv=("/sbin/init",))}, State.OK, "init"),  # systemd's
-        ({"found": None}, State.FAILED, "not there"),
-        ({"is_socket": False}, State.FAILED, "not a socket"),
-        ({"holder": None}, State.FAILED, "no process listens"),
-        ({"silence": "no answer"}, State.FAILED, "no answer"),
-        ({"holder": Process(pid=77, argv=("/usr/bin/nc", "-lU"))}, State.WARNING, "nc"),
+        ({}, Verdict.OK, "77"),
+        ({"holder": Process(pid=1, argv=("/sbin/init",))}, Verdict.OK, "init"),  # systemd's
+        ({"found": None}, Verdict.FAILED, "not there"),
+        ({"is_socket": False}, Verdict.FAILED, "not a socket"),
+        ({"holder": None}, Verdict.FAILED, "no process listens"),
+        ({"silence": "no answer"}, Verdict.FAILED, "no answer"),
+        ({"holder": Process(pid=77, argv=("/usr/bin/nc", "-lU"))}, Verdict.WARNING, "nc"),
     ],
 )
-def test_one_finding(changes: dict[str, object], state: State, word: str) -> None:
+def test_one_finding(changes: dict[str, object], state: Verdict, word: str) -> None:
     verdict = only(decide_socket(replace(WELL, **changes)))  # type: ignore[arg-type]
-    assert verdict.state is state
+    assert verdict.verdict is state
     assert word in verdict.what
 
 
 @pytest.mark.parametrize(
     ("changes", "state", "mend"),
     [
-        ({"found": Access(1000, 0, 0o600)}, State.FAILED, "chown 0:0"),
-        ({"found": Access(0, 0, 0o666)}, State.FAILED, "chmod 0600"),
-        ({"found": Access(0, 7, 0o600)}, State.WARNING, "chown 0:0"),
-        ({"found": Access(0, 0, 0o660)}, State.WARNING, "chmod 0600"),
-        ({"folder": Access(0, 0, 0o777)}, State.FAILED, "chmod go-w /run/lading"),
+        ({"found": Access(1000, 0, 0o600)}, Verdict.FAILED, "chown 0:0"),
+        ({"found": Access(0, 0, 0o666)}, Verdict.FAILED, "chmod 0600"),
+        ({"found": Access(0, 7, 0o600)}, Verdict.WARNING, "chown 0:0"),
+        ({"found": Access(0, 0, 0o660)}, Verdict.WARNING, "chmod 0600"),
+        ({"folder": Access(0, 0, 0o777)}, Verdict.FAILED, "chmod go-w /run/lading"),
     ],
 )
-def test_what_someone_else_could_do(changes: dict[str, object], state: State, mend: str) -> None:
+def test_what_someone_else_could_do(changes: dict[str, object], state: Verdict, mend: str) -> None:
     trust, answered = decide_socket(replace(WELL, **changes))  # type: ignore[arg-type]
-    assert (trust.state, answered.state) == (state, State.OK)
+    assert (trust.verdict, answered.verdict) == (state, Verdict.OK)
     assert mend in trust.mend
 
 
 def test_a_sticky_folder_lets_no_one_replace_it() -> None:
-    assert states(decide_socket(replace(WELL, folder=Access(0, 0, 0o1777)))) == [State.OK]
+    assert states(decide_socket(replace(WELL, folder=Access(0, 0, 0o1777)))) == [Verdict.OK]
 
 
 # ---- read

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from doctor.model import State
 from doctor.read_node import read_disk, read_schema
 from doctor.state import LITTLE_FREE, DiskSeen, LedgerSeen, decide_disk, decide_ledger
 from hooks.ledger.schema import MIGRATIONS
 from hooks.ledger.store import Ledger
 from hooks.ledger.writable import LEAST_FREE
+from lading.checks.model import Verdict
 from lading.errors import StateError
 from lading.sockets import Access
 from tests.unit.doctor.verdicts import only, states
@@ -35,20 +35,20 @@ def set_schema(path: Path, version: int) -> None:
 
 def test_a_sound_ledger_is_left_as_it_is(ledger: Path) -> None:
     before = ledger.read_bytes()
-    assert states(decide_ledger(read_schema(ledger))) == [State.OK]
+    assert states(decide_ledger(read_schema(ledger))) == [Verdict.OK]
     assert (ledger.read_bytes(), [path.name for path in ledger.parent.iterdir()]) == (before, ["node.db"])
 
 
 def test_an_older_one_is_brought_up_to_date_by_its_daemon(ledger: Path) -> None:
     set_schema(ledger, NEWEST - 1)
     verdict = only(decide_ledger(read_schema(ledger)))
-    assert verdict.state is State.WARNING
+    assert verdict.verdict is Verdict.WARNING
     assert "restart lading-hooks" in verdict.mend
 
 
 def test_none_yet(tmp_path: Path) -> None:
     assert read_schema(tmp_path / "node.db") == LedgerSeen(path=tmp_path / "node.db")
-    assert states(decide_ledger(LedgerSeen(path=tmp_path))) == [State.SKIPPED]
+    assert states(decide_ledger(LedgerSeen(path=tmp_path))) == [Verdict.SKIPPED]
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + b"x" * 5000, b"text"])
@@ -70,19 +70,19 @@ WELL = DiskSeen(folder=Path("/var/lib/lading"), there=True, access=Access(0, 0, 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, [State.OK]),
-        ({"free_inodes": None}, [State.OK]),
-        ({"there": False}, [State.SKIPPED]),
-        ({"free": LEAST_FREE - 1}, [State.FAILED]),
-        ({"free": LITTLE_FREE - 1}, [State.WARNING]),
-        ({"free_inodes": 0}, [State.FAILED]),
-        ({"free_inodes": 7}, [State.WARNING]),
-        ({"read_only": True}, [State.FAILED]),
-        ({"access": Access(1000, 0, 0o700)}, [State.FAILED, State.OK]),
-        ({"access": Access(0, 0, 0o777)}, [State.FAILED, State.OK]),
+        ({}, [Verdict.OK]),
+        ({"free_inodes": None}, [Verdict.OK]),
+        ({"there": False}, [Verdict.SKIPPED]),
+        ({"free": LEAST_FREE - 1}, [Verdict.FAILED]),
+        ({"free": LITTLE_FREE - 1}, [Verdict.WARNING]),
+        ({"free_inodes": 0}, [Verdict.FAILED]),
+        ({"free_inodes": 7}, [Verdict.WARNING]),
+        ({"read_only": True}, [Verdict.FAILED]),
+        ({"access": Access(1000, 0, 0o700)}, [Verdict.FAILED, Verdict.OK]),
+        ({"access": Access(0, 0, 0o777)}, [Verdict.FAILED, Verdict.OK]),
     ],
 )
-def test_disk(changes: dict[str, object], expected: list[State]) -> None:
+def test_disk(changes: dict[str, object], expected: list[Verdict]) -> None:
     assert states(decide_disk(replace(WELL, **changes))) == expected  # type: ignore[arg-type]
 
 

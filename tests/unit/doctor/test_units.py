@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from doctor.host import Host
-from doctor.model import State
 from doctor.read import read_units
 from doctor.units import UnitsSeen, decide_units
 from hooks.daemon.settings import Settings
+from lading.checks.model import Verdict
 from lading.devices.isolation import IsolationName
 from runtimeproxy.settings import Settings as ProxySettings
 from tests.unit.doctor.verdicts import states
@@ -38,21 +38,21 @@ class Unit:
 @pytest.mark.parametrize(
     ("unit", "state", "mend"),
     [
-        (Unit(), State.OK, ""),
-        (Unit(load="not-found", active="inactive", file=""), State.FAILED, "daemon-reload"),
-        (Unit(load="masked", active="inactive", file="masked"), State.FAILED, "unmask x.service"),
-        (Unit(active="failed"), State.FAILED, "journalctl -u x.service"),
-        (Unit(active="activating", sub="start"), State.OK, ""),
-        (Unit(active="activating", sub="auto-restart", status="2", restarts=7), State.FAILED, "x --check-config"),
-        (Unit(active="activating", sub="start", restarts=7), State.FAILED, "journalctl -u x.service"),  # over and over
-        (Unit(active="inactive"), State.FAILED, "enable --now x.service"),
-        (Unit(file="disabled"), State.WARNING, "enable x.service"),
-        (Unit(reload="yes"), State.WARNING, "daemon-reload"),
+        (Unit(), Verdict.OK, ""),
+        (Unit(load="not-found", active="inactive", file=""), Verdict.FAILED, "daemon-reload"),
+        (Unit(load="masked", active="inactive", file="masked"), Verdict.FAILED, "unmask x.service"),
+        (Unit(active="failed"), Verdict.FAILED, "journalctl -u x.service"),
+        (Unit(active="activating", sub="start"), Verdict.OK, ""),
+        (Unit(active="activating", sub="auto-restart", status="2", restarts=7), Verdict.FAILED, "x --check-config"),
+        (Unit(active="activating", sub="start", restarts=7), Verdict.FAILED, "journalctl -u x.service"),  # over and over
+        (Unit(active="inactive"), Verdict.FAILED, "enable --now x.service"),
+        (Unit(file="disabled"), Verdict.WARNING, "enable x.service"),
+        (Unit(reload="yes"), Verdict.WARNING, "daemon-reload"),
     ],
 )
-def test_one_unit(unit: Unit, state: State, mend: str) -> None:
+def test_one_unit(unit: Unit, state: Verdict, mend: str) -> None:
     (verdict,) = decide_units(UnitsSeen(shown=unit.shown()))
-    assert verdict.state is state
+    assert verdict.verdict is state
     assert mend in verdict.mend
 
 
@@ -75,11 +75,11 @@ def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
 
 def test_several_units() -> None:
     shown = "\n".join(unit.shown() for unit in (Unit(), Unit(active="failed")))
-    assert states(decide_units(UnitsSeen(shown=shown))) == [State.FAILED, State.OK]
+    assert states(decide_units(UnitsSeen(shown=shown))) == [Verdict.FAILED, Verdict.OK]
 
 
 def test_no_systemd_to_ask(tmp_path: Path) -> None:
-    assert states(decide_units(read_units(tmp_path, ["x.service"]))) == [State.SKIPPED]
+    assert states(decide_units(read_units(tmp_path, ["x.service"]))) == [Verdict.SKIPPED]
 
 
 @pytest.mark.parametrize(("isolations", "asked"), [((IsolationName.NONE,), False), ((IsolationName.TOKENS,), True)])

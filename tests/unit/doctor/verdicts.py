@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from doctor.model import State, Verdict
+from lading.checks.model import Finding, Verdict
 
 
-def states(verdicts: Iterable[Verdict]) -> list[State]:
-    return [verdict.state for verdict in verdicts]
+def states(verdicts: Iterable[Finding]) -> list[Verdict]:
+    return [verdict.verdict for verdict in verdicts]
 
 
-def only(verdicts: Iterable[Verdict]) -> Verdict:
+def only(verdicts: Iterable[Finding]) -> Finding:
     (verdict,) = verdicts
     return verdict

@@ -11,8 +11,8 @@ from doctor.kubelet.distribution import CONTAINERD, Option, flags, kubelet_words
 from doctor.kubelet.kubelet import KubeletSeen, Route, decide_endpoint
 from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.kubelet.unit_files import Word
-from doctor.model import State, Verdict
 from doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver
+from lading.checks.model import Finding, Verdict
 from lading.errors import ConfigError
 from protos.cri.runtime.v1 import api_pb2 as cri
 from tests.unit.doctor.verdicts import only
@@ -44,7 +44,7 @@ def node(root: Path, files: dict[str, str], *processes: Sequence[str]) -> Kubele
     return read_kubelet(root)
 
 
-def judged(seen: KubeletSeen, *, runtime: str = CONTAINERD) -> Verdict:
+def judged(seen: KubeletSeen, *, runtime: str = CONTAINERD) -> Finding:
     return only(decide_endpoint(Route(kubelet=seen, proxy="/run/lading/cri.sock", runtime=runtime)))
 
 
@@ -83,31 +83,38 @@ CHILD = (*RKE2_KUBELET, f"--{ARG}")
 @pytest.mark.parametrize(
     ("files", "processes", "state", "mend"),
     [
-        (INSTALLED, [SERVER], State.FAILED, "systemctl restart k3s"),
-        (INSTALLED, [("/usr/local/bin/k3s", "server")], State.FAILED, "systemctl restart k3s"),
-        ({AGENT: "ExecStart=k3s agent"}, [("/usr/local/bin/k3s agent",)], State.FAILED, "systemctl restart k3s-agent"),
-        (INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, [SERVER], State.OK, ""),
+        (INSTALLED, [SERVER], Verdict.FAILED, "systemctl restart k3s"),
+        (INSTALLED, [("/usr/local/bin/k3s", "server")], Verdict.FAILED, "systemctl restart k3s"),
+        ({AGENT: "ExecStart=k3s agent"}, [("/usr/local/bin/k3s agent",)], Verdict.FAILED, "systemctl restart k3s-agent"),
+        (INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, [SERVER], Verdict.OK, ""),
         # Installed, and it does not run.
-        (INSTALLED, [], State.FAILED, "config.yaml.d/99-lading.yaml"),
-        (INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, [], State.OK, ""),
+        (INSTALLED, [], Verdict.FAILED, "config.yaml.d/99-lading.yaml"),
+        (INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, [], Verdict.OK, ""),
         # Where the flag is given already, it is changed there.
-        (INSTALLED | {CONFIG: "kubelet-arg: [container-runtime-endpoint=unix:///x]"}, [SERVER], State.FAILED, f"in /{CONFIG}"),
-        ({UNIT: "ExecStart=k3s server --kubelet-arg=container-runtime-endpoint=/x"}, [SERVER], State.FAILED, "daemon-reload"),
+        (
+            INSTALLED | {CONFIG: "kubelet-arg: [container-runtime-endpoint=unix:///x]"},
+            [SERVER],
+            Verdict.FAILED,
+            f"in /{CONFIG}",
+        ),
+        ({UNIT: "ExecStart=k3s server --kubelet-arg=container-runtime-endpoint=/x"}, [SERVER], Verdict.FAILED, "daemon-reload"),
         # RKE2: kubelet is a child, which shows its command line.
-        ({RKE2_UNIT: "ExecStart=rke2 server"}, [RKE2_SERVER, RKE2_KUBELET], State.FAILED, f"/{RKE2}.d/99-lading.yaml"),
-        ({RKE2: f"kubelet-arg: {ARG}"}, [RKE2_SERVER, CHILD], State.OK, ""),
-        ({RKE2: f"kubelet-arg: {ARG}"}, [RKE2_SERVER, RKE2_KUBELET], State.FAILED, "systemctl restart rke2-server"),
-        ({}, [RKE2_SERVER, CHILD], State.WARNING, "systemctl restart rke2-server"),
-        ({RKE2_UNIT: "ExecStart=rke2 server"}, [RKE2_SERVER], State.FAILED, "systemctl restart rke2-server"),
+        ({RKE2_UNIT: "ExecStart=rke2 server"}, [RKE2_SERVER, RKE2_KUBELET], Verdict.FAILED, f"/{RKE2}.d/99-lading.yaml"),
+        ({RKE2: f"kubelet-arg: {ARG}"}, [RKE2_SERVER, CHILD], Verdict.OK, ""),
+        ({RKE2: f"kubelet-arg: {ARG}"}, [RKE2_SERVER, RKE2_KUBELET], Verdict.FAILED, "systemctl restart rke2-server"),
+        ({}, [RKE2_SERVER, CHILD], Verdict.WARNING, "systemctl restart rke2-server"),
+        ({RKE2_UNIT: "ExecStart=rke2 server"}, [RKE2_SERVER], Verdict.FAILED, "systemctl restart rke2-server"),
         # A kubelet of its own, beside a K3s in some container.
-        (INSTALLED, [SERVER, ("/usr/bin/kubelet", f"--{ARG}")], State.OK, ""),
+        (INSTALLED, [SERVER, ("/usr/bin/kubelet", f"--{ARG}")], Verdict.OK, ""),
         # Something else of K3s'.
-        ({}, [("/usr/local/bin/k3s", "kubectl", "get"), ("k3s",)], State.SKIPPED, ""),
+        ({}, [("/usr/local/bin/k3s", "kubectl", "get"), ("k3s",)], Verdict.SKIPPED, ""),
     ],
 )
-def test_past_the_proxy(tmp_path: Path, files: dict[str, str], processes: list[Sequence[str]], state: State, mend: str) -> None:
+def test_past_the_proxy(
+    tmp_path: Path, files: dict[str, str], processes: list[Sequence[str]], state: Verdict, mend: str
+) -> None:
     verdict = judged(node(tmp_path, files, *processes))
-    assert verdict.state is state, verdict
+    assert verdict.verdict is state, verdict
     assert mend in verdict.mend
 
 
@@ -119,7 +126,7 @@ def test_its_mend_mends(tmp_path: Path, before: str) -> None:
     assert restart == "systemctl restart k3s"
     subprocess.run(["sh", "-c", commands], check=True)
     found = read_kubelet(tmp_path)
-    assert judged(found).state is State.OK
+    assert judged(found).verdict is Verdict.OK
     assert found.running is not None
     assert ("--v=2" in [word.text for word in found.running.words]) is bool(before)  # the mend keeps the earlier setting
 
@@ -128,17 +135,17 @@ def test_the_runtime_behind_the_proxy_is_the_distributions(tmp_path: Path) -> No
     past = judged(node(tmp_path, INSTALLED, SERVER), runtime="/run/containerd/containerd.sock")
     assert past.mend.startswith(f'runtime_endpoint = "{CONTAINERD}"')
     proxied = node(tmp_path, {CONFIG: f"kubelet-arg: {ARG}"}, SERVER)
-    assert judged(proxied).state is State.OK
+    assert judged(proxied).verdict is Verdict.OK
     elsewhere = judged(proxied, runtime="/run/containerd/containerd.sock")
-    assert (elsewhere.state, CONTAINERD in elsewhere.mend) == (State.FAILED, True)
+    assert (elsewhere.verdict, CONTAINERD in elsewhere.mend) == (Verdict.FAILED, True)
 
 
 def test_its_own_setting_turns_off_the_runtime_that_the_proxy_asks(tmp_path: Path) -> None:
     seen = node(tmp_path, INSTALLED | {CONFIG: f"container-runtime-endpoint: {OURS}"}, SERVER)
     verdict = judged(seen)
-    assert verdict.state is State.FAILED
+    assert verdict.verdict is Verdict.FAILED
     assert f"/{CONFIG}" in verdict.what
-    assert judged(seen, runtime="/run/containerd/containerd.sock").state is State.OK  # one of the machine's own
+    assert judged(seen, runtime="/run/containerd/containerd.sock").verdict is Verdict.OK  # one of the machine's own
 
 
 def test_a_setting_of_after_its_start_may_not_count_yet(tmp_path: Path) -> None:
@@ -149,10 +156,10 @@ def test_a_setting_of_after_its_start_may_not_count_yet(tmp_path: Path) -> None:
     assert seen.service is not None
     assert seen.service.changed in {f"/{CONFIG}", f"/{UNIT}"}
     verdict = judged(seen)
-    assert (verdict.state, verdict.mend) == (State.WARNING, "systemctl restart k3s")
+    assert (verdict.verdict, verdict.mend) == (Verdict.WARNING, "systemctl restart k3s")
     for name in (CONFIG, UNIT):
         os.utime(tmp_path / name, (1000099, 1000099))
-    assert judged(read_kubelet(tmp_path)).state is State.OK
+    assert judged(read_kubelet(tmp_path)).verdict is Verdict.OK
 
 
 def test_the_unit_is_the_one_of_its_cgroup(tmp_path: Path) -> None:
@@ -178,7 +185,7 @@ def test_the_cgroup_driver(tmp_path: Path) -> None:
     runtime = RuntimeSeen(endpoint=Path(CONTAINERD), version=cri.VersionResponse(), status=cri.StatusResponse())
     unknown = node(tmp_path, INSTALLED, SERVER)
     verdict = only(decide_cgroup_driver(CgroupDrivers(kubelet=unknown, runtime=runtime)))
-    assert verdict.state is State.SKIPPED
+    assert verdict.verdict is Verdict.SKIPPED
     assert "k3s" in verdict.what
     told = node(tmp_path, {WRITTEN: "cgroupDriver: systemd"}, SERVER)
     assert told.running is not None

@@ -8,7 +8,7 @@ import pytest
 
 from doctor.kubelet.kubelet import KubeletSeen, Route, decide_endpoint, same_socket
 from doctor.kubelet.read_kubelet import read_kubelet
-from doctor.model import State
+from lading.checks.model import Verdict
 from lading.errors import ConfigError
 from tests.unit.doctor.verdicts import only
 
@@ -85,55 +85,55 @@ def test_where_the_endpoint_is_from(tmp_path: Path, files: dict[str, str], argv:
 @pytest.mark.parametrize(
     ("files", "argv", "state", "mend"),
     [
-        ({}, [], State.SKIPPED, ""),
-        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME, TO_US], State.OK, ""),
-        ({}, ["kubelet", TO_US], State.OK, ""),
+        ({}, [], Verdict.SKIPPED, ""),
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME, TO_US], Verdict.OK, ""),
+        ({}, ["kubelet", TO_US], Verdict.OK, ""),
         # It was not restarted.
-        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME], State.FAILED, "systemctl restart kubelet"),
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME], Verdict.FAILED, "systemctl restart kubelet"),
         # There is no drop-in.
-        (PACKAGE, [*AS_PLANNED, TO_RUNTIME], State.FAILED, TO_US),
+        (PACKAGE, [*AS_PLANNED, TO_RUNTIME], Verdict.FAILED, TO_US),
         # An environment file wins over the drop-in, with an endpoint or without one.
-        (PACKAGE | DROP_IN | {DEFAULT: "KUBELET_EXTRA_ARGS=--v=3\n"}, [*AS_PLANNED, TO_RUNTIME], State.FAILED, f"/{DEFAULT}"),
+        (PACKAGE | DROP_IN | {DEFAULT: "KUBELET_EXTRA_ARGS=--v=3\n"}, [*AS_PLANNED, TO_RUNTIME], Verdict.FAILED, f"/{DEFAULT}"),
         (
             PACKAGE | DROP_IN | {DEFAULT: f"KUBELET_EXTRA_ARGS={TO_RUNTIME}\n"},
             ["kubelet", TO_RUNTIME],
-            State.FAILED,
+            Verdict.FAILED,
             f"/{DEFAULT}",
         ),
         # It runs well, and will not after its next start.
-        (PACKAGE, [*AS_PLANNED, TO_RUNTIME, TO_US], State.WARNING, f"/{LADING}"),
+        (PACKAGE, [*AS_PLANNED, TO_RUNTIME, TO_US], Verdict.WARNING, f"/{LADING}"),
         # A unit without that variable has its flag changed.
-        ({UNIT: f"ExecStart=kubelet {TO_RUNTIME}"}, ["kubelet", TO_RUNTIME], State.FAILED, f"{TO_US} in /{UNIT}"),
+        ({UNIT: f"ExecStart=kubelet {TO_RUNTIME}"}, ["kubelet", TO_RUNTIME], Verdict.FAILED, f"{TO_US} in /{UNIT}"),
         # It does not run.
-        (PACKAGE, [], State.FAILED, TO_US),
-        (PACKAGE | DROP_IN, [], State.OK, ""),
+        (PACKAGE, [], Verdict.FAILED, TO_US),
+        (PACKAGE | DROP_IN, [], Verdict.OK, ""),
         # The configuration file of kubelet names the runtime.
-        ({"k.yaml": f"containerRuntimeEndpoint: {RUNTIMES}"}, ["kubelet", "--config=/k.yaml"], State.FAILED, "/k.yaml"),
-        ({}, ["kubelet"], State.FAILED, TO_US),
+        ({"k.yaml": f"containerRuntimeEndpoint: {RUNTIMES}"}, ["kubelet", "--config=/k.yaml"], Verdict.FAILED, "/k.yaml"),
+        ({}, ["kubelet"], Verdict.FAILED, TO_US),
     ],
 )
-def test_past_the_proxy(tmp_path: Path, files: dict[str, str], argv: list[str], state: State, mend: str) -> None:
+def test_past_the_proxy(tmp_path: Path, files: dict[str, str], argv: list[str], state: Verdict, mend: str) -> None:
     verdict = only(decide_endpoint(Route(kubelet=node(tmp_path, files, argv), proxy="/run/lading/cri.sock", runtime=RUNTIMES)))
-    assert verdict.state is state, verdict
+    assert verdict.verdict is state, verdict
     assert mend in verdict.mend
 
 
 @pytest.mark.parametrize(
     ("files", "argv", "states_found", "mend"),
     [
-        (PACKAGE, [*AS_PLANNED, TO_RUNTIME], [State.OK], ""),
-        ({}, ["kubelet"], [State.OK], ""),  # kubelet's default endpoint is the runtime's
-        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME], [State.FAILED], "--container-runtime-endpoint=unix:///run/containerd"),
-        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_US], [State.FAILED, State.FAILED], f"/{LADING}"),
-        ({UNIT: "ExecStart=kubelet --container-runtime-endpoint=unix:///x"}, [], [State.FAILED], "runtime_endpoint in hooks"),
+        (PACKAGE, [*AS_PLANNED, TO_RUNTIME], [Verdict.OK], ""),
+        ({}, ["kubelet"], [Verdict.OK], ""),  # kubelet's default endpoint is the runtime's
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME], [Verdict.FAILED], "--container-runtime-endpoint=unix:///run/containerd"),
+        (PACKAGE | DROP_IN, [*AS_PLANNED, TO_US], [Verdict.FAILED, Verdict.FAILED], f"/{LADING}"),
+        ({UNIT: "ExecStart=kubelet --container-runtime-endpoint=unix:///x"}, [], [Verdict.FAILED], "runtime_endpoint in hooks"),
     ],
 )
 def test_past_the_runtime_where_there_is_no_proxy(
-    tmp_path: Path, files: dict[str, str], argv: list[str], states_found: list[State], mend: str
+    tmp_path: Path, files: dict[str, str], argv: list[str], states_found: list[Verdict], mend: str
 ) -> None:
     kubelet = node(tmp_path, files, argv)
     found = [*decide_endpoint(Route(kubelet=kubelet, proxy="/run/lading/cri.sock", runtime=RUNTIMES, direct=True))]
-    assert [one.state for one in found] == states_found, found
+    assert [one.verdict for one in found] == states_found, found
     assert mend in found[-1].mend
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from doctor.model import State
 from doctor.nvidia import cards
 from doctor.nvidia.cards import BadNode, CardsSeen, NvmlSeen, read_cards
 from doctor.nvidia.gpus import (
@@ -29,6 +28,7 @@ from hooks.host.cdi_spec import make_spec
 from hooks.host.devnodes import Cause
 from hooks.model.cdi import CdiDevice, CdiMount, Edits
 from hooks.vendors.nvidia.inject import GpuMode
+from lading.checks.model import Verdict
 from simnode.build import SimNode
 from simnode.nvml import GPU_IS_LOST, Failure, NvmlState
 from tests.conftest import BuildNode
@@ -62,37 +62,37 @@ def test_the_process_that_asks_does_not_outlive_the_doctor_for_long(monkeypatch:
 @pytest.mark.parametrize(
     ("seen", "state", "mend"),
     [
-        (WELL, State.OK, ""),
-        (NOTHING, State.OK, ""),
-        (replace(NOTHING, on_bus=("0000:10:00.0",)), State.FAILED, "modprobe nvidia"),
-        (replace(WELL, nvml=None), State.FAILED, "reboot"),
-        (nvml(error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, library_version=""), State.FAILED, "rmmod"),
-        (nvml(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND), State.FAILED, "nvml_library"),
-        (nvml(error=pynvml.NVML_ERROR_UNKNOWN), State.FAILED, "dmesg"),
-        (replace(WELL, module_version="550.90.07"), State.FAILED, "rmmod"),
-        (replace(WELL, module_version=""), State.OK, ""),  # a driver that does not say
+        (WELL, Verdict.OK, ""),
+        (NOTHING, Verdict.OK, ""),
+        (replace(NOTHING, on_bus=("0000:10:00.0",)), Verdict.FAILED, "modprobe nvidia"),
+        (replace(WELL, nvml=None), Verdict.FAILED, "reboot"),
+        (nvml(error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, library_version=""), Verdict.FAILED, "rmmod"),
+        (nvml(error=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND), Verdict.FAILED, "nvml_library"),
+        (nvml(error=pynvml.NVML_ERROR_UNKNOWN), Verdict.FAILED, "dmesg"),
+        (replace(WELL, module_version="550.90.07"), Verdict.FAILED, "rmmod"),
+        (replace(WELL, module_version=""), Verdict.OK, ""),  # a driver that does not say
     ],
 )
-def test_driver(seen: CardsSeen, state: State, mend: str) -> None:
+def test_driver(seen: CardsSeen, state: Verdict, mend: str) -> None:
     verdict = only(decide_driver(seen))
-    assert verdict.state is state
+    assert verdict.verdict is state
     assert mend in verdict.mend
 
 
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (WELL, [State.OK]),
-        (NOTHING, [State.OK]),
-        (replace(WELL, nvml=None), [State.SKIPPED]),
-        (replace(WELL, loaded=False), [State.SKIPPED]),
-        (nvml(gpus=(gpu(0), gpu(1, unhealthy="a memory row"))), [State.FAILED]),
-        (nvml(gpus=(gpu(0), replace(gpu(1, unhealthy="NVML: lost"), node=None, memory_mib=0))), [State.FAILED]),
-        (nvml(gpus=(gpu(0), replace(gpu(1, unhealthy="no node"), node=None))), [State.OK]),  # `gpu-nodes` says so
-        (nvml(gpus=(gpu(0),)), [State.FAILED, State.OK]),  # one is on the bus only
+        (WELL, [Verdict.OK]),
+        (NOTHING, [Verdict.OK]),
+        (replace(WELL, nvml=None), [Verdict.SKIPPED]),
+        (replace(WELL, loaded=False), [Verdict.SKIPPED]),
+        (nvml(gpus=(gpu(0), gpu(1, unhealthy="a memory row"))), [Verdict.FAILED]),
+        (nvml(gpus=(gpu(0), replace(gpu(1, unhealthy="NVML: lost"), node=None, memory_mib=0))), [Verdict.FAILED]),
+        (nvml(gpus=(gpu(0), replace(gpu(1, unhealthy="no node"), node=None))), [Verdict.OK]),  # `gpu-nodes` says so
+        (nvml(gpus=(gpu(0),)), [Verdict.FAILED, Verdict.OK]),  # one is on the bus only
     ],
 )
-def test_gpus(seen: CardsSeen, expected: list[State]) -> None:
+def test_gpus(seen: CardsSeen, expected: list[Verdict]) -> None:
     assert states(decide_gpus(seen)) == expected
 
 
@@ -107,19 +107,19 @@ def with_nodes(*nodes: BadNode) -> CardsSeen:
 @pytest.mark.parametrize(
     ("seen", "state", "mend"),
     [
-        (WELL, State.OK, ""),
-        (NOTHING, State.OK, ""),
-        (replace(WELL, nvml=None), State.OK, ""),  # they are looked at without it
-        (replace(with_nodes(UVM), nvml=None), State.FAILED, "nvidia-modprobe -c 0 -u "),
-        (with_nodes(CARD), State.FAILED, "nvidia-modprobe -c 5 "),
-        (with_nodes(UVM, CARD), State.FAILED, "nvidia-modprobe -c 0 -c 5 -u "),
-        (with_nodes(replace(CARD, cause=Cause.WRONG_NUMBER)), State.FAILED, "rm -f /dev/nvidia5; nvidia-modprobe -c 5 "),
-        (with_nodes(replace(CARD, cause=Cause.LINK)), State.FAILED, "ls -l /dev/nvidia5"),
+        (WELL, Verdict.OK, ""),
+        (NOTHING, Verdict.OK, ""),
+        (replace(WELL, nvml=None), Verdict.OK, ""),  # they are looked at without it
+        (replace(with_nodes(UVM), nvml=None), Verdict.FAILED, "nvidia-modprobe -c 0 -u "),
+        (with_nodes(CARD), Verdict.FAILED, "nvidia-modprobe -c 5 "),
+        (with_nodes(UVM, CARD), Verdict.FAILED, "nvidia-modprobe -c 0 -c 5 -u "),
+        (with_nodes(replace(CARD, cause=Cause.WRONG_NUMBER)), Verdict.FAILED, "rm -f /dev/nvidia5; nvidia-modprobe -c 5 "),
+        (with_nodes(replace(CARD, cause=Cause.LINK)), Verdict.FAILED, "ls -l /dev/nvidia5"),
     ],
 )
-def test_nodes(seen: CardsSeen, state: State, mend: str) -> None:
+def test_nodes(seen: CardsSeen, state: Verdict, mend: str) -> None:
     verdict = only(decide_gpu_nodes(seen))
-    assert verdict.state is state
+    assert verdict.verdict is state
     assert mend in verdict.mend
 
 
@@ -150,31 +150,31 @@ def test_without_a_session_only_what_needs_none_is_said(
     node, mismatch = build_node("demo-8gpu"), pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     NvmlState(profile=node.profile, failures=(Failure(function="nvmlInitWithFlags", status=mismatch),)).write(node.nvml_state)
     seen = read(node, fake_nvml, monkeypatch)
-    assert states(decide_driver(seen)) == [State.FAILED]
-    assert states(decide_gpu_nodes(seen)) == [State.OK]
-    assert states(decide_gpus(seen)) == states(decide_persistence(seen)) == [State.SKIPPED]
+    assert states(decide_driver(seen)) == [Verdict.FAILED]
+    assert states(decide_gpu_nodes(seen)) == [Verdict.OK]
+    assert states(decide_gpus(seen)) == states(decide_persistence(seen)) == [Verdict.SKIPPED]
     (node.root / "dev/nvidia3").unlink()
     verdict = only(decide_gpu_nodes(read(node, fake_nvml, monkeypatch)))
-    assert (verdict.state, "rm " in verdict.mend, "-c 3 " in verdict.mend) == (State.FAILED, False, True)
+    assert (verdict.verdict, "rm " in verdict.mend, "-c 3 " in verdict.mend) == (Verdict.FAILED, False, True)
 
 
-@pytest.mark.parametrize(("seen", "state"), [(WELL, State.OK), (nvml(not_persistent=(uuid(0),)), State.WARNING)])
-def test_persistence(seen: CardsSeen, state: State) -> None:
-    assert only(decide_persistence(seen)).state is state
+@pytest.mark.parametrize(("seen", "state"), [(WELL, Verdict.OK), (nvml(not_persistent=(uuid(0),)), Verdict.WARNING)])
+def test_persistence(seen: CardsSeen, state: Verdict) -> None:
+    assert only(decide_persistence(seen)).verdict is state
 
 
 @pytest.mark.parametrize(
     ("mode", "root", "libraries", "state"),
     [
-        (GpuMode.DEVICES, "/", 12, State.OK),
-        (GpuMode.DEVICES, "/", 0, State.FAILED),
-        (GpuMode.DEVICES, "", 0, State.WARNING),
-        (GpuMode.NVIDIA_RUNTIME, "", 0, State.OK),
+        (GpuMode.DEVICES, "/", 12, Verdict.OK),
+        (GpuMode.DEVICES, "/", 0, Verdict.FAILED),
+        (GpuMode.DEVICES, "", 0, Verdict.WARNING),
+        (GpuMode.NVIDIA_RUNTIME, "", 0, Verdict.OK),
     ],
 )
-def test_driver_files(mode: GpuMode, root: str, libraries: int, state: State) -> None:
+def test_driver_files(mode: GpuMode, root: str, libraries: int, state: Verdict) -> None:
     seen = InjectionSeen(mode=mode, cards=WELL, driver_root=root, libraries=libraries)
-    assert only(decide_driver_files(seen)).state is state
+    assert only(decide_driver_files(seen)).verdict is state
 
 
 def test_driver_files_of_another_version_than_the_module_that_runs() -> None:
@@ -182,7 +182,7 @@ def test_driver_files_of_another_version_than_the_module_that_runs() -> None:
     mismatch = nvml(error=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, library_version="")
     seen = InjectionSeen(mode=GpuMode.DEVICES, cards=mismatch, driver_root="/", versions=("560.35.03",))
     verdict = only(decide_driver_files(seen))
-    assert verdict.state is State.FAILED
+    assert verdict.verdict is Verdict.FAILED
     assert VERSION in verdict.what
     assert "560.35.03" in verdict.what
 
@@ -190,27 +190,27 @@ def test_driver_files_of_another_version_than_the_module_that_runs() -> None:
 @pytest.mark.parametrize(
     ("mode", "systemd", "state"),
     [
-        (GpuMode.NVIDIA_RUNTIME, True, State.WARNING),
-        (GpuMode.NVIDIA_RUNTIME, False, State.OK),
-        (GpuMode.NVIDIA_RUNTIME, None, State.SKIPPED),
-        (GpuMode.DEVICES, True, State.OK),
-        (GpuMode.CDI, True, State.OK),
+        (GpuMode.NVIDIA_RUNTIME, True, Verdict.WARNING),
+        (GpuMode.NVIDIA_RUNTIME, False, Verdict.OK),
+        (GpuMode.NVIDIA_RUNTIME, None, Verdict.SKIPPED),
+        (GpuMode.DEVICES, True, Verdict.OK),
+        (GpuMode.CDI, True, Verdict.OK),
     ],
 )
 def test_a_reload_of_systemd_takes_what_the_specification_does_not_have(
-    mode: GpuMode, systemd: bool | None, state: State
+    mode: GpuMode, systemd: bool | None, state: Verdict
 ) -> None:
-    assert only(decide_reload(ReloadSeen(mode=mode, systemd=systemd))).state is state
+    assert only(decide_reload(ReloadSeen(mode=mode, systemd=systemd))).verdict is state
 
 
 def test_every_device_has_a_cdi_name() -> None:
     with_mig = nvml(gpus=(gpu(0), mig_gpu(1, instances=1)))
     names = frozenset(f"nvidia.com/gpu={name}" for name in (uuid(0), mig_uuid(10)))
     seen = InjectionSeen(mode=GpuMode.CDI, cards=with_mig, spec_dirs=("/etc/cdi",), cdi_names=names)
-    assert only(decide_cdi_specs(seen)).state is State.OK
+    assert only(decide_cdi_specs(seen)).verdict is Verdict.OK
     for name in names:
-        assert only(decide_cdi_specs(replace(seen, cdi_names=names - {name}))).state is State.FAILED
-    assert only(decide_cdi_specs(replace(seen, mode=GpuMode.DEVICES, cdi_names=frozenset()))).state is State.OK
+        assert only(decide_cdi_specs(replace(seen, cdi_names=names - {name}))).verdict is Verdict.FAILED
+    assert only(decide_cdi_specs(replace(seen, mode=GpuMode.DEVICES, cdi_names=frozenset()))).verdict is Verdict.OK
 
 
 OWN_NAMES = frozenset({f"lading.dev/gpu={uuid(0)}", f"lading.dev/mig={mig_uuid(10)}"})
@@ -220,21 +220,21 @@ OWN = OwnSpecs(folder="/var/run/cdi", libraries=frozenset({f"libcuda.so.{VERSION
 @pytest.mark.parametrize(
     ("own", "names", "state", "named"),
     [
-        (OWN, OWN_NAMES, State.OK, "all of 2"),
-        (replace(OWN, hooked=False), OWN_NAMES, State.OK, "/usr/bin/h"),
-        (OWN, frozenset({f"lading.dev/gpu={uuid(0)}"}), State.FAILED, mig_uuid(10)),
-        (OWN, frozenset({f"nvidia.com/gpu={uuid(0)}"}), State.FAILED, "2 of 2"),
-        (replace(OWN, invalid=("/x.json: invalid CDI spec",)), OWN_NAMES, State.FAILED, "/x.json"),
-        (replace(OWN, missing=("/dev/nvidia9",)), OWN_NAMES, State.FAILED, "/dev/nvidia9"),
-        (replace(OWN, libraries=frozenset({"libcuda.so.1.2"})), OWN_NAMES, State.FAILED, VERSION),
+        (OWN, OWN_NAMES, Verdict.OK, "all of 2"),
+        (replace(OWN, hooked=False), OWN_NAMES, Verdict.OK, "/usr/bin/h"),
+        (OWN, frozenset({f"lading.dev/gpu={uuid(0)}"}), Verdict.FAILED, mig_uuid(10)),
+        (OWN, frozenset({f"nvidia.com/gpu={uuid(0)}"}), Verdict.FAILED, "2 of 2"),
+        (replace(OWN, invalid=("/x.json: invalid CDI spec",)), OWN_NAMES, Verdict.FAILED, "/x.json"),
+        (replace(OWN, missing=("/dev/nvidia9",)), OWN_NAMES, Verdict.FAILED, "/dev/nvidia9"),
+        (replace(OWN, libraries=frozenset({"libcuda.so.1.2"})), OWN_NAMES, Verdict.FAILED, VERSION),
     ],
 )
-def test_ladings_own_specs_are_those_of_this_moment(own: OwnSpecs, names: frozenset[str], state: State, named: str) -> None:
+def test_ladings_own_specs_are_those_of_this_moment(own: OwnSpecs, names: frozenset[str], state: Verdict, named: str) -> None:
     with_mig = nvml(gpus=(gpu(0), mig_gpu(1, instances=1)))
     verdict = only(decide_cdi_specs(InjectionSeen(mode=GpuMode.CDI, cards=with_mig, cdi_names=names, own=own)))
-    assert verdict.state is state
+    assert verdict.verdict is state
     assert named in verdict.what
-    assert bool(verdict.mend) is (state is State.FAILED)
+    assert bool(verdict.mend) is (state is Verdict.FAILED)
 
 
 def test_what_is_in_the_specs_is_looked_for(tmp_path: Path) -> None:
@@ -269,15 +269,15 @@ def test_a_node_as_its_process_reads_it(build_node: BuildNode, fake_nvml: Path, 
     assert seen.nvml
     assert seen.on_bus == tuple(gpu.bdf for gpu in seen.nvml.gpus)
     assert (seen.module_version, seen.nvml.library_version, len(seen.on_bus)) == (VERSION, VERSION, 8)
-    assert states(decide_gpu_nodes(seen)) == [State.OK]
+    assert states(decide_gpu_nodes(seen)) == [Verdict.OK]
 
 
 def test_a_card_that_is_lost(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = build_node("demo-8gpu")
     NvmlState(profile=node.profile, failures=(Failure(gpu=3, status=GPU_IS_LOST),)).write(node.nvml_state)
     seen = read(node, fake_nvml, monkeypatch)
-    assert states(decide_gpus(seen)) == [State.FAILED]
-    assert states(decide_gpu_nodes(seen)) == [State.OK]
+    assert states(decide_gpus(seen)) == [Verdict.FAILED]
+    assert states(decide_gpu_nodes(seen)) == [Verdict.OK]
 
 
 def test_a_library_of_another_version(build_node: BuildNode, fake_nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:

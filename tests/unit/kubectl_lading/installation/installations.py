@@ -9,7 +9,7 @@ import msgspec
 from central.request.parse import managed_resources
 from kubectl_lading.installation.control_checks import NAME_LABEL, POLICIES, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import FRONT_END, GUARD, HOOKS, REMOVER
-from kubectl_lading.installation.finding import Installation, Replica, SchedulerConfig
+from kubectl_lading.installation.installation import Installation, Replica, SchedulerConfig
 from kubectl_lading.objects import (
     Crd,
     DaemonSet,

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from kubectl_lading.installation.control_checks import SCHEDULER
-from kubectl_lading.installation.finding import Installation, Level, Replica
+from kubectl_lading.installation.installation import Installation, Replica
 from kubectl_lading.installation.preflight import PreflightView, view_preflight
 from kubectl_lading.installation.upgrade_checks import CHECKS
 from kubectl_lading.objects import Unread
+from lading.checks.model import Verdict
 from lading.nodedevices import Status
 from lading.versions import Support
 from lading.vocabulary import CENTRAL
@@ -31,7 +32,7 @@ def current(**changes: Any) -> Installation:
 
 def test_nothing_is_in_the_way() -> None:
     view = view_preflight(current(), "0.1.0")
-    assert (view.state, view.findings) == (Level.OK, ())
+    assert (view.state, view.findings) == (Verdict.OK, ())
     assert {(one.part, one.version, one.count, one.goes) for one in view.versions} == {
         ("central", "0.1.0", 2, Support.FULL),
         ("node image", "0.1.0", 4, Support.FULL),
@@ -67,10 +68,10 @@ IN_THE_WAY: list[tuple[str, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("check", "changes", "target", "named"), IN_THE_WAY)
 def test_what_is_in_the_way(check: str, changes: dict[str, Any], target: str, named: str) -> None:
     view = view_preflight(current(**changes), target)
-    found = [one for one in view.findings if one.check == check and one.level is Level.DEGRADED and named in one.what]
+    found = [one for one in view.findings if one.check == check and one.verdict is Verdict.DEGRADED and named in one.what]
     assert found, [(one.check, one.what) for one in view.findings]
     assert all(one.mend for one in found)
-    assert view.state is Level.DEGRADED
+    assert view.state is Verdict.DEGRADED
 
 
 @pytest.mark.parametrize(
@@ -86,12 +87,12 @@ def test_what_is_in_the_way(check: str, changes: dict[str, Any], target: str, na
 )
 def test_what_is_worth_knowing_before(check: str, changes: dict[str, Any], target: str) -> None:
     view = view_preflight(current(**changes), target)
-    assert {(one.check, one.level) for one in view.findings} == {(check, Level.NOTE)}
+    assert {(one.check, one.verdict) for one in view.findings} == {(check, Verdict.NOTE)}
 
 
 def test_what_cannot_be_compared_is_unknown() -> None:
     view = view_preflight(current(reports={"n1": report(reporter="dev")}), "0.1.0")
-    assert ("steps-allowed", Level.UNKNOWN) in [(one.check, one.level) for one in view.findings]
+    assert ("steps-allowed", Verdict.UNKNOWN) in [(one.check, one.verdict) for one in view.findings]
 
 
 def test_a_step_that_is_too_long_names_the_one_before() -> None:
@@ -105,9 +106,9 @@ def test_a_resource_that_is_stored_as_what_no_one_serves() -> None:
 
 
 def test_pods_that_only_wait_or_run_badly_are_not_in_the_way() -> None:
-    assert not {"pods-waiting", "pods-assigned", "devices-healthy", "nodes-problems"} & {check.code for check in CHECKS}
-    assert len({check.code for check in CHECKS}) == len(CHECKS)
-    assert "scheduler-version" in {check.code for check in CHECKS}, SCHEDULER
+    assert not {"pods-waiting", "pods-assigned", "devices-healthy", "nodes-problems"} & {check.name for check in CHECKS}
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    assert "scheduler-version" in {check.name for check in CHECKS}, SCHEDULER
 
 
 # ---- as a command

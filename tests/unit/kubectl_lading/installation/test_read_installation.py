@@ -5,7 +5,7 @@ import json
 import pytest
 
 from central.request.parse import managed_resources
-from kubectl_lading.installation.finding import Replica, SchedulerConfig
+from kubectl_lading.installation.installation import Replica, SchedulerConfig
 from kubectl_lading.installation.read_installation import parse_replica, parse_scheduler_config
 from kubectl_lading.objects import Unread
 from tests.docs import ROOT

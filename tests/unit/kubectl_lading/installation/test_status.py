@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from central.decide.configuration import EffectiveConfiguration
-from kubectl_lading.installation.finding import Level, Part, Workload
+from kubectl_lading.installation.installation import Part, Workload
 from kubectl_lading.installation.read_installation import CRDS, DAEMONSETS, DEPLOYMENTS
 from kubectl_lading.installation.status import AGAIN_S, wait_until_well
 from kubectl_lading.installation.status_view import StatusView, view_status
 from kubectl_lading.objects import Unread
+from lading.checks.model import Verdict
 from lading.health import NO_SUCH_PAGE
 from lading.kube.resource import NODE_DEVICES, PODS
 from simnode.api_server import write_kubeconfig
@@ -59,7 +60,7 @@ def seen(cli: Cli, *words: str) -> tuple[int, StatusView]:
 
 def test_all_is_well(cluster: InstalledCluster, cli: Cli) -> None:
     status, view = seen(cli)
-    assert (status, view.state, view.findings) == (0, Level.OK, ())
+    assert (status, view.state, view.findings) == (0, Verdict.OK, ())
     assert view.versions["central"] == {"0.1.0": 2}
 
 
@@ -88,7 +89,7 @@ def test_who_may_not_read_the_definition_learns_by_the_list_that_it_is_not_there
     cluster.pages[NODE_DEVICES.path()] = 404
     _, view = seen(cli)
     (found,) = [one for one in view.findings if one.check == "resource-served"]
-    assert (found.level, "deploy/crds" in found.mend) == (Level.DEGRADED, True)
+    assert (found.verdict, "deploy/crds" in found.mend) == (Verdict.DEGRADED, True)
 
 
 @contextmanager
@@ -129,12 +130,12 @@ def test_a_central_that_runs_elsewhere_is_asked_where_a_person_says(cluster: Ins
             status, named = seen(cli, "--central", url)
             assert cli.run("preflight", "--central", url).exit_code == 0
         gone = seen(cli, "--central", url)[1]
-    (found,) = [one for one in alone.findings if one.part is Part.CENTRAL]
-    assert (found.check, found.level, "--central" in found.mend) == ("central-deployed", Level.DEGRADED, True)
-    assert (status, [one for one in named.findings if one.part is Part.CENTRAL]) == (0, [])
+    (found,) = [one for one in alone.findings if one.group == Part.CENTRAL]
+    assert (found.check, found.verdict, "--central" in found.mend) == ("central-deployed", Verdict.DEGRADED, True)
+    assert (status, [one for one in named.findings if one.group == Part.CENTRAL]) == (0, [])
     assert url in next(one.what for one in named.parts if one.part is Part.CENTRAL)
-    assert [(one.check, one.level) for one in gone.findings if one.part is Part.CENTRAL] == [
-        ("central-deployed", Level.DEGRADED)
+    assert [(one.check, one.verdict) for one in gone.findings if one.group == Part.CENTRAL] == [
+        ("central-deployed", Verdict.DEGRADED)
     ]
 
 
@@ -170,7 +171,7 @@ def test_nothing_is_installed(tmp_path: Path) -> None:
         status, view = seen(cli)
     missing = {"resource-served", "policies-there", "central-deployed", "scheduler-deployed", "nodes-report"}
     assert status == 1
-    assert missing <= {one.check for one in view.findings if one.level is Level.DEGRADED}
+    assert missing <= {one.check for one in view.findings if one.verdict is Verdict.DEGRADED}
     assert not [one.mend for one in view.findings if " logs " in one.mend]  # no `kubectl logs` command for a missing pod
 
 

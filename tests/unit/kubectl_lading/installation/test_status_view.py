@@ -10,9 +10,10 @@ import yaml
 from central.request.parse import managed_resources
 from kubectl_lading.installation.control_checks import POLICIES, SCHEDULER
 from kubectl_lading.installation.daemonset_checks import DAEMONSETS, GUARD, HOOKS, REMOVER
-from kubectl_lading.installation.finding import Level, NamedCentral, Part, Replica, SchedulerConfig, Workload
+from kubectl_lading.installation.installation import NamedCentral, Part, Replica, SchedulerConfig, Workload
 from kubectl_lading.installation.status_view import CHECKS, view_status
 from kubectl_lading.objects import Crd, Unread
+from lading.checks.model import Verdict
 from lading.vocabulary import CENTRAL, NODES_NAMESPACE, NOT_READY
 from tests.docs import ROOT
 from tests.unit.kubectl_lading.installation.installations import (
@@ -41,7 +42,7 @@ GPU = {"uuid": "GPU-00000000-0000-0000-0000-000000000000", "bdf": "0000:1b:00.0"
 
 def test_one_that_is_well() -> None:
     view = view_status(installation())
-    assert (view.state, view.findings) == (Level.OK, ())
+    assert (view.state, view.findings) == (Verdict.OK, ())
     assert [one.part for one in view.parts] == [part for part in Part if part is not Part.VERSIONS]
     assert view.versions == {
         "central": {"0.1.0": 2},
@@ -133,11 +134,11 @@ DEGRADED: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("check", "changes", "named"), DEGRADED)
 def test_what_is_degraded(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
-    found = [one for one in view.findings if one.check == check and one.level is Level.DEGRADED and named in one.what]
+    found = [one for one in view.findings if one.check == check and one.verdict is Verdict.DEGRADED and named in one.what]
     assert found, [(one.check, one.what) for one in view.findings]
     assert all(one.mend for one in found)
-    assert view.state is Level.DEGRADED
-    assert [one.state for one in view.parts if one.part is found[0].part] == [Level.DEGRADED]
+    assert view.state is Verdict.DEGRADED
+    assert [one.state for one in view.parts if one.part == found[0].group] == [Verdict.DEGRADED]
 
 
 @pytest.mark.parametrize(
@@ -156,9 +157,9 @@ def test_what_is_degraded(check: str, changes: dict[str, Any], named: str) -> No
 def test_what_cannot_be_read_is_never_well(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
     (found,) = view.findings
-    assert (found.check, found.level, found.why) == (check, Level.UNKNOWN, UNREAD.why)
+    assert (found.check, found.verdict, found.why) == (check, Verdict.UNKNOWN, UNREAD.why)
     assert named in found.what
-    assert view.state is Level.UNKNOWN
+    assert view.state is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -183,9 +184,9 @@ def test_what_cannot_be_read_is_never_well(check: str, changes: dict[str, Any], 
 def test_what_is_only_worth_knowing(check: str, changes: dict[str, Any], named: str) -> None:
     view = view_status(installation(**changes))
     (found,) = view.findings
-    assert (found.check, found.level) == (check, Level.NOTE)
+    assert (found.check, found.verdict) == (check, Verdict.NOTE)
     assert named in found.what
-    assert view.state is Level.NOTE
+    assert view.state is Verdict.NOTE
 
 
 def test_nodes_that_are_set_up_by_units_need_no_daemonsets() -> None:
@@ -216,12 +217,12 @@ def test_a_daemonset_says_where_it_is_not_ready() -> None:
 
 
 def test_every_check_is_tried() -> None:
-    assert {check.code for check in CHECKS} == {check for check, _, _ in DEGRADED} | {"pods-waiting"}
+    assert {check.name for check in CHECKS} == {check for check, _, _ in DEGRADED} | {"pods-waiting"}
 
 
 def test_the_worst_comes_first() -> None:
     view = view_status(installation(central=UNREAD, workload=Workload(pending={"fits": 1}, unassigned=("a/b",))))
-    assert [one.level for one in view.findings] == [Level.DEGRADED, Level.UNKNOWN, Level.NOTE]
+    assert [one.verdict for one in view.findings] == [Verdict.DEGRADED, Verdict.UNKNOWN, Verdict.NOTE]
 
 
 def test_a_leader_that_runs_elsewhere_is_believed() -> None:
@@ -232,7 +233,7 @@ def test_a_leader_that_runs_elsewhere_is_believed() -> None:
 def test_one_that_runs_elsewhere_needs_no_deployment_where_a_person_says_that_it_answers() -> None:
     away: dict[str, Any] = {"central": None, "replicas": {}, "lease": None, "endpoints": None, "system_pods": []}
     (found,) = view_status(installation(**away)).findings
-    assert (found.check, found.level) == ("central-deployed", Level.DEGRADED)
+    assert (found.check, found.verdict) == ("central-deployed", Verdict.DEGRADED)
     named = NamedCentral(url="http://c:8080")
     assert view_status(installation(**away, named=named)).findings == ()
     leads = away | {"lease": lease(holder="a-host_0b6f")}  # kube-scheduler may know its address without the Service

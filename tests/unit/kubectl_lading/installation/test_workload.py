@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from kubectl_lading.cluster import compute
-from kubectl_lading.installation.finding import Workload
+from kubectl_lading.installation.installation import Workload
 from kubectl_lading.installation.workload import summarise
 from kubectl_lading.objects import Node, Pod, Report
 from tests.fakes.installed_cluster import InstalledCluster

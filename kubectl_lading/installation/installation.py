@@ -1,8 +1,8 @@
-"""Represent an installation of Lading at one moment, and the findings of checks: part, problem, importance, and fix.
+"""Represent an installation of Lading at one moment, and write checks of it.
 
 Each part of an installation is either present (its value), absent (None), or could not be read (`Unread` with the reason). A
-check is a small pure function over the installation, listed in a table. A part that could not be read has level `unknown`,
-never `ok`; if that is the worst level, the command reports that it cannot tell.
+check is a small pure function over the installation, listed in a table. A part that could not be read gets the verdict
+`unknown`, never `ok`; if that is the worst verdict, the command reports that it cannot tell.
 
 Tests: tests/unit/kubectl_lading/installation/test_status_view.py
 """
@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeAlias, TypeVar
-
-import msgspec
+from typing import TypeAlias, TypeVar
 
 from kubectl_lading.objects import (
     Crd,
@@ -29,6 +27,7 @@ from kubectl_lading.objects import (
     Unread,
 )
 from kubectl_lading.terminal.words import count, listed
+from lading.checks.model import Check, Finding, degraded, unknown
 
 T = TypeVar("T")
 
@@ -134,67 +133,9 @@ class Part(StrEnum):
     PODS = "pods"
 
 
-class Level(StrEnum):
-    """Rate a finding, in order of rising severity."""
-
-    OK = "ok"
-    NOTE = "note"  # informative; no action is needed
-    UNKNOWN = "unknown"  # could not be read
-    DEGRADED = "degraded"
-
-
-_ORDER: Final = tuple(Level)
-
-
-class CheckResult(NamedTuple):
-    """Hold one finding of a check. A check without findings yields no result."""
-
-    level: Level
-    what: str  # description of the problem
-    mend: str = ""  # fix of the problem: a command or an instruction
-    why: str = ""  # reason why the problem matters
-
-
-class Check(NamedTuple):
-    code: str
-    part: Part
-    decide: Callable[[Installation], Iterable[CheckResult]]
-
-
-def checks(part: Part, *decide: Callable[[Installation], Iterable[CheckResult]]) -> tuple[Check, ...]:
-    """Return a check for each function. Its code is the function's name with hyphens: `central-leads`."""
-    return tuple(Check(one.__name__.replace("_", "-"), part, one) for one in decide)
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    part: Part
-    check: str  # code of the check
-    level: Level
-    what: str
-    why: str = ""
-    mend: str = ""
-
-
-def find(checks: Iterable[Check], now: Installation) -> tuple[Finding, ...]:
-    """Return the findings of the checks, the worst level first, and within a level in the order of the checks."""
-    found = [
-        Finding(part=check.part, check=check.code, level=said.level, what=said.what, why=said.why, mend=said.mend)
-        for check in checks
-        for said in check.decide(now)
-    ]
-    return tuple(sorted(found, key=lambda one: -_ORDER.index(one.level)))
-
-
-def worst(levels: Iterable[Level]) -> Level:
-    return max(levels, key=_ORDER.index, default=Level.OK)
-
-
-def degraded(what: str, *, mend: str, why: str = "") -> CheckResult:
-    return CheckResult(Level.DEGRADED, what, mend, why)
-
-
-def note(what: str, *, mend: str = "", why: str = "") -> CheckResult:
-    return CheckResult(Level.NOTE, what, mend, why)
+def checks(part: Part, *decide: Callable[[Installation], Iterable[Finding]]) -> tuple[Check[Installation], ...]:
+    """Return a check for each function. Its name is the function's with hyphens: `central-leads`."""
+    return tuple(Check(name=one.__name__.replace("_", "-"), group=part, decide=one) for one in decide)
 
 
 def several(
@@ -205,8 +146,8 @@ def several(
     *,
     mend: str = "",
     why: str = "",
-    say: Callable[..., CheckResult] = degraded,
-) -> list[CheckResult]:
+    say: Callable[..., Finding] = degraded,
+) -> list[Finding]:
     """Return one finding about all of `names`, such as "2 nodes are not reachable: n1, n2"; none without names. `{0}` in `mend`
     stands for the first name."""
     if not names:
@@ -214,6 +155,6 @@ def several(
     return [say(f"{count(len(names), one, many)} {what}: {listed(names)}", mend=mend.format(*names), why=why)]
 
 
-def unknown(what: str, why: str) -> CheckResult:
+def unreadable(what: str, why: str) -> Finding:
     mend = "an administrator can bind you the rights of deploy/rbac/reader.yaml"
-    return CheckResult(Level.UNKNOWN, f"cannot read {what}", mend, why)
+    return unknown(f"cannot read {what}", mend=mend, why=why)

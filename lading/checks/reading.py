@@ -1,6 +1,6 @@
 """Share readings between checks: each is made once, and a failure is reported by one check only.
 
-Tests: tests/unit/doctor/test_run_checks.py
+Tests: tests/unit/lading/checks/test_run.py
 """
 
 import asyncio
@@ -17,7 +17,7 @@ class ElsewhereError(Exception):
 
 
 class Readings:
-    """Hold the readings of one node. Create and use an object on one event loop only."""
+    """Hold the readings of one subject. Create and use an object on one event loop only."""
 
     def __init__(self) -> None:
         self._begun: dict[str, asyncio.Task[Any]] = {}

@@ -1,0 +1,1 @@
+"""Check a node or an installation: read, decide, show."""
