@@ -1,20 +1,21 @@
 """Ask the API server about this node and the rights of its reporter. Only reviews are created, which the server does not store.
 
-Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery".
+Source: SelfSubjectAccessReview (authorization.k8s.io/v1), Kubernetes "API discovery", kubelet's pkg/kubelet/server (/configz).
 
 Tests: tests/unit/doctor/test_cluster.py
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from doctor.cluster import ApiSeen
 from hooks.report.reporter import Api, connect
 from lading import nodedevices
-from lading.errors import ConfigError, HostError
+from lading.errors import ConfigError, HostError, LadingError
 from lading.kube.errors import NotFoundError, RefusedError, UnclearError, UnreachableError
 from lading.kube.resource import NODES
 from lading.threads import in_thread
@@ -29,6 +30,10 @@ _RIGHTS: Final[Sequence[Right]] = (
     ("patch", nodedevices.GROUP, nodedevices.PLURAL, "status"),
 )
 _TAINTS: Final = ("patch", "", "nodes", "")
+
+
+class _Configz(msgspec.Struct):
+    kubeletconfig: dict[str, Any] = {}
 
 
 async def read_api(node_name: str, *, report: bool, taints: bool, kubeconfig: str) -> ApiSeen:
@@ -46,6 +51,24 @@ async def read_api(node_name: str, *, report: bool, taints: bool, kubeconfig: st
         raise HostError(e.message, hint=_try_it(kubeconfig, node_name)) from e
     except ConfigError as e:
         raise ConfigError(e.message, hint=e.hint or _try_it(kubeconfig, node_name)) from e
+
+
+async def read_configz(node_name: str, *, kubeconfig: str, answer_s: float) -> Mapping[str, str]:
+    """Return the settings that the node's kubelet uses, by key, as far as they are texts. Return none without an answer, as for
+    a user without the right to get nodes/proxy."""
+    try:
+        async with asyncio.timeout(answer_s), connect(kubeconfig) as api:
+            return parse_configz(await api.get(NODES.path(name=node_name, subresource="proxy") + "/configz"))
+    except (LadingError, OSError):
+        return {}
+
+
+def parse_configz(body: bytes) -> Mapping[str, str]:
+    try:
+        settings = msgspec.json.decode(body, type=_Configz).kubeletconfig
+    except msgspec.DecodeError:
+        return {}
+    return {key: value for key, value in settings.items() if isinstance(value, str) and value}
 
 
 def _try_it(kubeconfig: str, node_name: str) -> str:

@@ -11,28 +11,29 @@ import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from doctor import cluster, kernel, rdma, read_node, state
-from doctor.api import read_api
+from doctor.api import read_api, read_configz
 from doctor.config import ConfigSeen
 from doctor.handler import HandlerSeen, read_handler
 from doctor.hooks_dir import FolderSeen, LoadSeen, RegistrationSeen, ServerSeen
 from doctor.keys import KeysSeen
+from doctor.kubelet import read_kubelet, unit
 from doctor.kubelet.kubelet import KubeletSeen, Route
-from doctor.kubelet.read_kubelet import read_kubelet
 from doctor.mps import MpsSeen, read_mps
 from doctor.nri import NriPluginsSeen, NriSeen, read_plugins, read_validator
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.nvidia.specs import read_own_specs
-from doctor.read import ANSWER_S, read_listener, read_runtime, read_said, read_socket, read_units
+from doctor.read import ANSWER_S, read_listener, read_runtime, read_said, read_socket
 from doctor.ready import DaemonReply
 from doctor.runtime import CgroupDrivers, RuntimeSeen, systemd_cgroups
 from doctor.sockets import SocketSeen
-from doctor.units import UnitsSeen
+from doctor.systemctl import show_units
+from doctor.units import PROPERTIES
 from doctor.versions import VersionsSeen
 from hooks.attach.netlink import HostKernel
 from hooks.attach.overlay import with_attached
@@ -105,7 +106,20 @@ class Host(Readings):
         return self.hooks if daemon == HOOKS else self.proxy
 
     async def kubelet(self) -> KubeletSeen:
-        return await self.once("kubelet", lambda: in_thread(lambda: read_kubelet(self.root)))
+        return await self.once("kubelet", self._read_kubelet)
+
+    async def _read_kubelet(self) -> KubeletSeen:
+        """Read kubelet, and ask its /configz only if it runs under the name of this node."""
+        shown = await in_thread(lambda: show_units(self.root, unit.PROPERTIES, read_kubelet.UNITS, self._answer_s))
+        seen = await in_thread(lambda: read_kubelet.read_kubelet(self.root, shown))
+        settings = self.hooks
+        if seen.running is None or not settings.report or seen.running.node_name(await self._hostname()) != settings.node_name:
+            return seen
+        configz = await read_configz(settings.node_name, kubeconfig=settings.kubeconfig, answer_s=self._answer_s)
+        return replace(seen, running=replace(seen.running, configz=configz))
+
+    async def _hostname(self) -> str:
+        return await in_thread(lambda: read_attribute(self.root / "proc/sys/kernel/hostname")) or socket.gethostname()
 
     async def nvidia(self) -> cards.CardsSeen:
         mount, driver_root = self.hooks.driver_mount, self.hooks.driver_root
@@ -178,7 +192,7 @@ class Host(Readings):
         return await in_thread(lambda: read_node.read_plugins(self.root, coexist=self.hooks.coexist))
 
     async def name(self) -> cluster.NameSeen:
-        hostname = await in_thread(lambda: read_attribute(self.root / "proc/sys/kernel/hostname")) or socket.gethostname()
+        hostname = await self._hostname()
         kubelet = await said_by("kubelet-endpoint", self.kubelet())
         return cluster.NameSeen(configured=self.hooks.node_name, kubelets=kubelet.command.node_name(hostname))
 
@@ -279,13 +293,13 @@ class Host(Readings):
         running = {daemon: (await said_by("ready", self.said(daemon))).version for daemon in daemons}
         return VersionsSeen(installed=__version__, running=running)
 
-    async def units(self) -> UnitsSeen:
+    async def units(self) -> str | None:
         units = [f"{daemon}.{kind}" for daemon in self._configs for kind in ("socket", "service")]
         if IsolationName.TOKENS in self.hooks.isolations:
             units.append("lading-shares.service")
         if self.by_nri:
             units.append("lading-nri-guard.service")
-        return await in_thread(lambda: read_units(self.root, units, self._answer_s))
+        return await in_thread(lambda: show_units(self.root, PROPERTIES, units, self._answer_s))
 
     async def servers(self) -> tuple[ServerSeen, ...]:
         registrations = (await said_by("hooks-dir", self.folder())).registrations

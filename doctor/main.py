@@ -22,7 +22,6 @@ from rich.text import Text
 from doctor.checks import CHECKS, NodeCheck
 from doctor.config import ConfigSeen
 from doctor.host import HOOKS, PROXY, Host
-from doctor.kubelet.read_unit_files import UNIT_FOLDERS
 from doctor.read import read_config
 from hooks.daemon.settings import CONFIG as HOOKS_CONFIG
 from hooks.daemon.settings import FrontEndName, Settings
@@ -44,6 +43,8 @@ PROGRAM: Final = "lading-doctor"
 # The deadline must be longer than NVML's first call: some 2 s on a board of eight cards without persistence mode.
 DEADLINE_S: Final = 10.0
 LONGEST_S: Final = 600.0
+# Folders of units (systemd.unit(5)).
+_UNIT_FOLDERS: Final = tuple(f"{parent}/systemd/system" for parent in ("lib", "usr/lib", "usr/local/lib", "run", "etc"))
 # Commands in findings need the flags of this command, so that they read the same node and configuration.
 _REPEATED: Final = re.compile(r"\blading-(?:doctor|hooks (?:registration|ledger|audit|release|render))\b")
 
@@ -135,7 +136,7 @@ async def _check(checks: Sequence[NodeCheck], args: argparse.Namespace, slowness
 
 def is_installed(seen: ConfigSeen, root: Path) -> bool:
     """Return whether the node has this daemon: its configuration file exists, even if unreadable, or its unit does."""
-    units = (root / folder / f"{seen.daemon}.service" for folder in UNIT_FOLDERS)
+    units = (root / folder / f"{seen.daemon}.service" for folder in _UNIT_FOLDERS)
     return seen.access is not None or seen.is_denied or any(map(Path.is_file, units))
 
 

@@ -1,10 +1,10 @@
-"""Read sockets, HTTP, the runtime, systemd and configuration files of a node. Nothing is changed, nothing is decided.
+"""Read sockets, HTTP, the runtime and configuration files of a node. Nothing is changed, nothing is decided.
 
 To check a socket, connect, send a greeting and close. The kernel names the process that called listen() on the socket
 (SO_PEERCRED, unix(7)); this is systemd for a socket of a systemd unit. HTTP is one request per connection, as the daemons serve
 it (lading.health); proxies of the environment are not used. Functions marked "Blocks" are run in a thread.
 
-Source: proc_pid_cmdline(5), systemctl(1) show, sd_booted(3), runtime.v1 (Version, Status).
+Source: proc_pid_cmdline(5), runtime.v1 (Version, Status).
 
 Tests: tests/unit/doctor/test_sockets.py
 """
@@ -13,8 +13,7 @@ import argparse
 import asyncio
 import socket
 import stat
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -27,7 +26,6 @@ from doctor.read_files import read_process
 from doctor.ready import DaemonReply
 from doctor.runtime import RuntimeSeen
 from doctor.sockets import SocketSeen
-from doctor.units import UnitsSeen
 from lading.errors import ConfigError, HostError
 from lading.health import Address, parse_address
 from lading.liveness import HELLO, find_silence
@@ -43,10 +41,6 @@ PROC: Final = Path("/proc")  # not below the host root: the kernel names a peer 
 LARGEST: Final = 16 << 20  # maximum bytes of an HTTP answer; /metrics of a node with many devices has some 100 KB
 RUNTIMES: Final = ("/run/containerd/containerd.sock", CONTAINERD, "/run/crio/crio.sock")
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  an address to listen on cannot be connected to
-_BOOTED: Final = Path("run/systemd/system")  # exists if systemd runs: sd_booted(3)
-_PROPERTIES: Final = (
-    "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainCode,ExecMainStatus,NRestarts,NeedDaemonReload"
-)
 
 
 # ---- sockets
@@ -144,23 +138,6 @@ def _where_a_runtime_is(endpoint: Path) -> str:
     if not others:
         return "systemctl status containerd; journalctl -u containerd -n 50; is runtime_endpoint its socket?"
     return f'runtime_endpoint = "{others[0]}" in runtimeproxy.toml and in hooks.toml (a runtime is there), and restart both'
-
-
-# ---- systemd
-
-
-def read_units(host_root: Path, units: Sequence[str], answer_s: float = ANSWER_S) -> UnitsSeen:
-    """Read systemd units with `systemctl show`; empty if systemd does not run this node. Blocks."""
-    if host_root != Path("/") or not (host_root / _BOOTED).is_dir():
-        return UnitsSeen()
-    command = ["systemctl", "show", "--property", _PROPERTIES, *units]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=answer_s)  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise HostError(f"cannot ask systemd about {', '.join(units)}: {e}") from e
-    if done.returncode:
-        raise HostError(f"cannot ask systemd about {', '.join(units)}: {done.stderr.strip()}")
-    return UnitsSeen(shown=done.stdout)
 
 
 # ---- configuration files

@@ -4,11 +4,13 @@ Source: systemctl(1) show; org.freedesktop.systemd1(5) has the properties.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from lading.checks.model import Finding, failed, ok, skipped, warning
 
+PROPERTIES: Final = (
+    "Id,LoadState,ActiveState,SubState,UnitFileState,Result,ExecMainCode,ExecMainStatus,NRestarts,NeedDaemonReload"
+)
 # 2 is the status of lading.errors.die; the others are systemd's, for failures before the program began (systemd.exec(5)).
 _STATUS: Final = {
     "2": " (its configuration is invalid)",
@@ -19,19 +21,13 @@ _STATUS: Final = {
 _BY_SIGNAL: Final = {"2", "3"}  # ExecMainCode of a process that a signal ended: CLD_KILLED, CLD_DUMPED (sigaction(2))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitsSeen:
-    """Hold the output of `systemctl show`."""
-
-    shown: str | None = None  # None: systemd does not run here, or the host root belongs to another node
-
-
-def decide_units(seen: UnitsSeen) -> Iterator[Finding]:
-    if seen.shown is None:
+def decide_units(shown: str | None) -> Iterator[Finding]:
+    """Check units as `systemctl show` prints them; None: systemd does not run here, or the host root is another node's."""
+    if shown is None:
         yield skipped("systemd does not run here")
         return
     well = []
-    for block in seen.shown.strip().split("\n\n"):
+    for block in shown.strip().split("\n\n"):
         unit = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         name, problem = unit.get("Id", ""), _problem(unit)
         if problem is None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from doctor.kubelet.unit_files import Word
+from doctor.kubelet.unit import Unit, Word
 
-ROLES: Final = ("server", "agent")
+_ROLES: Final = ("server", "agent")
 CONTAINERD: Final = "/run/k3s/containerd/containerd.sock"  # socket of the containerd of K3s, and of RKE2
 _DOCKERD: Final = "/run/k3s/cri-dockerd/cri-dockerd.sock"
 _ENDPOINT: Final = "container-runtime-endpoint"
@@ -68,6 +68,12 @@ class Service:
     def kubelet_folder(self) -> str:
         """Return the folder of kubelet's configuration, which K3s or RKE2 writes at each start."""
         return f"{option(self.options, 'data-dir') or f'/var/lib/rancher/{self.distribution}'}/agent/etc/kubelet.conf.d"
+
+
+def distribution_of(unit: Unit) -> Distribution | None:
+    """Return the distribution that a unit runs with a kubelet, as in `k3s agent`; else None."""
+    name, role = (unit.argv[0].rpartition("/")[2], unit.argv[1]) if len(unit.argv) > 1 else ("", "")
+    return Distribution(name) if name in list(Distribution) and role in _ROLES else None
 
 
 def option(options: Sequence[Option], key: str) -> str:

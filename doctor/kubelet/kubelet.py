@@ -1,9 +1,10 @@
 """Find the runtime socket that kubelet uses now, the socket after its next start, and the file that sets it.
 
-Take the running kubelet, the files of its unit, and its configuration. Return endpoints with their source, and whether pods
-start without the proxy. A flag overrides the configuration file, the last of several equal flags counts, and the drop-ins of
-`--config-dir` override the file of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A kubelet of
-K3s or RKE2 gets its settings from their configuration (doctor.kubelet.distribution).
+Take the running kubelet, its unit as systemd shows it, its configuration files, and its /configz. Return endpoints with their
+source, and whether pods start without the proxy. /configz has the settings that the running kubelet uses. In the files, a flag
+overrides the configuration file, the last of several equal flags counts, and the drop-ins of `--config-dir` override the file
+of `--config`. `cgroupDriver` and `--hostname-override` are read in the same way. A kubelet of K3s or RKE2 gets its settings
+from their configuration (doctor.kubelet.distribution).
 
 Source: kubelet's cmd/kubelet/app (flags parsed again after the file), Kubernetes "Drop-in directory for kubelet configuration
 files" (names that end in .conf, in order), kubeadm's 10-kubeadm.conf.
@@ -15,7 +16,7 @@ from itertools import pairwise
 from typing import Final
 
 from doctor.kubelet.distribution import CONTAINERD, Service, redirect
-from doctor.kubelet.unit_files import Unit, Word
+from doctor.kubelet.unit import Unit, Word
 from doctor.processes import Process
 from lading.checks.model import Finding, failed, ok, skipped, warning
 
@@ -27,6 +28,8 @@ _DROP_INS: Final = "/etc/systemd/system/kubelet.service.d"
 _RESTART: Final = "systemctl daemon-reload && systemctl restart kubelet"
 DEFAULT: Final = "kubelet's default"
 COMMAND_LINE: Final = "its command line"
+CONFIGZ: Final = "its /configz"
+_ASK: Final = "kubectl get --raw /api/v1/nodes/NODE/proxy/configz; on the node itself: systemctl cat kubelet k3s k3s-agent"
 _RUNTIME: Final = (
     f'runtime_endpoint = "{CONTAINERD}" in runtimeproxy.toml and in hooks.toml; '
     "systemctl restart lading-runtimeproxy lading-hooks"
@@ -36,7 +39,7 @@ _RUNTIME: Final = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     value: str
-    source: str  # a file of the node, "its command line" or "kubelet's default"
+    source: str  # a file of the node, or one of the texts above
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +48,14 @@ class Command:
 
     words: tuple[Word, ...] = ()
     config: Mapping[str, Setting] = field(default_factory=dict)
+    configz: Mapping[str, str] = field(default_factory=dict)  # settings of the running kubelet by key; empty: no answer
 
     def setting(self, flag: str, key: str, default: str) -> Setting:
-        if word := last_flag(self.words, flag):
-            return Setting(value=word.text, source=word.file)
-        return self.config.get(key) or Setting(value=default, source=DEFAULT)
+        word = last_flag(self.words, flag)
+        found = Setting(value=word.text, source=word.file) if word else self.config.get(key)
+        found = found or Setting(value=default, source=DEFAULT)
+        effective = self.configz.get(key) or found.value
+        return found if effective == found.value else Setting(value=effective, source=CONFIGZ)
 
     @property
     def endpoint(self) -> Setting:
@@ -69,6 +75,7 @@ class KubeletSeen:
     process: Process | None = None
     running: Command | None = None  # command of the running process; None: kubelet does not run
     unit: Unit = field(default_factory=Unit)
+    by_systemd: bool = True  # whether systemd shows its units; False: what it would start is unknown
     planned: Command | None = None  # command that the unit would start now; None: no unit starts kubelet
     service: Service | None = None  # K3s or RKE2 if kubelet is part of it; None: kubelet is independent
 
@@ -124,7 +131,9 @@ class Route:
 
 def decide_endpoint(route: Route) -> Iterator[Finding]:
     now, later = route.kubelet.running, route.kubelet.planned
-    if now is None and later is None:
+    if now is None and later is None and not route.kubelet.by_systemd:
+        yield skipped("no kubelet is visible here, and systemd, which could start one, does not answer", mend=_ASK)
+    elif now is None and later is None:
         yield skipped("no kubelet runs here, and it has no unit (neither have k3s and rke2)")
     elif route.direct:
         yield from _decide_direct(route)
@@ -165,8 +174,9 @@ def _decide_direct(route: Route) -> Iterator[Finding]:
 
 def _through_the_proxy(route: Route, now: Command) -> Finding:
     service, found = route.kubelet.service, now.endpoint
+    talks = f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says"
     if service is None:
-        return ok(f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says")
+        return ok(talks if route.kubelet.by_systemd else f"{talks}; systemd does not answer about its next start")
     if not service.runs_containerd and same_socket(route.runtime, CONTAINERD):
         what = f"container-runtime-endpoint in {service.own_endpoint.file} turns off {service.distribution}'s own containerd"
         mend = f"take it out there; {redirect(service, _url(route.proxy))}"
@@ -174,10 +184,10 @@ def _through_the_proxy(route: Route, now: Command) -> Finding:
     if service.runs_containerd and not same_socket(route.runtime, CONTAINERD):
         what = f"the proxy asks {route.runtime}, and {service.distribution}'s containerd listens at {CONTAINERD}"
         return failed(f"{route.kubelet.name} talks to the proxy; {what}", mend=_RUNTIME)
-    if service.changed:
+    if service.changed and not now.configz:
         what = f"{route.kubelet.name} was started before {service.changed} was written: what it talks to now is not known"
         return warning(f"{what}, from its next start on it is the proxy", mend=f"systemctl restart {service.unit}")
-    return ok(f"{route.kubelet.name} talks to the proxy at {found.value}, as {found.source} says")
+    return ok(talks)
 
 
 def _bypass(route: Route, now: Command, later: Command | None) -> Finding:
@@ -198,22 +208,11 @@ def _redirect(route: Route, command: Command) -> str:
         first = f"{_RUNTIME}; " if service.runs_containerd and not same_socket(route.runtime, CONTAINERD) else ""
         return f"{first}{redirect(service, socket)}"
     flag = f"--{_FLAG}={socket}"
-    if winner := extra_args_file(unit):
+    if winner := unit.environment_file(_EXTRA_ARGS):
         return f"give {_EXTRA_ARGS} in {winner}, which wins over drop-ins, {flag}; systemctl restart kubelet"
-    if any(f"${_EXTRA_ARGS}" in file.text for file in unit.files):  # 10-lading.conf sorts after kubeadm's 10-kubeadm.conf
+    if f"${_EXTRA_ARGS}" in unit.argv:  # 10-lading.conf sorts after kubeadm's 10-kubeadm.conf
         line = f'[Service]\\nEnvironment="{_EXTRA_ARGS}={flag}"\\n'
         return f"mkdir -p {_DROP_INS}; printf '{line}' > {_DROP_INS}/10-lading.conf; {_RESTART}"
     if command.config.get(KEY) == command.endpoint:
         return f"{KEY}: {socket} in {source}; systemctl restart kubelet"
     return f"{flag}{f' in {source}' if source.startswith('/') else ' on its command line'}; {_RESTART}"
-
-
-def extra_args_file(unit: Unit) -> str:
-    """Return the environment file that sets KUBELET_EXTRA_ARGS; empty if there is none. The file overrides a drop-in with the
-    same variable."""
-    setting = [path for path, text in unit.environment.items() if _sets_extra_args(text)]
-    return setting[-1] if setting else ""
-
-
-def _sets_extra_args(text: str) -> bool:
-    return any(line.strip().startswith(f"{_EXTRA_ARGS}=") for line in text.splitlines())

@@ -7,30 +7,41 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from doctor.kubelet.distribution import Distribution, kubelet_words
+from doctor.kubelet.distribution import Distribution, distribution_of, kubelet_words
 from doctor.kubelet.kubelet import KEY, Command, KubeletSeen, Setting, last_flag, traced
-from doctor.kubelet.read_distribution import RunningService, read_service
-from doctor.kubelet.read_unit_files import read_unit
-from doctor.kubelet.unit_files import Word, plan_command
+from doctor.kubelet.read_distribution import read_service
+from doctor.kubelet.unit import Unit, Word, parse_units
 from doctor.processes import Process
-from doctor.read_files import find_processes, read_yaml
+from doctor.read_files import find_processes, read_process, read_yaml
 
-_UNIT: Final = "kubelet.service"
+# K3s may have a unit with a name of its own (INSTALL_K3S_NAME).
+UNITS: Final = ("kubelet.service", "k3s.service", "k3s-*.service", "rke2-server.service", "rke2-agent.service")
 
 
-def read_kubelet(host_root: Path) -> KubeletSeen:
-    """Read kubelet. Blocks. Raises PermissionError for a file without permission to read, ConfigError for a malformed one."""
+def read_kubelet(host_root: Path, shown: str | None) -> KubeletSeen:
+    """Read kubelet. `shown`: what `systemctl show` prints about UNITS; None if systemd does not answer. Blocks. Raises
+    PermissionError for a file without permission to read, ConfigError for a malformed one."""
     process = next(iter(find_processes(host_root / "proc", "kubelet")), None)
-    unit = read_unit(host_root, _UNIT)
-    if service := read_service(host_root, kubelet=process is not None, alone=process is None and not unit.files):
-        return _of_service(host_root, service, process)
-    planned = plan_command(unit)
+    units = parse_units(shown or "", lambda path: _read(_below(host_root, path)))
+    unit = next((one for one in units if one.name == "kubelet"), Unit())
+    if chosen := _choose(units, kubelet=process is not None, alone=process is None and not unit.files):
+        return _of_service(host_root, *chosen, process)
     return KubeletSeen(
         process=process,
-        running=_running(host_root, process, planned),
+        running=_running(host_root, process, unit.planned),
         unit=unit,
-        planned=Command(words=planned, config=_read_config(host_root, planned)) if planned else None,
+        by_systemd=shown is not None,
+        planned=Command(words=unit.planned, config=_read_config(host_root, unit.planned)) if unit.planned else None,
     )
+
+
+def _choose(units: Sequence[Unit], *, kubelet: bool, alone: bool) -> tuple[Distribution, Unit] | None:
+    """Return the unit of K3s or RKE2 that runs kubelet; None if there is none. `kubelet`: kubelet is a process of its own, so
+    that K3s is another node's, in a container. `alone`: there is neither a kubelet nor its unit, so that a K3s or RKE2 counts
+    even if it does not run."""
+    found = [(distribution, unit) for unit in units if (distribution := distribution_of(unit))]
+    running = [one for one in found if one[1].pid and not (kubelet and one[0] is Distribution.K3S)]
+    return next(iter(running or found if alone else running), None)
 
 
 def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) -> Command | None:
@@ -38,19 +49,19 @@ def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) 
     return Command(words=words, config=_read_config(host_root, words)) if words else None
 
 
-def _of_service(host_root: Path, found: RunningService, kubelet: Process | None) -> KubeletSeen:
+def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet: Process | None) -> KubeletSeen:
     """Read the kubelet of K3s or RKE2. RKE2's process shows kubelet's command line. The kubelet inside K3s is assumed to have
     the settings in the files of K3s."""
-    service = found.service
+    service = read_service(host_root, distribution, unit)
     words = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
     config = _read_config(host_root, words)
     if KEY not in config or Path(config[KEY].source).name.startswith("00-"):  # K3s or RKE2 wrote this file at its last start
         config[KEY] = Setting(value=service.own_endpoint.value, source=service.own_endpoint.file)
     planned = Command(words=words, config=config)
-    inside = service.distribution is Distribution.K3S
+    inside = distribution is Distribution.K3S
     return KubeletSeen(
-        process=found.process if inside else kubelet,
-        running=(planned if found.process else None) if inside else _running(host_root, kubelet, words),
+        process=read_process(host_root / "proc", unit.pid) if inside and unit.pid else kubelet,
+        running=(planned if unit.pid else None) if inside else _running(host_root, kubelet, words),
         planned=planned,
         service=service,
     )
@@ -84,3 +95,7 @@ def _drop_ins(folder: Path) -> list[Path]:
 
 def _below(host_root: Path, path: str) -> Path:
     return host_root / path.lstrip("/")
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(errors="replace") if path.is_file() else None

@@ -6,14 +6,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from doctor.kubelet.unit import PROPERTIES, parse_units
 from simnode import leftovers
 from simnode.control_plane import free_port
 from simnode.daemons import render_flat_toml
-from tests.fakes import private_systemd
+from tests.fakes import private_systemd, systemctl
 from tests.fakes.counting_runtime import CountingRuntime
 from tests.fakes.needs import need
 from tests.fakes.private_systemd import UNITS, PrivateSystemd
@@ -112,6 +114,33 @@ def test_what_kubelets_unit_will_start_is_what_systemd_starts(systemd: PrivateSy
     assert state == "failed"
     systemd.run("sh", "-c", mend)  # nothing but a restart is missing
     assert states(systemd, "kubelet-endpoint") == {"ok"}
+
+
+def test_the_mend_of_a_bypass_mends(systemd: PrivateSystemd) -> None:
+    systemd.run("sh", "-c", f"rm -f {DEFAULT} {DROP_IN}; systemctl daemon-reload && systemctl restart kubelet")
+    eventually(lambda: _is_past_the_proxy(systemd))
+    ((_, mend),) = found(systemd, "kubelet-endpoint")
+    assert DROP_IN in mend
+    systemd.run("sh", "-c", mend)
+    assert states(systemd, "kubelet-endpoint") == {"ok"}
+
+
+def _is_past_the_proxy(systemd: PrivateSystemd) -> None:
+    assert states(systemd, "kubelet-endpoint") == {"failed"}
+
+
+def test_the_fake_shows_a_unit_as_systemd_does(systemd: PrivateSystemd) -> None:
+    def read(path: str) -> str | None:
+        file = systemd.root / path[1:]
+        return file.read_text() if file.is_file() else None
+
+    systemd.run("sh", "-c", f"mkdir -p /etc/default; echo KUBELET_EXTRA_ARGS=--v=3 > {DEFAULT}")
+    (real,) = parse_units(systemd.run("systemctl", "show", "--property", PROPERTIES, "kubelet.service"), read)
+    (fake,) = parse_units(systemctl.show(systemd.root, "kubelet.service"), read)
+    systemd.run("rm", DEFAULT)
+    assert replace(real, pid=0, started_s=0.0) == fake
+    assert fake.environment_file("KUBELET_EXTRA_ARGS") == DEFAULT
+    assert DROP_IN in fake.files
 
 
 def _bypass(systemd: PrivateSystemd) -> None:

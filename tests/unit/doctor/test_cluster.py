@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from doctor.api import ask, read_api, rights_of
+from doctor.api import ask, parse_configz, read_api, read_configz, rights_of
 from doctor.cluster import PLUGINS, ApiSeen, NameSeen, PluginsSeen, decide_api, decide_name, decide_plugins
 from doctor.read_node import read_plugins
 from lading.checks.model import Verdict
@@ -133,3 +133,16 @@ def test_an_api_server_that_is_away(tmp_path: Path) -> None:
     with pytest.raises(HostError) as refused:
         asyncio.run(read_api("n1", report=True, taints=False, kubeconfig=str(kubeconfig)))
     assert str(kubeconfig) in refused.value.hint
+
+
+def test_kubelets_own_configuration() -> None:
+    """With keys of KubeletConfiguration v1beta1; only texts are kept."""
+    body = {"kubeletconfig": {"containerRuntimeEndpoint": "unix:///x", "cgroupDriver": "systemd", "maxPods": 110, "nodeIP": ""}}
+    assert parse_configz(json.dumps(body).encode()) == {"containerRuntimeEndpoint": "unix:///x", "cgroupDriver": "systemd"}
+    assert parse_configz(b"[]") == parse_configz(b"<html>") == {}
+
+
+def test_a_kubelet_that_does_not_answer_has_no_configuration(tmp_path: Path) -> None:
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
+    for path in (kubeconfig, tmp_path / "none"):
+        assert asyncio.run(read_configz("n1", kubeconfig=str(path), answer_s=5.0)) == {}

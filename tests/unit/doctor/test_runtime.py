@@ -8,7 +8,7 @@ import pytest
 
 from doctor.kubelet.distribution import Distribution, Service
 from doctor.kubelet.kubelet import CGROUP_DRIVER, Command, KubeletSeen, Setting
-from doctor.kubelet.unit_files import Word
+from doctor.kubelet.unit import Word
 from doctor.processes import Process
 from doctor.read import read_runtime
 from doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver, decide_runtime

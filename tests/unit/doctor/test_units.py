@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from doctor.host import Host
-from doctor.read import read_units
-from doctor.units import UnitsSeen, decide_units
+from doctor.systemctl import show_units
+from doctor.units import PROPERTIES, decide_units
 from hooks.daemon.settings import Settings
 from lading.checks.model import Verdict
 from lading.devices.isolation import IsolationName
@@ -51,7 +51,7 @@ class Unit:
     ],
 )
 def test_one_unit(unit: Unit, state: Verdict, mend: str) -> None:
-    (verdict,) = decide_units(UnitsSeen(shown=unit.shown()))
+    (verdict,) = decide_units(unit.shown())
     assert verdict.verdict is state
     assert mend in verdict.mend
 
@@ -66,7 +66,7 @@ def test_one_unit(unit: Unit, state: Verdict, mend: str) -> None:
     ],
 )
 def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
-    (verdict,) = decide_units(UnitsSeen(shown=unit.shown()))
+    (verdict,) = decide_units(unit.shown())
     what, _, said = verdict.what.partition(": ")
     assert "x.service" in what
     assert said.startswith(ended)
@@ -75,11 +75,11 @@ def test_how_a_unit_ended_is_said(unit: Unit, ended: str) -> None:
 
 def test_several_units() -> None:
     shown = "\n".join(unit.shown() for unit in (Unit(), Unit(active="failed")))
-    assert states(decide_units(UnitsSeen(shown=shown))) == [Verdict.FAILED, Verdict.OK]
+    assert states(decide_units(shown)) == [Verdict.FAILED, Verdict.OK]
 
 
 def test_no_systemd_to_ask(tmp_path: Path) -> None:
-    assert states(decide_units(read_units(tmp_path, ["x.service"]))) == [Verdict.SKIPPED]
+    assert states(decide_units(show_units(tmp_path, PROPERTIES, ["x.service"], 1.0))) == [Verdict.SKIPPED]
 
 
 @pytest.mark.parametrize(("isolations", "asked"), [((IsolationName.NONE,), False), ((IsolationName.TOKENS,), True)])
@@ -87,6 +87,6 @@ def test_the_share_server_where_shares_are_kept_by_turns(
     isolations: tuple[IsolationName, ...], asked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units: list[str] = []
-    monkeypatch.setattr("doctor.host.read_units", lambda _, wanted, __: units.extend(wanted))
+    monkeypatch.setattr("doctor.host.show_units", lambda _, __, wanted, ___: units.extend(wanted))
     asyncio.run(Host(hooks=Settings(isolations=isolations), proxy=ProxySettings(), configs={}, root=Path("/")).units())
     assert ("lading-shares.service" in units) is asked

@@ -2,7 +2,9 @@
 
 import os
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,12 @@ import pytest
 from doctor.kubelet.distribution import CONTAINERD, Option, flags, kubelet_words, merge
 from doctor.kubelet.kubelet import KubeletSeen, Route, decide_endpoint
 from doctor.kubelet.read_kubelet import read_kubelet
-from doctor.kubelet.unit_files import Word
+from doctor.kubelet.unit import Word
 from doctor.runtime import CgroupDrivers, RuntimeSeen, decide_cgroup_driver
 from lading.checks.model import Finding, Verdict
 from lading.errors import ConfigError
 from protos.cri.runtime.v1 import api_pb2 as cri
+from tests.fakes import systemctl
 from tests.unit.doctor.verdicts import only
 
 OURS = "unix:///run/lading/cri.sock"
@@ -34,14 +37,26 @@ RKE2_KUBELET = ("/var/lib/rancher/rke2/bin/kubelet", "--node-labels=")
 
 
 def node(root: Path, files: dict[str, str], *processes: Sequence[str]) -> KubeletSeen:
+    """Write the files, and a process for each command line; a K3s or RKE2 without a unit in `files` gets its usual one."""
+    pids = {}
+    for pid, argv in enumerate(processes, start=100):
+        (root / f"proc/{pid}").mkdir(parents=True, exist_ok=True)
+        (root / f"proc/{pid}/cmdline").write_text("".join(f"{word}\0" for word in argv))
+        for program, unit in (("k3s", UNIT), ("rke2", RKE2_UNIT)):
+            if Path(" ".join(argv).split()[0]).name == program:
+                units = [Path(name).name for name in files if name.endswith(".service")]
+                files = files if units else files | {unit: f"ExecStart=/usr/local/bin/{' '.join(argv)}"}
+                pids[units[0] if units else Path(unit).name] = pid
+    (root / "proc").mkdir(exist_ok=True)
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    (root / "proc").mkdir(exist_ok=True)
-    for pid, argv in enumerate(processes, start=100):
-        (root / f"proc/{pid}").mkdir(exist_ok=True)
-        (root / f"proc/{pid}/cmdline").write_text("".join(f"{word}\0" for word in argv))
-    return read_kubelet(root)
+    return read_again(root, pids)
+
+
+def read_again(root: Path, pids: Mapping[str, int], *, ago_s: float = -60) -> KubeletSeen:
+    """Read the node with units that were started so many seconds ago, by default after all files were written."""
+    return read_kubelet(root, systemctl.show_all(root, pids, started_s=time.monotonic() - ago_s))
 
 
 def judged(seen: KubeletSeen, *, runtime: str = CONTAINERD) -> Finding:
@@ -107,7 +122,7 @@ CHILD = (*RKE2_KUBELET, f"--{ARG}")
         # A kubelet of its own, beside a K3s in some container.
         (INSTALLED, [SERVER, ("/usr/bin/kubelet", f"--{ARG}")], Verdict.OK, ""),
         # Something else of K3s'.
-        ({}, [("/usr/local/bin/k3s", "kubectl", "get"), ("k3s",)], Verdict.SKIPPED, ""),
+        ({UNIT: "ExecStart=k3s kubectl get"}, [("/usr/local/bin/k3s", "kubectl", "get"), ("k3s",)], Verdict.SKIPPED, ""),
     ],
 )
 def test_past_the_proxy(
@@ -125,7 +140,7 @@ def test_its_mend_mends(tmp_path: Path, before: str) -> None:
     commands, _, restart = mend.replace("/etc/", f"{tmp_path}/etc/").rpartition("; ")
     assert restart == "systemctl restart k3s"
     subprocess.run(["sh", "-c", commands], check=True)
-    found = read_kubelet(tmp_path)
+    found = read_again(tmp_path, {"k3s.service": 100})
     assert judged(found).verdict is Verdict.OK
     assert found.running is not None
     assert ("--v=2" in [word.text for word in found.running.words]) is bool(before)  # the mend keeps the earlier setting
@@ -149,21 +164,30 @@ def test_its_own_setting_turns_off_the_runtime_that_the_proxy_asks(tmp_path: Pat
 
 
 def test_a_setting_of_after_its_start_may_not_count_yet(tmp_path: Path) -> None:
-    files = INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]", "proc/stat": "cpu 1\nbtime 1000000\n"}
-    after = 100 * os.sysconf("SC_CLK_TCK")
-    files |= {"proc/100/stat": f"100 (k3s (x) y) S {' '.join(['0'] * 18)} {after} 0 0\n"}
-    seen = node(tmp_path, files, SERVER)
+    node(tmp_path, INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, SERVER)
+    seen = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
     assert seen.service is not None
     assert seen.service.changed in {f"/{CONFIG}", f"/{UNIT}"}
     verdict = judged(seen)
     assert (verdict.verdict, verdict.mend) == (Verdict.WARNING, "systemctl restart k3s")
     for name in (CONFIG, UNIT):
-        os.utime(tmp_path / name, (1000099, 1000099))
-    assert judged(read_kubelet(tmp_path)).verdict is Verdict.OK
+        os.utime(tmp_path / name, (time.time() - 200, time.time() - 200))
+    assert judged(read_again(tmp_path, {"k3s.service": 100}, ago_s=100)).verdict is Verdict.OK
 
 
-def test_the_unit_is_the_one_of_its_cgroup(tmp_path: Path) -> None:
-    files = {"proc/100/cgroup": "0::/system.slice/k3s-lab.service/init\n"}
+def test_kubelet_itself_knows_whether_a_later_setting_counts(tmp_path: Path) -> None:
+    node(tmp_path, INSTALLED | {CONFIG: f"kubelet-arg: [{ARG}]"}, SERVER)
+    seen = read_again(tmp_path, {"k3s.service": 100}, ago_s=100)
+    assert seen.running is not None
+    for endpoint, verdict in ((OURS, Verdict.OK), (f"unix://{CONTAINERD}", Verdict.FAILED)):
+        running = replace(seen.running, configz={"containerRuntimeEndpoint": endpoint})
+        found = judged(replace(seen, running=running))
+        assert found.verdict is verdict
+        assert found.mend == ("" if verdict is Verdict.OK else "systemctl restart k3s")
+
+
+def test_a_unit_with_a_name_of_its_own(tmp_path: Path) -> None:
+    files = {"etc/systemd/system/k3s-lab.service": "ExecStart=/usr/local/bin/k3s server"}
     assert "systemctl restart k3s-lab" in judged(node(tmp_path, files, SERVER)).mend
 
 

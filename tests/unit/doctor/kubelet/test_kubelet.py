@@ -2,14 +2,16 @@
 
 import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from doctor.kubelet.kubelet import KubeletSeen, Route, decide_endpoint, same_socket
+from doctor.kubelet.kubelet import KubeletSeen, Route, Setting, decide_endpoint, same_socket
 from doctor.kubelet.read_kubelet import read_kubelet
-from lading.checks.model import Verdict
+from lading.checks.model import Finding, Verdict
 from lading.errors import ConfigError
+from tests.fakes import systemctl
 from tests.unit.doctor.verdicts import only
 
 OURS, RUNTIMES = "unix:///run/lading/cri.sock", "unix:///run/containerd/containerd.sock"
@@ -43,7 +45,11 @@ def node(root: Path, files: dict[str, str], argv: Iterable[str] = ()) -> Kubelet
         (root / name).write_text(text)
     (root / "proc/812").mkdir(parents=True)
     (root / "proc/812/cmdline").write_text("".join(f"{word}\0" for word in argv))
-    return read_kubelet(root)
+    return read_again(root)
+
+
+def read_again(root: Path) -> KubeletSeen:
+    return read_kubelet(root, systemctl.show_all(root, {}))
 
 
 @pytest.mark.parametrize(
@@ -144,6 +150,31 @@ def test_a_unit_of_etc_stands_in_for_that_of_usr(tmp_path: Path) -> None:
     assert planned.endpoint.source == "/etc/systemd/system/kubelet.service"
 
 
+@pytest.mark.parametrize(("argv", "verdict"), [([], Verdict.SKIPPED), (["kubelet", TO_US], Verdict.OK)])
+def test_without_systemd_what_cannot_be_known_is_said(tmp_path: Path, argv: list[str], verdict: Verdict) -> None:
+    """The unit files are there, and only systemd knows what they mean."""
+    node(tmp_path, PACKAGE, argv)
+    finding = judged(read_kubelet(tmp_path, None))
+    assert finding.verdict is verdict
+    assert "systemd" in finding.what
+    assert ("configz" in finding.mend) is (verdict is Verdict.SKIPPED)
+
+
+def judged(seen: KubeletSeen) -> Finding:
+    return only(decide_endpoint(Route(kubelet=seen, proxy="/run/lading/cri.sock", runtime=RUNTIMES)))
+
+
+@pytest.mark.parametrize(
+    ("effective", "source", "verdict"), [(OURS, "its command line", Verdict.OK), (RUNTIMES, "its /configz", Verdict.FAILED)]
+)
+def test_kubelets_own_word_counts_more_than_files(tmp_path: Path, effective: str, source: str, verdict: Verdict) -> None:
+    seen = node(tmp_path, {}, ["kubelet", TO_US])
+    assert seen.running is not None
+    running = replace(seen.running, configz={"containerRuntimeEndpoint": effective})
+    assert running.endpoint == Setting(value=effective, source=source)
+    assert judged(replace(seen, running=running)).verdict is verdict
+
+
 def test_other_settings(tmp_path: Path) -> None:
     seen = node(tmp_path, PACKAGE, [*AS_PLANNED, "--hostname-override=N1"])
     assert seen.running is not None
@@ -159,7 +190,7 @@ def test_drop_ins_that_may_not_be_read_are_not_none(tmp_path: Path, monkeypatch:
     node(tmp_path, {"d/9.conf": f"containerRuntimeEndpoint: {OURS}"}, ["kubelet", "--config-dir=/d"])
     monkeypatch.setattr(Path, "iterdir", denied)
     with pytest.raises(PermissionError):
-        read_kubelet(tmp_path)
+        read_again(tmp_path)
 
 
 def test_a_configuration_that_is_none(tmp_path: Path) -> None:
@@ -177,6 +208,6 @@ def test_its_mend_mends(tmp_path: Path) -> None:
     route = Route(kubelet=node(tmp_path, PACKAGE, [*AS_PLANNED, TO_RUNTIME]), proxy="/run/lading/cri.sock", runtime=RUNTIMES)
     commands = only(decide_endpoint(route)).mend.replace("/etc/", f"{tmp_path}/etc/").removesuffix(f"; {RESTART}")
     subprocess.run(["sh", "-c", commands], check=True)
-    planned = read_kubelet(tmp_path).planned
+    planned = read_again(tmp_path).planned
     assert planned is not None
     assert (planned.endpoint.value, planned.endpoint.source) == (OURS, f"/{LADING}")
