@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from doctor import cluster, kernel, rdma, read_node, state
+from doctor import cluster, rdma, read_node
 from doctor.api import read_api, read_configz
 from doctor.config import ConfigSeen
 from doctor.handler import HandlerSeen, read_handler
@@ -24,7 +24,7 @@ from doctor.keys import KeysSeen
 from doctor.kubelet import read_kubelet, unit
 from doctor.kubelet.kubelet import KubeletSeen, Route
 from doctor.mps import MpsSeen, read_mps
-from doctor.nri import NriPluginsSeen, NriSeen, read_plugins, read_validator
+from doctor.nri import NriSeen, read_validator
 from doctor.nvidia import cards
 from doctor.nvidia.gpus import InjectionSeen, ReloadSeen
 from doctor.nvidia.specs import read_own_specs
@@ -173,12 +173,6 @@ class Host(Readings):
         folder = await said_by("hooks-dir", self.folder())
         return RegistrationSeen(folder=folder, expected=parse_registration(rendered, "50-lading.json"))
 
-    async def ledger(self) -> state.LedgerSeen:
-        return await in_thread(lambda: read_node.read_schema(ledger_path(self.hooks)))
-
-    async def disk(self) -> state.DiskSeen:
-        return await in_thread(lambda: read_node.read_disk(Path(self.hooks.state_dir)))
-
     async def route(self) -> Route:
         runtime = self.hooks.runtime_endpoint if self.by_nri else self.proxy.runtime_endpoint
         return Route(kubelet=await self.kubelet(), proxy=self.proxy.listen, runtime=runtime, direct=self.by_nri)
@@ -187,9 +181,6 @@ class Host(Readings):
         return CgroupDrivers(
             kubelet=await said_by("kubelet-endpoint", self.kubelet()), runtime=await said_by("runtime", self.runtime())
         )
-
-    async def plugins(self) -> cluster.PluginsSeen:
-        return await in_thread(lambda: read_node.read_plugins(self.root, coexist=self.hooks.coexist))
 
     async def name(self) -> cluster.NameSeen:
         hostname = await self._hostname()
@@ -216,10 +207,6 @@ class Host(Readings):
         served = await in_thread(lambda: path.exists() and read_listener(path, self._answer_s) is not None)
         validates = await in_thread(lambda: read_validator(self.root))
         return NriSeen(runtime=runtime, by_nri=self.by_nri, socket=self.hooks.nri_socket, served=served, validates=validates)
-
-    async def nri_plugins(self) -> NriPluginsSeen:
-        folder, proc = Path(self.hooks.nri_plugin_path), self.root / "proc"
-        return await in_thread(lambda: read_plugins(folder, proc=proc, installed=__version__))
 
     async def handler(self) -> HandlerSeen:
         runtime = await said_by("runtime", self.runtime())
@@ -278,15 +265,6 @@ class Host(Readings):
             memlock=self.hooks.rdma_memlock,
             problem=problem,
         )
-
-    async def cgroups(self) -> kernel.CgroupsSeen:
-        return await in_thread(lambda: read_node.read_cgroups(self.root))
-
-    async def selinux(self) -> kernel.SelinuxSeen:
-        return await in_thread(lambda: read_node.read_selinux(self.root))
-
-    async def clock(self) -> kernel.ClockSeen:
-        return await in_thread(read_node.read_clock)
 
     async def versions(self) -> VersionsSeen:
         daemons = (HOOKS,) if self.by_nri else (HOOKS, PROXY)

@@ -1,4 +1,4 @@
-"""Represent a process of a node by its command line in /proc. A process that ends while it is read has an empty one.
+"""Read the processes of a node from /proc. A process that ends while it is read has an empty one.
 
 Source: proc_pid_cmdline(5).
 
@@ -25,3 +25,17 @@ class Process:
     def __str__(self) -> str:
         interpreted = self.program.startswith("python") and len(self.argv) > 1
         return f"{Path(self.argv[1]).name if interpreted else self.program or 'process'} (pid {self.pid})"
+
+
+def read_process(proc: Path, pid: int) -> Process:
+    try:
+        words = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        words = []
+    return Process(pid=pid, argv=tuple(words[:-1]))  # each argument ends in NUL
+
+
+def find_processes(proc: Path, program: str) -> tuple[Process, ...]:
+    """Return the processes that were started as this program, by pid."""
+    pids = sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal())
+    return tuple(process for process in (read_process(proc, pid) for pid in pids) if process.program == program)

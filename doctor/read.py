@@ -22,7 +22,7 @@ import msgspec
 
 from doctor.config import ConfigSeen
 from doctor.kubelet.distribution import CONTAINERD
-from doctor.read_files import read_process
+from doctor.processes import read_process
 from doctor.ready import DaemonReply
 from doctor.runtime import RuntimeSeen
 from doctor.sockets import SocketSeen

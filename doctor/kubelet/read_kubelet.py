@@ -1,18 +1,25 @@
 """Read kubelet on this node: its process, its unit, and the configuration files that they name. Blocks; decides nothing.
 
+K3s and RKE2 overwrite their command line with one word, such as "/usr/local/bin/k3s agent", so their flags are those of the
+unit. Files written after the start of the process are found by their modification times.
+
+Source: K3s' pkg/proctitle, install.sh (k3s.service); RKE2's bundle/lib/systemd/system.
+
 Tests: tests/unit/doctor/kubelet/test_kubelet.py
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from doctor.kubelet.distribution import Distribution, distribution_of, kubelet_words
+import yaml
+
+from doctor.kubelet.distribution import Distribution, Option, Service, distribution_of, flags, kubelet_words, merge, option
 from doctor.kubelet.kubelet import KEY, Command, KubeletSeen, Setting, last_flag, traced
-from doctor.kubelet.read_distribution import read_service
 from doctor.kubelet.unit import Unit, Word, parse_units
-from doctor.processes import Process
-from doctor.read_files import find_processes, read_process, read_yaml
+from doctor.processes import Process, find_processes, read_process
+from lading.errors import ConfigError
 
 # K3s may have a unit with a name of its own (INSTALL_K3S_NAME).
 UNITS: Final = ("kubelet.service", "k3s.service", "k3s-*.service", "rke2-server.service", "rke2-agent.service")
@@ -52,7 +59,7 @@ def _running(host_root: Path, process: Process | None, planned: Sequence[Word]) 
 def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet: Process | None) -> KubeletSeen:
     """Read the kubelet of K3s or RKE2. RKE2's process shows kubelet's command line. The kubelet inside K3s is assumed to have
     the settings in the files of K3s."""
-    service = read_service(host_root, distribution, unit)
+    service = _read_service(host_root, distribution, unit)
     words = (Word(f"--config-dir={service.kubelet_folder}", ""), *kubelet_words(service.options))
     config = _read_config(host_root, words)
     if KEY not in config or Path(config[KEY].source).name.startswith("00-"):  # K3s or RKE2 wrote this file at its last start
@@ -65,6 +72,35 @@ def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet
         planned=planned,
         service=service,
     )
+
+
+def _read_service(host_root: Path, distribution: Distribution, unit: Unit) -> Service:
+    """Return the settings of K3s or RKE2. Raises PermissionError, ConfigError."""
+    given, prefix = flags(unit.planned), distribution.upper()
+    path = unit.variables.get(f"{prefix}_CONFIG_FILE") or option(given, "config") or f"/etc/rancher/{distribution}/config.yaml"
+    files = tuple(_configuration(host_root, path, distribution))
+    named = unit.variables.get(f"{prefix}_NODE_NAME")
+    options = (*([Option("node-name", named, "")] if named else ()), *merge(files), *given, Option("config", path, ""))
+    read = [*(file for file, _ in files), *unit.files, *unit.environment]
+    changed = _newest(host_root, read, time.time() - time.monotonic() + unit.started_s) if unit.pid else ""
+    return Service(distribution=distribution, unit=unit.name, options=options, changed=changed)
+
+
+def _configuration(host_root: Path, path: str, distribution: Distribution) -> Iterator[tuple[str, dict[str, Any]]]:
+    main = host_root / path.lstrip("/")
+    folder = main.with_name(f"{main.name}.d")
+    drop_ins = sorted(folder.iterdir()) if folder.is_dir() else []
+    for file in (main, *(one for one in drop_ins if one.suffix.lower() in (".yaml", ".yml"))):
+        if file.is_file():
+            name = f"/{file.relative_to(host_root)}"
+            yield name, _read_yaml(file, f"{distribution}'s {name}")
+
+
+def _newest(host_root: Path, files: Iterable[str], since: float) -> str:
+    """Return the file that was written last, if later than `since` (seconds since the epoch); else an empty text."""
+    written = {name: (host_root / name.lstrip("/")).stat().st_mtime for name in files}
+    newest = max(written, key=lambda name: written[name], default="")
+    return newest if newest and written[newest] > since else ""
 
 
 def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
@@ -80,7 +116,7 @@ def _read_config(host_root: Path, words: Sequence[Word]) -> dict[str, Setting]:
         name = f"/{path.relative_to(host_root)}"
         settings |= {
             key: Setting(value=value, source=name)
-            for key, value in read_yaml(path, f"kubelet's {name}").items()
+            for key, value in _read_yaml(path, f"kubelet's {name}").items()
             if isinstance(value, str) and value
         }
     return settings
@@ -95,6 +131,18 @@ def _drop_ins(folder: Path) -> list[Path]:
 
 def _below(host_root: Path, path: str) -> Path:
     return host_root / path.lstrip("/")
+
+
+def _read_yaml(path: Path, name: str) -> dict[str, Any]:
+    """Return the mapping in a YAML file; empty if there is none. Raises ConfigError for a file that is not YAML. `name`: the
+    file in messages."""
+    try:
+        found = yaml.safe_load(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except yaml.YAMLError as e:
+        raise ConfigError(f"cannot read {name}: not YAML") from e
+    return found if isinstance(found, dict) else {}
 
 
 def _read(path: Path) -> str | None:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,31 @@ def test_kubelets_own_configuration() -> None:
     body = {"kubeletconfig": {"containerRuntimeEndpoint": "unix:///x", "cgroupDriver": "systemd", "maxPods": 110, "nodeIP": ""}}
     assert parse_configz(json.dumps(body).encode()) == {"containerRuntimeEndpoint": "unix:///x", "cgroupDriver": "systemd"}
     assert parse_configz(b"[]") == parse_configz(b"<html>") == {}
+
+
+def test_kubelet_is_asked_through_the_api_server(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path.partition("?")[0])
+            body = b'{"kubeletconfig": {"cgroupDriver": "systemd"}}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{server.server_port}")
+        found = asyncio.run(read_configz("n1", kubeconfig=str(kubeconfig), answer_s=30.0))
+        server.shutdown()
+        thread.join()
+    assert (found, asked) == ({"cgroupDriver": "systemd"}, ["/api/v1/nodes/n1/proxy/configz"])
 
 
 def test_a_kubelet_that_does_not_answer_has_no_configuration(tmp_path: Path) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from doctor.processes import Process
+from doctor.processes import Process, find_processes, read_process
 from doctor.read import read_listener, read_socket
-from doctor.read_files import find_processes, read_process
 from doctor.sockets import SocketSeen, decide_socket
 from lading.checks.model import Verdict
 from lading.errors import HostError
