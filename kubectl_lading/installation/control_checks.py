@@ -74,8 +74,8 @@ def policies_there(now: Installation) -> Iterator[Finding]:
         return
     missing = [name for name in POLICIES if name not in now.policies]
     why = "pods can go around central; on the nodes the signature still counts"
-    what = f"of {len(POLICIES)} missing"
-    yield from several(missing, "admission policy", "admission policies", what, why=why, mend=_ADMISSION)
+    what = f"admission (policy|policies) of {len(POLICIES)} missing"
+    yield from several(missing, what, why=why, mend=_ADMISSION)
     for name, policy in sorted(now.policies.items()):
         for warning in policy.warnings:
             yield degraded(
@@ -94,7 +94,7 @@ def policies_bound(now: Installation) -> Iterator[Finding]:
     denying = {one.spec.policy_name for one in now.bindings if "Deny" in one.spec.validation_actions}
     idle = [name for name in POLICIES if name in now.policies and name not in denying]
     why = "no binding of it has the action Deny"
-    yield from several(idle, "admission policy denies", "admission policies deny", "nothing", why=why, mend=_ADMISSION)
+    yield from several(idle, "admission (policy denies|policies deny) nothing", why=why, mend=_ADMISSION)
 
 
 def central_deployed(now: Installation) -> Iterator[Finding]:

@@ -109,9 +109,7 @@ def nodes_chosen_report(now: Installation) -> list[Finding]:
     silent = set(_nodes(now, HOOKS)) - set(now.reports) - set(not_ready_on(now, HOOKS))
     return several(
         sorted(silent) if HOOKS in now.daemonsets else [],
-        "node runs",
-        "nodes run",
-        f"{HOOKS} and do not report",
+        f"(node runs|nodes run) {HOOKS} and do not report",
         why="central assigns no devices there",
         mend=f"kubectl -n {NODES_NAMESPACE} logs daemonset/{HOOKS} -c hooks | grep report; is report = true in hooks.toml?",
     )
@@ -120,9 +118,7 @@ def nodes_chosen_report(now: Installation) -> list[Finding]:
 def nodes_untainted(now: Installation) -> list[Finding]:
     return several(
         [name for name, node in sorted(now.nodes.items()) if any(taint.key == NOT_READY for taint in node.spec.taints)],
-        "node has",
-        "nodes have",
-        f"the taint {NOT_READY}",
+        f"(node has|nodes have) the taint {NOT_READY}",
         why="no pod is placed there until its front end is ready: the plugin and the guard connected, the ledger compared",
         mend="kubectl describe node {0}; curl -s http://127.0.0.1:9441/readyz, on the node",
     )

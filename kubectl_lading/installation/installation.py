@@ -7,11 +7,12 @@ check is a small pure function over the installation, listed in a table. A part 
 Tests: tests/unit/kubectl_lading/installation/test_status_view.py
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from kubectl_lading.objects import (
     Crd,
@@ -26,11 +27,12 @@ from kubectl_lading.objects import (
     SystemPod,
     Unread,
 )
-from kubectl_lading.terminal.words import count, listed
+from kubectl_lading.terminal.words import listed
 from lading.checks.model import Check, Finding, degraded, unknown
 
 T = TypeVar("T")
 
+_CHOICE: Final = re.compile(r"\(([^()|]*)\|([^()|]*)\)")  # a text for one object, and for several
 
 Maybe: TypeAlias = T | Unread | None
 
@@ -139,20 +141,14 @@ def checks(part: Part, *decide: Callable[[Installation], Iterable[Finding]]) -> 
 
 
 def several(
-    names: Sequence[str],
-    one: str,
-    many: str,
-    what: str,
-    *,
-    mend: str = "",
-    why: str = "",
-    say: Callable[..., Finding] = degraded,
+    names: Sequence[str], what: str, *, mend: str = "", why: str = "", say: Callable[..., Finding] = degraded
 ) -> list[Finding]:
-    """Return one finding about all of `names`, such as "2 nodes are not reachable: n1, n2"; none without names. `{0}` in `mend`
-    stands for the first name."""
+    """Return one finding about all of `names`; none without names. "(node is|nodes are) not reachable" becomes "2 nodes are not
+    reachable: n1, n2". `{0}` in `mend` stands for the first name."""
     if not names:
         return []
-    return [say(f"{count(len(names), one, many)} {what}: {listed(names)}", mend=mend.format(*names), why=why)]
+    numbered = _CHOICE.sub(lambda found: found[1] if len(names) == 1 else found[2], what)
+    return [say(f"{len(names)} {numbered}: {listed(names)}", mend=mend.format(*names), why=why)]
 
 
 def unreadable(what: str, why: str) -> Finding:

@@ -29,14 +29,12 @@ def nodes_report(now: Installation) -> Iterator[Finding]:
         yield degraded("no node reports devices: no pod can get devices", mend=mend)
     yield from several(
         now.workload.unreported,
-        "node has",
-        "nodes have",
-        "pods with devices and no report",
+        "(node has|nodes have) pods with devices and no report",
         why="central assigns no devices there, and does not see what its ledger holds",
         mend=_DOCTOR,
     )
     mend = "kubectl delete nodedevices {0}, if that node is gone for good"
-    yield from several(sorted(now.reports.keys() - now.nodes.keys()), "report", "reports", "of no node", mend=mend, say=note)
+    yield from several(sorted(now.reports.keys() - now.nodes.keys()), "(report|reports) of no node", mend=mend, say=note)
 
 
 def versions_in_step(now: Installation) -> Iterator[Finding]:
@@ -67,9 +65,7 @@ def versions_in_step(now: Installation) -> Iterator[Finding]:
 def nodes_reconciled(now: Installation) -> list[Finding]:
     return several(
         sorted(name for name, report in now.reports.items() if not report.status.reconciled),
-        "node does",
-        "nodes do",
-        "not know yet who holds which devices",
+        "(node does|nodes do) not know yet who holds which devices",
         why="no devices are assigned there",
         mend="normal for some seconds after a start; otherwise: curl -s http://127.0.0.1:9441/readyz, on the node",
     )
@@ -78,9 +74,7 @@ def nodes_reconciled(now: Installation) -> list[Finding]:
 def nodes_reachable(now: Installation) -> list[Finding]:
     return several(
         sorted(name for name in now.reporting if not now.nodes[name].ready),
-        "node with devices is",
-        "nodes with devices are",
-        "not reachable",
+        "(node with devices is|nodes with devices are) not reachable",
         why="devices that pods hold there stay held, and no others are assigned",
         mend="kubectl describe node {0}",
     )
@@ -91,9 +85,7 @@ def nodes_rebooted(now: Installation) -> list[Finding]:
     boots = {name: (now.reports[name].status.boot_id, now.nodes[name].status.node_info.boot_id) for name in now.reporting}
     return several(
         [name for name, (reported, current) in boots.items() if is_other_boot(reported, current)],
-        "node has",
-        "nodes have",
-        "not reported since the last boot",
+        "(node has|nodes have) not reported since the last boot",
         why="the report is from before the reboot",
         mend="systemctl status lading-hooks; journalctl -t lading-hooks -p err, on the node",
     )
@@ -113,19 +105,17 @@ def devices_healthy(now: Installation) -> Iterator[Finding]:
     unhealthy = {name: devices for name, report in sorted(now.reports.items()) if (devices := _unhealthy(report))}
     yield from several(
         [f"{name}: {device}" for name, devices in unhealthy.items() for device in devices],
-        "device is",
-        "devices are",
-        f"unhealthy on {count(len(unhealthy), 'node')}",
+        f"(device is|devices are) unhealthy on {count(len(unhealthy), 'node')}",
         why="they are not given to any pod",
         mend=f"kubectl lading node {next(iter(unhealthy), '')}",
     )
     gpus = [(name, gpu) for name, report in sorted(now.reports.items()) for gpu in report.status.gpus]
     used = [f"{name}: {gpu.uuid} ({gpu.used_by})" for name, gpu in gpus if gpu.used_by]
     why = "they are not given to any pod meanwhile"
-    yield from several(used, "GPU is", "GPUs are", "used without a grant", why=why, say=note)
+    yield from several(used, "(GPU is|GPUs are) used without a grant", why=why, say=note)
     dirty = [f"{name}: {gpu.uuid} ({gpu.dirty})" for name, gpu in gpus if gpu.dirty]
     why = "they wait until they are clean, and are given to no pod before"
-    yield from several(dirty, "GPU is", "GPUs are", "dirty", why=why, say=note)
+    yield from several(dirty, "(GPU is|GPUs are) dirty", why=why, say=note)
 
 
 def _unhealthy(report: Report) -> list[str]:
@@ -136,12 +126,9 @@ def _unhealthy(report: Report) -> list[str]:
 
 
 def pods_assigned(now: Installation) -> list[Finding]:
-    pods = now.workload.unassigned
     return several(
-        pods,
-        "pod asks",
-        "pods ask",
-        f"for devices and {'was' if len(pods) == 1 else 'were'} bound without an assignment",
+        now.workload.unassigned,
+        "(pod asks|pods ask) for devices and (was|were) bound without an assignment",
         why="the node refuses such a pod, or it runs without its devices",
         mend="delete the pod, and create it with schedulerName: lading and no nodeName",
     )
@@ -150,16 +137,14 @@ def pods_assigned(now: Installation) -> list[Finding]:
 def pods_healthy(now: Installation) -> list[Finding]:
     pods = now.workload.unhealthy
     mend = f"kubectl lading pod {_flags(pods)}"
-    return several(pods, "pod has", "pods have", "devices that became unhealthy", mend=mend)
+    return several(pods, "(pod has|pods have) devices that became unhealthy", mend=mend)
 
 
 def pods_granted(now: Installation) -> list[Finding]:
     """Check that nodes report the devices of running pods. A node grants them before it creates the container."""
     return several(
         now.workload.ungranted,
-        "pod runs",
-        "pods run",
-        "with devices of which the node reports nothing",
+        "(pod runs|pods run) with devices of which the node reports nothing",
         why="kubelet goes past the proxy there, or lading-hooks does not report",
         mend=_DOCTOR,
     )
@@ -167,17 +152,15 @@ def pods_granted(now: Installation) -> list[Finding]:
 
 def pods_started(now: Installation) -> list[Finding]:
     pods = now.workload.unstarted
-    what = f"given devices long ago and {'has' if len(pods) == 1 else 'have'} not started"
+    what = "(pod was|pods were) given devices long ago and (has|have) not started"
     mend = f"kubectl lading why {_flags(pods)}"
-    return several(pods, "pod was", "pods were", what, why="the devices are held meanwhile", mend=mend)
+    return several(pods, what, why="the devices are held meanwhile", mend=mend)
 
 
 def pods_apart(now: Installation) -> list[Finding]:
     return several(
         now.workload.clashes,
-        "device is",
-        "devices are",
-        "held by several pods",
+        "(device is|devices are) held by several pods",
         why="the node refuses the second one; central evicts one of them",
         mend="kubectl get events -A --field-selector reason=DeviceConflict",
     )

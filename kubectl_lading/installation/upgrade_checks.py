@@ -113,9 +113,7 @@ def _platform(judged: Judgement, nodes: list[str], *, mend: str) -> Iterator[Fin
 def disks(now: Installation) -> list[Finding]:
     return several(
         [name for name in now.reporting if now.nodes[name].is_true("DiskPressure")],
-        "node has",
-        "nodes have",
-        "too little disk",
+        "(node has|nodes have) too little disk",
         why="the new version is installed beside the old one, and the ledger is written on every grant",
         mend="kubectl describe node {0}; df -h /opt/lading /var/lib/lading, on the node",
     )
@@ -125,9 +123,7 @@ def vfs_back(now: Installation) -> list[Finding]:
     vfs = [(name, vf) for name, report in now.reports.items() for pf in report.status.pfs for vf in pf.vfs]
     return several(
         sorted(f"{name} {vf.bdf} ({vf.unhealthy})" for name, vf in vfs if vf.unhealthy),
-        "VF",
-        "VFs",
-        "could not be attached or released, or are unhealthy",
+        "(VF|VFs) could not be attached or released, or are unhealthy",
         why="only the running version knows how far the operation got",
         mend="journalctl -t lading-hooks LADING_EVENT=vf.attach-failed + LADING_EVENT=vf.release-failed, on the node",
     )
