@@ -151,6 +151,9 @@ def decide_endpoint(route: Route) -> Iterator[Finding]:
         yield warning(what, mend=_redirect(route, later))
     elif now is not None:
         yield _through_the_proxy(route, now)
+    if route.kubelet.unit.is_stale:
+        what = "the unit that starts kubelet changed on disk since systemd read it: its next start may use another endpoint"
+        yield warning(what, mend="systemctl daemon-reload; lading-doctor --only kubelet-endpoint")
 
 
 def _decide_direct(route: Route) -> Iterator[Finding]:

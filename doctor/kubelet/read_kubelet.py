@@ -22,7 +22,8 @@ from doctor.processes import Process, find_processes, read_process
 from lading.errors import ConfigError
 
 # K3s may have a unit with a name of its own (INSTALL_K3S_NAME).
-UNITS: Final = ("kubelet.service", "k3s.service", "k3s-*.service", "rke2-server.service", "rke2-agent.service")
+# A pattern matches loaded units only.
+UNITS: Final = tuple(f"{name}.service" for name in ("kubelet", "k3s", "k3s-agent", "k3s-*", "rke2-server", "rke2-agent"))
 
 
 def read_kubelet(host_root: Path, shown: str | None) -> KubeletSeen:
@@ -69,6 +70,7 @@ def _of_service(host_root: Path, distribution: Distribution, unit: Unit, kubelet
     return KubeletSeen(
         process=read_process(host_root / "proc", unit.pid) if inside and unit.pid else kubelet,
         running=(planned if unit.pid else None) if inside else _running(host_root, kubelet, words),
+        unit=unit,
         planned=planned,
         service=service,
     )

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 PROPERTIES: Final = (
-    "Id,LoadState,MainPID,ExecMainStartTimestampMonotonic,ExecStart,Environment,EnvironmentFiles,FragmentPath,DropInPaths"
+    "Id,LoadState,MainPID,ExecMainStartTimestampMonotonic,ExecStart,Environment,EnvironmentFiles,FragmentPath,DropInPaths,"
+    "NeedDaemonReload"
 )
 _ARGV: Final = re.compile(r"argv\[\]=(.*?) ; ignore_errors=")
 _ENVIRONMENT_FILE: Final = re.compile(r"^EnvironmentFiles=(.*) \(ignore_errors=\w+\)$", re.MULTILINE)
@@ -33,6 +34,7 @@ class Unit:
     name: str = ""  # without suffix, such as k3s-agent
     pid: int = 0  # main process; 0: the unit does not run
     started_s: float = 0.0  # start of the main process, in seconds of the monotonic clock
+    is_stale: bool = False  # whether files of the unit changed since systemd read them
     argv: tuple[str, ...] = ()  # words of ExecStart, with variables; empty: the unit starts nothing
     variables: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)  # text of the unit and its drop-ins, by path, in order
@@ -78,6 +80,7 @@ def _parse_unit(block: str, read: Callable[[str], str | None]) -> Unit:
         name=values["Id"].removesuffix(".service"),
         pid=int(values.get("MainPID", 0)),
         started_s=int(values.get("ExecMainStartTimestampMonotonic", 0)) / 1e6,
+        is_stale=values.get("NeedDaemonReload") == "yes",
         argv=tuple(found[1].split()) if found else (),
         variables=variables,
         files={path: text for path in files if path and (text := read(path)) is not None},

@@ -21,7 +21,7 @@ def show_all(root: Path, pids: Mapping[str, int], *, started_s: float = 0.0) -> 
 def show(root: Path, name: str, *, pid: int = 0, started_s: float = 0.0) -> str:
     main = [path for folder in _FOLDERS if (path := root / folder / name).is_file()][-1:]
     if not main:
-        return f"MainPID=0\nEnvironment=\nId={name}\nLoadState=not-found\nFragmentPath=\nDropInPaths=\n"
+        return f"MainPID=0\nEnvironment=\nId={name}\nLoadState=not-found\nFragmentPath=\nDropInPaths=\nNeedDaemonReload=no\n"
     by_name = {path.name: path for folder in _FOLDERS for path in (root / folder).glob(f"{name}.d/*.conf")}
     drop_ins = [by_name[key] for key in sorted(by_name)]
     lines = [line for path in (*main, *drop_ins) for line in _lines(path, name.removesuffix(".service"))]
@@ -41,6 +41,7 @@ def show(root: Path, name: str, *, pid: int = 0, started_s: float = 0.0) -> str:
         "LoadState=loaded",
         f"FragmentPath=/{main[0].relative_to(root)}",
         f"DropInPaths={_join(f'/{path.relative_to(root)}' for path in drop_ins)}",
+        "NeedDaemonReload=no",
     ]
     return "".join(f"{line}\n" for line in shown)
 

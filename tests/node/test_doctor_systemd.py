@@ -129,6 +129,18 @@ def _is_past_the_proxy(systemd: PrivateSystemd) -> None:
     assert states(systemd, "kubelet-endpoint") == {"failed"}
 
 
+def test_a_drop_in_that_systemd_has_not_read(systemd: PrivateSystemd) -> None:
+    drop_in = systemd.units / "kubelet.service.d/20-later.conf"
+    drop_in.write_text("[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--v=3\n")
+    well, stale = found(systemd, "kubelet-endpoint")
+    assert (well[0], stale[0]) == ("ok", "warning")
+    systemd.run("sh", "-c", stale[1].partition(";")[0])
+    assert [state for state, _ in found(systemd, "kubelet-endpoint")] == ["warning"]  # the next start bypasses the proxy
+    drop_in.unlink()
+    systemd.run("systemctl", "daemon-reload")
+    assert states(systemd, "kubelet-endpoint") == {"ok"}
+
+
 def test_the_fake_shows_a_unit_as_systemd_does(systemd: PrivateSystemd) -> None:
     def read(path: str) -> str | None:
         file = systemd.root / path[1:]

@@ -198,6 +198,14 @@ def test_a_configuration_that_is_none(tmp_path: Path) -> None:
         node(tmp_path, {"k.yaml": "a: [b"}, ["kubelet", "--config=/k.yaml"])
 
 
+def test_files_that_systemd_has_not_read_again(tmp_path: Path) -> None:
+    seen = node(tmp_path, PACKAGE | DROP_IN, [*AS_PLANNED, TO_RUNTIME, TO_US])
+    stale = replace(seen, unit=replace(seen.unit, is_stale=True))
+    well, warned = decide_endpoint(Route(kubelet=stale, proxy="/run/lading/cri.sock", runtime=RUNTIMES))
+    assert (well.verdict, warned.verdict) == (Verdict.OK, Verdict.WARNING)
+    assert warned.mend.startswith("systemctl daemon-reload")
+
+
 def test_one_socket_has_several_names() -> None:
     assert same_socket("unix:///var/run/x.sock", "/run/x.sock")
     assert not same_socket("/run/x.sock", "/run/y.sock")
