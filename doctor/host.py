@@ -57,7 +57,7 @@ from hooks.vendors.nvidia.driver import find_nvml, read_driver_mounts, read_driv
 from lading import __version__
 from lading.checks.reading import ElsewhereError, Readings, said_by
 from lading.devices.isolation import IsolationName
-from lading.errors import StateError
+from lading.errors import HostError, StateError
 from lading.log import Event, Level, Log
 from lading.runtime import CdiSupport, decide_cdi_support
 from lading.sockets import Access, parse_endpoint, wanted_access
@@ -110,7 +110,10 @@ class Host(Readings):
 
     async def _read_kubelet(self) -> KubeletSeen:
         """Read kubelet, and ask its /configz only if it runs under the name of this node."""
-        shown = await in_thread(lambda: show_units(self.root, unit.PROPERTIES, read_kubelet.UNITS, self._answer_s))
+        try:
+            shown = await in_thread(lambda: show_units(self.root, unit.PROPERTIES, read_kubelet.UNITS, self._answer_s))
+        except HostError:
+            shown = None  # the check `units` reports the cause
         seen = await in_thread(lambda: read_kubelet.read_kubelet(self.root, shown))
         settings = self.hooks
         if seen.running is None or not settings.report or seen.running.node_name(await self._hostname()) != settings.node_name:

@@ -21,8 +21,7 @@ from doctor.kubelet.unit import Unit, Word, parse_units
 from doctor.processes import Process, find_processes, read_process
 from lading.errors import ConfigError
 
-# K3s may have a unit with a name of its own (INSTALL_K3S_NAME).
-# A pattern matches loaded units only.
+# K3s may have a unit with a name of its own (INSTALL_K3S_NAME). A pattern matches loaded units only.
 UNITS: Final = tuple(f"{name}.service" for name in ("kubelet", "k3s", "k3s-agent", "k3s-*", "rke2-server", "rke2-agent"))
 
 

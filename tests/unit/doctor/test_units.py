@@ -10,6 +10,7 @@ from doctor.units import PROPERTIES, decide_units
 from hooks.daemon.settings import Settings
 from lading.checks.model import Verdict
 from lading.devices.isolation import IsolationName
+from lading.errors import HostError
 from runtimeproxy.settings import Settings as ProxySettings
 from tests.unit.doctor.verdicts import states
 
@@ -90,3 +91,14 @@ def test_the_share_server_where_shares_are_kept_by_turns(
     monkeypatch.setattr("doctor.host.show_units", lambda _, __, wanted, ___: units.extend(wanted))
     asyncio.run(Host(hooks=Settings(isolations=isolations), proxy=ProxySettings(), configs={}, root=Path("/")).units())
     assert ("lading-shares.service" in units) is asked
+
+
+def test_a_systemd_that_does_not_answer_does_not_hide_kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: object) -> str:
+        raise HostError("cannot ask systemd: no answer")
+
+    monkeypatch.setattr("doctor.host.show_units", hang)
+    (tmp_path / "proc/812").mkdir(parents=True)
+    (tmp_path / "proc/812/cmdline").write_text("kubelet\0")
+    seen = asyncio.run(Host(hooks=Settings(), proxy=ProxySettings(), configs={}, root=tmp_path).kubelet())
+    assert (str(seen.process), seen.by_systemd) == ("kubelet (pid 812)", False)
